@@ -1,0 +1,48 @@
+"""Convert LeRobot datasets from codebase version v2.x to v3.0.
+
+    import leconvert
+
+    report = leconvert.convert("my_dataset", output="my_dataset_v30")
+    print(report.output, report.seconds)
+
+Everything in ``__all__`` is public; it is imported when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from leconvert._version import __version__
+
+if TYPE_CHECKING:
+    from leconvert.conversion import ConversionReport, convert
+    from leconvert.errors import LeconvertError
+    from leconvert.verify import VerificationReport, verify_pair
+
+__all__ = [
+    "ConversionReport",
+    "LeconvertError",
+    "VerificationReport",
+    "__version__",
+    "convert",
+    "verify_pair",
+]
+
+_HOME = {
+    "ConversionReport": "leconvert.conversion",
+    "LeconvertError": "leconvert.errors",
+    "VerificationReport": "leconvert.verify",
+    "convert": "leconvert.conversion",
+    "verify_pair": "leconvert.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'leconvert' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
