@@ -1,0 +1,170 @@
+"""Every error that leconvert raises on purpose, and the exit code of each.
+
+    LeconvertError                70   something that should not happen; please report it
+    ├── UsageError                 2   options that contradict each other or make no sense
+    ├── SourceError                3   the source cannot be converted as it is
+    │   ├── UnreadableSourceError  3   a file of the source is missing, truncated or of another kind
+    │   └── SourceChangedError     4   the source changed after it was planned
+    ├── TargetError                5   the target cannot be written, or would be overwritten
+    ├── PlanMismatchError          6   a run with another source or other options is under way
+    ├── WorkDirError               7   the work dir is damaged, foreign, or of an unknown version
+    ├── BatchesFailedError         8   batches used up their attempts; the others are done
+    ├── IncompleteError            9   not all batches are done yet
+    ├── VerificationError         10   the result does not match its source
+    ├── StorageError              11   the disk is full, read-only, or fails
+    ├── BusyError                 12   another process plans or packs this run
+    └── InterruptedRunError      130   stopped by a signal; the run can be resumed
+
+Codes 0 (success) and 2 (argparse's own) complete the list. Every error is one sentence that names
+the path, and most carry ``next_step``: what to do about it. Errors survive pickling, so that they
+can cross a process boundary with their fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+__all__ = [
+    "BatchesFailedError",
+    "BusyError",
+    "IncompleteError",
+    "InterruptedRunError",
+    "LeconvertError",
+    "PlanMismatchError",
+    "SourceChangedError",
+    "SourceError",
+    "StorageError",
+    "TargetError",
+    "UnreadableSourceError",
+    "UsageError",
+    "VerificationError",
+    "WorkDirError",
+]
+
+
+class LeconvertError(Exception):
+    """The base of all errors here.
+
+    Args:
+        message: One sentence that says what is wrong, with the path where there is one.
+        path: The file or folder that it is about.
+        next_step: What the user can do, as one sentence; shown below the message.
+        details: Further lines, for example one per missing file.
+    """
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        next_step: str | None = None,
+        details: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.next_step = next_step
+        self.details = tuple(details)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.path, self.next_step, self.details))
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the error as a JSON-serialisable mapping, for ``--json`` and failure records."""
+        return {
+            "error": type(self).__name__,
+            "message": self.message,
+            "path": self.path,
+            "next_step": self.next_step,
+            "details": list(self.details),
+            "exit_code": self.exit_code,
+        }
+
+
+def _rebuild(
+    cls: type[LeconvertError],
+    message: str,
+    path: str | None,
+    next_step: str | None,
+    details: tuple[str, ...],
+) -> LeconvertError:
+    return cls(message, path=path, next_step=next_step, details=details)
+
+
+class UsageError(LeconvertError):
+    """Options contradict each other or make no sense."""
+
+    exit_code = 2
+
+
+class SourceError(LeconvertError):
+    """The source cannot be converted as it is; ``details`` lists the findings."""
+
+    exit_code = 3
+
+
+class UnreadableSourceError(SourceError):
+    """A file of the source is missing, truncated, or not what its name says."""
+
+
+class SourceChangedError(SourceError):
+    """The source changed after it was planned; ``details`` lists what."""
+
+    exit_code = 4
+
+
+class TargetError(LeconvertError):
+    """The target cannot be written, or something there would be overwritten."""
+
+    exit_code = 5
+
+
+class PlanMismatchError(LeconvertError):
+    """A run with another source or other options is under way; ``details`` compares them."""
+
+    exit_code = 6
+
+
+class WorkDirError(LeconvertError):
+    """The work dir is damaged, foreign, or of a version that this program does not know."""
+
+    exit_code = 7
+
+
+class BatchesFailedError(LeconvertError):
+    """Some batches used up their attempts and were set aside; ``details`` names each."""
+
+    exit_code = 8
+
+
+class IncompleteError(LeconvertError):
+    """Not all batches are done; ``details`` says what is missing."""
+
+    exit_code = 9
+
+
+class VerificationError(LeconvertError):
+    """The result does not match its source; ``details`` lists the differences."""
+
+    exit_code = 10
+
+
+class StorageError(LeconvertError):
+    """The disk is full, read-only, or fails."""
+
+    exit_code = 11
+
+
+class BusyError(LeconvertError):
+    """Another process holds the planner's or the packer's lock of this run."""
+
+    exit_code = 12
+
+
+class InterruptedRunError(LeconvertError):
+    """A signal stopped the run; what is done stays done and the same command resumes it."""
+
+    exit_code = 130

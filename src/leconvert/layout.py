@@ -1,0 +1,198 @@
+"""Where every episode goes: output files and batches, decided from plain numbers alone.
+
+Nothing here knows of workers, hosts or time, so a layout depends on the source and the options
+only. Sizes are counted in bytes with integers; the reference counts in floating MiB, which gives
+the same answers because a division by 2**20 is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from leconvert.errors import UsageError
+from leconvert.model import (
+    DATA_STREAM,
+    MEBIBYTE,
+    Batch,
+    IntArray,
+    LayoutOptions,
+    OutputFile,
+    Shard,
+    SourceScan,
+    StreamLayout,
+    StreamScan,
+)
+
+__all__ = ["cut_batches", "layout_streams", "roll_over"]
+
+# What one episode costs on top of its bytes, in bytes that could be copied meanwhile: a table is
+# decoded and encoded again (about 0.4 ms and a twelfth of the copying rate), a clip's index is
+# parsed (about 0.1 ms). Only the balance between batches depends on them, never the result.
+_TABLE_COST_FACTOR = 12
+_TABLE_COST_PER_EPISODE = 768 * 1024
+_CLIP_COST_PER_EPISODE = 256 * 1024
+
+_SMALLEST_BATCH_COST = 16 * MEBIBYTE
+_LARGEST_SHARED_BATCH_COST = 256 * MEBIBYTE
+_BATCHES_WANTED = 64
+
+
+def roll_over(roll_bytes: IntArray, group: IntArray, limit_bytes: float) -> IntArray:
+    """Cut one stream into output files.
+
+    A new file starts before an episode that would bring the current file to the limit or beyond,
+    and wherever the decoder configuration changes. A file holds at least one episode.
+
+    Args:
+        roll_bytes: What each episode counts towards the limit, shape (E,).
+        group: Decoder configuration of each episode, shape (E,).
+        limit_bytes: The limit.
+
+    Returns:
+        First position of each file and, last, E; shape (files + 1,).
+    """
+    starts = [0]
+    filled = 0
+    previous = None
+    for position, (size, config) in enumerate(
+        zip(roll_bytes.tolist(), group.tolist(), strict=True)
+    ):
+        if position > starts[-1] and (filled + size >= limit_bytes or config != previous):
+            starts.append(position)
+            filled = 0
+        filled += size
+        previous = config
+    starts.append(len(roll_bytes))
+    return np.array(starts, dtype=np.int64)
+
+
+def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
+    """Return the output files of every stream, in the order of ``scan.streams``.
+
+    Raises:
+        UsageError: A file size limit is not positive.
+    """
+    for name, limit in (
+        ("--data-file-size-in-mb", options.data_file_size_in_mb),
+        ("--video-file-size-in-mb", options.video_file_size_in_mb),
+    ):
+        if not limit > 0:
+            raise UsageError(f"{name} must be positive, not {limit}.")
+    layouts = []
+    for stream in scan.streams:
+        limit_in_mb = (
+            options.data_file_size_in_mb
+            if stream.stream == DATA_STREAM
+            else options.video_file_size_in_mb
+        )
+        starts = roll_over(stream.roll_bytes, stream.group, limit_in_mb * MEBIBYTE)
+        layouts.append(StreamLayout(stream.stream, starts))
+    return layouts
+
+
+def cut_batches(
+    streams: Sequence[StreamScan],
+    layouts: Sequence[StreamLayout],
+    episodes_per_batch: int | None,
+) -> list[Batch]:
+    """Cut the work into batches, the most expensive first.
+
+    Args:
+        streams: What the scan knows of each stream.
+        layouts: The output files of each stream, in the same order.
+        episodes_per_batch: None for one output file a batch, with small neighbours together; or
+            the number of episodes whose slices of all streams make a batch.
+
+    Raises:
+        UsageError: ``episodes_per_batch`` is not positive.
+    """
+    if episodes_per_batch is None:
+        groups = _by_output_file(streams, layouts)
+    elif episodes_per_batch > 0:
+        groups = _by_episode_range(streams, layouts, episodes_per_batch)
+    else:
+        raise UsageError(f"--episodes-per-batch must be positive, not {episodes_per_batch}.")
+    costed = [(cost, group) for group, cost in groups]
+    costed.sort(key=lambda entry: -entry[0])  # stable: ties stay in stream and file order
+    totals = _Totals(streams)
+    return [Batch(batch_id, group, *totals.of(group)) for batch_id, (_, group) in enumerate(costed)]
+
+
+class _Totals:
+    """Sums of bytes, frames and cost over any range of positions, in constant time."""
+
+    def __init__(self, streams: Sequence[StreamScan]) -> None:
+        self._bytes = {s.stream: _running_sum(s.size_bytes) for s in streams}
+        self._frames = {s.stream: _running_sum(s.frames) for s in streams}
+
+    def cost(self, stream: str, first: int, stop: int) -> int:
+        size = int(self._bytes[stream][stop] - self._bytes[stream][first])
+        if stream == DATA_STREAM:
+            return size * _TABLE_COST_FACTOR + (stop - first) * _TABLE_COST_PER_EPISODE
+        return size + (stop - first) * _CLIP_COST_PER_EPISODE
+
+    def of(self, shards: Sequence[Shard]) -> tuple[int, int]:
+        """Return source bytes and frames of some shards."""
+        size_bytes = sum(
+            int(self._bytes[s.stream][s.stop] - self._bytes[s.stream][s.first]) for s in shards
+        )
+        frames = sum(
+            int(self._frames[s.stream][s.stop] - self._frames[s.stream][s.first]) for s in shards
+        )
+        return size_bytes, frames
+
+
+def _running_sum(values: IntArray) -> IntArray:
+    return np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+
+
+def _files(layout: StreamLayout) -> Iterator[OutputFile]:
+    edges = layout.starts.tolist()
+    for number, (first, stop) in enumerate(pairwise(edges)):
+        yield OutputFile(layout.stream, number, first, stop)
+
+
+def _by_output_file(
+    streams: Sequence[StreamScan], layouts: Sequence[StreamLayout]
+) -> Iterator[tuple[tuple[Shard, ...], int]]:
+    """Yield one file a batch, or neighbours of one stream up to a shared cost."""
+    totals = _Totals(streams)
+    whole_cost = sum(totals.cost(s.stream, 0, len(s.size_bytes)) for s in streams)
+    shared_cost = min(
+        max(whole_cost // _BATCHES_WANTED, _SMALLEST_BATCH_COST), _LARGEST_SHARED_BATCH_COST
+    )
+    for layout in layouts:
+        pending: list[Shard] = []
+        pending_cost = 0
+        for file in _files(layout):
+            cost = totals.cost(layout.stream, file.first, file.stop)
+            if pending and pending_cost + cost > shared_cost:
+                yield tuple(pending), pending_cost
+                pending, pending_cost = [], 0
+            pending.append(Shard(file.stream, file.number, file.first, file.stop, whole=True))
+            pending_cost += cost
+        if pending:
+            yield tuple(pending), pending_cost
+
+
+def _by_episode_range(
+    streams: Sequence[StreamScan], layouts: Sequence[StreamLayout], episodes_per_batch: int
+) -> Iterator[tuple[tuple[Shard, ...], int]]:
+    """Yield the slices of consecutive episodes over all streams."""
+    totals = _Totals(streams)
+    num_episodes = int(layouts[0].starts[-1]) if layouts else 0
+    for first in range(0, num_episodes, episodes_per_batch):
+        stop = min(first + episodes_per_batch, num_episodes)
+        shards: list[Shard] = []
+        for layout in layouts:
+            first_file, last_file = layout.file_numbers(np.array([first, stop - 1])).tolist()
+            for number in range(first_file, last_file + 1):
+                file = layout.file(number)
+                begin, end = max(first, file.first), min(stop, file.stop)
+                whole = (begin, end) == (file.first, file.stop)
+                shards.append(Shard(layout.stream, number, begin, end, whole))
+        cost = sum(totals.cost(s.stream, s.first, s.stop) for s in shards)
+        yield tuple(shards), cost

@@ -1,0 +1,255 @@
+"""The plain values that everything passes around: no I/O, no decisions.
+
+A dataset is a sequence of *episodes*. An episode's **position** is its place in that sequence,
+0..E−1; its **index** is the number that its file names carry. Each episode has one slice in every
+**stream**: ``data`` (parquet) and one ``videos/<camera key>`` a camera. Whatever has one value per
+episode is a NumPy array of length E, so that a million episodes with four cameras fit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "DATA_STREAM",
+    "FILES_PER_CHUNK",
+    "MEBIBYTE",
+    "Batch",
+    "Finding",
+    "IntArray",
+    "LayoutOptions",
+    "OutputFile",
+    "Shard",
+    "SourceScan",
+    "StreamLayout",
+    "StreamScan",
+    "camera_of",
+    "output_path",
+    "stream_of_camera",
+]
+
+DATA_STREAM = "data"
+_VIDEO_PREFIX = "videos/"
+FILES_PER_CHUNK = 1000
+MEBIBYTE = 1024**2
+
+IntArray = npt.NDArray[np.int64]
+
+
+def stream_of_camera(camera_key: str) -> str:
+    """Return the stream of a video feature, for example ``videos/observation.images.top``."""
+    return _VIDEO_PREFIX + camera_key
+
+
+def camera_of(stream: str) -> str | None:
+    """Return the video feature of a stream, or None for the data stream."""
+    return stream.removeprefix(_VIDEO_PREFIX) if stream.startswith(_VIDEO_PREFIX) else None
+
+
+def output_path(stream: str, number: int) -> str:
+    """Return the path of a stream's output file, relative to the v3.0 root.
+
+    Args:
+        stream: ``data`` or ``videos/<camera key>``.
+        number: The file's place in its stream, from 0; 1000 files make a chunk.
+    """
+    chunk, file = divmod(number, FILES_PER_CHUNK)
+    suffix = "parquet" if stream == DATA_STREAM else "mp4"
+    return f"{stream}/chunk-{chunk:03d}/file-{file:03d}.{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about a source that its user should know.
+
+    Attributes:
+        code: A stable short name, such as ``frame-count`` or ``missing-file``.
+        severity: ``error`` stops a plan, ``warning`` is shown, ``info`` is recorded.
+        message: What was seen, in one sentence.
+        episode: The episode's index, where it is about one.
+        stream: The stream or table, where it is about one.
+        path: The file relative to the source, where it is about one.
+        remedy: The flag or step that helps.
+    """
+
+    code: str
+    severity: str
+    message: str
+    episode: int | None = None
+    stream: str | None = None
+    path: str | None = None
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamScan:
+    """What a scan learned about one stream's source files; arrays have shape (E,).
+
+    Attributes:
+        stream: ``data`` or ``videos/<camera key>``.
+        size_bytes: Size on disk.
+        mtime_ns: Modification time, as the file system gives it.
+        inode: Inode number; with the two above it tells a replaced file.
+        frames: Rows of the parquet file, or samples of the video track.
+        roll_bytes: What counts towards the file size limit: uncompressed column bytes for data,
+            size on disk for video.
+        group: Decoder configuration of a clip, numbered in order of appearance; 0 for data. A new
+            output file starts where it changes.
+    """
+
+    stream: str
+    size_bytes: IntArray
+    mtime_ns: IntArray
+    inode: IntArray
+    frames: IntArray
+    roll_bytes: IntArray
+    group: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceScan:
+    """A whole source as the planner sees it.
+
+    Attributes:
+        root: The source folder.
+        info: ``meta/info.json`` as it stands.
+        fps: Frame rate as the exact fraction of the decimal in ``info.json``.
+        episode_index: Index of each episode, ascending, shape (E,).
+        length: Frames of each episode, shape (E,).
+        streams: One scan a stream: data first, then cameras in sorted order.
+        extra_files: Files that come along unchanged, relative paths, sorted.
+        meta_digest: SHA-256 over names and contents of the ``meta/`` files that are converted.
+        data_schema: Arrow schema of the data files, IPC-serialised.
+        findings: What the user should know; errors stop the plan.
+    """
+
+    root: str
+    info: Mapping[str, Any]
+    fps: Fraction
+    episode_index: IntArray
+    length: IntArray
+    streams: Sequence[StreamScan]
+    extra_files: Sequence[str]
+    meta_digest: str
+    data_schema: bytes
+    findings: Sequence[Finding]
+
+    @property
+    def num_episodes(self) -> int:
+        """Number of episodes, E."""
+        return len(self.episode_index)
+
+    @property
+    def source_bytes(self) -> int:
+        """Size on disk of all data and video files."""
+        return sum(int(stream.size_bytes.sum()) for stream in self.streams)
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutOptions:
+    """Options that decide where every byte of the result goes.
+
+    Attributes:
+        data_file_size_in_mb: Limit of a data file's uncompressed columns, in MiB.
+        video_file_size_in_mb: Limit of a video file's source clips, in MiB.
+        episodes_per_batch: Episodes a batch covers over all streams, or None for a batch an
+            output file. It moves work between batches, never bytes in the result.
+    """
+
+    data_file_size_in_mb: float = 100
+    video_file_size_in_mb: float = 200
+    episodes_per_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamLayout:
+    """The output files of one stream: file *f* holds positions ``starts[f]`` to ``starts[f+1]``.
+
+    Attributes:
+        stream: ``data`` or ``videos/<camera key>``.
+        starts: First position of each file and, last, E; shape (files + 1,), ascending.
+    """
+
+    stream: str
+    starts: IntArray
+
+    @property
+    def num_files(self) -> int:
+        """Number of output files."""
+        return len(self.starts) - 1
+
+    def file_numbers(self, positions: IntArray) -> IntArray:
+        """Return the file number of each position."""
+        return np.searchsorted(self.starts, positions, side="right").astype(np.int64) - 1
+
+    def file(self, number: int) -> OutputFile:
+        """Return one output file."""
+        return OutputFile(
+            self.stream, number, int(self.starts[number]), int(self.starts[number + 1])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One v3.0 file of a stream: episodes ``first`` up to but not including ``stop``."""
+
+    stream: str
+    number: int
+    first: int
+    stop: int
+
+    @property
+    def path(self) -> str:
+        """Path relative to the v3.0 root."""
+        return output_path(self.stream, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a worker writes: an output file or, with ``whole`` false, a part of one.
+
+    Attributes:
+        stream: The stream of the output file.
+        number: The output file's number in its stream.
+        first: First episode position.
+        stop: Position after the last.
+        whole: Whether the shard is the complete output file.
+    """
+
+    stream: str
+    number: int
+    first: int
+    stop: int
+    whole: bool
+
+    @property
+    def name(self) -> str:
+        """Path inside an attempt folder; a part carries its first position."""
+        path = output_path(self.stream, self.number)
+        if self.whole:
+            return path
+        stem, dot, suffix = path.rpartition(".")
+        return f"{stem}.from-{self.first:09d}{dot}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The unit that a worker leases.
+
+    Attributes:
+        batch_id: Its number, from 0; the most expensive batches come first.
+        shards: What to write.
+        source_bytes: Source bytes that it reads.
+        frames: Video frames and table rows in it.
+    """
+
+    batch_id: int
+    shards: tuple[Shard, ...]
+    source_bytes: int
+    frames: int

@@ -1,0 +1,72 @@
+"""How long work tells how far it is; the command line draws it, a library call may ignore it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+__all__ = ["NO_PROGRESS", "Progress", "SilentProgress", "Stage"]
+
+
+class Stage(Protocol):
+    """One stretch of work with a known amount, such as *scan* or *work*."""
+
+    def advance(self, amount: int) -> None:
+        """Say that ``amount`` more units are done; may be called from any thread."""
+
+    def __enter__(self) -> Self:
+        """Begin the stage."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the stage, finished or not."""
+
+
+class Progress(Protocol):
+    """Where a run reports its stages."""
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        """Return a stage.
+
+        Args:
+            name: One word that a user knows: ``scan``, ``work``, ``pack``, ``verify``.
+            total: The amount of work in units.
+            unit: ``B`` for bytes, or a word such as ``files``.
+        """
+
+    def say(self, line: str) -> None:
+        """Tell the user one line."""
+
+
+class _SilentStage:
+    def advance(self, amount: int) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+
+class SilentProgress:
+    """Progress that nobody sees."""
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:  # noqa: ARG002 - the protocol's
+        """Return a stage that counts nothing."""
+        return _SilentStage()
+
+    def say(self, line: str) -> None:
+        """Drop the line."""
+
+
+NO_PROGRESS: Progress = SilentProgress()

@@ -1,0 +1,63 @@
+"""Fixtures that several folders share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real recordings, beside the checkout."""
+    if not SHARED_DATA.is_dir():
+        pytest.fail(f"the real recordings are missing: {SHARED_DATA}")
+    return SHARED_DATA
+
+
+@pytest.fixture(scope="session")
+def small_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A v2.1 dataset of five short episodes and two cameras; do not change it."""
+    from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+    spec = DatasetSpec(
+        episodes=5,
+        frames=[12, 7, 1, 9, 15],
+        cameras=(
+            CameraSpec(key="observation.images.top", width=64, height=48),
+            CameraSpec(key="observation.images.wrist", width=32, height=32),
+        ),
+        extra_files={"README.md": "# A dataset\n", "meta/modality.json": "{}\n"},
+    )
+    return make_dataset(tmp_path_factory.mktemp("source") / "small", spec)
+
+
+@pytest.fixture
+def source_copy(small_source: Path, tmp_path: Path) -> Path:
+    """A copy of the small dataset that a test may damage."""
+    import shutil
+
+    return Path(shutil.copytree(small_source, tmp_path / "small"))
+
+
+@pytest.fixture
+def edit_json() -> Callable[..., None]:
+    """Change keys of a JSON file in place; a value of None removes the key."""
+    import json
+
+    def edit(path: Path, **changes: object) -> None:
+        content = json.loads(path.read_bytes())
+        for key, value in changes.items():
+            if value is None:
+                content.pop(key, None)
+            else:
+                content[key] = value
+        path.write_text(json.dumps(content))
+
+    return edit
