@@ -1,0 +1,23 @@
+"""MP4 clips: read their index, join them exactly, decode them. Nothing else here imports PyAV."""
+
+from leconvert.media.errors import UnsupportedClipError
+from leconvert.media.header import frame_ticks
+from leconvert.media.index import ClipIndex, read_clip_index, samples_sha256
+from leconvert.media.join import ClipRange, JoinedFile, join_clips
+from leconvert.media.packets import CodedPacket, coded_packets, decode_frames
+from leconvert.media.remux import remux_clip
+
+__all__ = [
+    "ClipIndex",
+    "ClipRange",
+    "CodedPacket",
+    "JoinedFile",
+    "UnsupportedClipError",
+    "coded_packets",
+    "decode_frames",
+    "frame_ticks",
+    "join_clips",
+    "read_clip_index",
+    "remux_clip",
+    "samples_sha256",
+]

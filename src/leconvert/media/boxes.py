@@ -1,0 +1,163 @@
+"""Find and walk the boxes of an ISO base media file (ISO/IEC 14496-12) without trusting it.
+
+A file is hostile until proven sound: every size is checked against what encloses it before it is
+used, nothing recurses, every loop is bounded, and no more is read than the ``moov`` box.
+"""
+
+from __future__ import annotations
+
+import os
+from struct import Struct
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.media.errors import UnsupportedClipError
+
+__all__ = ["MOOV_LIMIT_BYTES", "Span", "broken", "children", "read_moov"]
+
+# Payload of a box: first byte and the byte after the last, as places in a buffer.
+Span = tuple[int, int]
+
+MOOV_LIMIT_BYTES = 256 * 1024**2
+_TOP_LEVEL_LIMIT = 4096
+_CHILDREN_LIMIT = 256
+_HEAD_BYTES = 4096
+_TAIL_BYTES = 65536
+
+_HEADER = Struct(">I4s")
+_LARGE_SIZE = Struct(">Q")
+
+_KNOWN_FIRST = frozenset(
+    b"ftyp moov mdat free skip wide pnot uuid styp sidx moof meta udta prfl emsg".split()
+)
+_OTHER_CONTAINERS = (
+    (b"\x1aE\xdf\xa3", 0, "a Matroska or WebM file, not an MP4"),
+    (b"RIFF", 0, "an AVI file, not an MP4"),
+    (b"FLV", 0, "an FLV file, not an MP4"),
+    (b"OggS", 0, "an Ogg file, not an MP4"),
+    (b"\x00\x00\x01\xba", 0, "an MPEG program stream, not an MP4"),
+)
+_TRANSPORT_PACKET_BYTES = 188
+
+
+def broken(path: str, what: str) -> UnreadableSourceError:
+    """Return the error for a clip that is damaged or no video, ready to raise."""
+    return UnreadableSourceError(
+        f"{path} is not a readable video: {what}.",
+        path=path,
+        next_step="Restore the file from its origin, or drop its episode (--on-bad-episode drop).",
+    )
+
+
+def read_moov(descriptor: int, size_bytes: int, path: str) -> tuple[bytes, Span]:
+    """Read the ``moov`` box of an open file, seeking over everything else.
+
+    Args:
+        descriptor: Of the open file; its position is left alone.
+        size_bytes: The file's size.
+        path: Its name, for errors.
+
+    Returns:
+        A buffer and the place of the payload of ``moov`` in it.
+
+    Raises:
+        UnreadableSourceError: There is none, or it reaches beyond the file.
+        UnsupportedClipError: The file is of another container, or ``moov`` is larger than 256 MiB.
+        OSError: The file cannot be read.
+    """
+    head = os.pread(descriptor, _HEAD_BYTES, 0)
+    _check_start(head, path)
+    window, window_start = head, 0
+    position = 0
+    for _ in range(_TOP_LEVEL_LIMIT):
+        if position + 8 > size_bytes:
+            break
+        place = position - window_start
+        if place + 16 > len(window) and window_start + len(window) < size_bytes:
+            # Most likely what follows the media data: read so far that a usual moov is complete.
+            count = min(_TAIL_BYTES, size_bytes - position)
+            window, window_start = os.pread(descriptor, count, position), position
+            place = 0
+        if place + 8 > len(window):
+            break
+        box_bytes, kind = _HEADER.unpack_from(window, place)
+        header_bytes = 8
+        if box_bytes == 1:
+            if place + 16 > len(window):
+                break
+            box_bytes, header_bytes = _LARGE_SIZE.unpack_from(window, place + 8)[0], 16
+        elif box_bytes == 0:
+            box_bytes = size_bytes - position
+        if box_bytes < header_bytes:
+            raise broken(path, f"the box at byte {position} has an impossible size")
+        if kind == b"moov":
+            if position + box_bytes > size_bytes:
+                raise broken(path, "its index (moov) reaches beyond the end of the file")
+            if box_bytes > MOOV_LIMIT_BYTES:
+                raise UnsupportedClipError("its index (moov) is larger than 256 MiB", path=path)
+            if place + box_bytes <= len(window):
+                return window, (place + header_bytes, place + box_bytes)
+            payload = _pread_exactly(
+                descriptor, position + header_bytes, box_bytes - header_bytes, path
+            )
+            return payload, (0, len(payload))
+        position += box_bytes
+    raise broken(path, "it has no index (moov); most likely it is truncated")
+
+
+def children(buffer: bytes, span: Span, path: str) -> list[tuple[bytes, int, int]]:
+    """List the boxes directly inside a box.
+
+    Returns:
+        One (type, first byte of the payload, byte after the box) a box, in file order. Fewer than
+        8 bytes that are left over, and QuickTime's closing zero, are ignored.
+
+    Raises:
+        UnreadableSourceError: A box reaches beyond the one that encloses it, or there are
+            implausibly many.
+    """
+    found = []
+    position, end = span
+    unpack = _HEADER.unpack_from
+    while position + 8 <= end:
+        box_bytes, kind = unpack(buffer, position)
+        body = position + 8
+        if box_bytes == 1 and position + 16 <= end:
+            box_bytes, body = _LARGE_SIZE.unpack_from(buffer, body)[0], position + 16
+        elif box_bytes == 0:
+            if kind == b"\0\0\0\0":
+                break
+            box_bytes = end - position
+        stop = position + box_bytes
+        if stop < body or stop > end:
+            raise broken(path, "a box of its index reaches beyond the one around it")
+        found.append((kind, body, stop))
+        position = stop
+        if len(found) > _CHILDREN_LIMIT:
+            raise broken(path, "its index has an implausible number of boxes")
+    return found
+
+
+def _check_start(head: bytes, path: str) -> None:
+    if head[4:8] in _KNOWN_FIRST:
+        return
+    for magic, place, what in _OTHER_CONTAINERS:
+        if head.startswith(magic, place):
+            raise UnsupportedClipError(what, path=path)
+    if len(head) > _TRANSPORT_PACKET_BYTES and head[0] == head[_TRANSPORT_PACKET_BYTES] == ord("G"):
+        raise UnsupportedClipError("an MPEG transport stream, not an MP4", path=path)
+    raise broken(path, "it is empty" if not head else "it does not begin like an MP4")
+
+
+def _pread_exactly(descriptor: int, start: int, count: int, path: str) -> bytes:
+    data = os.pread(descriptor, count, start)
+    if len(data) == count:
+        return data
+    pieces = [data]
+    missing = count - len(data)
+    while missing and data:
+        data = os.pread(descriptor, missing, start + count - missing)
+        pieces.append(data)
+        missing -= len(data)
+    if missing:
+        raise broken(path, "it became shorter while it was read")
+    return b"".join(pieces)

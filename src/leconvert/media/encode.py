@@ -1,0 +1,127 @@
+"""Encode frames into a small MP4 clip: for generated datasets, tests and the demo.
+
+Converting never encodes; this module exists so that the package can make its own input.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.errors import UsageError
+
+__all__ = ["CODEC_NAMES", "encode_clip"]
+
+CODEC_NAMES: Mapping[str, str] = {
+    "libx264": "h264",
+    "libx265": "hevc",
+    "libsvtav1": "av1",
+    "libvpx-vp9": "vp9",
+    "mpeg4": "mpeg4",
+}
+"""Encoders that are known to work here, and what FFmpeg calls the format that each writes."""
+
+# One encoder thread each: how a frame is split over threads decides its bytes, and the number of
+# threads would otherwise follow the machine's cores. Where FFmpeg's own thread count does not
+# reach the encoder's, its private option does. Without bframes=0, x265 gives the only frame of a
+# clip a random decode time.
+_DEFAULT_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "libsvtav1": {"svtav1-params": "lp=1"},
+    "libx265": {"x265-params": "pools=none:frame-threads=1:log-level=error:bframes=0"},
+}
+_JOINED_OPTIONS = ("svtav1-params", "x265-params")
+
+
+def encode_clip(
+    path: str | Path,
+    frames: Iterable[npt.NDArray[np.uint8]],
+    *,
+    fps: Fraction,
+    codec: str = "libx264",
+    gop_size: int = 2,
+    options: Mapping[str, str] | None = None,
+    pixel_format: str = "yuv420p",
+) -> int:
+    """Encode frames into an MP4 file, replacing what is at ``path``.
+
+    Frame *i* is shown at exactly *i*/fps. The same frames and options give the same bytes with the
+    same FFmpeg, however many cores there are.
+
+    Args:
+        path: The file to write; its folder must exist.
+        frames: RGB frames, each of shape (height, width, 3); consumed one at a time.
+        fps: Frames a second.
+        codec: FFmpeg's name of the encoder; see ``CODEC_NAMES``.
+        gop_size: Frames from one keyframe to the next; LeRobot records with 2.
+        options: Private options of the encoder, such as ``crf`` or ``preset``.
+        pixel_format: FFmpeg's name of the stored pixel format.
+
+    Returns:
+        The number of frames written.
+
+    Raises:
+        UsageError: No frame came, a frame has another size or type, or the encoder is missing.
+    """
+    import av
+
+    # SVT-AV1 greets every clip on stderr and takes its log level from here alone (1: errors).
+    os.environ.setdefault("SVT_LOG", "1")
+    merged = dict(_DEFAULT_OPTIONS.get(codec, {}))
+    for name, value in (options or {}).items():
+        joined = name in _JOINED_OPTIONS and name in merged
+        merged[name] = f"{merged[name]}:{value}" if joined else value
+    if fps <= 0:
+        raise UsageError(f"cannot encode {path}: {fps} frames a second make no sense")
+    count = 0
+    with av.open(str(path), "w", format="mp4") as container:
+        try:
+            stream: Any = container.add_stream(codec, rate=fps, options=merged)
+        except (av.codec.codec.UnknownCodecError, ValueError) as error:
+            raise UsageError(
+                f"cannot encode {path}: this FFmpeg has no video encoder {codec!r}",
+                path=str(path),
+                next_step=f"Choose one of {', '.join(sorted(CODEC_NAMES))}.",
+            ) from error
+        stream.pix_fmt = pixel_format
+        stream.time_base = 1 / fps
+        stream.codec_context.gop_size = gop_size
+        stream.codec_context.thread_count = 1
+        shape: tuple[int, ...] | None = None
+        for image in frames:
+            if shape is None:
+                shape = image.shape
+                _check_image(path, image)
+                stream.height, stream.width = shape[:2]
+            elif image.shape != shape:
+                raise UsageError(
+                    f"cannot encode {path}: frame {count} has shape {image.shape}, not {shape}"
+                )
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
+            frame.pts = count
+            frame.time_base = 1 / fps
+            frame.duration = 1  # a clip of one frame has no other source of its duration
+            container.mux(stream.encode(frame))
+            count += 1
+        if count == 0:
+            raise UsageError(f"cannot encode {path}: there are no frames", path=str(path))
+        container.mux(stream.encode(None))
+    return count
+
+
+def _check_image(path: str | Path, image: npt.NDArray[np.uint8]) -> None:
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+        raise UsageError(
+            f"cannot encode {path}: frames must be uint8 of shape (height, width, 3), "
+            f"not {image.dtype} of shape {image.shape}"
+        )
+    if image.shape[0] % 2 or image.shape[1] % 2:
+        raise UsageError(
+            f"cannot encode {path}: height and width must be even, not "
+            f"{image.shape[0]} and {image.shape[1]}"
+        )

@@ -1,0 +1,286 @@
+"""Lay out and write the front of a joined MP4: ``ftyp``, ``moov`` and the header of ``mdat``.
+
+The one time rule: a sample's time is its rank times the frame duration. Everything follows from
+the frame rate and the order of presentation; no source time reaches the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from struct import Struct, pack
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.errors import SourceError, UsageError
+from leconvert.media.sample_entry import entry_for_output
+
+__all__ = ["EpisodeSamples", "FileHeader", "build_header", "frame_ticks"]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_TICKS_PER_FRAME = 512
+# FFmpeg keeps time bases and frame rates as signed 32-bit fractions.
+_INT32_MAX = 2**31 - 1
+_LONGEST_FRAME_TICKS = 2**26
+_UINT32_MAX = 2**32 - 1
+# A file whose end lies beyond this needs 64-bit offsets.
+_WIDE_FROM_BYTES = _UINT32_MAX
+
+_BOX = Struct(">I4s")
+_LARGE_BOX = Struct(">I4sQ")
+_UNDETERMINED_LANGUAGE = 0x55C4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeSamples:
+    """What the index of a joined file needs to know of one episode; arrays have shape (S,).
+
+    Attributes:
+        sizes: Bytes of each sample in decode order, uint32.
+        lead: Presentation rank minus place in decode order, int32; None where all are 0.
+        keyframes: Whether decoding can start at the sample; None where it always can.
+        source_offset: Where its first sample lies in its source file; decides its alignment.
+        num_bytes: Sum of the sizes.
+    """
+
+    sizes: npt.NDArray[np.uint32]
+    lead: npt.NDArray[np.int32] | None
+    keyframes: BoolArray | None
+    source_offset: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """The first bytes of a joined file, and where each episode's samples go.
+
+    Attributes:
+        content: ``ftyp``, ``moov`` and the header of ``mdat``.
+        positions: Where each episode's first sample goes, ascending.
+        size_bytes: Size of the whole file.
+    """
+
+    content: bytes
+    positions: tuple[int, ...]
+    size_bytes: int
+
+
+def frame_ticks(fps: Fraction) -> tuple[int, int]:
+    """Return timescale and frame duration of a joined file: frame *i* is at i * duration / scale.
+
+    The timescale is 512 times the numerator of the frame rate, the duration 512 times its
+    denominator. Where the timescale would not fit 31 bits (which is what FFmpeg keeps) or the
+    duration 26 (so that 32 reordered frames fit the table of offsets), a smaller power of two
+    takes the place of 512. A rate whose own fraction is too large, such as a long decimal, is
+    replaced by the nearest that is not: the only case in which times are not exactly i / fps, but
+    within a millionth of a frame an hour.
+
+    Raises:
+        UsageError: The frame rate is not positive or beyond all reason.
+    """
+    if not Fraction(1, 2**20) <= fps <= 2**20:
+        raise UsageError(
+            f"A frame rate of {fps} is impossible.", next_step="Mend fps in meta/info.json."
+        )
+    if fps.numerator > _INT32_MAX or fps.denominator > _LONGEST_FRAME_TICKS:
+        most = _INT32_MAX // -(-fps.numerator // fps.denominator)
+        fps = fps.limit_denominator(min(most, _LONGEST_FRAME_TICKS))
+    factor = _TICKS_PER_FRAME
+    while factor * fps.numerator > _INT32_MAX or factor * fps.denominator > _LONGEST_FRAME_TICKS:
+        factor //= 2
+    return fps.numerator * factor, fps.denominator * factor
+
+
+def build_header(
+    episodes: Sequence[EpisodeSamples],
+    *,
+    fps: Fraction,
+    sample_entry: bytes,
+    geometry: bytes,
+    block_align: int,
+) -> FileHeader:
+    """Write the header of a file that holds these episodes in this order.
+
+    Args:
+        episodes: At least one.
+        fps: Frame rate.
+        sample_entry: The first clip's.
+        geometry: The first clip's display matrix, width and height, 44 bytes.
+        block_align: Place each episode at its source offset modulo this; 0 packs them tightly.
+    """
+    content = partial(_content, episodes, fps=fps, sample_entry=sample_entry, geometry=geometry)
+    large = False
+    while True:
+        # Its length does not depend on where the episodes lie, only on how wide offsets are.
+        positions = [0] * len(episodes)
+        length = len(content(positions, 0, large=large))
+        end = length
+        for number, episode in enumerate(episodes):
+            if block_align:
+                end += (episode.source_offset - end) % block_align
+            positions[number] = end
+            end += episode.num_bytes
+        if large or end <= _WIDE_FROM_BYTES:
+            break
+        large = True
+    return FileHeader(content(positions, end - length, large=large), tuple(positions), end)
+
+
+def _content(
+    episodes: Sequence[EpisodeSamples],
+    positions: Sequence[int],
+    media_bytes: int,
+    *,
+    fps: Fraction,
+    sample_entry: bytes,
+    geometry: bytes,
+    large: bool,
+) -> bytes:
+    timescale, frame_duration = frame_ticks(fps)
+    num_samples = sum(len(episode.sizes) for episode in episodes)
+    duration = num_samples * frame_duration
+    leads = [episode.lead for episode in episodes if episode.lead is not None]
+    # One shift for the whole file keeps every composition offset at or above zero.
+    shift = max([0, *(-int(lead.min()) for lead in leads)]) * frame_duration
+    media_duration = duration + shift
+    wide = media_duration > _UINT32_MAX
+
+    movie_header = _full(
+        b"mvhd",
+        int(wide),
+        0,
+        _times(wide, timescale, duration),
+        pack(">IHxx8x", 0x10000, 0x100),
+        pack(">9I", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000),
+        bytes(24),
+        pack(">I", 2),
+    )
+    track_header = _full(
+        b"tkhd",
+        int(wide),
+        3,
+        pack(">QQIIQ" if wide else ">IIIII", 0, 0, 1, 0, duration),
+        bytes(16),
+        geometry,
+    )
+    edits = _full(
+        b"elst",
+        int(wide),
+        0,
+        pack(">IQqHH" if wide else ">IIiHH", 1, duration, shift, 1, 0),
+    )
+    media_header = _full(
+        b"mdhd",
+        int(wide),
+        0,
+        _times(wide, timescale, media_duration),
+        pack(">HH", _UNDETERMINED_LANGUAGE, 0),
+    )
+    handler = _full(b"hdlr", 0, 0, bytes(4), b"vide", bytes(12), b"VideoHandler\0")
+    data_information = _box(b"dinf", _full(b"dref", 0, 0, pack(">I", 1), _full(b"url ", 0, 1)))
+    tables = [
+        _full(b"stsd", 0, 0, pack(">I", 1), entry_for_output(sample_entry)),
+        _full(b"stts", 0, 0, pack(">III", 1, num_samples, frame_duration)),
+    ]
+    if leads:
+        tables.append(_composition_table(episodes, shift, frame_duration))
+    if any(episode.keyframes is not None for episode in episodes):
+        tables.append(_keyframe_table(episodes))
+    tables += [
+        _chunk_table(episodes),
+        _full(
+            b"stsz",
+            0,
+            0,
+            pack(">II", 0, num_samples),
+            *(episode.sizes.astype(">u4").tobytes() for episode in episodes),
+        ),
+        _counted(b"co64" if large else b"stco", np.array(positions, ">u8" if large else ">u4")),
+    ]
+    media_information = _box(
+        b"minf", _full(b"vmhd", 0, 1, bytes(8)), data_information, _box(b"stbl", *tables)
+    )
+    track = _box(
+        b"trak",
+        track_header,
+        _box(b"edts", edits),
+        _box(b"mdia", media_header, handler, media_information),
+    )
+    if large:
+        media_box = _LARGE_BOX.pack(1, b"mdat", media_bytes + _LARGE_BOX.size)
+    else:
+        media_box = _BOX.pack(media_bytes + _BOX.size, b"mdat")
+    return b"".join((_file_type(sample_entry[4:8]), _box(b"moov", movie_header, track), media_box))
+
+
+def _file_type(codec: bytes) -> bytes:
+    brands = [b"isom", b"iso2", b"mp41"]
+    if codec in {b"avc1", b"av01"}:
+        brands.insert(2, codec)
+    return _box(b"ftyp", b"isom", pack(">I", 512), *brands)
+
+
+def _times(wide: bool, timescale: int, duration: int) -> bytes:
+    return pack(">QQIQ" if wide else ">IIII", 0, 0, timescale, duration)
+
+
+def _composition_table(
+    episodes: Sequence[EpisodeSamples], shift: int, frame_duration: int
+) -> bytes:
+    offsets = np.concatenate(
+        [
+            np.zeros(len(episode.sizes), np.int64)
+            if episode.lead is None
+            else episode.lead.astype(np.int64)
+            for episode in episodes
+        ]
+    )
+    offsets *= frame_duration
+    offsets += shift
+    if int(offsets.max()) > _INT32_MAX:
+        raise SourceError("A clip shows frames implausibly long after they are decoded.")
+    heads = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
+    rows = np.empty((len(heads), 2), ">u4")
+    rows[:, 0] = np.diff(heads, append=len(offsets))
+    rows[:, 1] = offsets[heads]
+    return _counted(b"ctts", rows)
+
+
+def _keyframe_table(episodes: Sequence[EpisodeSamples]) -> bytes:
+    numbers: list[IntArray] = []
+    before = 1
+    for episode in episodes:
+        count = len(episode.sizes)
+        if episode.keyframes is None:
+            numbers.append(np.arange(before, before + count))
+        else:
+            numbers.append(np.flatnonzero(episode.keyframes) + before)
+        before += count
+    return _counted(b"stss", np.concatenate(numbers).astype(">u4"))
+
+
+def _chunk_table(episodes: Sequence[EpisodeSamples]) -> bytes:
+    """One chunk an episode; a row where the number of samples changes."""
+    counts = np.array([len(episode.sizes) for episode in episodes])
+    heads = np.flatnonzero(np.concatenate(([True], counts[1:] != counts[:-1])))
+    rows = np.ones((len(heads), 3), ">u4")
+    rows[:, 0] = heads + 1
+    rows[:, 1] = counts[heads]
+    return _counted(b"stsc", rows)
+
+
+def _counted(kind: bytes, rows: npt.NDArray[np.unsignedinteger]) -> bytes:
+    return _full(kind, 0, 0, pack(">I", len(rows)), rows.tobytes())
+
+
+def _full(kind: bytes, version: int, flags: int, *parts: bytes) -> bytes:
+    return _box(kind, pack(">I", version << 24 | flags), *parts)
+
+
+def _box(kind: bytes, *parts: bytes) -> bytes:
+    return b"".join((_BOX.pack(8 + sum(map(len, parts)), kind), *parts))

@@ -1,0 +1,298 @@
+"""Join clips into one MP4 in one pass, without touching a coded byte."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from leconvert.errors import (
+    SourceError,
+    StorageError,
+    TargetError,
+    UnreadableSourceError,
+    UsageError,
+)
+from leconvert.media.boxes import broken
+from leconvert.media.errors import UnsupportedClipError
+from leconvert.media.header import EpisodeSamples, build_header
+from leconvert.media.index import (
+    ClipIndex,
+    IntArray,
+    byte_runs,
+    presentation_ranks,
+    read_clip_index,
+)
+from leconvert.media.transfer import RangeMover
+
+__all__ = ["ClipRange", "JoinedFile", "join_clips"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClipRange:
+    """One episode's samples: all of a clip, or a part of a file that was joined before.
+
+    Attributes:
+        path: The file.
+        first_sample: Its first sample, in decode order.
+        num_samples: How many; None for all that follow.
+    """
+
+    path: str
+    first_sample: int = 0
+    num_samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedFile:
+    """What :func:`join_clips` wrote.
+
+    Attributes:
+        size_bytes: Size of the file.
+        header_bytes: Bytes before the first byte of media data.
+        header_sha256: SHA-256 of these: ``ftyp``, ``moov`` and the header of ``mdat``.
+        samples: Coded samples in all.
+        copied_bytes: Coded bytes that were copied.
+        cloned_bytes: Coded bytes whose blocks are shared with their source.
+        remuxed: Path and reason of each clip that had to be remuxed first, in the order of clips.
+    """
+
+    size_bytes: int
+    header_bytes: int
+    header_sha256: str
+    samples: int
+    copied_bytes: int
+    cloned_bytes: int
+    remuxed: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Episode:
+    path: str
+    run_starts: IntArray
+    run_lengths: IntArray
+    samples: EpisodeSamples
+
+
+def join_clips(
+    clips: Sequence[ClipRange],
+    destination: str | os.PathLike[str],
+    *,
+    fps: Fraction,
+    block_align: int = 0,
+    scratch_dir: str | os.PathLike[str] | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> JoinedFile:
+    """Join episodes into one MP4 whose frame *i* is shown at exactly i / fps.
+
+    The bytes of the result are a function of the clips, ``fps`` and ``block_align`` alone: not of
+    the file system, of how bytes were moved, or of whether the samples came from the original
+    clips or from parts that this function joined before. On any error the destination is removed.
+    Nothing is synced; that is the publisher's business.
+
+    Args:
+        clips: Episodes in order; all of one decoder configuration.
+        destination: Must not exist.
+        fps: Frames a second.
+        block_align: 0, or a block size in bytes: each episode then begins at its source offset
+            modulo it (zeros between), so that whole blocks can be shared with the source.
+        scratch_dir: Where clips that cannot be joined as they lie are remuxed, without
+            re-encoding; the folder of the destination by default. Needs their size.
+        on_bytes: Called with the number of coded bytes as they arrive.
+        should_stop: Asked now and then; when it answers True the join ends.
+
+    Raises:
+        UnreadableSourceError: A clip is missing, damaged, shorter than its index says, does not
+            begin with a keyframe, or shows a frame before it.
+        SourceError: The clips do not share one decoder configuration.
+        TargetError: The destination exists already.
+        StorageError: The destination cannot be written.
+        InterruptedRunError: ``should_stop`` said so.
+        UsageError: No clips, or an impossible frame rate or alignment.
+    """
+    if not clips:
+        raise UsageError("There are no clips to join.", path=os.fspath(destination))
+    if block_align < 0:
+        raise UsageError(f"A block alignment of {block_align} bytes is impossible.")
+    target = Path(destination)
+    with ExitStack() as cleanup:
+        scratch = _Scratch(Path(scratch_dir or target.parent), fps, cleanup)
+        episodes, first = _read_episodes(clips, scratch)
+        header = build_header(
+            [episode.samples for episode in episodes],
+            fps=fps,
+            sample_entry=first.sample_entry,
+            geometry=first.geometry,
+            block_align=block_align,
+        )
+        descriptor = _create(target)
+        try:
+            mover = RangeMover(
+                descriptor,
+                str(target),
+                block_align=block_align,
+                on_bytes=on_bytes,
+                should_stop=should_stop,
+            )
+            mover.write(header.content, 0)
+            for episode, position in zip(episodes, header.positions, strict=True):
+                _move_episode(mover, episode, position)
+        except BaseException:
+            with suppress(OSError):
+                target.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+    return JoinedFile(
+        size_bytes=header.size_bytes,
+        header_bytes=len(header.content),
+        header_sha256=hashlib.sha256(header.content).hexdigest(),
+        samples=sum(len(episode.samples.sizes) for episode in episodes),
+        copied_bytes=mover.copied_bytes,
+        cloned_bytes=mover.cloned_bytes,
+        remuxed=tuple(scratch.remuxed),
+    )
+
+
+class _Scratch:
+    """Indexes clips, remuxing those that need it into a folder that goes when the join ends."""
+
+    def __init__(self, parent: Path, fps: Fraction, cleanup: ExitStack) -> None:
+        self.remuxed: list[tuple[str, str]] = []
+        self._parent = parent
+        self._fps = fps
+        self._cleanup = cleanup
+        self._folder: Path | None = None
+        self._last: tuple[str, ClipIndex] | None = None
+
+    def index(self, path: str) -> ClipIndex:
+        # Parts of one joined file follow each other: its index is not read once for each.
+        if self._last is None or self._last[0] != path:
+            self._last = (path, self._read(path))
+        return self._last[1]
+
+    def _read(self, path: str) -> ClipIndex:
+        try:
+            return read_clip_index(path)
+        except UnsupportedClipError as error:
+            reason = error.reason
+        from leconvert.media.remux import remux_clip
+
+        if self._folder is None:
+            try:
+                self._folder = Path(
+                    self._cleanup.enter_context(
+                        TemporaryDirectory(prefix=".remux-", dir=self._parent)
+                    )
+                )
+            except OSError as error:
+                raise StorageError(
+                    f"{self._parent} cannot hold a remuxed clip: {error.strerror or error}.",
+                    path=str(self._parent),
+                    next_step="Make room or check the disk, then run the same command again.",
+                ) from error
+        plain = self._folder / f"{len(self.remuxed):06d}.mp4"
+        remux_clip(path, plain, fps=self._fps)
+        self.remuxed.append((path, reason))
+        try:
+            return read_clip_index(plain)
+        except UnsupportedClipError as error:
+            raise broken(path, f"{reason}, and after a remux: {error.reason}") from error
+
+
+def _read_episodes(
+    clips: Sequence[ClipRange], scratch: _Scratch
+) -> tuple[list[_Episode], ClipIndex]:
+    episodes = []
+    first: ClipIndex | None = None
+    for clip in clips:
+        index = scratch.index(clip.path)
+        if first is None:
+            first = index
+        elif index.config_key != first.config_key:
+            raise SourceError(
+                f"{clip.path} needs another decoder configuration than {clips[0].path}.",
+                path=clip.path,
+                next_step="Give them separate output files: plan again with --scan headers.",
+            )
+        episodes.append(_episode(clip, index))
+    assert first is not None
+    return episodes, first
+
+
+def _episode(clip: ClipRange, index: ClipIndex) -> _Episode:
+    start = clip.first_sample
+    count = index.num_samples - start if clip.num_samples is None else clip.num_samples
+    if start < 0 or count < 1 or start + count > index.num_samples:
+        raise UnreadableSourceError(
+            f"{clip.path} has {index.num_samples} frames, not {count} from frame {start} on.",
+            path=clip.path,
+        )
+    part = slice(start, start + count)
+    sizes, offsets = index.sizes[part], index.offsets[part]
+    keyframes = index.keyframes[part]
+    if not keyframes[0]:
+        raise broken(clip.path, f"frame {start} should begin an episode but is no keyframe")
+    lead = None
+    times = index.presentation_times[part]
+    if (times[1:] < times[:-1]).any():
+        ranks = presentation_ranks(times)
+        if ranks[0]:
+            raise broken(clip.path, "it shows a frame before its first keyframe")
+        lead = (ranks - np.arange(count)).astype(np.int32)
+    run_starts, run_lengths = byte_runs(offsets, sizes)
+    return _Episode(
+        path=index.path,
+        run_starts=run_starts,
+        run_lengths=run_lengths,
+        samples=EpisodeSamples(
+            sizes=sizes.astype(np.uint32),
+            lead=lead,
+            keyframes=None if keyframes.all() else keyframes.copy(),
+            source_offset=int(offsets[0]),
+            num_bytes=int(sizes.sum()),
+        ),
+    )
+
+
+def _move_episode(mover: RangeMover, episode: _Episode, position: int) -> None:
+    try:
+        source = os.open(episode.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnreadableSourceError(
+            f"{episode.path} cannot be read: {error.strerror or error}.",
+            path=episode.path,
+            next_step="Check the disk or the network and run the same command again.",
+        ) from error
+    try:
+        for start, length in zip(
+            episode.run_starts.tolist(), episode.run_lengths.tolist(), strict=True
+        ):
+            mover.move(source, episode.path, start, length, position)
+            position += length
+    finally:
+        os.close(source)
+
+
+def _create(target: Path) -> int:
+    try:
+        return os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            raise TargetError(
+                f"{target} exists already and is not overwritten.", path=str(target)
+            ) from error
+        raise StorageError(
+            f"{target} cannot be created: {error.strerror or error}.",
+            path=str(target),
+            next_step="Check the folder and its permissions, then run the same command again.",
+        ) from error

@@ -1,0 +1,523 @@
+"""The index that we read is the one that FFmpeg reads, or a clear refusal."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from clip_recipes import RECIPES, Recipe
+from mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.media import (
+    ClipIndex,
+    UnsupportedClipError,
+    coded_packets,
+    read_clip_index,
+    sample_tables,
+    samples_sha256,
+)
+from leconvert.media import index as index_module
+
+MakeClip = Callable[[Recipe], Path]
+
+
+def assert_is_what_ffmpeg_sees(path: Path) -> ClipIndex:
+    index = read_clip_index(path)
+    packets = list(coded_packets(path))
+    assert [packet.pts for packet in packets] == index.presentation_times.tolist()
+    assert [packet.size for packet in packets] == index.sizes.tolist()
+    assert [packet.keyframe for packet in packets] == index.keyframes.tolist()
+    assert {packet.time_base for packet in packets} == {Fraction(1, index.timescale)}
+    content = path.read_bytes()
+    starts, stops = index.offsets.tolist(), (index.offsets + index.sizes).tolist()
+    samples = [content[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    assert [hashlib.sha256(sample).hexdigest() for sample in samples] == [
+        packet.sha256 for packet in packets
+    ]
+    assert samples_sha256(index) == hashlib.sha256(b"".join(samples)).hexdigest()
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (index.width, index.height) == (stream.width, stream.height)
+    return index
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_index_of_an_encoded_clip_is_what_ffmpeg_sees(name: str, make_clip: MakeClip) -> None:
+    recipe = RECIPES[name]
+    index = assert_is_what_ffmpeg_sees(make_clip(recipe))
+    assert index.num_samples == recipe.frames
+    assert sorted(index.ranks.tolist()) == list(range(recipe.frames))
+    assert index.other_tracks == (("soun",) if recipe.audio else ())
+
+
+@pytest.mark.parametrize("dataset", ["g1_inspire_12ep", "cr5_5ep", "robot_sim_picknplace_v20"])
+def test_the_index_of_a_real_recording_is_what_ffmpeg_sees(
+    dataset: str, recordings: Callable[[str], list[Path]]
+) -> None:
+    clips = recordings(dataset)
+    keys = {assert_is_what_ffmpeg_sees(clip).config_key for clip in clips[:3]}
+    assert len(keys) == 1
+
+
+def test_ranks_put_b_frames_where_they_are_shown(make_clip: MakeClip) -> None:
+    index = read_clip_index(make_clip(RECIPES["x264-b-frames"]))
+    assert index.ranks.tolist() != list(range(index.num_samples))
+    assert (np.diff(index.presentation_times[np.argsort(index.ranks)]) > 0).all()
+
+
+def wide_media_box(top: Box) -> None:
+    top.find("mdat").wide = True
+
+
+def wide_index_box(top: Box) -> None:
+    top.find("moov").wide = True
+
+
+def wide_offsets(top: Box) -> None:
+    payload = stbl_of(top).find("stco").payload
+    count = struct.unpack_from(">I", payload, 4)[0]
+    offsets = struct.unpack_from(f">{count}I", payload, 8)
+    stbl_of(top).remove("stco")
+    stbl_of(top).children.append(Box(b"co64", payload[:8] + struct.pack(f">{count}Q", *offsets)))
+
+
+def index_in_front(top: Box) -> None:
+    top.children.sort(key=lambda box: box.kind != b"moov")
+    top.children.sort(key=lambda box: box.kind != b"ftyp")
+
+
+def padding_everywhere(top: Box) -> None:
+    for box in [top, *(top.find(path) for path in ("moov", "moov/trak", "moov/trak/mdia"))]:
+        box.children.insert(0, Box(b"free", bytes(50)))
+        box.children.append(Box(b"skip", bytes(3)))
+        box.children.append(Box(b"udta", Box(b"name", b"someone").encoded()))
+    stbl_of(top).children.insert(0, Box(b"free", bytes(5)))
+
+
+def boxes_before_the_media(top: Box) -> None:
+    top.children[1:1] = [Box(b"free", bytes(10)) for _ in range(300)]
+
+
+def late_start(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((500, -1, 1 << 16), (400, 1024, 1 << 16))
+
+
+def no_edit_list(top: Box) -> None:
+    top.find("moov/trak").remove("edts")
+
+
+def one_row_a_sample(top: Box) -> None:
+    stbl_of(top).replace("stts", struct.pack(">II", 0, 12) + struct.pack(">II", 1, 512) * 12)
+
+
+def one_chunk_a_sample(top: Box) -> None:
+    stbl = stbl_of(top)
+    first = struct.unpack_from(">I", stbl.find("stco").payload, 8)[0]
+    sizes = struct.unpack_from(">12I", stbl.find("stsz").payload, 12)
+    offsets = [first + sum(sizes[:number]) for number in range(12)]
+    stbl.replace("stco", struct.pack(">II12I", 0, 12, *offsets))
+    stbl.replace("stsc", struct.pack(">IIIII", 0, 1, 1, 1, 1))
+
+
+def uneven_chunks(top: Box) -> None:
+    one_chunk_a_sample(top)
+    stbl = stbl_of(top)
+    offsets = struct.unpack_from(">12I", stbl.find("stco").payload, 8)
+    kept = [offsets[number] for number in (0, 5, 6, 7)]
+    stbl.replace("stco", struct.pack(">II4I", 0, 4, *kept))
+    stbl.replace("stsc", struct.pack(">II9I", 0, 3, 1, 5, 1, 2, 1, 1, 4, 5, 1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        wide_media_box,
+        wide_index_box,
+        wide_offsets,
+        index_in_front,
+        padding_everywhere,
+        boxes_before_the_media,
+        late_start,
+        no_edit_list,
+        one_row_a_sample,
+        one_chunk_a_sample,
+        uneven_chunks,
+    ],
+)
+@pytest.mark.parametrize("few_chunks", [0, 16])
+def test_other_ways_to_write_the_same_clip_are_read_as_ffmpeg_does(
+    change: Callable[[Box], None],
+    few_chunks: int,
+    make_clip: MakeClip,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", few_chunks)
+    plain = make_clip(RECIPES["x264-b-frames"])
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(changed(plain.read_bytes(), change))
+    assert path.read_bytes() != plain.read_bytes()
+    index = assert_is_what_ffmpeg_sees(path)
+    assert samples_sha256(index) == samples_sha256(read_clip_index(plain))
+    assert index.config_key == read_clip_index(plain).config_key
+
+
+def test_a_late_start_is_part_of_the_presentation_times(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(changed(make_clip(RECIPES["x264-b-frames"]).read_bytes(), late_start))
+    index = read_clip_index(path)
+    assert Fraction(int(index.presentation_times.min()), index.timescale) == Fraction(1, 2)
+
+
+def test_a_file_that_grew_a_tail_after_its_index_is_still_read(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(make_clip(RECIPES["x264"]).read_bytes() + Box(b"free", bytes(99)).encoded())
+    assert_is_what_ffmpeg_sees(path)
+
+
+def test_an_index_that_ends_with_the_file_may_say_so_with_size_zero(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    content = bytearray(make_clip(RECIPES["x264"]).read_bytes())
+    place = content.index(b"moov") - 4
+    content[place : place + 4] = bytes(4)
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(content)
+    assert read_clip_index(path).num_samples == 12
+
+
+def test_a_part_of_the_samples_has_a_digest_of_its_own(
+    make_clip: MakeClip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_READ_BYTES", 100)
+    path = make_clip(RECIPES["x264"])
+    index = read_clip_index(path)
+    content = path.read_bytes()
+    start, stop = int(index.offsets[2]), int(index.offsets[7])
+    assert samples_sha256(index, 2, 7) == hashlib.sha256(content[start:stop]).hexdigest()
+    assert samples_sha256(index, 3, 3) == hashlib.sha256(b"").hexdigest()
+
+
+def test_samples_of_a_file_that_became_shorter_have_no_digest(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(make_clip(RECIPES["x264-faststart"]).read_bytes())
+    index = read_clip_index(path)
+    os.truncate(path, index.file_size_bytes - 10)
+    with pytest.raises(UnreadableSourceError, match="shorter than its index"):
+        samples_sha256(index)
+
+
+def fragmented(top: Box) -> None:
+    top.find("moov").children.append(Box(b"mvex"))
+
+
+def two_video_tracks(top: Box) -> None:
+    top.find("moov").children.append(top.find("moov/trak"))
+
+
+def faster(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((400, 1024, 2 << 16))
+
+
+def two_edits(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((200, 1024, 1 << 16), (200, 4096, 1 << 16))
+
+
+def hidden_start(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((400, 1536, 1 << 16))
+
+
+def hidden_end(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((300, 1024, 1 << 16))
+
+
+def hidden_altogether(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((0, 1024, 1 << 16))
+
+
+def only_an_empty_edit(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((400, -1, 1 << 16))
+
+
+def equal_times(top: Box) -> None:
+    stbl_of(top).replace("ctts", struct.pack(">IIII", 0, 1, 12, 0))
+    stbl_of(top).replace("stts", struct.pack(">II4I", 0, 2, 2, 0, 10, 512))
+
+
+def another_configuration_midway(top: Box) -> None:
+    stbl = stbl_of(top)
+    entry = bytearray(stbl.find("stsd").payload[8:])
+    entry[32:34] = (128).to_bytes(2, "big")
+    stbl.replace("stsd", struct.pack(">II", 0, 2) + stbl.find("stsd").payload[8:] + entry)
+    one_chunk_a_sample(top)
+    stbl.replace("stsc", struct.pack(">II6I", 0, 2, 1, 1, 1, 7, 1, 2))
+
+
+def compact_sizes(top: Box) -> None:
+    stbl_of(top).children.append(Box(b"stz2", bytes(12)))
+
+
+def partial_sync(top: Box) -> None:
+    stbl_of(top).children.append(Box(b"stps", bytes(8)))
+
+
+def random_access_groups(top: Box) -> None:
+    stbl_of(top).children.append(Box(b"sbgp", bytes(4) + b"rap " + bytes(4)))
+
+
+def no_keyframe_listed(top: Box) -> None:
+    stbl_of(top).replace("stss", bytes(8))
+
+
+def an_empty_sample(top: Box) -> None:
+    payload = stbl_of(top).find("stsz").payload
+    stbl_of(top).replace("stsz", payload[:-4] + bytes(4))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (fragmented, "fragmented MP4"),
+        (two_video_tracks, "2 video tracks"),
+        (faster, "speed"),
+        (two_edits, "several parts"),
+        (hidden_start, "at the start"),
+        (hidden_end, "at the end"),
+        (hidden_altogether, "at the end"),
+        (only_an_empty_edit, "shows nothing"),
+        (equal_times, "same time"),
+        (another_configuration_midway, "changes midway"),
+        (compact_sizes, "stz2"),
+        (partial_sync, "stps"),
+        (random_access_groups, "random access groups"),
+        (no_keyframe_listed, "no keyframe"),
+        (an_empty_sample, "without bytes"),
+    ],
+)
+def test_a_clip_that_cannot_be_joined_as_it_lies_says_why(
+    change: Callable[[Box], None], reason: str, make_clip: MakeClip, tmp_path: Path
+) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(changed(make_clip(RECIPES["x264-b-frames"]).read_bytes(), change))
+    with pytest.raises(UnsupportedClipError, match=reason) as caught:
+        read_clip_index(path)
+    assert reason in caught.value.reason
+    assert caught.value.path == str(path)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.reason, copy.message, copy.path) == (
+        caught.value.reason,
+        caught.value.message,
+        str(path),
+    )
+
+
+def test_several_descriptions_that_differ_in_bit_rate_only_are_one_configuration(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    def two_rates(top: Box) -> None:
+        stbl = stbl_of(top)
+        entry = stbl.find("stsd").payload[8:]
+        rate = Box(b"btrt", struct.pack(">III", 1, 2, 3)).encoded()
+        other = struct.pack(">I", len(entry) + len(rate)) + entry[4:] + rate
+        one_chunk_a_sample(top)
+        stbl.replace("stsd", struct.pack(">II", 0, 2) + entry + other)
+        stbl.replace("stsc", struct.pack(">II6I", 0, 2, 1, 1, 1, 7, 1, 2))
+
+    plain = make_clip(RECIPES["x264-b-frames"])
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(changed(plain.read_bytes(), two_rates))
+    assert read_clip_index(path).config_key == read_clip_index(plain).config_key
+
+
+def without_video(top: Box) -> None:
+    payload = top.find("moov/trak/mdia/hdlr").payload
+    top.find("moov/trak/mdia").replace("hdlr", payload.replace(b"vide", b"soun"))
+
+
+def encrypted(top: Box) -> None:
+    stbl_of(top).replace("stsd", stbl_of(top).find("stsd").payload.replace(b"avc1", b"encv"))
+
+
+def media_elsewhere(top: Box) -> None:
+    entry = Box(b"url ", bytes(4) + b"other.mp4\0").encoded()
+    top.find("moov/trak/mdia/minf/dinf").replace("dref", struct.pack(">II", 0, 1) + entry)
+
+
+def table_missing(top: Box) -> None:
+    stbl_of(top).remove("stsz")
+
+
+def row_count_too_large(top: Box) -> None:
+    payload = stbl_of(top).find("stss").payload
+    stbl_of(top).replace("stss", payload[:4] + struct.pack(">I", 2**32 - 1) + payload[8:])
+
+
+def keyframe_outside(top: Box) -> None:
+    stbl_of(top).replace("stss", struct.pack(">III", 0, 1, 13))
+
+
+def keyframe_zero(top: Box) -> None:
+    stbl_of(top).replace("stss", struct.pack(">III", 0, 1, 0))
+
+
+def times_too_short(top: Box) -> None:
+    stbl_of(top).replace("stts", struct.pack(">IIII", 0, 1, 11, 512))
+
+
+def chunks_too_short(top: Box) -> None:
+    stbl_of(top).replace("stsc", struct.pack(">II3I", 0, 1, 1, 11, 1))
+
+
+def chunks_too_long(top: Box) -> None:
+    stbl_of(top).replace("stsc", struct.pack(">II3I", 0, 1, 1, 13, 1))
+
+
+def description_not_there(top: Box) -> None:
+    stbl_of(top).replace("stsc", struct.pack(">II3I", 0, 1, 1, 12, 2))
+
+
+def billions_of_tiny_samples(top: Box) -> None:
+    stbl_of(top).replace("stsz", struct.pack(">III", 0, 1, 2**24))
+
+
+def samples_larger_than_the_file(top: Box) -> None:
+    payload = bytearray(stbl_of(top).find("stsz").payload)
+    payload[12:16] = struct.pack(">I", 2**31)
+    stbl_of(top).replace("stsz", bytes(payload))
+
+
+def samples_beyond_the_end(top: Box) -> None:
+    payload = stbl_of(top).find("stco").payload
+    stbl_of(top).replace("stco", payload[:8] + struct.pack(">I", 2**31))
+
+
+def timescale_zero(top: Box) -> None:
+    payload = bytearray(top.find("moov/trak/mdia/mdhd").payload)
+    payload[12:16] = bytes(4)
+    top.find("moov/trak/mdia").replace("mdhd", bytes(payload))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_video, "no video track"),
+        (encrypted, "encrypted"),
+        (media_elsewhere, "another file"),
+        (table_missing, "no stsz"),
+        (row_count_too_large, "longer than the box"),
+        (keyframe_outside, "keyframe table"),
+        (keyframe_zero, "keyframe table"),
+        (times_too_short, "does not cover"),
+        (chunks_too_short, "chunks"),
+        (chunks_too_long, "chunks"),
+        (description_not_there, "not there"),
+        (billions_of_tiny_samples, "larger than the file"),
+        (samples_larger_than_the_file, "larger than the file"),
+        (samples_beyond_the_end, "beyond the end"),
+        (timescale_zero, "timescale"),
+    ],
+)
+@pytest.mark.parametrize("few_chunks", [0, 16])
+def test_a_broken_clip_is_refused_with_the_reason(
+    change: Callable[[Box], None],
+    words: str,
+    few_chunks: int,
+    make_clip: MakeClip,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", few_chunks)
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(changed(make_clip(RECIPES["x264-b-frames"]).read_bytes(), change))
+    with pytest.raises(UnreadableSourceError, match=words) as caught:
+        read_clip_index(path)
+    assert not isinstance(caught.value, UnsupportedClipError)
+    assert str(path) in str(caught.value)
+    assert caught.value.next_step
+
+
+def test_a_clip_cut_off_anywhere_is_refused(make_clip: MakeClip, tmp_path: Path) -> None:
+    for name in ("x264", "x264-faststart"):
+        content = make_clip(RECIPES[name]).read_bytes()
+        path = tmp_path / "clip.mp4"
+        for length in [*range(0, len(content), max(1, len(content) // 97)), len(content) - 1]:
+            path.write_bytes(content[:length])
+            with pytest.raises(UnreadableSourceError):
+                read_clip_index(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"PAR1" * 100, "does not begin like an MP4"),
+        (bytes(4096), "does not begin like an MP4"),
+        (Box(b"ftyp", b"isom").encoded() * 10_000, "no index"),
+        (struct.pack(">I4s", 4, b"free") * 10, "impossible size"),
+        (Box(b"moov", Box(b"free").encoded() * 5000).encoded(), "implausible number"),
+        (Box(b"moov").encoded(), "no video track"),
+    ],
+)
+def test_a_file_that_is_no_clip_is_refused(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(content)
+    with pytest.raises(UnreadableSourceError, match=words):
+        read_clip_index(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match="No such file"):
+        read_clip_index(tmp_path / "absent.mp4")
+    with pytest.raises(UnreadableSourceError):
+        read_clip_index(tmp_path)
+
+
+def test_only_the_index_is_read_however_large_the_media_is(
+    make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boxes = parsed(make_clip(RECIPES["x264"]).read_bytes())
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(top_bytes(Box(b"", children=boxes)))
+    # A hole of 8 GiB in front of the index, which no reader of everything would get past.
+    media = next(box for box in boxes if box.kind == b"mdat")
+    with path.open("wb") as file:
+        file.write(boxes[0].encoded())
+        size = 8 * 1024**3
+        file.write(struct.pack(">I4sQ", 1, b"mdat", size) + media.payload)
+        file.seek(len(boxes[0].encoded()) + size)
+        file.write(boxes[-1].encoded())
+    read_bytes = 0
+    real_pread = os.pread
+
+    def counting_pread(descriptor: int, count: int, offset: int) -> bytes:
+        nonlocal read_bytes
+        data = real_pread(descriptor, count, offset)
+        read_bytes += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counting_pread)
+    assert read_clip_index(path).num_samples == 12
+    assert read_bytes < 128 * 1024
+
+
+def test_importing_the_package_does_not_import_pyav() -> None:
+    code = "import sys, leconvert.media; print('av' in sys.modules, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,424 @@
+"""Joined files: the same coded bytes, exact times, whatever was joined and however."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from clip_recipes import RECIPES, Recipe
+from mp4_boxes import Box, changed, parsed, stbl_of
+
+from leconvert.errors import (
+    InterruptedRunError,
+    SourceError,
+    TargetError,
+    UnreadableSourceError,
+    UsageError,
+)
+from leconvert.media import (
+    ClipRange,
+    JoinedFile,
+    coded_packets,
+    decode_frames,
+    join_clips,
+    read_clip_index,
+    samples_sha256,
+)
+from leconvert.media import header as header_module
+
+MakeClip = Callable[[Recipe], Path]
+THIRTY = Fraction(30)
+
+
+def joined(
+    clips: Sequence[Path], destination: Path, fps: Fraction = THIRTY, block_align: int = 0
+) -> JoinedFile:
+    return join_clips(
+        [ClipRange(str(clip)) for clip in clips], destination, fps=fps, block_align=block_align
+    )
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def family(make_clip: MakeClip, name: str, lengths: Sequence[int] = (12, 7, 1, 20)) -> list[Path]:
+    """Encode clips of one configuration and different content and length."""
+    recipe = RECIPES[name]
+    if name == "x265-b-frames" and 1 in lengths:
+        lengths = (12, 7, 2, 19)  # x265 gives the only frame of a clip a random decode time
+    return [
+        make_clip(Recipe(**{**vars(recipe), "frames": frames, "seed": seed}))
+        for seed, frames in enumerate(lengths)
+    ]
+
+
+def assert_holds(result: Path, clips: Sequence[Path], fps: Fraction) -> None:
+    """Compare a joined file with its clips, as FFmpeg demuxes and decodes them."""
+    packets = list(coded_packets(result))
+    sources = [packet for clip in clips for packet in coded_packets(clip)]
+    assert [(p.sha256, p.size, p.keyframe) for p in packets] == [
+        (p.sha256, p.size, p.keyframe) for p in sources
+    ]
+    shown = sorted(packet.pts * packet.time_base for packet in packets)
+    assert shown == [number / fps for number in range(len(packets))]
+    steps = {b.dts - a.dts for a, b in pairwise(packets)}
+    assert {step * packets[0].time_base for step in steps} <= {1 / fps}
+    assert all(packet.dts <= packet.pts for packet in packets)
+    pictures = [
+        hashlib.sha256(picture.tobytes()).digest()
+        for clip in clips
+        for _, picture in decode_frames(clip)
+    ]
+    assert len(set(pictures)) > len(pictures) / 2
+    with av.open(str(result)) as container:
+        stream = container.streams.video[0]
+        assert (stream.average_rate, stream.frames) == (fps, len(packets))
+        assert stream.start_time == 0
+        assert stream.duration * stream.time_base == len(packets) / fps
+        times = []
+        for frame, picture in zip(container.decode(stream), pictures, strict=True):
+            times.append(frame.pts * stream.time_base)
+            found = hashlib.sha256(frame.to_ndarray(format="rgb24").tobytes()).digest()
+            assert found == picture
+    assert times == [number / fps for number in range(len(packets))]
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "x264-one-frame"])
+@pytest.mark.parametrize("block_align", [0, 4096])
+def test_joined_clips_keep_their_packets_pixels_and_exact_times(
+    name: str, block_align: int, make_clip: MakeClip, tmp_path: Path
+) -> None:
+    clips = family(make_clip, name)
+    result = tmp_path / "joined.mp4"
+    report = joined(clips, result, block_align=block_align)
+    assert_holds(result, clips, THIRTY)
+    indexes = [read_clip_index(clip) for clip in clips]
+    assert report.size_bytes == result.stat().st_size
+    assert report.samples == 40
+    assert report.copied_bytes + report.cloned_bytes == sum(
+        int(index.sizes.sum()) for index in indexes
+    )
+    header = result.read_bytes()[: report.header_bytes]
+    assert report.header_sha256 == hashlib.sha256(header).hexdigest()
+    assert report.remuxed == ()
+    index = read_clip_index(result)
+    at = 0
+    for clip in indexes:
+        assert samples_sha256(index, at, at + clip.num_samples) == samples_sha256(clip)
+        assert (index.ranks[at : at + clip.num_samples] - at == clip.ranks).all()
+        at += clip.num_samples
+
+
+@pytest.mark.parametrize(
+    ("dataset", "fps"),
+    [("g1_inspire_12ep", 30), ("cr5_5ep", 10), ("robot_sim_picknplace_v20", 20)],
+)
+def test_joined_real_recordings_keep_their_packets_pixels_and_exact_times(
+    dataset: str, fps: int, recordings: Callable[[str], list[Path]], tmp_path: Path
+) -> None:
+    clips = recordings(dataset)[:3]
+    result = tmp_path / "joined.mp4"
+    joined(clips, result, Fraction(fps), block_align=4096)
+    assert_holds(result, clips, Fraction(fps))
+
+
+@pytest.mark.parametrize("name", ["x264", "x264-b-frames", "x264-audio", "mpeg4"])
+@pytest.mark.parametrize("block_align", [0, 512, 4096])
+def test_joining_parts_that_were_joined_before_gives_the_same_bytes(
+    name: str, block_align: int, make_clip: MakeClip, tmp_path: Path
+) -> None:
+    clips = family(make_clip, name)
+    lengths = [read_clip_index(clip).num_samples for clip in clips]
+    direct = tmp_path / "direct.mp4"
+    report = joined(clips, direct, block_align=block_align)
+    for cuts in [(0, 2, 4), (0, 1, 2, 3, 4), (0, 3, 4), (0, 4)]:
+        ranges = []
+        for first, stop in pairwise(cuts):
+            part = tmp_path / f"part-{len(cuts)}-{first}-{stop}.mp4"
+            joined(clips[first:stop], part, block_align=block_align)
+            at = 0
+            for length in lengths[first:stop]:
+                ranges.append(ClipRange(str(part), at, length))
+                at += length
+        again = tmp_path / f"again-{'-'.join(map(str, cuts))}.mp4"
+        second = join_clips(ranges, again, fps=THIRTY, block_align=block_align)
+        assert again.read_bytes() == direct.read_bytes()
+        assert second.header_sha256 == report.header_sha256
+
+
+def test_each_episode_lies_at_its_source_offset_modulo_the_block_and_gaps_are_zero(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    clips = family(make_clip, "x264-b-frames")
+    result = tmp_path / "joined.mp4"
+    report = joined(clips, result, block_align=512)
+    index = read_clip_index(result)
+    content = bytearray(result.read_bytes())
+    at = 0
+    for clip in map(read_clip_index, clips):
+        assert (index.offsets[at] - clip.offsets[0]) % 512 == 0
+        at += clip.num_samples
+    content[: report.header_bytes] = bytes(report.header_bytes)
+    for start, size in zip(index.offsets.tolist(), index.sizes.tolist(), strict=True):
+        content[start : start + size] = bytes(size)
+    assert not any(content)
+
+
+@pytest.mark.parametrize(
+    "fps",
+    ["29.97", "30000/1001", "1", "0.5", "59.94005994", "14.985", "1000", "23.976023976023978"],
+)
+def test_fractional_rates_are_kept_exactly(fps: str, make_clip: MakeClip, tmp_path: Path) -> None:
+    clips = family(make_clip, "x264-b-frames")
+    result = tmp_path / "joined.mp4"
+    rate = Fraction(fps)
+    joined(clips, result, rate)
+    index = read_clip_index(result)
+    timescale, duration = header_module.frame_ticks(rate)
+    assert timescale < 2**31
+    assert index.timescale == timescale
+    assert (index.presentation_times == index.ranks * duration).all()
+    # A millionth of a frame an hour.
+    assert abs(Fraction(timescale, duration) - rate) * 3600 < Fraction(1, 10**6)
+    assert [p.pts for p in coded_packets(result)] == index.presentation_times.tolist()
+    if rate.numerator < 2**31 and rate.denominator < 2**26:
+        assert Fraction(timescale, duration) == rate
+        with av.open(str(result)) as container:
+            assert container.streams.video[0].average_rate == rate
+
+
+@pytest.mark.parametrize("fps", [Fraction(0), Fraction(-30), Fraction(10**9), Fraction(1, 10**9)])
+def test_impossible_rates_are_refused(fps: Fraction, make_clip: MakeClip, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        joined([make_clip(RECIPES["x264"])], tmp_path / "joined.mp4", fps)
+    assert names(tmp_path) == []
+
+
+def test_the_index_lies_in_front_and_says_nothing_of_when_or_where(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    results = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        results.append(tmp_path / name / "joined.mp4")
+        joined(family(make_clip, "x264"), results[-1])
+    assert results[0].read_bytes() == results[1].read_bytes()
+    kinds = [box.kind for box in parsed(results[0].read_bytes())]
+    assert kinds == [b"ftyp", b"moov", b"mdat"]
+
+
+def test_bit_rates_of_the_first_clip_are_not_said_of_the_whole_file(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    clips = family(make_clip, "x264")
+    entries = {read_clip_index(clip).sample_entry for clip in clips}
+    assert len(entries) > 1, "the clips should differ in bit rate for this test to mean anything"
+    assert len({read_clip_index(clip).config_key for clip in clips}) == 1
+    result = tmp_path / "joined.mp4"
+    joined(clips, result)
+    assert b"btrt" not in read_clip_index(result).sample_entry
+
+
+def test_long_files_use_wide_times(make_clip: MakeClip, tmp_path: Path) -> None:
+    # A frame takes 51,200,001 ticks: more than 2**32 after 84 frames.
+    fps = Fraction(3000017, 51_200_001)
+    clips = family(make_clip, "x264-b-frames") * 3
+    result = tmp_path / "joined.mp4"
+    joined(clips, result, fps)
+    header = parsed(result.read_bytes())[1]
+    assert header.find("trak/mdia/mdhd").payload[0] == 1
+    packets = list(coded_packets(result))
+    _, duration = header_module.frame_ticks(fps)
+    assert max(packet.pts for packet in packets) == 119 * duration > 2**32
+    assert len(list(decode_frames(result))) == 120
+
+
+def test_files_beyond_four_gib_use_wide_offsets(
+    make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clips = family(make_clip, "x264-b-frames")
+    monkeypatch.setattr(header_module, "_WIDE_FROM_BYTES", 1000)
+    result = tmp_path / "joined.mp4"
+    report = joined(clips, result, block_align=512)
+    assert result.stat().st_size == report.size_bytes
+    top = Box(b"", children=parsed(result.read_bytes()))
+    assert stbl_of(top).has("co64")
+    assert top.find("mdat").wide
+    assert_holds(result, clips, THIRTY)
+
+
+def test_an_episode_that_ends_beyond_four_gib_is_really_there(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    # The alignment puts the second episode beyond 4 GiB; the hole between takes no space.
+    clips = family(make_clip, "x264", (12, 7))
+    result = tmp_path / "joined.mp4"
+    report = joined(clips, result, block_align=5 * 1024**3)
+    assert report.size_bytes > 2**32
+    assert result.stat().st_blocks * 512 < 2**20
+    assert_holds(result, clips, THIRTY)
+
+
+def test_what_cannot_be_joined_as_it_lies_is_remuxed_and_reported(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    plain = family(make_clip, "x264-b-frames")
+    fragmented = make_clip(
+        Recipe(
+            **{
+                **vars(RECIPES["x264-b-frames"]),
+                "muxer": (("movflags", "+frag_keyframe+empty_moov"),),
+                "seed": 9,
+            }
+        )
+    )
+    clips = [plain[0], fragmented, plain[1], fragmented]
+    result = tmp_path / "joined.mp4"
+    report = joined(clips, result)
+    assert report.remuxed == ((str(fragmented), "fragmented MP4"),) * 2
+    assert_holds(result, clips, THIRTY)
+    assert names(tmp_path) == ["joined.mp4"]
+
+
+def test_a_clip_of_another_configuration_is_refused(make_clip: MakeClip, tmp_path: Path) -> None:
+    small = make_clip(RECIPES["x264"])
+    large = make_clip(Recipe(size=96, options=RECIPES["x264"].options))
+    with pytest.raises(SourceError, match="another decoder configuration") as caught:
+        joined([small, large], tmp_path / "joined.mp4")
+    assert str(large) in str(caught.value)
+    assert names(tmp_path) == []
+
+
+def test_an_existing_destination_is_not_overwritten(make_clip: MakeClip, tmp_path: Path) -> None:
+    result = tmp_path / "joined.mp4"
+    result.write_bytes(b"precious")
+    with pytest.raises(TargetError, match="exists already"):
+        joined([make_clip(RECIPES["x264"])], result)
+    assert result.read_bytes() == b"precious"
+
+
+def test_no_clips_and_a_negative_alignment_are_refused(make_clip: MakeClip, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        joined([], tmp_path / "joined.mp4")
+    with pytest.raises(UsageError):
+        joined([make_clip(RECIPES["x264"])], tmp_path / "joined.mp4", block_align=-1)
+
+
+def test_an_episode_that_begins_without_a_keyframe_is_refused(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    clip = make_clip(RECIPES["x264-b-frames"])
+    assert not read_clip_index(clip).keyframes[1]
+    with pytest.raises(UnreadableSourceError, match="no keyframe"):
+        join_clips([ClipRange(str(clip), 1)], tmp_path / "joined.mp4", fps=THIRTY)
+
+
+def test_an_episode_that_shows_a_frame_before_its_keyframe_is_refused(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    def first_frame_last(top: Box) -> None:
+        rows = struct.pack(">IIII", 1, 512 * 20, 11, 512)
+        stbl_of(top).replace("ctts", struct.pack(">II", 0, 2) + rows)
+        top.find("moov/trak").remove("edts")
+
+    path = tmp_path / "clip.mp4"
+    plain = make_clip(RECIPES["x264-b-frames"])
+    path.write_bytes(changed(plain.read_bytes(), first_frame_last))
+    with pytest.raises(UnreadableSourceError, match="before its first keyframe"):
+        joined([path], tmp_path / "joined.mp4")
+
+
+@pytest.mark.parametrize(("first", "count"), [(0, 13), (12, None), (-1, 2), (3, 0), (5, 8)])
+def test_a_range_that_a_file_does_not_have_is_refused(
+    first: int, count: int | None, make_clip: MakeClip, tmp_path: Path
+) -> None:
+    clip = make_clip(RECIPES["x264"])
+    with pytest.raises(UnreadableSourceError, match="has 12 frames"):
+        join_clips([ClipRange(str(clip), first, count)], tmp_path / "joined.mp4", fps=THIRTY)
+
+
+def test_stopping_leaves_nothing_behind(make_clip: MakeClip, tmp_path: Path) -> None:
+    clips = family(make_clip, "x264")
+    arrived: list[int] = []
+    with pytest.raises(InterruptedRunError):
+        join_clips(
+            [ClipRange(str(clip)) for clip in clips],
+            tmp_path / "joined.mp4",
+            fps=THIRTY,
+            on_bytes=arrived.append,
+            should_stop=lambda: len(arrived) >= 2,
+        )
+    assert arrived == [int(read_clip_index(clip).sizes.sum()) for clip in clips[:2]]
+    assert names(tmp_path) == []
+
+
+def test_a_source_that_became_shorter_is_an_error_and_leaves_nothing_behind(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    clips = family(make_clip, "x264-faststart")
+    victim = tmp_path / "victim.mp4"
+    victim.write_bytes(clips[1].read_bytes())
+
+    def truncate(_: int) -> None:
+        os.truncate(victim, victim.stat().st_size // 2)
+
+    with pytest.raises(UnreadableSourceError, match="shorter than its index"):
+        join_clips(
+            [ClipRange(str(clips[0])), ClipRange(str(victim))],
+            tmp_path / "joined.mp4",
+            fps=THIRTY,
+            on_bytes=truncate,
+        )
+    assert names(tmp_path) == ["victim.mp4"]
+
+
+def test_one_source_is_open_at_a_time(
+    make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = str(make_clip(RECIPES["x264"]))
+    most = 0
+
+    def count(_: int) -> None:
+        nonlocal most
+        most = max(most, len(list(Path("/proc/self/fd").iterdir())))
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    join_clips([ClipRange(clip)] * 200, tmp_path / "joined.mp4", fps=THIRTY, on_bytes=count)
+    assert most <= before + 2
+    assert read_clip_index(tmp_path / "joined.mp4").num_samples == 2400
+
+
+def test_a_turned_picture_stays_turned(make_clip: MakeClip, tmp_path: Path) -> None:
+    def turn(top: Box) -> None:
+        payload = bytearray(top.find("moov/trak/tkhd").payload)
+        payload[40:76] = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 64 << 16, 0, 1 << 30)
+        top.find("moov/trak").replace("tkhd", bytes(payload))
+
+    upright = make_clip(RECIPES["x264"])
+    turned = tmp_path / "turned.mp4"
+    turned.write_bytes(changed(upright.read_bytes(), turn))
+    assert read_clip_index(turned).config_key != read_clip_index(upright).config_key
+    result = tmp_path / "joined.mp4"
+    joined([turned, turned], result)
+    assert read_clip_index(result).geometry == read_clip_index(turned).geometry
+    assert read_clip_index(result).config_key == read_clip_index(turned).config_key
+
+
+def test_interleaved_audio_is_left_out_and_named(make_clip: MakeClip, tmp_path: Path) -> None:
+    clip = make_clip(RECIPES["x264-audio"])
+    index = read_clip_index(clip)
+    assert index.other_tracks == ("soun",)
+    assert (np.diff(index.offsets) != index.sizes[:-1]).any(), "audio should lie between"
+    result = tmp_path / "joined.mp4"
+    report = joined([clip, clip], result)
+    assert read_clip_index(result).other_tracks == ()
+    assert report.size_bytes == report.header_bytes + 2 * int(index.sizes.sum())
