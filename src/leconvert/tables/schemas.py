@@ -1,0 +1,187 @@
+"""Arrow schemas of the data files, and what the `datasets` library needs to know about them.
+
+`datasets` keeps its own description of the columns as JSON in the schema metadata under the key
+``huggingface``. A reader takes a column's entry where the entry's Arrow type equals the column's
+and derives one from the column otherwise: an entry can add meaning (``Image``) but not harm.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = [
+    "HUGGINGFACE_KEY",
+    "IMAGE_TYPE",
+    "deserialize_schema",
+    "feature_of_type",
+    "huggingface_metadata",
+    "output_schema",
+    "serialize_schema",
+]
+
+HUGGINGFACE_KEY = b"huggingface"
+IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+
+_IMAGE_FEATURE: dict[str, Any] = {"_type": "Image"}
+_EXTENSION_PREFIX = b"ARROW:extension:"
+# Names that `datasets` uses where they differ from Arrow's own.
+_DATASETS_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_MAX_ARRAY_DIMENSIONS = 5
+
+
+def output_schema(source: pa.Schema, features: Mapping[str, Any]) -> pa.Schema:
+    """Return the schema of the converted data files.
+
+    Columns keep the order and the types of the source; image columns are brought to the storage of
+    ``datasets.Image``. Of the schema metadata only ``huggingface`` survives, completed so that
+    every column has an entry and image columns are images. ``pandas`` metadata is dropped: the row
+    ranges in it would be wrong in a joined file.
+
+    Args:
+        source: Schema of a source data file.
+        features: The ``features`` of ``info.json``.
+    """
+    stored = _stored_entries(source)
+    fields: list[pa.Field] = []
+    entries: dict[str, Any] = {}
+    for field in source:
+        feature = features.get(field.name)
+        if not isinstance(feature, Mapping):
+            feature = {}
+        if feature.get("dtype") == "image" and _can_be_image(field.type):
+            fields.append(pa.field(field.name, IMAGE_TYPE))
+            entries[field.name] = stored.get(field.name)
+            if not _is_image_entry(entries[field.name]):
+                entries[field.name] = dict(_IMAGE_FEATURE)
+            continue
+        fields.append(pa.field(field.name, field.type, field.nullable, _kept_metadata(field)))
+        entry = stored.get(field.name)
+        if entry is None:
+            entry = _declared_entry(feature, field.type)
+        if entry is None:
+            entry = feature_of_type(field.type)
+        if entry is not None:
+            entries[field.name] = entry
+    return pa.schema(fields, metadata=huggingface_metadata(entries))
+
+
+def huggingface_metadata(entries: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Return schema metadata that describes the columns for `datasets`.
+
+    Args:
+        entries: Column name to the JSON form of its `datasets` feature.
+    """
+    text = json.dumps({"info": {"features": dict(entries)}})
+    return {HUGGINGFACE_KEY: text.encode()}
+
+
+def feature_of_type(arrow_type: pa.DataType) -> Any:
+    """Return the JSON form of the `datasets` feature of an Arrow type.
+
+    Returns:
+        A mapping; None for a type that `datasets` has no feature for.
+    """
+    if pa.types.is_struct(arrow_type):
+        children = {
+            arrow_type.field(i).name: feature_of_type(arrow_type.field(i).type)
+            for i in range(arrow_type.num_fields)
+        }
+        return None if None in children.values() else children
+    if (
+        pa.types.is_list(arrow_type)
+        or pa.types.is_large_list(arrow_type)
+        or pa.types.is_fixed_size_list(arrow_type)
+    ):
+        inner = feature_of_type(arrow_type.value_type)
+        if inner is None:
+            return None
+        if pa.types.is_fixed_size_list(arrow_type):
+            return {"feature": inner, "length": arrow_type.list_size, "_type": "List"}
+        kind = "LargeList" if pa.types.is_large_list(arrow_type) else "List"
+        return {"feature": inner, "_type": kind}
+    if pa.types.is_nested(arrow_type) or isinstance(arrow_type, pa.BaseExtensionType):
+        return None
+    name = str(arrow_type)
+    return {"dtype": _DATASETS_DTYPES.get(name, name), "_type": "Value"}
+
+
+def serialize_schema(schema: pa.Schema) -> bytes:
+    """Return a schema as an Arrow IPC message, metadata included."""
+    return bytes(schema.serialize())
+
+
+def deserialize_schema(data: bytes) -> pa.Schema:
+    """Return the schema that :func:`serialize_schema` wrote."""
+    return pa.ipc.read_schema(pa.py_buffer(data))
+
+
+def _stored_entries(schema: pa.Schema) -> dict[str, Any]:
+    """Return the feature entries that a source file carries; none where they cannot be read."""
+    raw = (schema.metadata or {}).get(HUGGINGFACE_KEY)
+    if raw is None:
+        return {}
+    try:
+        metadata = json.loads(raw)
+    except ValueError:
+        # Damaged metadata costs nothing: every entry can be derived again.
+        return {}
+    info = metadata.get("info") if isinstance(metadata, dict) else None
+    entries = info.get("features") if isinstance(info, dict) else None
+    return dict(entries) if isinstance(entries, dict) else {}
+
+
+def _kept_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
+    """Keep what names an extension type; Parquet field ids belong to the source file."""
+    kept = {
+        key: value
+        for key, value in (field.metadata or {}).items()
+        if key.startswith(_EXTENSION_PREFIX)
+    }
+    return kept or None
+
+
+def _is_image_entry(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and entry.get("_type") == "Image"
+
+
+def _can_be_image(arrow_type: pa.DataType) -> bool:
+    if pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type):
+        return True
+    if not pa.types.is_struct(arrow_type):
+        return False
+    names = {arrow_type.field(i).name for i in range(arrow_type.num_fields)}
+    return "bytes" in names and names <= {"bytes", "path"}
+
+
+def _declared_entry(feature: Mapping[str, Any], arrow_type: pa.DataType) -> Any:
+    """Return the entry that ``info.json`` declares, or None where the column contradicts it.
+
+    Shape (1,) is a scalar, one dimension a list of fixed length, two to five an array.
+    """
+    dtype = feature.get("dtype")
+    shape = feature.get("shape")
+    if not isinstance(dtype, str) or not isinstance(shape, Sequence) or isinstance(shape, str):
+        return None
+    element, depth = arrow_type, 0
+    if isinstance(element, pa.BaseExtensionType):
+        element = element.storage_type
+    while (
+        pa.types.is_list(element)
+        or pa.types.is_large_list(element)
+        or pa.types.is_fixed_size_list(element)
+    ):
+        element, depth = element.value_type, depth + 1
+    value = {"dtype": dtype, "_type": "Value"}
+    if feature_of_type(element) != value:
+        return None
+    if list(shape) == [1] and depth == 0:
+        return value
+    if depth != len(shape) or not 1 <= depth <= _MAX_ARRAY_DIMENSIONS:
+        return None
+    if depth == 1:
+        return {"feature": value, "length": shape[0], "_type": "List"}
+    return {"shape": list(shape), "dtype": dtype, "_type": f"Array{depth}D"}
