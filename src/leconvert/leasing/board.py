@@ -1,0 +1,257 @@
+"""A worker's view of all batches, and where it looks for work next.
+
+Looking at everything before each claim would cost O(N) a claim. So the view is cached: folders are
+listed only when the worker has run through a stretch of batches, after many collisions with other
+workers, and now and then while it waits. A stale view costs a failed claim, nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from leconvert.leasing.lease import Lease
+from leconvert.leasing.log import list_batches
+from leconvert.leasing.state import BatchState, LeaseLog, Outcome, Wait, derive_state
+from leconvert.leasing.store import LeaseStore
+
+__all__ = ["BatchStatus", "Board", "Counts"]
+
+_STRETCHES = 16
+_COLLISIONS_BEFORE_REFRESH = 32
+_LOOKS_PER_LEASE = 4
+_SHORTEST_IDLE_SECONDS = 0.05
+_LONGEST_IDLE_SECONDS = 2.0
+_IDLE_SHARE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Batches by state."""
+
+    pending: int
+    leased: int
+    done: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStatus:
+    """One batch as ``status`` shows it.
+
+    Attributes:
+        batch_id: The batch.
+        state: What it is.
+        generation: Its newest claim, or 0.
+        host: The newest claim's host, or None.
+        pid: Its process there, or None.
+        token: The worker, or None.
+        heartbeat_age_seconds: How long this observer has seen the same heartbeat; None where the
+            batch is not leased, 0 at the first look.
+        errors: Attempts that ended in an error.
+        losses: Attempts that were silently lost.
+        message: The last error, or None.
+    """
+
+    batch_id: int
+    state: BatchState
+    generation: int = 0
+    host: str | None = None
+    pid: int | None = None
+    token: str | None = None
+    heartbeat_age_seconds: float | None = None
+    errors: int = 0
+    losses: int = 0
+    message: str | None = None
+
+
+class Board:
+    """Finds the next batch for one worker.
+
+    Guaranteed: as long as ``next_lease`` is called again after ``wait_hint`` seconds, every batch
+    that nobody works on is found, so that one worker that stays alive finishes the run. Not
+    guaranteed: that the counts are newer than the last ``refresh``.
+
+    Low numbers come first (the planner puts the expensive batches there). Workers spread over a
+    sixteenth of what is open, each from a place that its token decides, so that they seldom meet.
+
+    Args:
+        store: The worker's leases.
+        num_batches: Batches of the run, N; they are numbered from 0 to N-1.
+    """
+
+    def __init__(self, store: LeaseStore, num_batches: int) -> None:
+        self._store = store
+        self._num_batches = num_batches
+        digest = hashlib.blake2b(store.worker.token.encode(), digest_size=8).digest()
+        self._spread = int.from_bytes(digest)
+        self._done: set[int] = set()
+        self._failed: set[int] = set()
+        self._claimed: set[int] = set()
+        self._stretch: list[int] = []
+        self._place = 0
+        self._collisions = 0
+        self._looked_at = False
+        self._exhausted = False
+        self._next_look = store.clock()
+        self._idle_seconds = _SHORTEST_IDLE_SECONDS
+
+    def next_lease(self) -> Lease | None:
+        """Claim something: a batch that nobody had yet, else one that was given up or expired.
+
+        Returns:
+            A lease, or None where nothing can be claimed now; then ask ``all_settled`` and
+            ``wait_hint``.
+
+        Raises:
+            StorageError: The work dir cannot be read or written.
+        """
+        if not self._looked_at:
+            self.refresh()
+        lease = self._next_fresh()
+        if lease is not None:
+            self._idle_seconds = _SHORTEST_IDLE_SECONDS
+            return lease
+        began = self._store.clock()
+        if began < self._next_look:
+            return None
+        self.refresh()
+        # Looking costs O(N), so a big run is looked at less often: at most a twentieth of the time.
+        cost = self._store.clock() - began
+        longest = min(_LONGEST_IDLE_SECONDS, self._store.limits.lease_seconds / _LOOKS_PER_LEASE)
+        pause = max(min(self._idle_seconds, longest), cost * _IDLE_SHARE)
+        self._next_look = self._store.clock() + pause
+        lease = self._next_reopened()
+        if lease is not None:
+            self._next_look = began
+            self._idle_seconds = _SHORTEST_IDLE_SECONDS
+        else:
+            self._idle_seconds = min(self._idle_seconds * 2, longest)
+        return lease
+
+    def refresh(self) -> None:
+        """List what is done, set aside and claimed: three folders, O(N).
+
+        Raises:
+            StorageError: The work dir cannot be read.
+        """
+        run, fs = self._store.run, self._store.fs
+        # Claims first: a batch that is settled in between then is in both, never in neither.
+        self._claimed = list_batches(run.leases_dir, fs=fs)
+        self._failed = list_batches(run.failed_dir, fs=fs)
+        self._done = list_batches(run.done_dir, fs=fs)
+        self._failed -= self._done
+        self._looked_at = True
+        self._collisions = 0
+        known = self._claimed | self._done | self._failed
+        fresh = [batch for batch in range(self._num_batches) if batch not in known]
+        # Claimed once, a batch is never fresh again.
+        self._exhausted = not fresh
+        self._stretch = fresh[: -(-self._num_batches // _STRETCHES)]
+        self._place = self._spread % len(self._stretch) if self._stretch else 0
+
+    def counts(self) -> Counts:
+        """Return batches by state as of the last ``refresh``; claimed ones count as leased."""
+        claimed = len(self._claimed - self._done - self._failed)
+        settled = len(self._done) + len(self._failed)
+        return Counts(
+            pending=self._num_batches - settled - claimed,
+            leased=claimed,
+            done=len(self._done),
+            failed=len(self._failed),
+        )
+
+    def all_settled(self) -> bool:
+        """Say whether every batch was done or set aside at the last ``refresh``."""
+        return len(self._done) + len(self._failed) >= self._num_batches
+
+    def done_ids(self) -> list[int]:
+        """Return the batches that were done at the last ``refresh``, ascending."""
+        return sorted(self._done)
+
+    def failed(self) -> list[int]:
+        """Return the batches that were set aside at the last ``refresh``, ascending."""
+        return sorted(self._failed)
+
+    def wait_hint(self) -> float:
+        """Return after how many seconds ``next_lease`` may find something new."""
+        return max(0.0, self._next_look - self._store.clock())
+
+    def status(self) -> list[BatchStatus]:
+        """Look at every batch and return what there is to know, in order.
+
+        Costs a few file operations for each batch that is claimed and not done.
+
+        Raises:
+            StorageError: The work dir cannot be read.
+        """
+        self.refresh()
+        return [self._status_of(batch_id) for batch_id in range(self._num_batches)]
+
+    def _next_fresh(self) -> Lease | None:
+        step = 1
+        while True:
+            if not self._stretch or self._collisions >= _COLLISIONS_BEFORE_REFRESH:
+                if self._exhausted:
+                    return None
+                self.refresh()
+                continue
+            self._place %= len(self._stretch)
+            batch_id = self._stretch.pop(self._place)
+            lease = self._store.claim(batch_id)
+            self._claimed.add(batch_id)
+            if lease is not None:
+                return lease
+            # Another worker is on its way through here; leap over what it has taken already.
+            self._collisions += 1
+            self._place += step
+            step *= 2
+
+    def _next_reopened(self) -> Lease | None:
+        # As many as there are workers, not as many as there are batches; each observer begins
+        # elsewhere, or all would try the same one.
+        claimed = sorted(self._claimed - self._done - self._failed)
+        begin = self._spread % len(claimed) if claimed else 0
+        for batch_id in claimed[begin:] + claimed[:begin]:
+            observed = self._store.observe(batch_id)
+            if isinstance(observed.decision, Wait):
+                self._next_look = min(self._next_look, observed.decision.until)
+                continue
+            lease = self._store.claim_observed(batch_id, observed)
+            if lease is not None:
+                return lease
+        return None
+
+    def _status_of(self, batch_id: int) -> BatchStatus:
+        if batch_id in self._done:
+            return BatchStatus(batch_id, BatchState.DONE)
+        if batch_id not in self._claimed and batch_id not in self._failed:
+            return BatchStatus(batch_id, BatchState.PENDING)
+        store = self._store
+        seen = store.observe(batch_id)
+        state = derive_state(done=False, failed=batch_id in self._failed, log=seen.log)
+        latest = seen.log.latest
+        holder = store.log.holder(batch_id, latest.number) if latest else {}
+        age = None
+        if state is BatchState.LEASED and seen.observation is not None:
+            age = max(0.0, seen.seen_at - seen.observation.first_seen_monotonic)
+        return BatchStatus(
+            batch_id,
+            state,
+            generation=latest.number if latest else 0,
+            host=holder.get("host"),
+            pid=holder.get("pid"),
+            token=holder.get("token"),
+            heartbeat_age_seconds=age,
+            errors=seen.log.errors,
+            losses=seen.log.losses,
+            message=self._last_error(batch_id, seen.log),
+        )
+
+    def _last_error(self, batch_id: int, log: LeaseLog) -> str | None:
+        for entry in reversed(log.generations):
+            if entry.outcome is Outcome.ERROR:
+                record = self._store.log.end_record(batch_id, entry.number) or {}
+                error = record.get("error")
+                return str(error.get("message")) if isinstance(error, dict) else None
+        return None

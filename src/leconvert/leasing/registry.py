@@ -1,0 +1,160 @@
+"""What each worker is doing, for people to look at; nothing decides by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from leconvert.errors import StorageError, WorkDirError
+from leconvert.workdir.durable import replace_record, storage_errors
+from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.records import encode_record, read_record
+
+__all__ = ["WorkerRecord", "WorkerReporter", "read_workers", "write_worker"]
+
+_VERSION = 1
+_SECONDS_BETWEEN_REPORTS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker, by its own account.
+
+    Attributes:
+        token: The worker.
+        host: Host name.
+        pid: Process id there.
+        state: ``working``, ``waiting`` or ``ended``.
+        batch_id: The batch in hand, or None.
+        batches: Batches that it finished.
+        written_bytes: Bytes that it wrote, of batches that it finished.
+        frames: Frames and rows in them.
+        bytes_per_second: Mean rate since it began.
+        frames_per_second: Likewise.
+        updated: Time of the report by the worker's wall clock, ISO 8601 in UTC.
+    """
+
+    token: str
+    host: str
+    pid: int
+    state: str = "waiting"
+    batch_id: int | None = None
+    batches: int = 0
+    written_bytes: int = 0
+    frames: int = 0
+    bytes_per_second: float = 0.0
+    frames_per_second: float = 0.0
+    updated: str = ""
+
+
+def write_worker(
+    run: RunPaths, run_id: str, record: WorkerRecord, *, fs: FileSystem = LOCAL
+) -> None:
+    """Write or replace a worker's record; a power loss may lose it.
+
+    Raises:
+        StorageError: The disk is full, read-only, or fails.
+    """
+    raw = encode_record("worker", _VERSION, run_id, asdict(record))
+    replace_record(run.worker(record.token), raw, fs=fs)
+
+
+def read_workers(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[WorkerRecord]:
+    """Return the records of all workers, sorted by token; unreadable ones are left out.
+
+    Raises:
+        StorageError: The folder cannot be read.
+    """
+    known = {field.name for field in fields(WorkerRecord)}
+    records = []
+    with storage_errors(run.workers_dir):
+        names = fs.list_names(run.workers_dir)
+    for name in names:
+        if name.startswith(".") or not name.endswith(".json"):
+            continue
+        path = run.worker(name.removesuffix(".json"))
+        try:
+            record = read_record(path, "worker", version=_VERSION, run_id=run_id, fs=fs)
+            records.append(WorkerRecord(**{key: record[key] for key in record if key in known}))
+        except (OSError, WorkDirError, TypeError):
+            continue  # cut off by a power loss, or gone: it was for show
+    return records
+
+
+class WorkerReporter:
+    """Keeps a worker's record up to date, at most once a second.
+
+    Failing to write it never stops the worker.
+
+    Args:
+        run: Paths of the run.
+        run_id: The run.
+        worker: Who reports.
+        clock: A monotonic clock in seconds.
+        now: The wall clock, with its zone.
+        fs: File operations.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        run_id: str,
+        worker: WorkerIdentity,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        fs: FileSystem = LOCAL,
+    ) -> None:
+        self._run = run
+        self._run_id = run_id
+        self._clock = clock
+        self._now = now
+        self._fs = fs
+        self._began = clock()
+        self._written_at: float | None = None
+        self.record = WorkerRecord(token=worker.token, host=worker.host, pid=worker.pid)
+
+    def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:
+        """Report the batch in hand, and what was finished since the last report.
+
+        Args:
+            batch_id: The batch in hand, or None while the worker waits.
+            add_bytes: Bytes of the batch just finished.
+            add_frames: Frames in it.
+        """
+        self._write(
+            force=False,
+            state="waiting" if batch_id is None else "working",
+            batch_id=batch_id,
+            batches=self.record.batches + (add_frames > 0 or add_bytes > 0),
+            written_bytes=self.record.written_bytes + add_bytes,
+            frames=self.record.frames + add_frames,
+        )
+
+    def end(self) -> None:
+        """Report that the worker ended."""
+        self._write(force=True, state="ended", batch_id=None)
+
+    def _write(self, *, force: bool, **changes: Any) -> None:
+        now = self._clock()
+        self.record = replace(self.record, **changes)
+        written_at = self._written_at
+        if not force and written_at is not None and now - written_at < _SECONDS_BETWEEN_REPORTS:
+            return
+        seconds = max(now - self._began, 1e-9)
+        self.record = replace(
+            self.record,
+            bytes_per_second=round(self.record.written_bytes / seconds, 1),
+            frames_per_second=round(self.record.frames / seconds, 1),
+            updated=self._now().astimezone(UTC).isoformat(timespec="seconds"),
+        )
+        self._written_at = now
+        try:
+            write_worker(self._run, self._run_id, self.record, fs=self._fs)
+        except (OSError, StorageError):
+            return

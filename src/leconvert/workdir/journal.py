@@ -1,0 +1,201 @@
+"""How far a run's packer has come: one record a packer, the highest number counts.
+
+    journal/0001.json    written and replaced by the first packer only
+    journal/0002.json    comes into being by an exclusive link when another packer takes over
+
+A packer that was frozen and comes back can rewrite its own record, which nobody reads any more; so
+it can never undo what its successor noted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from leconvert.errors import BusyError, WorkDirError
+from leconvert.workdir.durable import (
+    AlreadyPublishedError,
+    publish_exclusively,
+    storage_errors,
+    write_durably,
+)
+from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.records import encode_record, read_record
+
+__all__ = ["Journal", "JournalState", "PackStep"]
+
+JOURNAL_VERSION = 1
+_RECORD = re.compile(r"([0-9]{4,})\.json\Z")
+
+
+class PackStep(StrEnum):
+    """How far packing has come."""
+
+    PACKING = "packing"
+    SWAPPING = "swapping"
+    SWAPPED = "swapped"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """What the newest packer noted.
+
+    Attributes:
+        generation: The packer's number, from 1; 0 if there was none.
+        step: How far it came.
+        swap: Target and old folder of a swap that was begun, absolute paths, or None.
+        notes: What else the packer wants its successor to know, JSON-serialisable.
+    """
+
+    generation: int = 0
+    step: PackStep = PackStep.PACKING
+    swap: Mapping[str, Any] | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Journal:
+    """The journal of one run.
+
+    Guaranteed: each generation has one packer, and what ``write`` wrote is on the disk. Not
+    guaranteed: that the packer of an older generation knows that it was superseded; ``write`` says
+    so when it sees it.
+
+    Args:
+        run: Paths of the run.
+        run_id: The run.
+        fs: File operations.
+        randomness: Returns so many random bytes.
+    """
+
+    def __init__(
+        self,
+        run: RunPaths,
+        run_id: str,
+        *,
+        fs: FileSystem = LOCAL,
+        randomness: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self.run = run
+        self.run_id = run_id
+        self.fs = fs
+        self.generation = 0
+        self._randomness = randomness
+        self._nonce = randomness(8).hex()
+
+    def read(self) -> JournalState:
+        """Return what the newest packer noted.
+
+        Raises:
+            WorkDirError: The record is damaged or of an unknown version.
+            StorageError: The folder cannot be read.
+        """
+        generation = self._newest()
+        if generation == 0:
+            return JournalState()
+        path = self.run.journal_record(generation)
+        record = read_record(
+            path, "journal", version=JOURNAL_VERSION, run_id=self.run_id, fs=self.fs
+        )
+        try:
+            step = PackStep(record.get("step", ""))
+        except ValueError as error:
+            raise WorkDirError(
+                f"{path} names a step that this program does not know.",
+                path=str(path),
+                next_step="Use the leconvert version that wrote it.",
+            ) from error
+        return JournalState(generation, step, record.get("swap"), record.get("notes") or {})
+
+    def begin(self) -> JournalState:
+        """Become the newest packer, with what the last one noted.
+
+        Call it under the packer's lock, once.
+
+        Raises:
+            BusyError: Another packer began at the same time.
+            StorageError: The disk is full, read-only, or fails.
+        """
+        state = self.read()
+        generation = state.generation + 1
+        path = self.run.journal_record(generation)
+        source = path.with_name(f".{path.name}.{self._nonce}")
+        raw = self._encode(state.step, state.swap, state.notes, generation)
+        write_durably(source, raw, fs=self.fs, randomness=self._randomness)
+        try:
+            publish_exclusively(source, path, fs=self.fs)
+        except AlreadyPublishedError:
+            raise self._superseded(generation) from None
+        finally:
+            with suppress(OSError):
+                self.fs.remove_file(source)
+        self.generation = generation
+        return JournalState(generation, state.step, state.swap, state.notes)
+
+    def write(
+        self,
+        step: PackStep,
+        *,
+        swap: Mapping[str, Any] | None = None,
+        notes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Note how far this packer came; what is not given stays as it was.
+
+        Raises:
+            BusyError: Another packer took over.
+            StorageError: The disk is full, read-only, or fails.
+            RuntimeError: ``begin`` was not called.
+        """
+        if self.generation == 0:
+            raise RuntimeError("only a packer that began may write the journal")
+        before = self.read()
+        if before.generation != self.generation:
+            raise self._superseded(before.generation)
+        raw = self._encode(
+            step,
+            before.swap if swap is None else swap,
+            before.notes if notes is None else notes,
+            self.generation,
+        )
+        write_durably(
+            self.run.journal_record(self.generation), raw, fs=self.fs, randomness=self._randomness
+        )
+
+    def _encode(
+        self,
+        step: PackStep,
+        swap: Mapping[str, Any] | None,
+        notes: Mapping[str, Any],
+        generation: int,
+    ) -> bytes:
+        fields = {
+            "generation": generation,
+            "nonce": self._nonce,
+            "step": step.value,
+            "swap": swap,
+            "notes": notes,
+        }
+        return encode_record("journal", JOURNAL_VERSION, self.run_id, fields)
+
+    def _newest(self) -> int:
+        try:
+            with storage_errors(self.run.journal):
+                names = self.fs.list_names(self.run.journal)
+        except FileNotFoundError:
+            return 0
+        return max((int(found[1]) for name in names if (found := _RECORD.match(name))), default=0)
+
+    def _superseded(self, generation: int) -> BusyError:
+        path: Path = self.run.journal_record(generation)
+        return BusyError(
+            f"Another packer (number {generation}) took over this run: see {path}.",
+            path=str(path),
+            next_step="Let it finish; `leconvert status` shows how far it is.",
+        )

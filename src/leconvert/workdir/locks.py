@@ -1,0 +1,108 @@
+"""One planner and one packer at a time, held by `filelock`.
+
+Not promised: that a holder which was frozen stays the only one. Over NFS the server gives the lock
+away when a host is silent, and that host's renames still go through. The lock spares work and
+confusion; what makes a second packer harmless are packer generations (`leconvert.workdir.swap`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from leconvert.errors import BusyError, WorkDirError
+from leconvert.workdir.durable import replace_record, storage_errors
+from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.records import encode_record, read_record
+
+__all__ = ["hold_lock", "packer_lock", "planner_lock"]
+
+_HOLDER_VERSION = 1
+
+
+@contextmanager
+def planner_lock(
+    work_dir: WorkDir, *, worker: WorkerIdentity | None = None, fs: FileSystem = LOCAL
+) -> Iterator[None]:
+    """Hold the planner's lock of a work dir, which is made if need be.
+
+    Raises:
+        BusyError: Another process plans in this work dir.
+        StorageError: The work dir cannot be written.
+    """
+    with storage_errors(work_dir.root):
+        work_dir.root.mkdir(parents=True, exist_ok=True)
+    with hold_lock(work_dir.planner_lock, "planner", run_id="-", worker=worker, fs=fs):
+        yield
+
+
+@contextmanager
+def packer_lock(
+    run: RunPaths, run_id: str, *, worker: WorkerIdentity | None = None, fs: FileSystem = LOCAL
+) -> Iterator[None]:
+    """Hold the packer's lock of a run.
+
+    Raises:
+        BusyError: Another process packs this run.
+        StorageError: The work dir cannot be written.
+    """
+    with hold_lock(run.packer_lock, "packer", run_id=run_id, worker=worker, fs=fs):
+        yield
+
+
+@contextmanager
+def hold_lock(
+    path: Path,
+    role: str,
+    *,
+    run_id: str,
+    worker: WorkerIdentity | None = None,
+    fs: FileSystem = LOCAL,
+) -> Iterator[None]:
+    """Hold a lock file without waiting, and say beside it who holds it.
+
+    Args:
+        path: The lock file; it stays after release.
+        role: ``planner`` or ``packer``, for messages.
+        run_id: The run, for the holder's record.
+        worker: Who holds it; by default this process.
+        fs: File operations for the holder's record.
+
+    Raises:
+        BusyError: Somebody else holds it; the message names the host and process.
+        StorageError: The lock cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    holder_path = path.with_name(f"{path.name}.holder")
+    # Never a soft lock instead: after a crash it would stay for ever.
+    lock = FileLock(path, timeout=0, fallback_to_soft=False, thread_local=False)
+    with storage_errors(path):
+        try:
+            lock.acquire()
+        except Timeout:
+            raise _busy(path, holder_path, role, fs) from None
+    try:
+        worker = worker or WorkerIdentity.of_this_process()
+        record = encode_record("lock-holder", _HOLDER_VERSION, run_id, worker.as_fields())
+        replace_record(holder_path, record, fs=fs)
+        yield
+    finally:
+        lock.release()
+
+
+def _busy(path: Path, holder_path: Path, role: str, fs: FileSystem) -> BusyError:
+    holder = "another process"
+    try:
+        record = read_record(holder_path, "lock-holder", version=_HOLDER_VERSION, fs=fs)
+        holder = f"process {record['pid']} on {record['host']}"
+    except (OSError, WorkDirError, KeyError):
+        pass  # the holder has not written who it is yet, or died doing so; the lock is still held
+    return BusyError(
+        f"{path} is held by {holder}, which is this work dir's {role}.",
+        path=str(path),
+        next_step=f"Wait for it, or stop it; the {role} continues where it was.",
+    )

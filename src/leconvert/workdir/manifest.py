@@ -1,0 +1,312 @@
+"""The manifest: what a run will do, written once by the planner and never changed.
+
+Three files make it. ``batches.jsonl`` and ``scan.parquet`` are written first, ``manifest.json``,
+which names their digests, last: a run without a manifest does not exist.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert._version import __version__
+from leconvert.arrow import int64_array, int64_values
+from leconvert.errors import WorkDirError
+from leconvert.model import (
+    Batch,
+    Finding,
+    IntArray,
+    Shard,
+    SourceScan,
+    StreamLayout,
+    StreamScan,
+)
+from leconvert.workdir.durable import sync_dir, sync_file, write_durably
+from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.records import encode_record, read_record
+
+__all__ = [
+    "MANIFEST_VERSION",
+    "BatchFile",
+    "Manifest",
+    "ScanTable",
+    "read_manifest",
+    "tool_versions",
+    "write_plan",
+]
+
+MANIFEST_VERSION = 1
+_ROWS_PER_GROUP = 16_384
+_SCAN_COLUMNS = ("size_bytes", "mtime_ns", "inode", "frames", "roll_bytes", "group")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Manifest:
+    """The head of a plan.
+
+    Attributes:
+        run_id: The run it belongs to.
+        source: The source folder.
+        target: Where the result will stand.
+        options: Every option that decides bytes or batches; compared when a run is resumed.
+        versions: Versions of the libraries that write bytes; other versions may write others.
+        fps: Frame rate.
+        streams: Output files of each stream.
+        num_episodes: Episodes, E.
+        num_frames: Frames of the dataset (rows of its data stream).
+        source_bytes: Bytes of all data and video files.
+        num_batches: Lines of ``batches.jsonl``.
+        meta_digest: SHA-256 of the source's converted ``meta/`` files.
+        data_schema: Arrow schema of the data files, IPC-serialised.
+        extra_files: Files that come along unchanged.
+        findings: What the scan found.
+    """
+
+    run_id: str
+    source: str
+    target: str
+    options: Mapping[str, Any]
+    versions: Mapping[str, str]
+    fps: Fraction
+    streams: Sequence[StreamLayout]
+    num_episodes: int
+    num_frames: int
+    source_bytes: int
+    num_batches: int
+    meta_digest: str
+    data_schema: bytes
+    extra_files: Sequence[str]
+    findings: Sequence[Finding]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result takes the source's place."""
+        return self.source == self.target
+
+    def layout(self, stream: str) -> StreamLayout:
+        """Return the output files of one stream."""
+        return next(layout for layout in self.streams if layout.stream == stream)
+
+
+def tool_versions() -> dict[str, str]:
+    """Return the versions of whatever decides the bytes that are written."""
+    return {
+        "leconvert": __version__,
+        **{name: version(name) for name in ("av", "numpy", "pyarrow")},
+    }
+
+
+def write_plan(
+    run: RunPaths, manifest: Manifest, scan: SourceScan, batches: Sequence[Batch]
+) -> None:
+    """Write a plan durably: scan table and batches first, the manifest that names them last."""
+    run.ensure()
+    _write_scan_table(run, scan)
+    _write_batches(run, manifest.streams, batches)
+    fields = {
+        "source": manifest.source,
+        "target": manifest.target,
+        "options": dict(manifest.options),
+        "versions": dict(manifest.versions),
+        "fps": [manifest.fps.numerator, manifest.fps.denominator],
+        "num_episodes": manifest.num_episodes,
+        "num_frames": manifest.num_frames,
+        "source_bytes": manifest.source_bytes,
+        "num_batches": manifest.num_batches,
+        "meta_digest": manifest.meta_digest,
+        "batches_sha256": _sha256(run.batches),
+        "scan_sha256": _sha256(run.scan_table),
+        "data_schema": base64.b64encode(manifest.data_schema).decode("ascii"),
+        "extra_files": list(manifest.extra_files),
+        "findings": [asdict(finding) for finding in manifest.findings],
+        "streams": [
+            {"stream": layout.stream, "starts": layout.starts.tolist()}
+            for layout in manifest.streams
+        ],
+    }
+    record = encode_record("manifest", MANIFEST_VERSION, manifest.run_id, fields)
+    write_durably(run.manifest, record)
+
+
+def read_manifest(run: RunPaths, run_id: str) -> Manifest:
+    """Read the head of a plan.
+
+    Raises:
+        WorkDirError: It is missing, torn, of another run or of an unknown version.
+    """
+    try:
+        fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run_id)
+    except FileNotFoundError:
+        raise WorkDirError(
+            f"{run.manifest} is missing: the run was never planned to the end.",
+            path=str(run.manifest),
+            next_step="Run the convert or plan command again.",
+        ) from None
+    return Manifest(
+        run_id=run_id,
+        source=fields["source"],
+        target=fields["target"],
+        options=fields["options"],
+        versions=fields["versions"],
+        fps=Fraction(*fields["fps"]),
+        streams=[
+            StreamLayout(entry["stream"], np.array(entry["starts"], dtype=np.int64))
+            for entry in fields["streams"]
+        ],
+        num_episodes=fields["num_episodes"],
+        num_frames=fields["num_frames"],
+        source_bytes=fields["source_bytes"],
+        num_batches=fields["num_batches"],
+        meta_digest=fields["meta_digest"],
+        data_schema=base64.b64decode(fields["data_schema"]),
+        extra_files=fields["extra_files"],
+        findings=[Finding(**entry) for entry in fields["findings"]],
+    )
+
+
+def _write_batches(
+    run: RunPaths, streams: Sequence[StreamLayout], batches: Sequence[Batch]
+) -> None:
+    numbers = {layout.stream: number for number, layout in enumerate(streams)}
+    offsets = np.empty(len(batches) + 1, dtype="<i8")
+    offset = 0
+    with run.batches.open("wb") as file:
+        for place, batch in enumerate(batches):
+            line = json.dumps(
+                {
+                    "batch_id": batch.batch_id,
+                    "source_bytes": batch.source_bytes,
+                    "frames": batch.frames,
+                    "shards": [
+                        [numbers[s.stream], s.number, s.first, s.stop, int(s.whole)]
+                        for s in batch.shards
+                    ],
+                },
+                separators=(",", ":"),
+            ).encode()
+            offsets[place] = offset
+            offset += file.write(line + b"\n")
+    offsets[len(batches)] = offset
+    run.batches_offsets.write_bytes(offsets.tobytes())
+    sync_file(run.batches)
+    sync_file(run.batches_offsets)
+    sync_dir(run.batches.parent)
+
+
+class BatchFile:
+    """The batches of a plan, read one at a time by offset.
+
+    Args:
+        run: The run's paths.
+        streams: The manifest's streams, which shards name by number.
+    """
+
+    def __init__(self, run: RunPaths, streams: Sequence[StreamLayout]) -> None:
+        self._path = run.batches
+        self._streams = [layout.stream for layout in streams]
+        self._offsets = np.fromfile(run.batches_offsets, dtype="<i8")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield all batches in order."""
+        with self._path.open("rb") as file:
+            for line in file:
+                yield self._parse(line)
+
+    def read(self, batch_id: int) -> Batch:
+        """Return one batch.
+
+        Raises:
+            WorkDirError: The line there is another batch's.
+        """
+        first, stop = self._offsets[batch_id : batch_id + 2].tolist()
+        with self._path.open("rb") as file:
+            file.seek(first)
+            batch = self._parse(file.read(stop - first))
+        if batch.batch_id != batch_id:
+            raise WorkDirError(
+                f"{self._path} does not match its offsets at batch {batch_id}.",
+                path=str(self._path),
+                next_step="Start a new run with --restart.",
+            )
+        return batch
+
+    def _parse(self, line: bytes) -> Batch:
+        try:
+            fields = json.loads(line)
+        except ValueError as error:
+            raise WorkDirError(
+                f"{self._path} is damaged: {error}.",
+                path=str(self._path),
+                next_step="Start a new run with --restart.",
+            ) from error
+        shards = tuple(
+            Shard(self._streams[stream], number, first, stop, bool(whole))
+            for stream, number, first, stop, whole in fields["shards"]
+        )
+        return Batch(fields["batch_id"], shards, fields["source_bytes"], fields["frames"])
+
+
+def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
+    columns: dict[str, IntArray] = {"episode_index": scan.episode_index, "length": scan.length}
+    for number, stream in enumerate(scan.streams):
+        columns |= {f"{number}/{name}": getattr(stream, name) for name in _SCAN_COLUMNS}
+    table = pa.Table.from_arrays([int64_array(v) for v in columns.values()], names=list(columns))
+    pq.write_table(table, run.scan_table, row_group_size=_ROWS_PER_GROUP, compression="zstd")
+    sync_file(run.scan_table)
+
+
+class ScanTable:
+    """The scan's numbers, read by ranges of positions.
+
+    Args:
+        run: The run's paths.
+        streams: The manifest's streams, in the scan's order.
+    """
+
+    def __init__(self, run: RunPaths, streams: Sequence[StreamLayout]) -> None:
+        self._path = run.scan_table
+        self._numbers = {layout.stream: number for number, layout in enumerate(streams)}
+
+    def stream(
+        self, stream: str, first: int = 0, stop: int | None = None
+    ) -> tuple[StreamScan, IntArray]:
+        """Return one stream's scan and the episodes' indices for positions first to stop."""
+        prefix = f"{self._numbers[stream]}/"
+        names = [prefix + name for name in _SCAN_COLUMNS]
+        values = self._columns(["episode_index", *names], first, stop)
+        return StreamScan(stream, *values[1:]), values[0]
+
+    def lengths(self, first: int = 0, stop: int | None = None) -> tuple[IntArray, IntArray]:
+        """Return indices and lengths of the episodes at positions first to stop."""
+        index, length = self._columns(["episode_index", "length"], first, stop)
+        return index, length
+
+    def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray]:
+        with pq.ParquetFile(self._path) as file:
+            stop = file.metadata.num_rows if stop is None else stop
+            first_group, last_group = first // _ROWS_PER_GROUP, (stop - 1) // _ROWS_PER_GROUP
+            table = file.read_row_groups(
+                list(range(first_group, last_group + 1)), columns=list(names), use_threads=False
+            )
+        skipped = first_group * _ROWS_PER_GROUP
+        rows = slice(first - skipped, stop - skipped)
+        return [int64_values(table.column(name))[rows] for name in names]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
