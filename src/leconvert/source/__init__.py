@@ -1,0 +1,19 @@
+"""v2.x datasets in: ``info.json``, the JSON-lines tables, file names, and the scan."""
+
+from leconvert.source.changes import FileFacts, changed_files, check_source_unchanged
+from leconvert.source.info import DatasetInfo, load_info
+from leconvert.source.legacy import EpisodeLines, load_tasks
+from leconvert.source.paths import SourcePaths
+from leconvert.source.scan import scan_source
+
+__all__ = [
+    "DatasetInfo",
+    "EpisodeLines",
+    "FileFacts",
+    "SourcePaths",
+    "changed_files",
+    "check_source_unchanged",
+    "load_info",
+    "load_tasks",
+    "scan_source",
+]

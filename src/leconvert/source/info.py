@@ -1,0 +1,143 @@
+"""``meta/info.json`` of a v2.x dataset, checked before anything relies on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from leconvert.errors import SourceError, UnreadableSourceError
+
+__all__ = ["INFO_PATH", "DatasetInfo", "load_info"]
+
+INFO_PATH = "meta/info.json"
+_SUPPORTED_VERSION = "v2.1"
+_DEFAULT_CHUNK_SIZE = 1000
+_GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
+_RESERVED_IN_KEYS = {"", ".", ".."}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """What the converter needs of ``info.json``; ``raw`` keeps the rest.
+
+    Attributes:
+        raw: The file as parsed.
+        codebase_version: ``v2.1``.
+        fps: Frame rate, the exact fraction of the decimal in the file.
+        features: Declared features by key.
+        camera_keys: Features of dtype ``video``, sorted.
+        image_keys: Features of dtype ``image``, sorted.
+        data_path: Template of parquet paths.
+        video_path: Template of video paths, None without cameras.
+        chunks_size: Episodes a source chunk folder.
+    """
+
+    raw: Mapping[str, Any]
+    codebase_version: str
+    fps: Fraction
+    features: Mapping[str, Mapping[str, Any]]
+    camera_keys: tuple[str, ...]
+    image_keys: tuple[str, ...]
+    data_path: str
+    video_path: str | None
+    chunks_size: int
+
+
+def load_info(root: Path) -> DatasetInfo:
+    """Read and check ``meta/info.json``.
+
+    Args:
+        root: The dataset's folder, the one that holds ``meta/``.
+
+    Raises:
+        UnreadableSourceError: The folder or the file is missing or not JSON.
+        SourceError: It is not a v2.1 dataset, or lacks what a conversion needs.
+    """
+    path = root / INFO_PATH
+    raw = _parse(root, path)
+    version = raw.get("codebase_version")
+    if version != _SUPPORTED_VERSION:
+        raise _wrong_version(path, version)
+    features = raw.get("features")
+    if not isinstance(features, dict) or not features:
+        raise _bad(path, "has no table of features")
+    for key, feature in features.items():
+        if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str):
+            raise _bad(path, f"declares the feature {key!r} without a dtype")
+        if set(key.split("/")) & _RESERVED_IN_KEYS or "\0" in key:
+            raise _bad(path, f"declares the feature {key!r}, which cannot name a folder")
+    cameras = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video"))
+    images = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "image"))
+    data_path = raw.get("data_path")
+    if not isinstance(data_path, str):
+        raise _bad(path, "has no data_path template")
+    video_path = raw.get("video_path")
+    if cameras and not isinstance(video_path, str):
+        raise _bad(path, f"declares {len(cameras)} cameras but has no video_path template")
+    chunks_size = raw.get("chunks_size", _DEFAULT_CHUNK_SIZE)
+    if type(chunks_size) is not int or chunks_size < 1:
+        raise _bad(path, f"has chunks_size {chunks_size!r}, which is no positive integer")
+    return DatasetInfo(
+        raw=raw,
+        codebase_version=version,
+        fps=_fps(path, raw.get("fps")),
+        features=features,
+        camera_keys=cameras,
+        image_keys=images,
+        data_path=data_path,
+        video_path=video_path if isinstance(video_path, str) else None,
+        chunks_size=chunks_size,
+    )
+
+
+def _parse(root: Path, path: Path) -> dict[str, Any]:
+    if not root.is_dir():
+        raise UnreadableSourceError(
+            f"{root} is not a folder.",
+            path=str(root),
+            next_step=_GIVE_THE_FOLDER,
+        )
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UnreadableSourceError(
+            f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.",
+            path=str(path),
+            next_step=_GIVE_THE_FOLDER,
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableSourceError(f"{path} cannot be read: {error}.", path=str(path)) from error
+    if not isinstance(raw, dict):
+        raise _bad(path, "does not hold a JSON object")
+    return raw
+
+
+def _fps(path: Path, value: object) -> Fraction:
+    # bool is an int to Python; true would otherwise pass as one frame a second.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _bad(path, f"has fps {value!r}, which is no number")
+    if not 0 < value < 1_000_000:  # also refuses NaN
+        raise _bad(path, f"has fps {value!r}, which is no frame rate")
+    return Fraction(repr(value))
+
+
+def _bad(path: Path, what: str) -> SourceError:
+    return SourceError(f"{path} {what}.", path=str(path))
+
+
+def _wrong_version(path: Path, version: object) -> SourceError:
+    if isinstance(version, str) and version.startswith("v3"):
+        return SourceError(
+            f"{path.parent.parent} is already {version}; there is nothing to convert.",
+            path=str(path),
+        )
+    return SourceError(
+        f"{path} says codebase_version {version!r}; this version of leconvert reads "
+        f"{_SUPPORTED_VERSION}.",
+        path=str(path),
+        next_step="Older datasets must first be brought to v2.1 with LeRobot's own script.",
+    )

@@ -1,0 +1,193 @@
+"""What a scan sees, and what it says of a source that cannot be converted."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.source import SourcePaths, load_info, scan_source
+
+TOP = "videos/observation.images.top"
+WRIST = "videos/observation.images.wrist"
+FIRST_CLIP = "videos/chunk-000/observation.images.top/episode_000000.mp4"
+
+
+def test_a_scan_has_one_number_an_episode_and_stream(small_source: Path) -> None:
+    scan = scan_source(small_source)
+    assert scan.episode_index.tolist() == [0, 1, 2, 3, 4]
+    assert scan.length.tolist() == [12, 7, 1, 9, 15]
+    assert [stream.stream for stream in scan.streams] == ["data", TOP, WRIST]
+    for stream in scan.streams:
+        assert stream.frames.tolist() == [12, 7, 1, 9, 15]
+        assert len(set(stream.group.tolist())) == 1
+    clips = [
+        small_source / f"videos/chunk-000/observation.images.wrist/episode_{n:06d}.mp4"
+        for n in range(5)
+    ]
+    assert scan.streams[2].size_bytes.tolist() == [clip.stat().st_size for clip in clips]
+    assert scan.extra_files == ("README.md", "meta/modality.json")
+    assert scan.fps == 30
+    assert not scan.findings
+
+
+def test_the_number_of_threads_does_not_change_a_scan(small_source: Path) -> None:
+    one, many = (scan_source(small_source, num_threads=n) for n in (1, 8))
+    assert one.meta_digest == many.meta_digest
+    for left, right in zip(one.streams, many.streams, strict=True):
+        assert left.mtime_ns.tolist() == right.mtime_ns.tolist()
+        assert left.roll_bytes.tolist() == right.roll_bytes.tolist()
+
+
+def test_a_decimal_frame_rate_is_an_exact_fraction(
+    source_copy: Path, edit_json: Callable[..., None]
+) -> None:
+    edit_json(source_copy / "meta/info.json", fps=29.97)
+    assert load_info(source_copy).fps == Fraction(2997, 100)
+
+
+@pytest.mark.parametrize(
+    ("relative", "code"),
+    [
+        (FIRST_CLIP, "missing-file"),
+        ("data/chunk-000/episode_000003.parquet", "missing-file"),
+    ],
+)
+def test_a_missing_file_is_a_finding_with_its_episode(
+    source_copy: Path, relative: str, code: str
+) -> None:
+    (source_copy / relative).unlink()
+    [finding] = scan_source(source_copy).findings
+    assert (finding.code, finding.severity, finding.path) == (code, "error", relative)
+    assert str(finding.episode) in relative
+
+
+@pytest.mark.parametrize("relative", [FIRST_CLIP, "data/chunk-000/episode_000000.parquet"])
+@pytest.mark.parametrize("keep_bytes", [0, 100])
+def test_a_truncated_file_is_a_finding_and_the_scan_goes_on(
+    source_copy: Path, relative: str, keep_bytes: int
+) -> None:
+    path = source_copy / relative
+    path.write_bytes(path.read_bytes()[:keep_bytes])
+    (source_copy / "data/chunk-000/episode_000004.parquet").unlink()
+    codes = [(finding.code, finding.episode) for finding in scan_source(source_copy).findings]
+    assert codes == [("unreadable-file", 0), ("missing-file", 4)]
+
+
+def test_lengths_that_disagree_are_findings_of_the_file_that_disagrees(source_copy: Path) -> None:
+    clips = source_copy / "videos/chunk-000/observation.images.wrist"
+    shutil.copy(clips / "episode_000001.mp4", clips / "episode_000000.mp4")
+    [finding] = scan_source(source_copy).findings
+    assert finding.code == "frame-count"
+    assert "7 frames" in finding.message
+    assert "12" in finding.message
+
+
+def test_stale_totals_are_a_warning(source_copy: Path, edit_json: Callable[..., None]) -> None:
+    edit_json(source_copy / "meta/info.json", total_frames=9)
+    [finding] = scan_source(source_copy).findings
+    assert (finding.code, finding.severity) == ("stale-total", "warning")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"codebase_version": "v3.0"}, "already v3.0"),
+        ({"codebase_version": "v1.6"}, "codebase_version 'v1.6'"),
+        ({"fps": True}, "fps True"),
+        ({"fps": 0}, "fps 0"),
+        ({"features": []}, "no table of features"),
+        ({"features": {"../x": {"dtype": "video"}}}, "cannot name a folder"),
+        ({"chunks_size": 0}, "chunks_size 0"),
+        ({"data_path": 3}, "no data_path template"),
+    ],
+)
+def test_an_info_that_cannot_be_used_says_why(
+    source_copy: Path, edit_json: Callable[..., None], changes: dict[str, object], sentence: str
+) -> None:
+    edit_json(source_copy / "meta/info.json", **changes)
+    with pytest.raises(SourceError, match="info.json|already") as caught:
+        load_info(source_copy)
+    assert sentence in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("template", "sentence"),
+    [
+        ("data/{episode}.parquet", "unknown placeholder {episode}"),
+        ("data/{episode_index.__class__}", "unknown placeholder"),
+        ("data/all.parquet", "without {episode_index}"),
+        ("data/{episode_index", "malformed"),
+        ("../{episode_index}.parquet", "leads outside"),
+        ("/data/{episode_index}.parquet", "leads outside"),
+    ],
+)
+def test_a_path_template_that_cannot_be_used_says_why(
+    source_copy: Path, edit_json: Callable[..., None], template: str, sentence: str
+) -> None:
+    edit_json(source_copy / "meta/info.json", data_path=template)
+    with pytest.raises(SourceError) as caught:
+        SourcePaths(source_copy, load_info(source_copy))
+    assert sentence in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("episodes.jsonl", "", "lists no episodes"),
+        ("episodes.jsonl", "{", "line 1 is no JSON"),
+        ("episodes.jsonl", "[1]\n", "line 1 is no JSON object"),
+        ("episodes.jsonl", '{"episode_index": "0"}\n', "integer episode_index"),
+        ("episodes.jsonl", '{"episode_index": 1, "length": 3, "tasks": []}\n', "no episode 0"),
+        ("tasks.jsonl", '{"task_index": 1, "task": "x"}\n', "does not number its tasks"),
+        ("tasks.jsonl", '{"task_index": 0}\n', "text task"),
+        ("episodes_stats.jsonl", '{"episode_index": 0, "stats": {}}\n', "lacks episode 1"),
+    ],
+)
+def test_a_malformed_table_is_named_with_its_line(
+    source_copy: Path, name: str, content: str, sentence: str
+) -> None:
+    (source_copy / "meta" / name).write_text(content)
+    with pytest.raises(SourceError) as caught:
+        scan_source(source_copy)
+    assert sentence in caught.value.message
+    assert name in caught.value.message
+
+
+def test_an_episode_that_is_listed_twice_is_refused(source_copy: Path) -> None:
+    path = source_copy / "meta/episodes.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines()[2] + "\n")
+    with pytest.raises(SourceError, match="lists episode 2 twice"):
+        scan_source(source_copy)
+
+
+def test_lines_may_stand_in_any_order_with_blank_lines_between(source_copy: Path) -> None:
+    path = source_copy / "meta/episodes.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n\n".join(reversed(lines)) + "\n")
+    assert scan_source(source_copy).length.tolist() == [12, 7, 1, 9, 15]
+
+
+def test_a_folder_that_is_no_dataset_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match="not a LeRobot dataset"):
+        scan_source(tmp_path)
+    with pytest.raises(UnreadableSourceError, match="is not a folder"):
+        scan_source(tmp_path / "nothing")
+
+
+def test_real_recordings_scan_without_errors(shared_data: Path) -> None:
+    for name, episodes, frames in (("g1_inspire_12ep", 12, 4347), ("cr5_5ep", 5, 530)):
+        scan = scan_source(shared_data / name)
+        assert (scan.num_episodes, int(scan.length.sum())) == (episodes, frames)
+        assert [f for f in scan.findings if f.severity == "error"] == []
+
+
+def test_json_of_the_wrong_shape_is_refused(source_copy: Path) -> None:
+    (source_copy / "meta/info.json").write_text(json.dumps([1, 2]))
+    with pytest.raises(SourceError, match="does not hold a JSON object"):
+        load_info(source_copy)
