@@ -1,0 +1,245 @@
+"""The planner: scan a source, lay it out, write the manifest; or join the run that is under way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from leconvert.errors import (
+    PlanMismatchError,
+    SourceError,
+    StorageError,
+    TargetError,
+    UsageError,
+)
+from leconvert.layout import cut_batches, layout_streams
+from leconvert.model import MEBIBYTE, Batch, LayoutOptions, SourceScan, StreamLayout
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.source import check_source_unchanged, scan_source
+from leconvert.workdir.durable import storage_errors
+from leconvert.workdir.locks import planner_lock
+from leconvert.workdir.manifest import Manifest, tool_versions, write_plan
+from leconvert.workdir.opened import OpenedRun, open_run
+from leconvert.workdir.paths import WorkDir, new_run_id
+
+__all__ = ["Draft", "check_places", "draft_plan", "open_or_plan"]
+
+_CHANGES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A plan before it is written: what ``plan --dry-run`` shows.
+
+    Attributes:
+        scan: The source as scanned.
+        streams: Output files of each stream.
+        batches: The work.
+        free_bytes: Free space where the result will stand.
+    """
+
+    scan: SourceScan
+    streams: Sequence[StreamLayout]
+    batches: Sequence[Batch]
+    free_bytes: int
+
+    @property
+    def num_files(self) -> int:
+        """Output files over all streams."""
+        return sum(layout.num_files for layout in self.streams)
+
+    @property
+    def bytes_needed(self) -> int:
+        """Space that the result takes beside the source, roughly the source's own size."""
+        return self.scan.source_bytes
+
+
+def check_places(source: Path, target: Path, work_dir: Path) -> None:
+    """Refuse places that would mix source, target and work dir.
+
+    Raises:
+        UsageError: One lies inside another.
+        TargetError: The target is a file, or its parent folder is missing.
+    """
+    places = {"source": source, "target": target, "work dir": work_dir}
+    for inner, outer in (
+        ("work dir", "source"),
+        ("work dir", "target"),
+        ("target", "source"),
+        ("source", "target"),
+        ("target", "work dir"),
+        ("source", "work dir"),
+    ):
+        if (inner, outer) in {("target", "source"), ("source", "target")} and source == target:
+            continue
+        if places[inner].is_relative_to(places[outer]):
+            raise UsageError(
+                f"The {inner} {places[inner]} lies inside the {outer} {places[outer]}.",
+                path=str(places[inner]),
+                next_step="Choose folders side by side.",
+            )
+    if not target.parent.is_dir():
+        raise TargetError(
+            f"The folder {target.parent}, where the result should go, does not exist.",
+            path=str(target.parent),
+            next_step="Make it first.",
+        )
+
+
+def draft_plan(
+    source: Path,
+    target: Path,
+    options: LayoutOptions,
+    *,
+    progress: Progress = NO_PROGRESS,
+) -> Draft:
+    """Scan a source and lay it out; writes nothing.
+
+    Raises:
+        SourceError: The scan found errors; ``details`` has one line each.
+    """
+    scan = scan_source(source, progress=progress)
+    errors = [finding for finding in scan.findings if finding.severity == "error"]
+    if errors:
+        shown = [finding.message for finding in errors[:_CHANGES_SHOWN]]
+        if len(errors) > len(shown):
+            shown.append(f"... and {len(errors) - len(shown)} more")
+        raise SourceError(
+            f"{source} cannot be converted as it is: {_count(len(errors), 'finding')}.",
+            path=str(source),
+            details=shown,
+            next_step="Repair these files and run the command again; nothing was written.",
+        )
+    streams = layout_streams(scan, options)
+    batches = cut_batches(scan.streams, streams, options.episodes_per_batch)
+    free_bytes = shutil.disk_usage(target.parent).free
+    return Draft(scan, streams, batches, free_bytes)
+
+
+def open_or_plan(
+    source: Path,
+    target: Path,
+    work_dir: Path,
+    options: LayoutOptions,
+    *,
+    restart: bool = False,
+    allow_mixed_versions: bool = False,
+    progress: Progress = NO_PROGRESS,
+) -> OpenedRun:
+    """Return the run of a work dir: the one under way if it fits, else a new one.
+
+    Two planners may scan at the same time, but only one writes; the other joins its run.
+
+    Args:
+        source: The v2.x dataset, absolute.
+        target: Where the result will stand, absolute; the source itself for in-place.
+        work_dir: The folder that all hosts share, absolute.
+        options: What decides the layout and the batches.
+        restart: Give up a run under way and plan a new one, under a new run id.
+        allow_mixed_versions: Join a run that other library versions planned.
+        progress: Where to report.
+
+    Raises:
+        BusyError: Another process is planning in this work dir.
+        PlanMismatchError: A run with another source, target or other options is under way.
+        SourceChangedError: The source changed since the run was planned.
+        SourceError: The source cannot be converted.
+        StorageError: There is not enough space, or the work dir cannot be written.
+    """
+    check_places(source, target, work_dir)
+    folder = WorkDir(work_dir)
+    draft: Draft | None = None
+    if restart or folder.current_run_id() is None:
+        # Before anything is made on disk: a source that cannot be converted leaves no trace.
+        draft = draft_plan(source, target, options, progress=progress)
+        _check_space(draft, target)
+    with planner_lock(folder):
+        if not restart and folder.current_run_id() is not None:
+            run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
+            _check_same_plan(run.manifest, source, target, options, work_dir)
+            check_source_unchanged(run)
+            if draft is None:
+                progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
+            return run
+        if draft is None:  # the run that was there a moment ago is gone
+            draft = draft_plan(source, target, options, progress=progress)
+        _write(folder, draft, source, target, options)
+    return open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
+
+
+def _write(
+    folder: WorkDir, draft: Draft, source: Path, target: Path, options: LayoutOptions
+) -> None:
+    scan = draft.scan
+    run_id = new_run_id(datetime.now(UTC), os.urandom)
+    manifest = Manifest(
+        run_id=run_id,
+        source=str(source),
+        target=str(target),
+        options=_plan_options(options),
+        versions=tool_versions(),
+        fps=scan.fps,
+        streams=draft.streams,
+        num_episodes=scan.num_episodes,
+        num_frames=int(scan.length.sum()),
+        source_bytes=scan.source_bytes,
+        num_batches=len(draft.batches),
+        meta_digest=scan.meta_digest,
+        data_schema=scan.data_schema,
+        extra_files=scan.extra_files,
+        findings=scan.findings,
+    )
+    with storage_errors(folder.root):
+        write_plan(folder.run(run_id), manifest, scan, draft.batches)
+        folder.set_current(run_id)
+
+
+def _plan_options(options: LayoutOptions) -> dict[str, Any]:
+    return {
+        "data_file_size_in_mb": options.data_file_size_in_mb,
+        "video_file_size_in_mb": options.video_file_size_in_mb,
+        "episodes_per_batch": options.episodes_per_batch,
+    }
+
+
+def _check_same_plan(
+    manifest: Manifest, source: Path, target: Path, options: LayoutOptions, work_dir: Path
+) -> None:
+    planned: Mapping[str, Any] = {
+        "source": manifest.source,
+        "target": manifest.target,
+        **manifest.options,
+    }
+    wanted = {"source": str(source), "target": str(target), **_plan_options(options)}
+    differences = [
+        f"{name}: {planned.get(name)} planned, {value} now"
+        for name, value in wanted.items()
+        if planned.get(name) != value
+    ]
+    if differences:
+        raise PlanMismatchError(
+            f"{work_dir} holds run {manifest.run_id}, which was planned differently.",
+            path=str(work_dir),
+            details=differences,
+            next_step="Use the same options to finish it, --restart to give it up, or another "
+            "--work-dir.",
+        )
+
+
+def _check_space(draft: Draft, target: Path) -> None:
+    if draft.free_bytes < draft.bytes_needed:
+        raise StorageError(
+            f"{target.parent} has {draft.free_bytes / MEBIBYTE:,.0f} MiB free, the result needs "
+            f"about {draft.bytes_needed / MEBIBYTE:,.0f} MiB.",
+            path=str(target.parent),
+            next_step="Free some space or choose another --output; nothing was written.",
+        )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
