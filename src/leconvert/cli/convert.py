@@ -1,0 +1,99 @@
+"""``leconvert convert``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from leconvert.cli.options import (
+    add_json,
+    add_lease_options,
+    add_plan_options,
+    places,
+    push_wanted,
+)
+from leconvert.cli.progress import progress_for
+from leconvert.cli.signals import stop_on_signals
+from leconvert.cli.text import amount, print_findings
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_plan_options(parser)
+    parser.add_argument(
+        "--orchestrate",
+        action="store_true",
+        help="work in processes that lease batches from the work dir; more can join with "
+        "`leconvert work`",
+    )
+    parser.add_argument("--num-workers", type=int, metavar="N", help="processes with --orchestrate")
+    parser.add_argument("--max-workers", type=int, metavar="N", help="threads without it")
+    add_lease_options(parser)
+    parser.add_argument(
+        "--verify",
+        choices=("structure", "bytes", "none"),
+        default="structure",
+        help="what is proven before the result takes its place (default: structure)",
+    )
+    parser.add_argument("--no-verify", action="store_const", const="none", dest="verify")
+    parser.add_argument(
+        "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
+    )
+    parser.add_argument(
+        "--keep-work-dir", action="store_true", help="keep the run's records after success"
+    )
+    parser.add_argument("--push-to-hub", nargs="?", const="true", metavar="BOOL", help="not yet")
+    parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert, and say what was done."""
+    if options.dry_run:
+        from leconvert.cli import plan
+
+        return plan.run(options)
+    from leconvert.conversion import LeaseOptions, convert
+
+    source, target, work_dir = places(options)
+    push_wanted(options)
+    with stop_on_signals() as stop:
+        report = convert(
+            source,
+            output=None if target == source else target,
+            work_dir=work_dir if options.work_dir is not None else None,
+            data_file_size_in_mb=options.data_file_size_in_mb,
+            video_file_size_in_mb=options.video_file_size_in_mb,
+            episodes_per_batch=options.episodes_per_batch,
+            orchestrate=options.orchestrate,
+            num_workers=options.num_workers,
+            max_workers=options.max_workers,
+            verify=options.verify,
+            force_conversion=options.force_conversion,
+            restart=options.restart,
+            allow_mixed_versions=options.allow_mixed_versions,
+            leases=LeaseOptions(options.lease_seconds, options.max_attempts),
+            keep_work_dir=options.keep_work_dir,
+            stop=stop,
+            progress=progress_for(quiet=options.json),
+        )
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+        return 0
+    print_findings(report.findings)
+    rate = report.source_bytes / report.seconds if report.seconds else 0.0
+    print(
+        f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
+        f"{amount(report.source_bytes)} into {report.files:,} files "
+        f"in {report.seconds:.1f} s ({amount(rate)}/s)."
+    )
+    print(f"  v3.0 dataset  {report.output}")
+    if report.kept_source is not None:
+        print(f"  kept          {report.kept_source}")
+    print(f"  checked       {report.verified}")
+    if not options.no_push:
+        print("  Hub           nothing was pushed; a local dataset is pushed only on request")
+    return 0

@@ -1,0 +1,94 @@
+"""The entry point: finds the command, and turns errors into sentences and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from leconvert._version import __version__
+from leconvert.errors import LeconvertError
+
+__all__ = ["main"]
+
+# Name, module and one line of help; a module is imported only when its command runs.
+_COMMANDS = (
+    ("convert", "convert a v2.1 dataset to v3.0: plan, work, pack, verify, swap"),
+    ("plan", "scan a dataset and write the plan that workers share"),
+    ("work", "run one worker on a work dir, on any host"),
+    ("pack", "assemble what the workers wrote and swap it into place"),
+    ("status", "say how far a run is"),
+    ("verify", "compare a result with its source"),
+    ("demo", "make a small dataset, convert it, verify it"),
+)
+_EPILOG = """\
+exit codes:
+  0 success                       8 batches failed and were set aside
+  2 wrong options                 9 not all batches are done
+  3 unusable source              10 the result differs from its source
+  4 source changed meanwhile     11 disk full, read-only or failing
+  5 target in the way            12 another process plans or packs
+  6 another plan is under way   130 interrupted; the same command resumes
+  7 damaged work dir             70 a bug: please report it
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; the default is the process's own.
+
+    Returns:
+        The exit code.
+    """
+    arguments = [_with_hyphens(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    parser = argparse.ArgumentParser(
+        prog="leconvert",
+        description="Convert LeRobot datasets from v2.x to v3.0.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    wanted = next((a for a in arguments if not a.startswith("-")), None)
+    for name, line in _COMMANDS:
+        command = commands.add_parser(name, help=line, description=f"{line.capitalize()}.")
+        if name == wanted:  # only the command that runs pays for its imports
+            import_module(f"leconvert.cli.{name}").add_arguments(command)
+    options = parser.parse_args(arguments)
+    try:
+        code: int = import_module(f"leconvert.cli.{options.command}").run(options)
+        sys.stdout.flush()
+    except LeconvertError as error:
+        return _fail(error, as_json=getattr(options, "json", False))
+    except KeyboardInterrupt:
+        print("leconvert: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output went away; a flush at exit would complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code
+
+
+def _with_hyphens(argument: str) -> str:
+    """Accept ``--data_file_size_in_mb`` for ``--data-file-size-in-mb``."""
+    if not argument.startswith("--"):
+        return argument
+    name, equals, value = argument.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _fail(error: LeconvertError, *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps(error.as_record(), indent=2))
+    print(f"leconvert: {error.message}", file=sys.stderr)
+    for line in error.details:
+        print(f"  {line}", file=sys.stderr)
+    if error.next_step:
+        print(f"  → {error.next_step}", file=sys.stderr)
+    return error.exit_code

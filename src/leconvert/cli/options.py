@@ -1,0 +1,154 @@
+"""Options that several commands share, spelled and explained once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from leconvert.errors import UsageError
+
+__all__ = [
+    "add_json",
+    "add_lease_options",
+    "add_plan_options",
+    "add_version_option",
+    "dataset_root",
+    "places",
+    "push_wanted",
+]
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which dataset goes where, and how it is cut."""
+    parser.add_argument(
+        "--repo-id",
+        metavar="ORG/NAME",
+        help="the dataset's name; its folder is $HF_LEROBOT_HOME/ORG/NAME",
+    )
+    parser.add_argument(
+        "--root",
+        type=Path,
+        metavar="DIR",
+        help="the dataset folder itself, which holds meta/, data/ and videos/",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where the v3.0 dataset goes; the source is then never touched. Default: the source's "
+        "place, with the source kept as <root>_old",
+    )
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder for the run's state, on a file system that all workers share; default: a "
+        "hidden sibling of the target",
+    )
+    parser.add_argument(
+        "--data-file-size-in-mb", type=_limit, default=100, metavar="MB",
+        help="a data file's limit, uncompressed (default: 100)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--video-file-size-in-mb", type=_limit, default=200, metavar="MB",
+        help="a video file's limit (default: 200)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--episodes-per-batch",
+        type=int,
+        metavar="N",
+        help="lease N episodes of all cameras at a time instead of whole output files; changes how "
+        "work is shared, not the result",
+    )
+    parser.add_argument(
+        "--restart", action="store_true", help="give up a run under way and begin a new one"
+    )
+    add_version_option(parser)
+
+
+def add_version_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--allow-mixed-versions``."""
+    parser.add_argument(
+        "--allow-mixed-versions",
+        action="store_true",
+        help="work although this host's library versions differ from the planner's",
+    )
+
+
+def add_lease_options(parser: argparse.ArgumentParser) -> None:
+    """Add what governs leases."""
+    parser.add_argument(
+        "--lease-seconds", type=float, default=60.0, metavar="S",
+        help="a batch whose worker is silent for so long is taken over (default: 60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-attempts", type=int, default=3, metavar="N",
+        help="set a batch aside after N errors (default: 3)",
+    )  # fmt: skip
+
+
+def _limit(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def dataset_root(options: argparse.Namespace) -> Path:
+    """Return the source folder that ``--root`` or ``--repo-id`` names.
+
+    Raises:
+        UsageError: Neither is given, or the repo is not on this machine.
+    """
+    if options.root is not None:
+        return Path(options.root)
+    if options.repo_id is None:
+        raise UsageError(
+            "No dataset is given.", next_step="Pass --root DIR, or --repo-id ORG/NAME."
+        )
+    hub_home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    lerobot_home = Path(os.environ.get("HF_LEROBOT_HOME", hub_home / "lerobot")).expanduser()
+    root: Path = lerobot_home / str(options.repo_id)
+    if not root.is_dir():
+        raise UsageError(
+            f"{options.repo_id} is not on this machine: {root} does not exist.",
+            path=str(root),
+            next_step=f"Download it first: hf download --repo-type dataset {options.repo_id} "
+            f"--local-dir {root}",
+        )
+    return root
+
+
+def places(options: argparse.Namespace) -> tuple[Path, Path, Path]:
+    """Return source, target and work dir as absolute paths with links resolved."""
+    from leconvert.workdir.paths import default_work_dir
+
+    source = dataset_root(options).resolve()
+    target = source if options.output is None else Path(options.output).resolve()
+    work_dir: Path = default_work_dir(target)
+    if options.work_dir is not None:
+        work_dir = Path(options.work_dir).resolve()
+    return source, target, work_dir
+
+
+def push_wanted(options: argparse.Namespace) -> None:
+    """Check ``--push-to-hub`` against ``--no-push``.
+
+    Raises:
+        UsageError: They contradict each other, or a push is asked for, which this version lacks.
+    """
+    wanted = options.push_to_hub
+    if wanted is None or wanted.lower() == "false":
+        return
+    if wanted.lower() != "true":
+        raise UsageError(f"--push-to-hub takes true or false, not {wanted!r}.")
+    if options.no_push:
+        raise UsageError("--push-to-hub and --no-push contradict each other.")
+    raise UsageError(
+        "This version does not push to the Hub.",
+        next_step="Convert with --no-push, then upload with `hf upload --repo-type dataset`.",
+    )

@@ -1,0 +1,51 @@
+"""``leconvert work``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from leconvert.cli.options import add_json, add_lease_options, add_version_option
+from leconvert.cli.progress import progress_for
+from leconvert.cli.signals import stop_on_signals
+from leconvert.cli.text import amount
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
+    add_lease_options(parser)
+    parser.add_argument("--max-batches", type=int, metavar="N", help="stop after N batches")
+    parser.add_argument(
+        "--max-idle-seconds", type=float, metavar="S", help="stop after waiting S seconds for work"
+    )
+    add_version_option(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Work until nothing is left, and say what was done."""
+    from leconvert.conversion import LeaseOptions, run_worker
+
+    with stop_on_signals() as stop:
+        summary = run_worker(
+            options.work_dir,
+            leases=LeaseOptions(options.lease_seconds, options.max_attempts),
+            max_batches=options.max_batches,
+            max_idle_seconds=options.max_idle_seconds,
+            allow_mixed_versions=options.allow_mixed_versions,
+            stop=stop,
+            progress=progress_for(quiet=options.json),
+        )
+    if options.json:
+        print(json.dumps(asdict(summary), indent=2))
+    else:
+        print(
+            f"Did {summary.batches_done} batches, {amount(summary.written_bytes)}, "
+            f"in {summary.seconds:.1f} s; {summary.batches_failed} tries failed."
+        )
+    return 0
