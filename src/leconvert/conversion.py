@@ -27,6 +27,7 @@ from leconvert.workdir.durable import remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
+from leconvert.source import load_info
 from leconvert.worker import Worker, WorkerSummary
 
 __all__ = ["ConversionReport", "LeaseOptions", "convert", "run_worker"]
@@ -159,6 +160,7 @@ def convert(
 
     run = None if restart else _run_in_swap(folder, source, target)
     if run is None:
+        load_info(source)  # what the source is comes before what stands at the target
         pack_options.check_target(source, target)
         run = open_or_plan(
             source,
@@ -186,7 +188,7 @@ def convert(
             _work_in_threads(run, max_workers or default_workers(), leases, stop, progress)
         seconds["work"] = time.monotonic() - mark
     mark = time.monotonic()
-    packed = pack_run(run, pack_options, progress=progress)
+    packed = pack_run(run, pack_options, stop=stop, progress=progress)
     seconds["pack"] = time.monotonic() - mark
     if not keep_work_dir and work_dir is None:
         remove_tree(run.work_dir.root)
@@ -350,7 +352,10 @@ def _work_with_engine(
         board.refresh()
         stage.advance(sum(source_bytes[batch_id] for batch_id in set(board.done_ids()) - seen))
     if stop.is_set():
-        raise InterruptedRunError("The run was interrupted; its workers handed back their batches.")
+        raise InterruptedRunError(
+            "The run was stopped; its workers handed back what they were writing.",
+            next_step="Run the same command again to go on; finished batches stay finished.",
+        )
     crew.check_all_done(engine.failures())
 
 

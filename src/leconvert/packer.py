@@ -453,8 +453,9 @@ def _write_meta(run: OpenedRun, tree: Path) -> list[str]:
     def records() -> Iterator[tables.EpisodeRecord]:
         nonlocal aggregated
         for position, record in enumerate(_episode_records(run, source)):
-            if position == aggregated and record.stats is not None:  # once, even if read again
-                aggregate.update(record.stats)
+            if position == aggregated:  # once, even if the rows are asked for again
+                if record.stats is not None:
+                    aggregate.update(record.stats, episode_index=record.episode_index)
                 aggregated += 1
             yield record
 

@@ -114,7 +114,7 @@ class Worker:
         idle_since: float | None = None
         while max_batches is None or done + lost + failed < max_batches:
             if self._stop.is_set():
-                raise InterruptedRunError("The worker was asked to stop.")
+                raise _stopped()
             lease = self._board.next_lease()
             if lease is None:
                 if self._board.all_settled():
@@ -185,11 +185,14 @@ class Worker:
             path = lease.attempt_dir / shard.name
             with storage_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                record = self._write_shard(shard, path, should_stop)
+                try:
+                    record = self._write_shard(shard, path, should_stop)
+                except InterruptedRunError:
+                    record = {}  # it was `should_stop` that ended it; why is asked below
                 if lease_lost.is_set():
                     raise LeaseLostError(f"batch {batch.batch_id} was taken over")
                 if self._stop.is_set():
-                    raise InterruptedRunError("The worker was asked to stop.")
+                    raise _stopped()
                 sync_file(path)
             written.append(record)
             folders.update(p for p in path.parents if p.is_relative_to(lease.attempt_dir))
@@ -266,3 +269,10 @@ class Worker:
             int(scan.size_bytes.sum()) - told
         )  # source bytes that are not samples: indices, tables
         return record
+
+
+def _stopped() -> InterruptedRunError:
+    return InterruptedRunError(
+        "The run was stopped; what was being written was handed back.",
+        next_step="Run the same command again to go on; finished batches stay finished.",
+    )

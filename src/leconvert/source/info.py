@@ -134,6 +134,7 @@ def _wrong_version(path: Path, version: object) -> SourceError:
         return SourceError(
             f"{path.parent.parent} is already {version}; there is nothing to convert.",
             path=str(path),
+            next_step="Give the v2.1 dataset, if you meant another folder.",
         )
     return SourceError(
         f"{path} says codebase_version {version!r}; this version of leconvert reads "

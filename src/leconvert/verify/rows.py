@@ -142,6 +142,6 @@ def same_values(expected: pa.Array, found: pa.Array) -> bool:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )

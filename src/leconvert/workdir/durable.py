@@ -324,7 +324,7 @@ def _same_file(source: Path, target: Path, fs: FileSystem) -> bool:
 
 
 def _replace_in_tree(source: Path, target: Path, fs: FileSystem) -> Literal["linked", "copied"]:
-    temporary = _temporary(target)
+    temporary = _partial(target, fs)
     try:
         fs.link(source, temporary)
     except OSError as error:
@@ -342,7 +342,7 @@ def _copy_into_tree(source: Path, target: Path, fs: FileSystem) -> Literal["copi
         # The name appeared after the copy was on the disk, so a match is a whole copy.
         if (found.st_size, found.st_mtime_ns) == (wanted.st_size, wanted.st_mtime_ns):
             return "copied"
-    temporary = _temporary(target)
+    temporary = _partial(target, fs)
     try:
         shutil.copyfile(source, temporary)
         os.utime(temporary, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
@@ -355,8 +355,13 @@ def _copy_into_tree(source: Path, target: Path, fs: FileSystem) -> Literal["copi
     return "copied"
 
 
-def _temporary(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{os.urandom(6).hex()}.tmp")
+def _partial(target: Path, fs: FileSystem) -> Path:
+    # Always the same name, so that what a crash left is replaced by the next try and never stays
+    # in the tree.
+    partial = target.with_name(f".{target.name}.leconvert-partial")
+    with suppress(FileNotFoundError):
+        fs.remove_file(partial)
+    return partial
 
 
 def remove_tree(path: Path, *, inside: Path | None = None) -> bool:

@@ -27,7 +27,7 @@ from enum import Enum, StrEnum
 from pathlib import Path
 
 from leconvert.errors import BusyError, TargetError, WorkDirError
-from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree, write_durably
+from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree
 from leconvert.workdir.filesystem import FileSystem
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.paths import staging_dir, staging_generations
@@ -149,6 +149,10 @@ def adopt_staging(target: Path, journal: Journal, *, create: bool = True) -> Pat
     with storage_errors(mine.parent):
         if not found:
             fs.make_dir(mine)
+            if journal.read().generation != journal.generation:
+                # Frozen since the list above: the tree was not missing but swapped in.
+                fs.remove_dir(mine)
+                raise _superseded(mine)
         elif found[-1] != journal.generation:
             last = staging_dir(target, journal.run_id, found[-1])
             try:
@@ -185,14 +189,7 @@ def swap_into_place(
     fs = journal.fs
     check_target(plan.target, plan.old)
     sync_tree(plan.staging, files=False, fs=fs)
-    try:
-        write_durably(
-            plan.staging / TREE_RECORD,
-            encode_record("tree", _TREE_VERSION, journal.run_id, {}),
-            fs=fs,
-        )
-    except FileNotFoundError:
-        raise _superseded(plan.staging) from None
+    _mark(plan.staging, journal)
     if before_exchange is not None:
         before_exchange()
     journal.write(
@@ -242,6 +239,22 @@ def recover_swap(journal: Journal) -> SwapOutcome:
             return outcome
     _finish(target, journal)
     return SwapOutcome.COMPLETED
+
+
+def _mark(staging: Path, journal: Journal) -> None:
+    # Written in place, without a temporary file that a crash would leave in the dataset: a torn
+    # record is written again, since the journal does not say `swapping` yet.
+    record, fs = staging / TREE_RECORD, journal.fs
+    try:
+        with storage_errors(record):
+            with suppress(FileNotFoundError):
+                fs.remove_file(record)
+            fs.write_new(
+                record, encode_record("tree", _TREE_VERSION, journal.run_id, {}), sync=True
+            )
+            fs.sync_dir(staging)
+    except FileNotFoundError:
+        raise _superseded(staging) from None
 
 
 def _move(plan: SwapPlan, journal: Journal) -> SwapOutcome:

@@ -1,0 +1,21 @@
+"""LeRobot v2.x datasets made to order: for tests, the demo and benchmarks.
+
+``make_dataset(root, spec)`` writes a correct dataset whose every frame says which camera, episode
+and frame it is (``read_label``), so that a test can tell the right frame from its neighbour.
+"""
+
+from leconvert.testing.dataset import make_dataset
+from leconvert.testing.pixels import FrameLabel, draw_frame, encode_png, read_label
+from leconvert.testing.profiles import PROFILES
+from leconvert.testing.spec import CameraSpec, DatasetSpec
+
+__all__ = [
+    "PROFILES",
+    "CameraSpec",
+    "DatasetSpec",
+    "FrameLabel",
+    "draw_frame",
+    "encode_png",
+    "make_dataset",
+    "read_label",
+]

@@ -1,0 +1,322 @@
+"""Whatever stops a run, the same command finishes it with the same bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import leconvert
+from leconvert.conversion import LeaseOptions, run_worker
+from leconvert.errors import (
+    IncompleteError,
+    InterruptedRunError,
+    SourceChangedError,
+    VerificationError,
+)
+from leconvert.leasing import read_done
+from leconvert.model import LayoutOptions
+from leconvert.packer import pack_run
+from leconvert.planner import open_or_plan
+from leconvert.progress import SilentProgress, Stage
+from leconvert.workdir.opened import OpenedRun, open_run
+from tests.trees import digest_of, snapshot
+
+KILLS = 12
+
+
+@pytest.fixture(scope="session")
+def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of an undisturbed conversion."""
+    out = tmp_path_factory.mktemp("quiet") / "out"
+    leconvert.convert(small_source, output=out)
+    return digest_of(out)
+
+
+@pytest.fixture
+def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
+    """A run of one batch an episode that nobody has worked on."""
+    return open_or_plan(
+        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_workers": 1},
+        {"max_workers": 4},
+        {"max_workers": 1, "episodes_per_batch": 1},
+        {"max_workers": 3, "episodes_per_batch": 2},
+        {"max_workers": 2, "episodes_per_batch": 7},
+        {"orchestrate": True, "num_workers": 1, "episodes_per_batch": 1},
+        {"orchestrate": True, "num_workers": 3},
+    ],
+)
+def test_the_same_bytes_whoever_does_the_work(
+    small_source: Path, tmp_path: Path, quiet_digest: str, options: dict[str, int]
+) -> None:
+    leconvert.convert(small_source, output=tmp_path / "out", **options)  # type: ignore[arg-type]
+    assert digest_of(tmp_path / "out") == quiet_digest
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_storm_of_kills_ends_in_the_same_bytes(
+    small_source: Path, tmp_path: Path, quiet_digest: str
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    command = [
+        sys.executable, "-m", "leconvert", "convert", "--root", str(small_source),
+        "--output", str(out), "--work-dir", str(work), "--episodes-per-batch", "1",
+        "--lease-seconds", "1", "--max-workers", "2", "--no-push",
+    ]  # fmt: skip
+    chance = random.Random(20)  # noqa: S311
+    killed = 0
+    for _ in range(KILLS):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            # From the start of Python to well past the end of a quiet run.
+            process.communicate(timeout=chance.uniform(0.2, 1.6))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            killed += 1
+        if process.returncode == 0:
+            assert digest_of(out) == quiet_digest
+            subprocess.run(["rm", "-r", str(out), str(work)], check=True)
+    assert killed
+    last = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert last.returncode == 0, last.stderr
+    assert digest_of(out) == quiet_digest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "work"]
+
+
+class StopAfter(SilentProgress):
+    """Sets an event once a stage has advanced a given number of times."""
+
+    def __init__(self, stage: str, advances: int, stop: threading.Event) -> None:
+        self._stage = stage
+        self._left = advances
+        self._stop = stop
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        """Return a stage; the one that is watched counts."""
+        stage = super().stage(name, total, unit)
+        if name == self._stage:
+            stage.advance = self._count  # type: ignore[method-assign]
+        return stage
+
+    def _count(self, amount: int) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._stop.set()
+
+
+@pytest.mark.parametrize(("stage", "advances"), [("work", 1), ("work", 9), ("pack", 1), ("pack", 3)])
+def test_a_run_that_was_asked_to_stop_is_resumed(
+    small_source: Path, tmp_path: Path, quiet_digest: str, stage: str, advances: int
+) -> None:
+    stop = threading.Event()
+    options = {"output": tmp_path / "out", "episodes_per_batch": 1, "max_workers": 1}
+    with pytest.raises(InterruptedRunError):
+        leconvert.convert(
+            small_source, **options, stop=stop, progress=StopAfter(stage, advances, stop)
+        )
+    assert not (tmp_path / "out").exists()
+    leconvert.convert(small_source, **options)  # type: ignore[arg-type]
+    assert digest_of(tmp_path / "out") == quiet_digest
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_ctrl_c_hands_back_and_says_so(small_source: Path, tmp_path: Path) -> None:
+    """A signal that comes while the program starts is the shell's affair; this one comes later."""
+    code = (
+        "import os, signal, sys\n"
+        "import leconvert.worker\n"
+        "from leconvert.cli import main\n"
+        "original = leconvert.worker.Worker._write_shard\n"
+        "def interrupted(self, *arguments):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return original(self, *arguments)\n"
+        "leconvert.worker.Worker._write_shard = interrupted\n"
+        "sys.exit(main())"
+    )
+    arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
+    stopped = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert stopped.returncode == 130, stopped.stderr
+    assert "same command" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    ends = list(tmp_path.glob(".out.leconvert-work/runs/*/leases/*/*.end"))
+    assert ends
+    assert all("handed" in end.read_text() for end in ends)
+
+
+def test_a_source_file_that_is_replaced_before_it_is_read_stops_the_run(
+    source_copy: Path, tmp_path: Path
+) -> None:
+    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    table = source_copy / "data/chunk-000/episode_000002.parquet"
+    replacement = table.with_suffix(".new")
+    replacement.write_bytes(table.read_bytes())
+    replacement.replace(table)
+    with pytest.raises(SourceChangedError) as caught:
+        run_worker(run.work_dir.root)
+    assert "episode_000002.parquet" in caught.value.details[0]
+
+
+@pytest.mark.parametrize("changed", ["meta/tasks.jsonl", "data/chunk-000/episode_000000.parquet"])
+def test_a_source_that_changes_after_the_work_stops_the_swap(
+    source_copy: Path, tmp_path: Path, changed: str
+) -> None:
+    run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work", LayoutOptions())
+    run_worker(run.work_dir.root)
+    path = source_copy / changed
+    if changed.endswith("parquet"):
+        os.utime(path)
+    else:
+        path.write_text(path.read_text().replace("cube", "ball"))
+    with pytest.raises(SourceChangedError):
+        pack_run(run)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(SourceChangedError):
+        leconvert.convert(source_copy, output=tmp_path / "out", work_dir=tmp_path / "work")
+    leconvert.convert(
+        source_copy, output=tmp_path / "out", work_dir=tmp_path / "work", restart=True
+    )
+    assert (tmp_path / "out").is_dir()
+
+
+@pytest.mark.parametrize("damage", ["remove", "truncate"])
+def test_a_done_batch_without_its_shards_opens_again(
+    planned: OpenedRun, tmp_path: Path, quiet_digest: str, damage: str
+) -> None:
+    run_worker(planned.work_dir.root)
+    record = read_done(planned.paths, planned.manifest.run_id, 1)
+    shard = planned.paths.root / record["attempt"] / record["shards"][0]["path"]
+    if damage == "remove":
+        shard.unlink()
+    else:
+        shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(IncompleteError, match="open again"):
+        pack_run(planned)
+    assert run_worker(planned.work_dir.root).batches_done == 1
+    pack_run(planned)
+    assert digest_of(tmp_path / "out") == quiet_digest
+
+
+def test_a_tree_that_fails_its_check_is_not_swapped_in(
+    planned: OpenedRun, source_copy: Path, tmp_path: Path
+) -> None:
+    run_worker(planned.work_dir.root)
+    record = read_done(planned.paths, planned.manifest.run_id, 0)
+    video = next(entry["path"] for entry in record["shards"] if entry["path"].endswith(".mp4"))
+    shard = planned.paths.root / record["attempt"] / video
+    content = bytearray(shard.read_bytes())
+    place = content.index(b"stts") + 15  # the first frame duration
+    content[place] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises((VerificationError, leconvert.LeconvertError)):
+        pack_run(planned)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_packer_that_died_in_the_middle_is_followed_by_another(
+    planned: OpenedRun, tmp_path: Path, quiet_digest: str
+) -> None:
+    run_worker(planned.work_dir.root)
+    stop = threading.Event()
+    with pytest.raises(InterruptedRunError):
+        pack_run(planned, stop=stop, progress=StopAfter("pack", 2, stop))
+    assert [p.name for p in tmp_path.glob(".out.leconvert-*.*")] != []
+    pack_run(planned)
+    assert digest_of(tmp_path / "out") == quiet_digest
+    assert list(tmp_path.glob(".out.leconvert-*")) == []
+
+
+def test_a_crash_after_the_swap_only_leaves_tidying_up(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    before = snapshot(source_copy)
+    with monkeypatch.context() as patch:
+        patch.setattr("leconvert.packer._finish", die)
+        with pytest.raises(KeyboardInterrupt):
+            leconvert.convert(source_copy)
+    info = json.loads((source_copy / "meta/info.json").read_bytes())
+    assert info["codebase_version"] == "v3.0"
+    report = leconvert.convert(source_copy)
+    assert report.kept_source == tmp_path / "small_old"
+    assert snapshot(tmp_path / "small_old") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small", "small_old"]
+
+
+def test_sigterm_makes_a_worker_process_hand_back(planned: OpenedRun) -> None:
+    """The worker is frozen inside a batch, asked to end, and thawed."""
+    code = (
+        "import os, signal, sys\n"
+        "import leconvert.worker\n"
+        "from leconvert.cli import main\n"
+        "original = leconvert.worker.Worker._write_shard\n"
+        "def frozen(self, *arguments):\n"
+        "    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    return original(self, *arguments)\n"
+        "leconvert.worker.Worker._write_shard = frozen\n"
+        "sys.exit(main())"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "work", str(planned.work_dir.root)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    process.terminate()
+    os.kill(process.pid, signal.SIGCONT)
+    _, status = os.waitpid(process.pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert run_worker(planned.work_dir.root).batches_done == 5
+
+
+def test_a_batch_that_keeps_failing_is_set_aside_and_the_others_are_done(
+    planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert import media
+    from leconvert.errors import BatchesFailedError, UnreadableSourceError
+
+    real_join = media.join_clips
+
+    def join(clips: list[media.ClipRange], *rest: object, **options: object) -> object:
+        if "episode_000003" in clips[0].path:
+            raise UnreadableSourceError(f"{clips[0].path} is broken.", path=clips[0].path)
+        return real_join(clips, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(media, "join_clips", join)
+    summary = run_worker(planned.work_dir.root, leases=LeaseOptions(max_attempts=2))
+    assert (summary.batches_done, summary.batches_failed) == (4, 2)
+    with pytest.raises(BatchesFailedError) as caught:
+        pack_run(planned)
+    assert "episode_000003" in caught.value.details[0]
+
+
+def test_two_packers_of_one_run_do_not_meet(planned: OpenedRun) -> None:
+    from leconvert.errors import BusyError
+    from leconvert.workdir.locks import packer_lock
+
+    run_worker(planned.work_dir.root)
+    with (
+        packer_lock(planned.paths, planned.manifest.run_id),
+        pytest.raises(BusyError, match="pack"),
+    ):
+        pack_run(open_run(planned.work_dir.root))

@@ -1,0 +1,31 @@
+"""Folders compared: by content alone, or by everything a user would notice."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+__all__ = ["digest_of", "snapshot"]
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int, str]]:
+    """Return size, modification time and SHA-256 of every file below a folder."""
+    return {
+        path.relative_to(root).as_posix(): (
+            path.stat().st_size,
+            path.stat().st_mtime_ns,
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def digest_of(root: Path) -> str:
+    """Return one digest over names and contents of all files below a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            digest.update(path.relative_to(root).as_posix().encode() + b"\0")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

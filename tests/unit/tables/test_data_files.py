@@ -1,0 +1,394 @@
+"""Data files: footers, schemas, and joining rows."""
+
+import hashlib
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from leconvert.errors import InterruptedRunError, TargetError, UnreadableSourceError
+from leconvert.tables import (
+    DataFooter,
+    RowRange,
+    deserialize_schema,
+    footer_digest,
+    join_tables,
+    output_schema,
+    read_data_footer,
+    read_data_schema,
+    serialize_schema,
+)
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+PLAIN = pa.schema(
+    [
+        pa.field("observation.state", pa.list_(pa.float32(), 3)),
+        pa.field("next.done", pa.bool_()),
+        pa.field("subtask", pa.string()),
+        pa.field("image", IMAGE),
+        pa.field("index", pa.int64()),
+    ]
+)
+
+
+def episode_rows(seed: int, rows: int) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    columns = [
+        rng.random((rows, 3), dtype=np.float32).tolist(),
+        (rng.random(rows) > 0.5).tolist(),
+        [f"step {i % 3}" if i % 4 else None for i in range(rows)],
+        [{"bytes": rng.bytes(200), "path": None} for _ in range(rows)],
+        list(range(seed * 1000, seed * 1000 + rows)),
+    ]
+    return pa.table(columns, schema=PLAIN)
+
+
+def write_episodes(folder: Path, lengths: list[int], **options: Any) -> list[RowRange]:
+    ranges = []
+    for seed, rows in enumerate(lengths):
+        path = folder / f"episode_{seed:06d}.parquet"
+        pq.write_table(episode_rows(seed, rows), path, **options)
+        ranges.append(RowRange(str(path), rows))
+    return ranges
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_footer_counts_all_row_groups_and_nested_columns(tmp_path: Path) -> None:
+    path = tmp_path / "source.parquet"
+    pq.write_table(episode_rows(0, 10), path, row_group_size=4)
+    metadata = pq.read_metadata(path)
+    expected = sum(
+        metadata.row_group(group).column(column).total_uncompressed_size
+        for group in range(3)
+        for column in range(metadata.num_columns)
+    )
+    assert metadata.num_columns > len(PLAIN.names)
+    assert read_data_footer(path) == DataFooter(10, 3, expected, tuple(PLAIN.names))
+
+
+def test_files_that_are_missing_torn_or_of_another_kind_are_named(tmp_path: Path) -> None:
+    whole = tmp_path / "whole.parquet"
+    pq.write_table(episode_rows(0, 10), whole)
+    torn, other, empty = (tmp_path / name for name in ("torn", "other", "empty"))
+    torn.write_bytes(whole.read_bytes()[:-10])
+    other.write_text("no parquet\n" * 20)
+    empty.write_bytes(b"")
+    for path in (torn, other, empty, tmp_path / "missing", tmp_path):
+        for read in (read_data_footer, read_data_schema):
+            with pytest.raises(UnreadableSourceError) as caught:
+                read(path)
+            assert str(path) in caught.value.message
+            assert caught.value.path == str(path)
+            assert caught.value.next_step
+
+
+def test_rows_are_joined_in_order_with_a_row_group_an_episode(tmp_path: Path) -> None:
+    ranges = write_episodes(tmp_path, [5, 1, 7])
+    target = tmp_path / "joined.parquet"
+    seen: list[int] = []
+    result = join_tables(ranges, target, schema=output_schema(PLAIN, {}), on_rows=seen.append)
+
+    metadata = pq.read_metadata(target)
+    assert [metadata.row_group(i).num_rows for i in range(3)] == seen == [5, 1, 7]
+    expected = pa.concat_tables([episode_rows(i, n) for i, n in enumerate([5, 1, 7])])
+    assert pq.read_table(target).equals(expected)
+    for group in range(3):
+        for column in range(metadata.num_columns):
+            assert metadata.row_group(group).column(column).compression == "SNAPPY"
+            assert metadata.row_group(group).column(column).is_stats_set
+    assert (result.rows, result.row_groups) == (13, 3)
+    assert (result.size_bytes, result.footer_sha256) == footer_digest(target)
+    assert result.size_bytes == target.stat().st_size
+
+
+def test_the_footer_digest_is_that_of_the_last_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "file.parquet"
+    pq.write_table(episode_rows(0, 4), path)
+    raw = path.read_bytes()
+    length = pq.read_metadata(path).serialized_size
+    assert footer_digest(path) == (len(raw), hashlib.sha256(raw[-length - 8 :]).hexdigest())
+    path.write_bytes(raw[:-1])
+    with pytest.raises(UnreadableSourceError):
+        footer_digest(path)
+
+
+@pytest.mark.parametrize("cuts", [[0, 4, 9], [0, 1, 2, 9], [0, 9]])
+def test_joining_parts_gives_the_bytes_of_joining_the_sources(
+    tmp_path: Path, cuts: list[int]
+) -> None:
+    # 3,000 rows make several pages, whose borders must not depend on the way here.
+    lengths = [30, 1, 3000, 8, 60, 2, 5, 1500, 4]
+    ranges = write_episodes(tmp_path, lengths)
+    schema = output_schema(PLAIN, {"image": {"dtype": "image"}})
+    direct = tmp_path / "direct.parquet"
+    join_tables(ranges, direct, schema=schema)
+
+    pieces: list[RowRange] = []
+    for first, stop in pairwise(cuts):
+        part = tmp_path / f"part-{first}.parquet"
+        join_tables(ranges[first:stop], part, schema=schema)
+        pieces += [
+            RowRange(str(part), episode.rows, group)
+            for group, episode in enumerate(ranges[first:stop])
+        ]
+    joined = tmp_path / "from-parts.parquet"
+    result = join_tables(pieces, joined, schema=schema)
+    assert joined.read_bytes() == direct.read_bytes()
+    assert result.row_groups == len(lengths)
+
+
+def test_how_a_source_was_stored_does_not_show_in_the_result(tmp_path: Path) -> None:
+    schema = output_schema(PLAIN, {})
+    digests = set()
+    for name, options in {
+        "plain": {},
+        "groups": {"row_group_size": 7},
+        "zstd": {"compression": "zstd", "use_dictionary": False, "data_page_version": "2.0"},
+        "bare": {"store_schema": True, "write_statistics": False, "data_page_size": 256},
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        ranges = write_episodes(folder, [50, 3000], **options)
+        join_tables(ranges, folder / "joined", schema=schema)
+        digests.add(digest(folder / "joined"))
+    assert len(digests) == 1
+
+
+def test_an_episode_of_more_than_two_to_the_twenty_rows_is_one_row_group(tmp_path: Path) -> None:
+    rows = 2**20 + 5
+    path = tmp_path / "long.parquet"
+    pq.write_table(pa.table({"index": np.zeros(rows, np.int8)}), path)
+    target = tmp_path / "joined.parquet"
+    join_tables([RowRange(str(path), rows)], target, schema=read_data_schema(path))
+    assert pq.read_metadata(target).num_row_groups == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "values"),
+    [
+        (pa.list_(pa.float32()), [[1.5, 2.0], [3.0, 4.0]]),
+        (pa.large_list(pa.float32()), [[1.5, 2.0], [3.0, 4.0]]),
+        (pa.list_(pa.float16(), 2), [np.float16([1.5, 2.0]), np.float16([3.0, 4.0])]),
+    ],
+)
+def test_lists_of_other_kinds_are_cast_where_nothing_is_lost(
+    tmp_path: Path, found: pa.DataType, values: list[Any]
+) -> None:
+    path = tmp_path / "source.parquet"
+    table = pa.table(
+        {"index": pa.array([7, 8], pa.int32()), "state": pa.array(values, found)},
+        schema=pa.schema([pa.field("index", pa.int32(), False), pa.field("state", found)]),
+    )
+    pq.write_table(table, path)
+    wanted = pa.schema([("state", pa.list_(pa.float32(), 2)), ("index", pa.int64())])
+    target = tmp_path / "joined.parquet"
+    join_tables([RowRange(str(path), 2)], target, schema=wanted)
+    joined = pq.read_table(target)
+    assert joined.schema.equals(wanted)
+    assert joined.to_pydict() == {"state": [[1.5, 2.0], [3.0, 4.0]], "index": [7, 8]}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "column", "values"),
+    [
+        (pa.large_string(), pa.string(), ["a", None]),
+        (pa.string(), pa.large_string(), ["a", None]),
+        (pa.string(), pa.null(), [None, None]),
+        (IMAGE, pa.struct([("path", pa.string()), ("bytes", pa.large_binary())]), [None, None]),
+    ],
+)
+def test_texts_and_images_of_other_kinds_are_cast(
+    tmp_path: Path, wanted: pa.DataType, column: pa.DataType, values: list[Any]
+) -> None:
+    path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
+    pq.write_table(pa.table({"x": pa.array(values, column)}), path)
+    join_tables([RowRange(str(path), 2)], target, schema=pa.schema([("x", wanted)]))
+    assert pq.read_table(target).column("x").to_pylist() == values
+    assert pq.read_schema(target).field("x").type == wanted
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted", "values"),
+    [
+        (pa.float64(), pa.float32(), [0.1, 0.2]),
+        (pa.int64(), pa.int8(), [1, 1000]),
+        (pa.float32(), pa.int64(), [1.0, 2.0]),
+        (pa.string(), pa.int64(), ["1", "2"]),
+        (pa.list_(pa.float32()), pa.list_(pa.float32(), 2), [[1.0, 2.0], [3.0]]),
+        (pa.int64(), pa.bool_(), [0, 1]),
+    ],
+)
+def test_what_would_lose_something_is_refused_by_name(
+    tmp_path: Path, column: pa.DataType, wanted: pa.DataType, values: list[Any]
+) -> None:
+    path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
+    pq.write_table(pa.table({"ok": [1, 2], "bad.one": pa.array(values, column)}), path)
+    schema = pa.schema([("ok", pa.int64()), ("bad.one", wanted)])
+    with pytest.raises(UnreadableSourceError, match=r"bad\.one") as caught:
+        join_tables([RowRange(str(path), 2)], target, schema=schema)
+    assert caught.value.path == str(path)
+    assert not target.exists()
+
+
+def test_empty_values_are_refused_in_a_column_that_has_none(tmp_path: Path) -> None:
+    path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
+    pq.write_table(pa.table({"x": [1, None]}), path)
+    schema = pa.schema([pa.field("x", pa.int64(), nullable=False)])
+    with pytest.raises(UnreadableSourceError, match="x"):
+        join_tables([RowRange(str(path), 2)], target, schema=schema)
+
+
+def test_missing_and_superfluous_columns_are_named(tmp_path: Path) -> None:
+    path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
+    pq.write_table(pa.table({"a": [1], "stray": [1]}), path)
+    schema = pa.schema([("a", pa.int64()), ("action", pa.int64())])
+    with pytest.raises(UnreadableSourceError, match=r"missing: action; not expected: stray"):
+        join_tables([RowRange(str(path), 1)], target, schema=schema)
+
+
+def test_a_wrong_number_of_rows_or_row_group_is_refused(tmp_path: Path) -> None:
+    (episode,) = write_episodes(tmp_path, [5])
+    schema = output_schema(PLAIN, {})
+    for wrong in (
+        RowRange(episode.path, 6),
+        RowRange(episode.path, 5, row_group=1),
+        RowRange(episode.path, 4, row_group=0),
+    ):
+        with pytest.raises(UnreadableSourceError, match=r"row"):
+            join_tables([wrong], tmp_path / "joined", schema=schema)
+        assert not (tmp_path / "joined").exists()
+
+
+def test_a_damaged_page_is_an_unreadable_source(tmp_path: Path) -> None:
+    (episode,) = write_episodes(tmp_path, [500])
+    path = Path(episode.path)
+    raw = bytearray(path.read_bytes())
+    raw[4:400] = bytes(396)
+    path.write_bytes(raw)
+    with pytest.raises(UnreadableSourceError, match="episode_000000"):
+        join_tables([episode], tmp_path / "joined", schema=output_schema(PLAIN, {}))
+    assert not (tmp_path / "joined").exists()
+
+
+def test_an_existing_file_is_never_replaced(tmp_path: Path) -> None:
+    ranges = write_episodes(tmp_path, [5])
+    target = tmp_path / "joined.parquet"
+    target.write_text("precious")
+    with pytest.raises(TargetError):
+        join_tables(ranges, target, schema=output_schema(PLAIN, {}))
+    assert target.read_text() == "precious"
+
+
+def test_stopping_leaves_no_half_file(tmp_path: Path) -> None:
+    ranges = write_episodes(tmp_path, [5, 6, 7])
+    target = tmp_path / "joined.parquet"
+    done: list[int] = []
+    with pytest.raises(InterruptedRunError):
+        join_tables(
+            ranges,
+            target,
+            schema=output_schema(PLAIN, {}),
+            on_rows=done.append,
+            should_stop=lambda: len(done) == 2,
+        )
+    assert done == [5, 6]
+    assert not target.exists()
+
+
+def test_memory_is_bounded_by_one_episode(tmp_path: Path) -> None:
+    payload = np.random.default_rng(0).bytes(2_000_000)
+    rows = pa.table(
+        {"image": pa.array([{"bytes": payload, "path": None}] * 4, IMAGE), "index": [0, 1, 2, 3]}
+    )
+    path = tmp_path / "source.parquet"
+    pq.write_table(rows, path)
+    ranges = [RowRange(str(path), 4)] * 12
+    pool = pa.default_memory_pool()
+    before, high = pool.bytes_allocated(), 0
+
+    def watch(_rows: int) -> None:
+        nonlocal high
+        high = max(high, pool.bytes_allocated() - before)
+
+    join_tables(ranges, tmp_path / "joined", schema=read_data_schema(path), on_rows=watch)
+    # After an episode was written nothing of it is left but the writer's small buffers.
+    assert high < 4_000_000
+
+
+def test_the_output_schema_keeps_types_and_drops_what_pandas_said() -> None:
+    source = PLAIN.with_metadata({"pandas": "{}", "huggingface": "not json", "other": "x"})
+    schema = output_schema(source, {"image": {"dtype": "image"}})
+    assert schema.equals(PLAIN, check_metadata=False)
+    assert list(schema.metadata) == [b"huggingface"]
+    entries = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+    assert list(entries) == PLAIN.names
+    assert entries["image"] == {"_type": "Image"}
+    assert entries["observation.state"]["length"] == 3
+
+
+def test_entries_of_the_source_are_kept_and_completed() -> None:
+    entry = {"names": ["a", "b"], "_type": "ClassLabel"}
+    stored = {"info": {"features": {"index": entry, "gone": entry}}, "fingerprint": "f"}
+    source = PLAIN.with_metadata({"huggingface": json.dumps(stored)})
+    schema = output_schema(source, {"image": {"dtype": "image"}})
+    written = json.loads(schema.metadata[b"huggingface"])
+    # The fingerprint names another table.
+    assert list(written) == ["info"]
+    assert written["info"]["features"]["index"] == entry
+    assert sorted(written["info"]["features"]) == sorted(PLAIN.names)
+
+
+def test_entries_follow_the_column_where_info_contradicts_it() -> None:
+    source = pa.schema([("a", pa.float64()), ("b", pa.list_(pa.float32())), ("c", pa.int64())])
+    features = {
+        "a": {"dtype": "float32", "shape": [1]},
+        "b": {"dtype": "float32", "shape": [2, 2]},
+        "c": {"dtype": "int64", "shape": "1"},
+    }
+    schema = output_schema(source, features)
+    entries = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+    assert entries == {
+        "a": {"dtype": "float64", "_type": "Value"},
+        "b": {"feature": {"dtype": "float32", "_type": "Value"}, "_type": "List"},
+        "c": {"dtype": "int64", "_type": "Value"},
+    }
+
+
+def test_a_schema_survives_serialisation_with_its_metadata() -> None:
+    schema = output_schema(PLAIN, {"image": {"dtype": "image"}})
+    assert deserialize_schema(serialize_schema(schema)).equals(schema, check_metadata=True)
+    assert serialize_schema(schema) == serialize_schema(
+        deserialize_schema(serialize_schema(schema))
+    )
+
+
+def test_images_are_stored_in_small_pages_without_a_dictionary(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pa.table(
+        {
+            "observation.images.top": pa.array(
+                [{"bytes": rng.bytes(100_000), "path": None} for _ in range(64)], IMAGE
+            ),
+            "state": pa.array([[1.0, 2.0]] * 64, pa.list_(pa.float32(), 2)),
+        }
+    )
+    path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
+    pq.write_table(rows, path)
+    join_tables([RowRange(str(path), 64)], target, schema=rows.schema)
+    group = pq.read_metadata(target).row_group(0)
+    leaves = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
+    images = leaves["observation.images.top.bytes"]
+    assert not images.has_dictionary_page
+    assert leaves["state.list.element"].has_dictionary_page
+    # A page header names its size: pages of about a megabyte, where one page would hold 6.4 MB.
+    assert read_data_footer(target).uncompressed_bytes > 6_400_000
+    assert target.read_bytes().count(b"\x15\x00\x15") >= 5
+    assert pq.read_table(target).equals(rows)

@@ -1,0 +1,248 @@
+"""Statistics that cannot be used, and what becomes of info.json."""
+
+import json
+import math
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from leconvert.errors import SourceError
+from leconvert.tables import StatsAggregator, converted_info, fps_number, write_info, write_stats
+
+
+def feature(**changes: Any) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "min": [0.0, 1.0],
+        "max": [2.0, 3.0],
+        "mean": [1.0, 2.0],
+        "std": [0.5, 0.5],
+        "count": [4],
+    }
+    return values | changes
+
+
+def test_mean_and_variance_are_those_of_all_frames() -> None:
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(n, 2)) for n in (3, 50, 7, 200)]
+    aggregator = StatsAggregator(block_episodes=3)
+    for part in parts:
+        aggregator.update(
+            {
+                "a": feature(
+                    min=part.min(0),
+                    max=part.max(0),
+                    mean=part.mean(0),
+                    std=part.std(0),
+                    count=[len(part)],
+                )
+            }
+        )
+    everything = np.concatenate(parts)
+    result = aggregator.result()["a"]
+    np.testing.assert_allclose(result["mean"], everything.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(result["std"], everything.std(0), rtol=1e-12)
+    np.testing.assert_array_equal(result["min"], everything.min(0))
+    assert result["count"].tolist() == [260]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"min": ["low", "high"]},
+        {"mean": [[1.0], [2.0, 3.0]]},
+        {"std": [1.0, 2.0, 3.0]},
+        {"max": [None, 1.0]},
+        {"count": [4, 4]},
+        {"count": "4"},
+        {"max": "text"},
+    ],
+)
+@pytest.mark.parametrize("position", [0, 5, 70])
+def test_malformed_statistics_name_episode_and_feature(bad: dict[str, Any], position: int) -> None:
+    aggregator = StatsAggregator()
+
+    def feed() -> None:
+        for index in range(100):
+            aggregator.update({"a": feature(**(bad if index == position else {}))})
+        aggregator.result()
+
+    with pytest.raises(SourceError) as caught:
+        feed()
+    assert "statistics of a in episode" in caught.value.message
+    assert caught.value.next_step
+    # In the first episode a lone odd shape is seen when the second one differs, or beside another
+    # statistic; everything else names the very episode.
+    if position:
+        block = range(64, 100) if position >= 64 else range(64)
+        named = int(caught.value.message.split("in episode ")[1].split(" ")[0])
+        assert named == position or (named in block and "shape" in caught.value.message)
+
+
+@pytest.mark.parametrize("key", ["min", "max", "mean", "std", "count"])
+def test_a_missing_statistic_is_named_with_its_episode(key: str) -> None:
+    broken = feature()
+    del broken[key]
+    aggregator = StatsAggregator()
+    aggregator.update({"a": feature()}, episode_index=40)
+    aggregator.update({"a": broken}, episode_index=41)
+    with pytest.raises(SourceError, match=rf"of a in episode 41 .*{key} is missing"):
+        aggregator.result()
+
+
+def test_a_feature_without_a_mapping_is_refused() -> None:
+    with pytest.raises(SourceError, match="not a mapping"):
+        StatsAggregator().update({"a": [1, 2]})
+
+
+def test_images_have_one_value_a_channel() -> None:
+    aggregator = StatsAggregator()
+    aggregator.update({"observation.images.top": feature()})
+    with pytest.raises(SourceError, match=r"\(3, 1, 1\)"):
+        aggregator.result()
+    told = StatsAggregator(image_features=[])
+    told.update({"image_quality": feature()})
+    assert told.result()["image_quality"]["mean"].shape == (2,)
+
+
+def test_deeper_mappings_are_features_with_a_slash_in_their_name() -> None:
+    aggregator = StatsAggregator()
+    aggregator.update({"a": {"b": feature(), "c": {"d": feature()}}})
+    assert list(aggregator.result()) == ["a/b", "a/c/d"]
+
+
+def test_nothing_added_gives_nothing() -> None:
+    assert StatsAggregator().result() == {}
+
+
+def test_zero_frames_give_nan_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    aggregator = StatsAggregator()
+    aggregator.update({"a": feature(count=[0])})
+    assert math.isnan(aggregator.result()["a"]["mean"][0])
+    assert not recwarn.list
+
+
+def test_stats_are_written_sorted_with_numbers_of_their_kind(tmp_path: Path) -> None:
+    aggregator = StatsAggregator()
+    aggregator.update({"b": feature(min=[1, 2], max=[True, False]), "a": feature()})
+    write_stats(tmp_path, aggregator.result())
+    text = (tmp_path / "meta/stats.json").read_text()
+    assert text.endswith("}\n")
+    stats = json.loads(text)
+    assert list(stats) == ["a", "b"]
+    assert list(stats["b"]) == sorted(stats["b"])
+    assert stats["b"]["min"] == [1, 2]
+    assert '"max": [\n            true,' in text
+    assert stats["a"]["count"] == [4]
+    assert isinstance(stats["b"]["min"][0], int)
+
+
+INFO = {
+    "codebase_version": "v2.1",
+    "robot_type": None,
+    "curator": {"name": "ä"},
+    "total_episodes": 99,
+    "total_frames": 99,
+    "total_tasks": 99,
+    "total_videos": 99,
+    "total_chunks": 1,
+    "fps": 29.97,
+    "splits": {"train": "0:99"},
+    "data_path": "old",
+    "video_path": "old",
+    "features": {
+        "state": {"dtype": "float32", "shape": [2], "names": None},
+        "still": {"dtype": "image", "shape": [2, 2, 3], "names": None},
+        "top": {"dtype": "video", "shape": [2, 2, 3], "info": {"video.fps": 29.97}},
+    },
+}
+
+
+def convert(info: dict[str, Any] = INFO, **changes: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "fps": Fraction(2997, 100),
+        "data_file_size_in_mb": 100,
+        "video_file_size_in_mb": 200,
+        "has_videos": True,
+        "total_episodes": 2,
+        "total_frames": 20,
+        "total_tasks": 1,
+    }
+    return converted_info(info, **(arguments | changes))
+
+
+def test_fractional_rates_and_unknown_keys_survive() -> None:
+    info = convert()
+    assert info["fps"] == 29.97
+    assert info["features"]["state"]["fps"] == info["features"]["still"]["fps"] == 29.97
+    assert info["features"]["top"] == INFO["features"]["top"]
+    assert info["curator"] == {"name": "ä"}
+    assert list(info)[-1] == "curator"
+    assert "total_videos" not in info
+    assert "total_chunks" not in info
+    assert "fps" not in INFO["features"]["state"]
+
+
+def test_totals_come_from_the_result_and_splits_only_where_given() -> None:
+    info = convert()
+    assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (2, 20, 1)
+    assert info["splits"] == {"train": "0:99"}
+    assert convert(splits={"train": "0:2"})["splits"] == {"train": "0:2"}
+    bare = {"features": {}, "fps": 30}
+    assert convert(bare)["splits"] == {}
+    assert convert(bare)["chunks_size"] == 1000
+    assert "tools" not in convert({**bare, "tools": None})
+
+
+def test_a_dataset_without_videos_has_no_video_path() -> None:
+    assert convert(has_videos=False)["video_path"] is None
+    assert convert()["video_path"] == (
+        "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+    )
+
+
+def test_whole_rates_are_integers() -> None:
+    assert repr(fps_number(Fraction("30.0"))) == "30"
+    assert repr(fps_number(Fraction("29.97"))) == "29.97"
+
+
+def test_info_is_indented_and_keeps_letters(tmp_path: Path) -> None:
+    write_info(tmp_path, convert())
+    text = (tmp_path / "meta/info.json").read_text(encoding="utf-8")
+    assert text.startswith('{\n    "codebase_version": "v3.0",\n    "fps": 29.97,\n')
+    assert '"name": "ä"' in text
+    assert json.loads(text) == convert()
+
+
+def test_no_table_function_imports_pandas(tmp_path: Path) -> None:
+    # pyarrow imports it on many ways to an array wherever it is installed.
+    program = """
+import sys
+from fractions import Fraction
+from pathlib import Path
+from leconvert import tables as t
+root = Path(sys.argv[1])
+span = t.VideoSpan("cam", 0, 0, 3)
+line = {"tasks": ["a"], "x": {"y": [1.5]}, "z": None}
+t.write_episodes(
+    root, lambda: [t.EpisodeRecord(0, 0, 0, 3, (span,), line, {"a": {"min": [True]}})],
+    fps=Fraction(30),
+)
+t.write_tasks(root, [(0, "a")])
+t.read_episodes(root, stats=True)
+t.read_tasks(root)
+path = root / "meta/tasks.parquet"
+t.read_data_footer(path)
+schema = t.deserialize_schema(t.serialize_schema(t.output_schema(t.read_data_schema(path), {})))
+t.join_tables([t.RowRange(str(path), 1)], root / "joined", schema=schema)
+heavy = {"pandas", "datasets", "torch", "lerobot", "av"} & set(sys.modules)
+sys.exit(f"imported: {heavy}" if heavy else 0)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
