@@ -237,7 +237,13 @@ def test_places_inside_each_other_are_refused(
     assert inside.returncode == 2
     assert "lies inside" in inside.stderr
     work = leconvert(
-        "convert", "--root", source_copy, "--output", tmp_path / "o", "--work-dir", source_copy / "w"
+        "convert",
+        "--root",
+        source_copy,
+        "--output",
+        tmp_path / "o",
+        "--work-dir",
+        source_copy / "w",
     )
     assert work.returncode == 2
     missing = leconvert("convert", "--root", source_copy, "--output", tmp_path / "no/such/out")
@@ -247,7 +253,9 @@ def test_places_inside_each_other_are_refused(
 def test_pushing_is_refused_before_any_work(
     leconvert: Leconvert, source_copy: Path, tmp_path: Path
 ) -> None:
-    refused = leconvert("convert", "--root", source_copy, "--output", tmp_path / "o", "--push-to-hub")
+    refused = leconvert(
+        "convert", "--root", source_copy, "--output", tmp_path / "o", "--push-to-hub"
+    )
     assert refused.returncode == 2
     assert not (tmp_path / "o").exists()
 

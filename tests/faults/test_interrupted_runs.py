@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.trees import digest_of, snapshot
 
 import leconvert
 from leconvert.conversion import LeaseOptions, run_worker
@@ -27,7 +28,6 @@ from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 from leconvert.progress import SilentProgress, Stage
 from leconvert.workdir.opened import OpenedRun, open_run
-from tests.trees import digest_of, snapshot
 
 KILLS = 12
 
@@ -77,7 +77,7 @@ def test_a_storm_of_kills_ends_in_the_same_bytes(
         "--output", str(out), "--work-dir", str(work), "--episodes-per-batch", "1",
         "--lease-seconds", "1", "--max-workers", "2", "--no-push",
     ]  # fmt: skip
-    chance = random.Random(20)  # noqa: S311
+    chance = random.Random(20)
     killed = 0
     for _ in range(KILLS):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -113,13 +113,15 @@ class StopAfter(SilentProgress):
             stage.advance = self._count  # type: ignore[method-assign]
         return stage
 
-    def _count(self, amount: int) -> None:
+    def _count(self, _amount: int) -> None:
         self._left -= 1
         if self._left == 0:
             self._stop.set()
 
 
-@pytest.mark.parametrize(("stage", "advances"), [("work", 1), ("work", 9), ("pack", 1), ("pack", 3)])
+@pytest.mark.parametrize(
+    ("stage", "advances"), [("work", 1), ("work", 9), ("pack", 1), ("pack", 3)]
+)
 def test_a_run_that_was_asked_to_stop_is_resumed(
     small_source: Path, tmp_path: Path, quiet_digest: str, stage: str, advances: int
 ) -> None:

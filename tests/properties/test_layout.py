@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -39,7 +41,7 @@ def test_files_are_cut_where_the_reference_cuts_them(sizes: list[int], limit_in_
     starts = roll_over(
         np.array(sizes), np.zeros(len(sizes), dtype=np.int64), limit_in_mb * MEBIBYTE
     )
-    files = [list(range(a, b)) for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    files = [list(range(a, b)) for a, b in pairwise(starts)]
     assert files == reference_files(sizes, limit_in_mb)
 
 
@@ -47,7 +49,7 @@ def test_files_are_cut_where_the_reference_cuts_them(sizes: list[int], limit_in_
 def test_a_file_never_mixes_decoder_configurations(episodes: list[tuple[int, int]]) -> None:
     sizes, groups = (np.array(column) for column in zip(*episodes, strict=True))
     starts = roll_over(sizes, groups, 1e18)
-    for first, stop in zip(starts[:-1], starts[1:], strict=True):
+    for first, stop in pairwise(starts):
         assert len(set(groups[first:stop].tolist())) == 1
     assert len(starts) - 2 == np.count_nonzero(np.diff(groups))
 

@@ -111,7 +111,7 @@ def test_an_info_that_cannot_be_used_says_why(
     source_copy: Path, edit_json: Callable[..., None], changes: dict[str, object], sentence: str
 ) -> None:
     edit_json(source_copy / "meta/info.json", **changes)
-    with pytest.raises(SourceError, match="info.json|already") as caught:
+    with pytest.raises(SourceError, match=r"info\.json|already") as caught:
         load_info(source_copy)
     assert sentence in caught.value.message
 
