@@ -1,8 +1,8 @@
 """A worker's view of all batches, and where it looks for work next.
 
 Looking at everything before each claim would cost O(N) a claim. So the view is cached: folders are
-listed only when the worker has run through a stretch of batches, after many collisions with other
-workers, and now and then while it waits. A stale view costs a failed claim, nothing else.
+listed only when the worker has run through a stretch of batches (sooner where it meets others), and
+now and then while it waits. A stale view costs a failed claim, nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from leconvert.leasing.store import LeaseStore
 __all__ = ["BatchStatus", "Board", "Counts"]
 
 _STRETCHES = 16
-_COLLISIONS_BEFORE_REFRESH = 32
 _LOOKS_PER_LEASE = 4
 _SHORTEST_IDLE_SECONDS = 0.05
 _LONGEST_IDLE_SECONDS = 2.0
@@ -90,7 +89,7 @@ class Board:
         self._claimed: set[int] = set()
         self._stretch: list[int] = []
         self._place = 0
-        self._collisions = 0
+        self._leap = 1
         self._looked_at = False
         self._exhausted = False
         self._next_look = store.clock()
@@ -106,9 +105,7 @@ class Board:
         Raises:
             StorageError: The work dir cannot be read or written.
         """
-        if not self._looked_at:
-            self.refresh()
-        lease = self._next_fresh()
+        lease = self.next_fresh()
         if lease is not None:
             self._idle_seconds = _SHORTEST_IDLE_SECONDS
             return lease
@@ -129,6 +126,35 @@ class Board:
             self._idle_seconds = min(self._idle_seconds * 2, longest)
         return lease
 
+    def next_fresh(self) -> Lease | None:
+        """Claim a batch that nobody had yet.
+
+        Returns:
+            A lease, or None once every batch was claimed by somebody.
+
+        Raises:
+            StorageError: The work dir cannot be read or written.
+        """
+        if not self._looked_at:
+            self.refresh()
+        while True:
+            if not self._stretch:
+                if self._exhausted:
+                    return None
+                self.refresh()
+                continue
+            self._place %= len(self._stretch)
+            batch_id = self._stretch.pop(self._place)
+            lease = self._store.claim_fresh(batch_id)
+            self._claimed.add(batch_id)
+            if lease is not None:
+                self._leap = 1
+                return lease
+            # Another worker is on its way through here. What follows is probably taken as well:
+            # leave out twice as much each time. What was free after all shows at the next refresh.
+            del self._stretch[self._place : self._place + self._leap]
+            self._leap *= 2
+
     def refresh(self) -> None:
         """List what is done, set aside and claimed: three folders, O(N).
 
@@ -142,7 +168,6 @@ class Board:
         self._done = list_batches(run.done_dir, fs=fs)
         self._failed -= self._done
         self._looked_at = True
-        self._collisions = 0
         known = self._claimed | self._done | self._failed
         fresh = [batch for batch in range(self._num_batches) if batch not in known]
         # Claimed once, a batch is never fresh again.
@@ -187,25 +212,6 @@ class Board:
         """
         self.refresh()
         return [self._status_of(batch_id) for batch_id in range(self._num_batches)]
-
-    def _next_fresh(self) -> Lease | None:
-        step = 1
-        while True:
-            if not self._stretch or self._collisions >= _COLLISIONS_BEFORE_REFRESH:
-                if self._exhausted:
-                    return None
-                self.refresh()
-                continue
-            self._place %= len(self._stretch)
-            batch_id = self._stretch.pop(self._place)
-            lease = self._store.claim(batch_id)
-            self._claimed.add(batch_id)
-            if lease is not None:
-                return lease
-            # Another worker is on its way through here; leap over what it has taken already.
-            self._collisions += 1
-            self._place += step
-            step *= 2
 
     def _next_reopened(self) -> Lease | None:
         # As many as there are workers, not as many as there are batches; each observer begins

@@ -21,6 +21,7 @@ from leconvert.leasing.state import (
     LeaseObservation,
     Limits,
     Outcome,
+    Wait,
     decide,
     observe,
 )
@@ -116,18 +117,29 @@ class LeaseStore:
         Raises:
             StorageError: The work dir cannot be written, or has no hard links.
         """
+        return self.claim_fresh(batch_id) or self.claim_observed(batch_id, self.observe(batch_id))
+
+    def claim_fresh(self, batch_id: int) -> Lease | None:
+        """Claim a batch that nobody ever claimed; costs one file operation if somebody did.
+
+        Returns:
+            The lease, or None: it was claimed before, and ``observe`` tells the rest.
+
+        Raises:
+            StorageError: The work dir cannot be written, or has no hard links.
+        """
         folder = self.run.lease_dir(batch_id)
         try:
             with storage_errors(folder):
                 self.fs.make_dir(folder)
         except FileExistsError:
-            return self.claim_observed(batch_id, self.observe(batch_id))
+            return None
         # Nobody ever claimed it, so it cannot be done or set aside either.
         return self._claim_generation(batch_id, 1)
 
     def claim_observed(self, batch_id: int, observed: Observed) -> Lease | None:
         """Claim a batch as ``observe`` allowed, or set it aside; see ``claim``."""
-        if self.is_settled(batch_id):
+        if isinstance(observed.decision, Wait) or self.is_settled(batch_id):
             return None
         match observed.decision:
             case Claim(generation):

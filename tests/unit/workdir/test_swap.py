@@ -1,0 +1,497 @@
+"""The swap: every crash point, every file system, every predecessor that will not die."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import BusyError, StorageError, TargetError
+from leconvert.testing.faults import CrashError, FaultyFileSystem
+from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.journal import Journal, PackStep
+from leconvert.workdir.paths import RunPaths, WorkDir, staging_generations
+from leconvert.workdir.swap import (
+    Action,
+    SwapOutcome,
+    SwapPlan,
+    TreeState,
+    adopt_staging,
+    next_action,
+    recover_swap,
+    swap_into_place,
+)
+from leconvert.workdir.target import check_target, old_dir
+
+OLD, NEW = "the v2.1 tree", "the v3.0 tree"
+MOST_POINTS = 400
+
+
+@dataclass
+class Place:
+    """A target with its run, as one packer after another sees it."""
+
+    root: Path
+    run: RunPaths
+    in_place: bool
+
+    @property
+    def target(self) -> Path:
+        return self.root / "set"
+
+    @property
+    def old(self) -> Path | None:
+        return old_dir(self.target) if self.in_place else None
+
+    def journal(self, fs: FileSystem) -> Journal:
+        return Journal(self.run, "r1", fs=fs)
+
+    def packs(self, fs: FileSystem) -> SwapOutcome:
+        """What every packer does, from its start to the swap."""
+        journal = self.journal(fs)
+        journal.begin()
+        outcome = recover_swap(journal)
+        if outcome is SwapOutcome.COMPLETED:
+            return outcome
+        staging = adopt_staging(self.target, journal)
+        assert staging is not None
+        (staging / "content").write_text(NEW)
+        swap_into_place(SwapPlan(self.target, staging, self.old), journal)
+        return SwapOutcome.COMPLETED
+
+    def is_whole(self) -> bool:
+        return content(self.target) in {OLD, NEW} if self.in_place else True
+
+    def check_finished(self, *, litter: bool = False) -> None:
+        assert content(self.target) == NEW
+        assert sorted(path.name for path in self.target.iterdir()) == ["content"]
+        if self.in_place:
+            assert content(self.root / "set_old") == OLD
+        names = sorted(path.name for path in self.root.iterdir() if path.name != "work")
+        if litter:
+            stale = [name for name in names if name.startswith(".set.leconvert-r1.")]
+            assert all(content(self.root / name) != OLD for name in stale)
+            names = [name for name in names if name not in stale]
+        assert names == (["set", "set_old"] if self.in_place else ["set"])
+
+
+def content(tree: Path) -> str | None:
+    try:
+        return (tree / "content").read_text()
+    except FileNotFoundError:
+        return None
+
+
+def make_place(root: Path, *, in_place: bool) -> Place:
+    root.mkdir(parents=True)
+    run = WorkDir(root / "work").run("r1")
+    run.journal.mkdir(parents=True)
+    place = Place(root, run, in_place)
+    if in_place:
+        place.target.mkdir()
+        (place.target / "content").write_text(OLD)
+    return place
+
+
+def nfs(crash_at: int | None = None) -> FaultyFileSystem:
+    """A file system that knows no flags of renameat2."""
+    fs = FaultyFileSystem(crash_at)
+    fs.fail("exchange", errno.EINVAL, times=None)
+    fs.fail("rename_no_replace", errno.EINVAL, times=None)
+    return fs
+
+
+def ext4(crash_at: int | None = None) -> FaultyFileSystem:
+    return FaultyFileSystem(crash_at)
+
+
+KINDS = [pytest.param(ext4, id="exchange"), pytest.param(nfs, id="two-renames")]
+CASES = [pytest.param(True, id="in-place"), pytest.param(False, id="fresh")]
+MakeFs = Callable[[int | None], FaultyFileSystem]
+
+
+@pytest.mark.parametrize("make_fs", KINDS)
+@pytest.mark.parametrize("in_place", CASES)
+def test_the_new_tree_takes_the_targets_place(
+    tmp_path: Path, make_fs: MakeFs, in_place: bool
+) -> None:
+    place = make_place(tmp_path / "p", in_place=in_place)
+    assert place.packs(make_fs(None)) is SwapOutcome.COMPLETED
+    place.check_finished()
+    assert place.journal(LOCAL).read().step is PackStep.SWAPPED
+
+
+@pytest.mark.parametrize("make_fs", KINDS)
+@pytest.mark.parametrize("in_place", CASES)
+def test_a_crash_at_any_point_is_finished_by_the_next_packer(
+    tmp_path: Path, make_fs: MakeFs, in_place: bool
+) -> None:
+    gaps = 0
+    for point in range(MOST_POINTS):
+        place = make_place(tmp_path / f"{point}", in_place=in_place)
+        try:
+            place.packs(make_fs(point))
+        except CrashError:
+            gaps += not place.is_whole()
+        else:
+            assert point > 20
+            break
+        place.packs(make_fs(None))
+        place.check_finished()
+    else:
+        pytest.fail("the packer never came to its end")
+    # With an exchange a reader never finds nothing; with two renames only between them.
+    assert (gaps > 0) == (in_place and make_fs is nfs)
+
+
+@pytest.mark.parametrize("make_fs", KINDS)
+@pytest.mark.parametrize("in_place", CASES)
+def test_a_crash_of_the_recovery_itself_is_recovered_too(
+    tmp_path: Path, make_fs: MakeFs, in_place: bool
+) -> None:
+    crashes = 0
+    for first in range(0, MOST_POINTS, 4):
+        for second in range(first % 3, MOST_POINTS, 3):
+            place = make_place(tmp_path / f"{first}-{second}", in_place=in_place)
+            try:
+                place.packs(make_fs(first))
+            except CrashError:
+                pass
+            else:
+                assert crashes > 50
+                return
+            try:
+                place.packs(make_fs(second))
+            except CrashError:
+                crashes += 1
+            else:
+                break
+            place.packs(make_fs(None))
+            place.check_finished()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE])
+@pytest.mark.parametrize("operation", ["exchange", "rename_no_replace", "replace"])
+def test_a_move_that_happened_but_reported_an_error_counts(
+    tmp_path: Path, operation: str, code: int
+) -> None:
+    for nth in itertools.count():
+        place = make_place(tmp_path / f"{nth}", in_place=True)
+        fs = nfs() if operation == "replace" else ext4()
+        planned = fs.pending_faults
+        fs.fail(operation, code, happens=True, skip=nth)
+        place.packs(fs)
+        place.check_finished()
+        if fs.pending_faults > planned:
+            assert nth > 0, "the fault came up at least once"
+            return
+
+
+def test_a_packer_that_was_superseded_before_its_exchange_fails_and_moves_nothing(
+    tmp_path: Path,
+) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    zombie_fs = ext4()
+    # The successor does all its work while the first packer is frozen right before its exchange.
+    zombie_fs.before("exchange", lambda: _ignore(place.packs(ext4())))
+    with pytest.raises((BusyError, TargetError)):
+        place.packs(zombie_fs)
+    place.check_finished()
+
+
+def test_a_packer_superseded_before_its_first_rename_leaves_the_successors_tree(
+    tmp_path: Path,
+) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    zombie_fs = nfs()
+    zombie_fs.before("exchange", lambda: _ignore(place.packs(nfs())))
+    with pytest.raises((BusyError, TargetError)):
+        place.packs(zombie_fs)
+    place.check_finished()
+
+
+def test_a_superseded_packer_without_exchange_does_not_move_the_target_for_a_moment(
+    tmp_path: Path,
+) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    zombie_fs = nfs()
+
+    def successor_takes_the_tree() -> None:
+        journal = place.journal(LOCAL)
+        journal.begin()
+        adopt_staging(place.target, journal)
+
+    zombie_fs.before("exchange", successor_takes_the_tree)
+    with pytest.raises(BusyError):
+        place.packs(zombie_fs)
+    assert ("rename_no_replace", place.target) not in zombie_fs.operations
+    assert content(place.target) == OLD
+
+
+@pytest.mark.parametrize("make_fs", KINDS)
+def test_a_packer_frozen_at_any_point_cannot_undo_its_successor(
+    tmp_path: Path, make_fs: MakeFs
+) -> None:
+    """The successor runs to its end at each point; then the zombie goes on."""
+    for point in range(MOST_POINTS):
+        place = make_place(tmp_path / f"{point}", in_place=True)
+        zombie_fs = _FreezingFileSystem(
+            point, lambda place=place: _ignore(place.packs(make_fs(None)))
+        )
+        if make_fs is nfs:
+            zombie_fs.fail("exchange", errno.EINVAL, times=None)
+            zombie_fs.fail("rename_no_replace", errno.EINVAL, times=None)
+        with suppress(BusyError, TargetError, FileNotFoundError):
+            place.packs(zombie_fs)
+        if zombie_fs.froze:
+            # Whoever finished: nothing is lost, and one more run settles what is left. What the
+            # zombie built after it was superseded may lie about, but nothing of the old tree.
+            assert place.packs(make_fs(None)) is SwapOutcome.COMPLETED
+            place.check_finished(litter=True)
+        else:
+            assert point > 20
+            return
+    pytest.fail("the packer never came to its end")
+
+
+class _FreezingFileSystem(FaultyFileSystem):
+    def __init__(self, freeze_at: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__()
+        self._freeze_at = freeze_at
+        self._meanwhile = meanwhile
+        self.froze = False
+
+    def _point(self) -> None:
+        if self.points == self._freeze_at and not self.froze:
+            self.froze = True
+            self._meanwhile()
+        super()._point()
+
+
+def _ignore(_: object) -> None:
+    return None
+
+
+def test_a_failed_rename_leaves_everything_and_says_what_to_do(tmp_path: Path) -> None:
+    for code, error in [(errno.EROFS, StorageError), (errno.EBUSY, TargetError)]:
+        place = make_place(tmp_path / f"{code}", in_place=True)
+        fs = ext4()
+        fs.fail("exchange", code)
+        with pytest.raises(error) as caught:
+            place.packs(fs)
+        assert isinstance(caught.value, StorageError | TargetError)
+        assert caught.value.next_step
+        assert content(place.target) == OLD
+        place.packs(ext4())
+        place.check_finished()
+
+
+def test_what_the_last_look_raises_stops_the_swap_with_nothing_moved(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    journal = place.journal(LOCAL)
+    journal.begin()
+    staging = adopt_staging(place.target, journal)
+    assert staging is not None
+    (staging / "content").write_text(NEW)
+
+    def source_changed() -> None:
+        raise TargetError("the source changed.")
+
+    with pytest.raises(TargetError, match="changed"):
+        swap_into_place(
+            SwapPlan(place.target, staging, place.old), journal, before_exchange=source_changed
+        )
+    assert content(place.target) == OLD
+    assert content(staging) == NEW
+
+
+def test_a_target_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    fs = nfs()
+
+    def somebody_else() -> None:
+        place.target.mkdir()
+        (place.target / "theirs").write_text("precious")
+
+    fs.before("rename_no_replace", somebody_else)
+    with pytest.raises(TargetError) as caught:
+        place.packs(fs)
+    assert (place.target / "theirs").read_text() == "precious"
+    assert any("new tree of this run" in line for line in caught.value.details)
+
+
+def test_a_rolled_back_swap_can_begin_anew(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    fs = nfs()
+    with pytest.raises(CrashError):
+        _crash_between_the_renames(place)
+    assert content(place.target) is None
+    for generation in staging_generations(place.target, "r1"):
+        tree = place.root / f".set.leconvert-r1.{generation}"
+        (tree / "content").unlink()
+        (tree / ".leconvert-tree.json").unlink()
+        tree.rmdir()
+    journal = place.journal(fs)
+    journal.begin()
+    assert recover_swap(journal) is SwapOutcome.ROLLED_BACK
+    assert content(place.target) == OLD
+    place.packs(fs)
+    place.check_finished()
+
+
+def test_a_target_lost_by_a_dead_zombie_is_put_back_even_while_packing(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    with pytest.raises(CrashError):
+        _crash_between_the_renames(place)
+    journal = place.journal(nfs())
+    journal.begin()
+    journal.write(PackStep.PACKING)
+    assert recover_swap(journal) is SwapOutcome.COMPLETED
+    place.check_finished()
+
+
+def _crash_between_the_renames(place: Place) -> None:
+    for point in range(MOST_POINTS):
+        fs = nfs(point)
+        try:
+            place.packs(fs)
+        except CrashError:
+            if content(place.target) is None:
+                raise
+
+
+def test_a_crash_table_of_the_decision(tmp_path: Path) -> None:
+    missing, new, other = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
+    in_place = {
+        (other, new, missing): Action.EXCHANGE,
+        (missing, new, other): Action.MOVE_NEW_IN,
+        (missing, new, missing): Action.MOVE_NEW_IN,
+        (new, other, missing): Action.SET_OLD_ASIDE,
+        (new, missing, other): Action.DONE,
+        (other, missing, missing): Action.NOT_STARTED,
+        (missing, missing, other): Action.RESTORE_OLD,
+        (missing, missing, new): Action.RESTORE_OLD,
+        (other, new, other): Action.REFUSE,
+        (new, other, other): Action.REFUSE,
+        (missing, missing, missing): Action.REFUSE,
+    }
+    for (target, staging, old), action in in_place.items():
+        assert next_action(target, staging, old, keep_old=True) is action
+    fresh = {
+        (missing, new): Action.MOVE_NEW_IN,
+        (new, missing): Action.DONE,
+        (missing, missing): Action.NOT_STARTED,
+        (other, new): Action.REFUSE,
+    }
+    for (target, staging), action in fresh.items():
+        assert next_action(target, staging, missing, keep_old=False) is action
+
+
+def test_a_tree_that_is_not_new_never_replaces_one_that_is() -> None:
+    for target, staging, old in itertools.product(TreeState, repeat=3):
+        for keep_old in (True, False):
+            action = next_action(target, staging, old, keep_old=keep_old)
+            if action in {Action.EXCHANGE, Action.MOVE_NEW_IN}:
+                assert staging is TreeState.NEW
+                assert target is not TreeState.NEW
+            if action is Action.EXCHANGE:
+                assert old is TreeState.MISSING
+            if action is Action.SET_OLD_ASIDE:
+                assert (target, old) == (TreeState.NEW, TreeState.MISSING)
+            if action is Action.RESTORE_OLD:
+                assert target is TreeState.MISSING
+
+
+def test_targets_that_cannot_be_swapped_are_refused_with_a_next_step(tmp_path: Path) -> None:
+    target = tmp_path / "set"
+    target.mkdir()
+    dangling = tmp_path / "dangling"
+    dangling.symlink_to(tmp_path / "nowhere")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    file = tmp_path / "file"
+    file.write_text("x")
+    refused = [
+        (target, None, "exists already"),
+        (dangling, None, "leads nowhere"),
+        (link, old_dir(link), "symbolic link"),
+        (file, old_dir(file), "not a folder"),
+        (tmp_path / "gone", old_dir(tmp_path / "gone"), "is gone"),
+        (tmp_path / "a" / "b", None, "does not exist"),
+        (Path("/proc"), Path("/proc_old"), "mount point"),
+    ]
+    for path, old, said in refused:
+        with pytest.raises(TargetError, match=said) as caught:
+            check_target(path, old)
+        assert caught.value.next_step
+    check_target(target, old_dir(target))
+    check_target(tmp_path / "fresh", None)
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])
+def test_an_old_tree_that_exists_is_never_overwritten(tmp_path: Path, kind: str) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    old = tmp_path / "p" / "set_old"
+    if kind == "folder":
+        old.mkdir()
+    elif kind == "file":
+        old.write_text("precious")
+    else:
+        old.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(TargetError, match="set_old exists already") as caught:
+        place.packs(ext4())
+    assert "remove or rename" in str(caught.value.next_step)
+    assert content(place.target) == OLD
+
+
+def test_a_forced_conversion_keeps_an_equal_looking_result_apart(tmp_path: Path) -> None:
+    # Old and new have the same info.json; only the run's own record tells them apart.
+    place = make_place(tmp_path / "p", in_place=True)
+    (place.target / "content").write_text(NEW)
+    (place.target / "damaged").write_text("x")
+    place.packs(ext4())
+    assert not (place.target / "damaged").exists()
+    assert (tmp_path / "p" / "set_old" / "damaged").exists()
+
+
+def test_an_adopted_tree_keeps_what_its_predecessor_built(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    first = place.journal(LOCAL)
+    first.begin()
+    tree = adopt_staging(place.target, first)
+    assert tree is not None
+    (tree / "content").write_text(NEW)
+    second = place.journal(LOCAL)
+    second.begin()
+    adopted = adopt_staging(place.target, second)
+    assert adopted is not None
+    assert content(adopted) == NEW
+    assert staging_generations(place.target, "r1") == [2]
+    with pytest.raises(BusyError):
+        adopt_staging(place.target, first)
+    with pytest.raises(BusyError):
+        first.write(PackStep.SWAPPED)
+    assert adopt_staging(place.target, second) == adopted, "repeating it is harmless"
+
+
+def test_two_packers_that_begin_at_once_get_different_generations(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    fs = ext4()
+    fs.before("link", lambda: _ignore(place.journal(LOCAL).begin()))
+    with pytest.raises(BusyError):
+        place.journal(fs).begin()
+    assert place.journal(LOCAL).read().generation == 1
+
+
+def test_the_journal_hands_its_notes_to_the_next_packer(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    first = place.journal(LOCAL)
+    first.begin()
+    first.write(PackStep.SWAPPED, notes={"pushed": ["a"]})
+    state = place.journal(LOCAL).begin()
+    assert (state.generation, state.step, state.notes) == (2, PackStep.SWAPPED, {"pushed": ["a"]})

@@ -1,0 +1,195 @@
+"""Records, names and identities: what is accepted and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import BusyError, UsageError, WorkDirError
+from leconvert.workdir.identity import WorkerIdentity, new_token, process_is_gone
+from leconvert.workdir.locks import packer_lock, planner_lock
+from leconvert.workdir.paths import (
+    WorkDir,
+    default_work_dir,
+    new_run_id,
+    staging_dir,
+    staging_generations,
+)
+from leconvert.workdir.records import decode_record, encode_record, read_record
+
+PATH = Path("runs/r1/done/000001.json")
+
+
+def test_a_record_is_one_line_that_begins_with_its_format_and_version() -> None:
+    raw = encode_record("done", 1, "r1", {"shards": [{"path": "a\nb"}], "size_bytes": 7})
+    assert raw.startswith(b'{"format": "leconvert/done", "version": 1, "run_id": "r1", ')
+    assert raw.count(b"\n") == 1
+    assert decode_record(raw, "done", version=1, path=PATH, run_id="r1")["size_bytes"] == 7
+
+
+def test_unknown_keys_are_kept_and_older_versions_accepted() -> None:
+    raw = encode_record("done", 1, "r1", {"of a later release": True})
+    assert decode_record(raw, "done", version=3, path=PATH)["of a later release"] is True
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"", "not a whole record"),
+        (encode_record("done", 1, "r1", {})[:-9], "not a whole record"),
+        (b"\xff\xfe\x00", "not a whole record"),
+        (b"[]", "no leconvert done record"),
+        (b"{}", "no leconvert done record"),
+        (encode_record("lease", 1, "r1", {}), "no leconvert done record"),
+        (encode_record("done", 2, "r1", {}), "version 2; this program knows up to 1"),
+        (b'{"format": "leconvert/done", "version": true}', "version True"),
+        (b'{"format": "leconvert/done", "version": 0}', "version 0"),
+        (b'{"format": "leconvert/done"}', "version None"),
+        (encode_record("done", 1, "r2", {}), "belongs to run r2, not to r1"),
+    ],
+)
+def test_what_is_not_our_record_is_refused_with_its_path_and_a_next_step(
+    raw: bytes, said: str
+) -> None:
+    with pytest.raises(WorkDirError, match=said) as caught:
+        decode_record(raw, "done", version=1, path=PATH, run_id="r1")
+    assert caught.value.path == str(PATH)
+    assert caught.value.next_step
+
+
+def test_a_missing_record_is_not_a_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read_record(tmp_path / "none", "done", version=1)
+
+
+def test_a_field_cannot_replace_a_header_key() -> None:
+    with pytest.raises(ValueError, match="version"):
+        encode_record("done", 1, "r1", {"version": 2})
+
+
+def test_not_a_number_is_no_json() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        encode_record("done", 1, "r1", {"rate": float("nan")})
+
+
+def test_the_work_dir_and_the_new_tree_are_siblings_of_the_real_target(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "set").mkdir(parents=True)
+    link = tmp_path / "set"
+    link.symlink_to(tmp_path / "disk" / "set")
+    assert default_work_dir(link) == tmp_path / "disk" / ".set.leconvert-work"
+    assert staging_dir(link, "r1", 3) == tmp_path / "disk" / ".set.leconvert-r1.3"
+
+
+def test_staging_trees_of_other_targets_and_runs_are_not_taken_for_ours(tmp_path: Path) -> None:
+    target = tmp_path / "a.b"
+    for name in (
+        ".a.b.leconvert-r1.2",
+        ".a.b.leconvert-r1.10",
+        ".a.b.leconvert-r10.3",
+        ".axb.leconvert-r1.4",
+        ".a.b.leconvert-r1.5.tmp",
+        ".a.b.leconvert-work",
+    ):
+        (tmp_path / name).mkdir()
+    assert staging_generations(target, "r1") == [2, 10]
+
+
+def test_run_ids_sort_by_time_whatever_the_zone() -> None:
+    early = datetime(2025, 1, 31, 23, 0, tzinfo=timezone(timedelta(hours=9)))
+    late = datetime(2025, 1, 31, 15, 0, tzinfo=UTC)
+    first, second = new_run_id(early, bytes), new_run_id(late, bytes)
+    assert first == "20250131T140000-000000"
+    assert first < second
+
+
+def test_the_current_run_survives_a_new_process_and_is_none_at_first(tmp_path: Path) -> None:
+    work = WorkDir(tmp_path / "work")
+    assert work.current_run_id() is None
+    assert work.list_runs() == []
+    work.run("r2").ensure()
+    work.run("r1").ensure()
+    work.set_current("r2")
+    assert WorkDir(tmp_path / "work").current_run_id() == "r2"
+    assert work.list_runs() == ["r1", "r2"]
+
+
+@pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "-x", "a b", "a\n"])
+def test_what_could_leave_the_work_dir_is_no_run_id(tmp_path: Path, run_id: str) -> None:
+    with pytest.raises(UsageError):
+        WorkDir(tmp_path).run(run_id)
+
+
+def test_a_damaged_current_is_refused_not_ignored(tmp_path: Path) -> None:
+    work = WorkDir(tmp_path)
+    work.current.write_bytes(b"")
+    with pytest.raises(WorkDirError):
+        work.current_run_id()
+
+
+def test_batch_numbers_beyond_six_digits_widen(tmp_path: Path) -> None:
+    run = WorkDir(tmp_path).run("r1")
+    assert run.done(42).name == "000042.json"
+    assert run.done(1_234_567).name == "1234567.json"
+    assert run.attempt(42, 3, "h-1-ff") == run.root / "attempts" / "000042" / "0003-h-1-ff"
+
+
+@pytest.mark.parametrize("host", ["node.lab:7", "../../etc", "", "-rf", "ä" * 200])
+def test_tokens_are_safe_file_names_whatever_the_host_is_called(host: str) -> None:
+    token = new_token(host, 17, lambda size: b"\xab" * size)
+    assert token.endswith("-17-abababab")
+    assert "/" not in token
+    assert not token.startswith((".", "-"))
+    assert len(token.encode()) < 120
+
+
+def test_two_identities_of_one_process_differ() -> None:
+    first, second = WorkerIdentity.of_this_process(), WorkerIdentity.of_this_process()
+    assert first.token != second.token
+    assert not process_is_gone(first.as_fields())
+
+
+def test_only_a_process_of_this_boot_can_be_known_to_be_gone() -> None:
+    child = subprocess.Popen(["true"])
+    fields = WorkerIdentity.of_this_process().as_fields()
+    # Between its end and being waited for, its id is still taken.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    ended = fields | {"pid": child.pid, "started": 1}
+    assert process_is_gone(ended)
+    child.wait()
+    assert process_is_gone(ended)
+    assert not process_is_gone(ended | {"boot": "another boot"})
+    assert not process_is_gone(ended | {"boot": ""})
+    assert not process_is_gone(ended | {"started": 0})
+    assert not process_is_gone({})
+
+
+def test_a_process_id_that_was_used_again_is_not_the_holder() -> None:
+    fields = WorkerIdentity.of_this_process().as_fields()
+    assert process_is_gone(fields | {"started": fields["started"] - 1})
+
+
+def test_a_second_packer_is_refused_and_told_who_packs(tmp_path: Path) -> None:
+    run = WorkDir(tmp_path).run("r1")
+    run.ensure()
+    holder = WorkerIdentity("n1-7-ff", "node1", 7)
+    with packer_lock(run, "r1", worker=holder):
+        with (
+            pytest.raises(BusyError, match="process 7 on node1") as caught,
+            packer_lock(run, "r1"),
+        ):
+            pass
+        assert caught.value.path == str(run.packer_lock)
+    with packer_lock(run, "r1"):
+        pass
+
+
+def test_a_holder_that_has_not_said_who_it_is_still_holds(tmp_path: Path) -> None:
+    work = WorkDir(tmp_path / "new")
+    with planner_lock(work):
+        (work.root / "planner.lock.holder").write_bytes(b"")
+        with pytest.raises(BusyError, match="another process"), planner_lock(work):
+            pass
