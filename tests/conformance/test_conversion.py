@@ -1,0 +1,279 @@
+"""Whole conversions: LeRobot's converter and ours on the same inputs.
+
+Equality is semantic (see ``comparison``): files, numbers, metadata, rows and coded packets are the
+same, and every frame of ours loads and is the source's frame of the same index, pixel by pixel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import comparison
+import pyarrow.parquet as pq
+import pytest
+from comparison import V21Source
+from reference import convert_with_reference
+
+import leconvert
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.spec import RandomLengths
+
+RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+_TINY = CameraSpec(key="observation.images.tiny", width=32, height=32, options={"bf": "0"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input, and what makes it worth a test.
+
+    Attributes:
+        source: A spec to generate, or the name of a real recording.
+        limits: File size limits for both converters, data and video, in MiB.
+        extra_files: Files that ours takes along.
+        min_files: At least so many data files, and files a camera, must come out.
+        window: Frames that one item loads; more than one where there are very many.
+        off_grid: The stored timestamps are a wall clock's, so that LeRobot's own lookups fail.
+    """
+
+    source: DatasetSpec | str
+    limits: tuple[float, float] | None = None
+    extra_files: frozenset[str] = frozenset()
+    min_files: tuple[int, int] = (1, 1)
+    window: int = 1
+    off_grid: bool = False
+
+
+CASES: dict[str, Case] = {
+    "g1_recording": Case("g1_inspire_12ep", window=10),
+    "cr5_recording": Case("cr5_5ep", window=10, off_grid=True),
+    "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
+    "one_camera": Case(DatasetSpec(episodes=4, frames=RandomLengths(1, 5, 12))),
+    "three_cameras": Case(
+        DatasetSpec(
+            episodes=7,
+            frames=RandomLengths(2, 4, 11),
+            cameras=(
+                CameraSpec(key="observation.images.top", width=128, height=96),
+                CameraSpec(key="observation.images.left", codec="libsvtav1", gop_size=5),
+                CameraSpec(
+                    key="observation.images.inner.right", width=48, height=64, codec="mpeg4"
+                ),
+            ),
+            nested_names=True,
+            has_done=True,
+            quantiles=True,
+            tasks=("one", "two", "three", "drei Würfel", "five"),
+            tasks_per_episode=3,
+            extra_episode_keys={"operator": ["ann", "bob", "eve"], "score": [1, 2, 3, 4]},
+            extra_info={"license": "mit", "total_videos": 21},
+            extra_files={"README.md": "# About", "meta/modality.json": "{}"},
+            chunks_size=3,
+        ),
+        extra_files=frozenset({"README.md", "meta/modality.json"}),
+    ),
+    "images_in_the_tables": Case(
+        DatasetSpec(
+            episodes=4,
+            frames=(5, 1, 6, 3),
+            cameras=(_TINY,),
+            image_keys=("observation.images.a", "observation.images.b"),
+            image_size=(48, 64),
+        )
+    ),
+    "images_that_roll_over": Case(
+        DatasetSpec(
+            episodes=9,
+            frames=12,
+            cameras=(),
+            image_keys=("observation.images.a",),
+            image_noise_amplitude=127,
+        ),
+        limits=(1, 1),
+        min_files=(2, 1),
+    ),
+    "data_and_videos_roll_over": Case(
+        DatasetSpec(
+            episodes=20,
+            frames=RandomLengths(4, 20, 40),
+            cameras=(
+                CameraSpec(
+                    key="observation.images.large",
+                    width=160,
+                    height=128,
+                    options={"preset": "ultrafast"},
+                    noise_amplitude=100,
+                    target_clip_bytes=300_000,
+                ),
+                CameraSpec(
+                    key="observation.images.small",
+                    options={"preset": "ultrafast"},
+                    noise_amplitude=100,
+                    target_clip_bytes=110_000,
+                ),
+            ),
+            state_dim=1700,
+            action_dim=1100,
+        ),
+        limits=(1, 1),
+        min_files=(5, 3),
+        window=5,
+    ),
+    "one_file_larger_than_the_limit": Case(
+        DatasetSpec(
+            episodes=3,
+            frames=3,
+            cameras=(_TINY,),
+            image_keys=("observation.images.a",),
+            image_size=(480, 640),
+            image_noise_amplitude=127,
+        ),
+        limits=(1, 1),
+        min_files=(3, 1),
+    ),
+    "more_than_a_thousand_files": Case(
+        DatasetSpec(
+            episodes=1003,
+            frames=RandomLengths(5, 1, 3),
+            cameras=(_TINY,),
+            state_dim=1,
+            action_dim=2,
+            distinct_clips=7,
+            chunks_size=250,
+        ),
+        limits=(1e-6, 1e-6),
+        min_files=(1003, 1003),
+        window=3,
+    ),
+    "one_episode": Case(DatasetSpec(episodes=1, frames=9, tasks=("only",))),
+    "one_episode_of_one_frame": Case(DatasetSpec(episodes=1, frames=1, cameras=(_TINY,))),
+    "one_frame_episodes": Case(
+        DatasetSpec(episodes=6, frames=(1, 1, 4, 1, 2, 1), cameras=(_TINY,), quantiles=True)
+    ),
+    "a_fractional_rate": Case(
+        DatasetSpec(episodes=5, frames=RandomLengths(6, 20, 30), fps="29.97")
+    ),
+    "many_short_episodes_late_in_a_file": Case(
+        DatasetSpec(
+            episodes=120,
+            frames=RandomLengths(7, 8, 11),
+            cameras=(_TINY,),
+            distinct_clips=5,
+            fps=15,
+        )
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Converted:
+    """One case after both converters."""
+
+    case: Case
+    source: V21Source
+    reference: Path
+    ours: Path
+    report: Any
+
+
+@pytest.fixture(scope="session", params=CASES.values(), ids=CASES)
+def converted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Converted:
+    case: Case = request.param
+    folder = tmp_path_factory.mktemp("conversion")
+    if isinstance(case.source, str):
+        root = RECORDINGS / case.source
+    else:
+        root = make_dataset(folder / "source", case.source)
+    limits = {}
+    if case.limits is not None:
+        limits = {
+            "data_file_size_in_mb": case.limits[0],
+            "video_file_size_in_mb": case.limits[1],
+        }
+    reference = convert_with_reference(root, folder / "reference", **limits)
+    report = leconvert.convert(root, output=folder / "ours", **limits)
+    return Converted(case, V21Source.open(root), reference, folder / "ours", report)
+
+
+def test_the_report_names_the_result(converted: Converted) -> None:
+    assert Path(converted.report.output) == converted.ours
+
+
+def test_there_are_the_same_files(converted: Converted) -> None:
+    comparison.assert_same_files(
+        converted.ours, converted.reference, set(converted.case.extra_files)
+    )
+
+
+def test_there_are_as_many_files_as_the_case_is_about(converted: Converted) -> None:
+    data, videos = converted.case.min_files
+    assert len(comparison.data_files(converted.ours)) >= data
+    for key in converted.source.camera_keys:
+        files = list((converted.ours / "videos" / key).glob("*/*.mp4"))
+        assert len(files) >= videos
+
+
+def test_info_is_the_same_but_for_what_the_reference_loses(converted: Converted) -> None:
+    comparison.assert_same_info(converted.ours, converted.reference, converted.source)
+
+
+def test_tasks_are_the_same(converted: Converted) -> None:
+    comparison.assert_same_tasks(converted.ours, converted.reference)
+
+
+def test_stats_are_the_same(converted: Converted) -> None:
+    comparison.assert_same_stats(converted.ours, converted.reference)
+
+
+def test_episodes_are_the_same_with_exact_times(converted: Converted) -> None:
+    comparison.assert_same_episodes(converted.ours, converted.reference, converted.source)
+
+
+def test_rows_and_their_schema_are_the_same(converted: Converted) -> None:
+    comparison.assert_same_rows(converted.ours, converted.reference)
+
+
+def test_each_episode_is_a_row_group_that_equals_its_source_file(converted: Converted) -> None:
+    comparison.assert_rows_are_the_sources(converted.ours, converted.source)
+
+
+def test_coded_packets_are_the_same(converted: Converted) -> None:
+    comparison.assert_same_packets(converted.ours, converted.reference)
+
+
+def test_coded_packets_are_the_sources_at_exact_times(converted: Converted) -> None:
+    comparison.assert_packets_are_the_sources(converted.ours, converted.source)
+
+
+def test_further_files_come_along_unchanged(converted: Converted) -> None:
+    for name in converted.case.extra_files:
+        assert (converted.ours / name).read_bytes() == (converted.source.root / name).read_bytes()
+
+
+def test_each_file_is_snappy_with_statistics(converted: Converted) -> None:
+    for path in comparison.data_files(converted.ours):
+        metadata = pq.read_metadata(path)
+        for group in range(metadata.num_row_groups):
+            for number in range(metadata.num_columns):
+                column = metadata.row_group(group).column(number)
+                assert column.compression == "SNAPPY"
+                assert column.is_stats_set, (path, column.path_in_schema)
+
+
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_every_frame_loads_and_is_the_sources_frame(converted: Converted, backend: str) -> None:
+    source = converted.source
+    expected = sum(source.lengths) * len(source.camera_keys)
+    if converted.case.off_grid:
+        compared = comparison.assert_every_frame_is_found_on_the_grid(
+            converted.ours, source, backend, window=converted.case.window
+        )
+    else:
+        compared = comparison.assert_every_frame_is_the_sources(
+            converted.ours, source, backend, window=converted.case.window
+        )
+    assert compared == expected

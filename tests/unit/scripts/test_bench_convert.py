@@ -1,0 +1,79 @@
+"""The benchmark's commands, log names and ratios are what its reader takes them for."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = Path(__file__).resolve().parents[3] / "scripts" / "bench_convert.py"
+    spec = importlib.util.spec_from_file_location("bench_convert", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["bench_convert"] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+def _row(runner: str, wall_seconds: float) -> dict[str, Any]:
+    return {
+        "runner": runner,
+        "wall_seconds": wall_seconds,
+        "user_seconds": 1.0,
+        "system_seconds": 0.5,
+        "peak_rss_bytes": 100_000_000,
+    }
+
+
+def test_ratios_are_of_medians_against_the_reference_and_the_copy(script: ModuleType) -> None:
+    rows = [_row("reference", wall) for wall in (9.0, 30.0, 10.0)]
+    rows += [_row("inline", wall) for wall in (2.0, 2.5, 90.0)]
+    rows += [_row("cp -r", wall) for wall in (1.0, 1.0, 1.0)]
+
+    lines = script.table(rows, 5_000_000).splitlines()
+
+    columns = {line[:24].strip(): line[24:].split() for line in lines}
+    assert columns[""] == ["median", "min", "max", "CPU", "peak", "MB", "MB/s", "ref/x", "x/cp"]
+    assert columns["inline"] == ["2.50", "2.00", "90.00", "1.50", "100", "2", "4.0", "2.50"]
+    assert columns["reference"] == ["10.00", "9.00", "30.00", "1.50", "100", "0", "1.0", "10.00"]
+
+
+def test_a_log_never_replaces_an_older_one(script: ModuleType, tmp_path: Path) -> None:
+    names = []
+    for _ in range(3):
+        path = script.new_log(tmp_path, "2030-01-01-small-tmpfs")
+        path.write_text("")
+        names.append(path.name)
+
+    assert names == [f"2030-01-01-small-tmpfs{end}.jsonl" for end in ("", "-2", "-3")]
+
+
+def test_commands_are_shown_without_this_machines_paths(script: ModuleType, tmp_path: Path) -> None:
+    bench = script.Bench(tmp_path, tmp_path / "source", False)
+
+    for runner in (*script.RUNNERS, *script.grid_runners()):
+        shown = bench.shown(bench.command(runner))
+        assert str(tmp_path) not in shown
+        assert shown.startswith(("python -m", "cp -r"))
+
+
+def test_the_grid_covers_every_batch_size_and_number_of_workers(script: ModuleType) -> None:
+    flags = [" ".join(runner.flags) for runner in script.grid_runners()[:-1]]
+
+    assert len(set(flags)) == 20
+    assert sum("--episodes-per-batch" not in flag for flag in flags) == 4
+    assert {flag.split("--num-workers ")[1].split()[0] for flag in flags} == {"1", "2", "4", "6"}
+
+
+def test_the_profiles_are_those_of_the_package(script: ModuleType) -> None:
+    from leconvert.testing import PROFILES
+
+    assert tuple(PROFILES) == script.PROFILE_NAMES
