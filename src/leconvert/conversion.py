@@ -23,11 +23,11 @@ from leconvert.model import Finding, LayoutOptions
 from leconvert.packer import PackOptions, PackReport, check_all_done, pack_run, swap_has_begun
 from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.source import load_info
 from leconvert.workdir.durable import remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
-from leconvert.source import load_info
 from leconvert.worker import Worker, WorkerSummary
 
 __all__ = ["ConversionReport", "LeaseOptions", "convert", "run_worker"]

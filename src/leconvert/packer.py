@@ -41,7 +41,13 @@ from leconvert.source import EpisodeLines, check_source_unchanged, load_info, lo
 from leconvert.source.info import INFO_PATH
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
 from leconvert.verify import verify_pair
-from leconvert.workdir.durable import link_into_tree, remove_tree, storage_errors, sync_file
+from leconvert.workdir.durable import (
+    link_into_tree,
+    make_folders_below,
+    remove_tree,
+    storage_errors,
+    sync_file,
+)
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import packer_lock
@@ -182,7 +188,7 @@ class _Assembly:
     def add_meta(self) -> None:
         """Write every table under ``meta/`` anew."""
         with storage_errors(self._tree):
-            (self._tree / "meta").mkdir(exist_ok=True)
+            make_folders_below(self._tree, self._tree / "meta")
             shutil.rmtree(self._tree / "meta" / "episodes", ignore_errors=True)
             written = _write_meta(self._run, self._tree)
             for path in written:
@@ -191,7 +197,8 @@ class _Assembly:
     def _put(self, target: Path, write: Callable[[Path], object]) -> None:
         partial = target.with_name(target.name + _PARTIAL)
         with storage_errors(target):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            # Never the tree itself: a packer that was superseded must not make it again.
+            make_folders_below(self._tree, target.parent)
             partial.unlink(missing_ok=True)
             write(partial)
             sync_file(partial)
@@ -266,13 +273,13 @@ def pack_run(
             return _finish(run, journal)
         options.check_target(source, target)
         _wait_until_done(run, wait=wait, stop=stop)
-        shards = _collect(run)
+        collected = _collect(run)
         tree = adopt_staging(target, journal)
         if tree is None:
             raise AssertionError("a staging tree is made where there is none")
-        assembly = _assemble(run, tree, shards, stop, progress)
+        assembly = _assemble(run, tree, collected.shards, stop, progress)
         if options.verify != "none":
-            _verify(tree, source, options.verify, progress)
+            _verify(tree, source, options.verify, collected.clip_digests, progress)
         _check_stop(stop)
         old = options.old_place(source, target)
         notes = {
@@ -403,15 +410,28 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
         )
 
 
-def _collect(run: OpenedRun) -> dict[tuple[str, int], list[tuple[Shard, Path]]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Collected:
+    """What the workers left: shards by stream and file number, clip digests by stream."""
+
+    shards: dict[tuple[str, int], list[tuple[Shard, Path]]]
+    clip_digests: dict[str, list[str | None]]
+
+
+def _collect(run: OpenedRun) -> _Collected:
     """Find the winning attempts' shards; a batch whose shards are gone opens again."""
     shards: dict[tuple[str, int], list[tuple[Shard, Path]]] = {}
+    digests: dict[str, list[str | None]] = {
+        layout.stream: [None] * run.manifest.num_episodes
+        for layout in run.manifest.streams
+        if layout.stream != DATA_STREAM
+    }
     voided: list[str] = []
     for batch in run.batches:
         record = read_done(run.paths, run.manifest.run_id, batch.batch_id)
         attempt = run.paths.root / record["attempt"]
-        sizes = {entry["path"]: entry["size_bytes"] for entry in record["shards"]}
-        problem = _damage(attempt, batch.shards, sizes)
+        entries = {entry["path"]: entry for entry in record["shards"]}
+        problem = _damage(attempt, batch.shards, entries)
         if problem is not None:
             void_done(run.paths, run.manifest.run_id, batch.batch_id, problem)
             voided.append(f"batch {batch.batch_id}: {problem}")
@@ -419,6 +439,9 @@ def _collect(run: OpenedRun) -> dict[tuple[str, int], list[tuple[Shard, Path]]]:
         for shard in batch.shards:
             key = (shard.stream, shard.number)
             shards.setdefault(key, []).append((shard, attempt / shard.name))
+            if shard.stream != DATA_STREAM:
+                found = entries[shard.name]["clip_digests"]
+                digests[shard.stream][shard.first : shard.stop] = found
     if voided:
         raise IncompleteError(
             f"{len(voided)} batches lost what their workers wrote and are open again.",
@@ -426,18 +449,23 @@ def _collect(run: OpenedRun) -> dict[tuple[str, int], list[tuple[Shard, Path]]]:
             details=voided,
             next_step="Run the same command again; workers will do these batches anew.",
         )
-    return shards
+    return _Collected(shards, digests)
 
 
-def _damage(attempt: Path, shards: Iterable[Shard], sizes: Mapping[str, int]) -> str | None:
+def _damage(
+    attempt: Path, shards: Iterable[Shard], entries: Mapping[str, Mapping[str, Any]]
+) -> str | None:
     for shard in shards:
         path = attempt / shard.name
         try:
             found = path.stat().st_size
         except FileNotFoundError:
             return f"{path} is gone"
-        if found != sizes.get(shard.name):
-            return f"{path} has {found} bytes instead of {sizes.get(shard.name)}"
+        entry = entries.get(shard.name)
+        if entry is None or found != entry["size_bytes"]:
+            return f"{path} has {found} bytes instead of {entry and entry['size_bytes']}"
+        if shard.stream != DATA_STREAM and len(entry["clip_digests"]) != shard.stop - shard.first:
+            return f"{path} is described for another number of episodes"
     return None
 
 
@@ -519,8 +547,14 @@ def _episode_records(run: OpenedRun, source: Path) -> Iterator[tables.EpisodeRec
         )
 
 
-def _verify(tree: Path, source: Path, depth: str, progress: Progress) -> None:
-    report = verify_pair(tree, source, depth=depth, progress=progress)
+def _verify(
+    tree: Path,
+    source: Path,
+    depth: str,
+    clip_digests: Mapping[str, Sequence[str | None]],
+    progress: Progress,
+) -> None:
+    report = verify_pair(tree, source, depth=depth, progress=progress, clip_digests=clip_digests)
     if not report.ok:
         shown = [str(difference) for difference in report.differences[:_DIFFERENCES_SHOWN]]
         if len(report.differences) > len(shown):

@@ -109,6 +109,15 @@ class Worker:
             StorageError: The work dir cannot be written.
             InterruptedRunError: ``stop`` was set; the batch in hand was handed back.
         """
+        try:
+            return self._run_batches(max_batches, max_idle_seconds)
+        finally:
+            if self._reporter is not None:
+                self._reporter.end()
+
+    def _run_batches(
+        self, max_batches: int | None, max_idle_seconds: float | None
+    ) -> WorkerSummary:
         started = time.monotonic()
         done = lost = failed = written = frames = 0
         idle_since: float | None = None
@@ -157,6 +166,7 @@ class Worker:
                 shards = self._write_shards(lease, batch, keeper.lost)
             outcome = lease.publish_done({"shards": shards})
         except LeaseLostError:
+            lease.abandon()
             return "lost", 0
         except (InterruptedRunError, SourceChangedError, StorageError) as error:
             # None of these is the batch's fault: it goes back without a mark against it.
@@ -260,6 +270,7 @@ class Worker:
                     "copied_bytes": joined.copied_bytes,
                     "cloned_bytes": joined.cloned_bytes,
                     "remuxed": [list(entry) for entry in joined.remuxed],
+                    "clip_digests": list(joined.clip_digests),
                 }
         except UnreadableSourceError:
             check_unchanged()  # a file replaced under us is not a broken file

@@ -151,6 +151,7 @@ def test_ctrl_c_hands_back_and_says_so(small_source: Path, tmp_path: Path) -> No
         "sys.exit(main())"
     )
     arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
+    arguments += ["--max-workers", "1"]  # a second SIGINT would mean impatience
     stopped = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )

@@ -67,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, as_json=getattr(options, "json", False))
     except KeyboardInterrupt:
         print("leconvert: interrupted", file=sys.stderr)
+        print("  → Run the same command again to go on.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read our output went away; a flush at exit would complain again.

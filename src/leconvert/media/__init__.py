@@ -2,7 +2,7 @@
 
 from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.header import frame_ticks
-from leconvert.media.index import ClipIndex, read_clip_index, samples_sha256
+from leconvert.media.index import ClipIndex, order_digest, read_clip_index, samples_sha256
 from leconvert.media.join import ClipRange, JoinedFile, join_clips
 from leconvert.media.packets import CodedPacket, coded_packets, decode_frames
 from leconvert.media.remux import remux_clip
@@ -17,6 +17,7 @@ __all__ = [
     "decode_frames",
     "frame_ticks",
     "join_clips",
+    "order_digest",
     "read_clip_index",
     "remux_clip",
     "samples_sha256",

@@ -22,7 +22,14 @@ from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.sample_entry import IDENTITY_MATRIX, config_digest
 from leconvert.media.sample_tables import SampleTables, read_sample_tables
 
-__all__ = ["ClipIndex", "byte_runs", "read_clip_index", "samples_sha256"]
+__all__ = [
+    "ClipIndex",
+    "byte_runs",
+    "order_digest",
+    "presentation_ranks",
+    "read_clip_index",
+    "samples_sha256",
+]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -135,6 +142,26 @@ def presentation_ranks(presentation_times: IntArray) -> IntArray:
     ranks = np.empty(len(order), np.int64)
     ranks[order] = np.arange(len(order))
     return ranks
+
+
+def order_digest(
+    sizes: IntArray, keyframes: BoolArray, lead: npt.NDArray[np.signedinteger] | None
+) -> str:
+    """Return a digest of what a join must preserve besides the coded bytes.
+
+    Args:
+        sizes: Bytes of each sample in decode order.
+        keyframes: Whether decoding can start at the sample.
+        lead: Presentation rank minus place in decode order; None where all are 0.
+
+    Returns:
+        16 hexadecimal digits (BLAKE2b).
+    """
+    digest = hashlib.blake2b(np.ascontiguousarray(sizes, np.int64), digest_size=8)
+    digest.update(np.packbits(keyframes))
+    if lead is not None and lead.any():
+        digest.update(np.ascontiguousarray(lead, np.int32))
+    return digest.hexdigest()
 
 
 def byte_runs(offsets: IntArray, sizes: IntArray) -> tuple[IntArray, IntArray]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import numpy.typing as npt
 
 from leconvert.errors import (
     SourceError,
@@ -28,6 +29,7 @@ from leconvert.media.index import (
     ClipIndex,
     IntArray,
     byte_runs,
+    order_digest,
     presentation_ranks,
     read_clip_index,
 )
@@ -63,6 +65,7 @@ class JoinedFile:
         copied_bytes: Coded bytes that were copied.
         cloned_bytes: Coded bytes whose blocks are shared with their source.
         remuxed: Path and reason of each clip that had to be remuxed first, in the order of clips.
+        clip_digests: `order_digest` of each clip as it was read, in the order of clips.
     """
 
     size_bytes: int
@@ -72,11 +75,13 @@ class JoinedFile:
     copied_bytes: int
     cloned_bytes: int
     remuxed: tuple[tuple[str, str], ...]
+    clip_digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Episode:
     path: str
+    order_digest: str
     run_starts: IntArray
     run_lengths: IntArray
     samples: EpisodeSamples
@@ -160,6 +165,7 @@ def join_clips(
         copied_bytes=mover.copied_bytes,
         cloned_bytes=mover.cloned_bytes,
         remuxed=tuple(scratch.remuxed),
+        clip_digests=tuple(episode.order_digest for episode in episodes),
     )
 
 
@@ -242,7 +248,7 @@ def _episode(clip: ClipRange, index: ClipIndex) -> _Episode:
     keyframes = index.keyframes[part]
     if not keyframes[0]:
         raise broken(clip.path, f"frame {start} should begin an episode but is no keyframe")
-    lead = None
+    lead: npt.NDArray[np.int32] | None = None
     times = index.presentation_times[part]
     if (times[1:] < times[:-1]).any():
         ranks = presentation_ranks(times)
@@ -252,6 +258,7 @@ def _episode(clip: ClipRange, index: ClipIndex) -> _Episode:
     run_starts, run_lengths = byte_runs(offsets, sizes)
     return _Episode(
         path=index.path,
+        order_digest=order_digest(sizes, keyframes, lead),
         run_starts=run_starts,
         run_lengths=run_lengths,
         samples=EpisodeSamples(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
@@ -43,6 +43,7 @@ def verify_pair(
     depth: str = "structure",
     progress: Progress = NO_PROGRESS,
     num_threads: int = 2,
+    clip_digests: Mapping[str, Sequence[str | None]] | None = None,
 ) -> VerificationReport:
     """Compare a v3.0 result with the v2.x dataset that it was converted from.
 
@@ -53,6 +54,8 @@ def verify_pair(
             ``bytes`` also compares every coded packet and every row's values.
         progress: Where to report.
         num_threads: Files that are compared at a time.
+        clip_digests: For each camera's stream, what `leconvert.media.order_digest` gave for each
+            episode's clip when a worker read it; ``structure`` then does not read it again.
 
     Raises:
         SourceError: The source itself cannot be read.
@@ -97,6 +100,7 @@ def verify_pair(
                     routing,
                     paths,
                     info.fps,
+                    clip_digests=None if clip_digests is None else clip_digests.get(stream),
                     deep=depth == "bytes",
                 )
             )
@@ -129,6 +133,7 @@ def _file_job(
     paths: SourcePaths,
     fps: Fraction,
     *,
+    clip_digests: Sequence[str | None] | None,
     deep: bool,
 ) -> Callable[[Callable[[int], None]], Iterator[Difference]]:
     def compare(advance: Callable[[int], None]) -> Iterator[Difference]:
@@ -150,6 +155,7 @@ def _file_job(
                     routing.from_timestamp[stream][position],
                     routing.to_timestamp[stream][position],
                     paths.absolute(stream, index),
+                    None if clip_digests is None else clip_digests[position],
                 )
                 for position, (index, length, _) in members
             ]

@@ -30,6 +30,8 @@ class Span:
         from_timestamp: Start in the file, in seconds.
         to_timestamp: End in the file, in seconds.
         source: Path of the clip it came from.
+        order_digest: What `leconvert.media.order_digest` gave when the clip was read; None has the
+            clip read again.
     """
 
     episode: int
@@ -37,6 +39,7 @@ class Span:
     from_timestamp: float
     to_timestamp: float
     source: str
+    order_digest: str | None = None
 
 
 def compare_video(
@@ -101,23 +104,47 @@ def compare_video(
             expected = frames * placed.denominator / placed.numerator
             if found != expected:
                 yield differs(name, expected, found, span)
-        with source_clip(span.source, fps) as clip:
-            for name, ours, theirs in (
-                ("packet sizes", index.sizes[start:stop], clip.sizes),
-                ("keyframes", index.keyframes[start:stop], clip.keyframes),
-                ("order of frames", ranks[start:stop] - start, clip.ranks),
-            ):
-                if not np.array_equal(ours, theirs):
-                    yield differs(name, _digest(theirs), _digest(ours), span)
-            if not index.keyframes[start]:
-                yield differs("first frame", "a keyframe", "a dependent frame", span)
-            if read_bytes:
-                expected_hash = media.samples_sha256(clip)
-                found_hash = media.samples_sha256(index, start, stop)
-                if found_hash != expected_hash:
-                    yield differs("coded bytes (SHA-256)", expected_hash, found_hash, span)
+        if not index.keyframes[start]:
+            yield differs("first frame", "a keyframe", "a dependent frame", span)
+        part = slice(start, stop)
+        lead = ranks[part] - np.arange(start, stop)
+        if span.order_digest is not None:
+            digest = media.order_digest(index.sizes[part], index.keyframes[part], lead)
+            if digest != span.order_digest:
+                yield differs(
+                    "packet sizes, keyframes or order (digest)", span.order_digest, digest, span
+                )
+        if span.order_digest is None or read_bytes:
+            with source_clip(span.source, fps) as clip:
+                for what, expected_value, found_value in _against_source(
+                    index, part, lead, clip, read_bytes=read_bytes
+                ):
+                    yield differs(what, expected_value, found_value, span)
         on_bytes(int(index.sizes[start:stop].sum()))
         start = stop
+
+
+def _against_source(
+    index: media.ClipIndex,
+    part: slice,
+    lead: npt.NDArray[np.int64],
+    clip: media.ClipIndex,
+    *,
+    read_bytes: bool,
+) -> Iterator[tuple[str, object, object]]:
+    """Yield what, expected and found for whatever differs from the source clip."""
+    for name, ours, theirs in (
+        ("packet sizes", index.sizes[part], clip.sizes),
+        ("keyframes", index.keyframes[part], clip.keyframes),
+        ("order of frames", lead, clip.ranks - np.arange(clip.num_samples)),
+    ):
+        if not np.array_equal(ours, theirs):
+            yield name, _digest(theirs), _digest(ours)
+    if read_bytes:
+        expected = media.samples_sha256(clip)
+        found = media.samples_sha256(index, part.start, part.stop)
+        if found != expected:
+            yield "coded bytes (SHA-256)", expected, found
 
 
 class source_clip:  # noqa: N801 - used like a function
