@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.program import Leconvert, run_leconvert
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -61,3 +63,9 @@ def edit_json() -> Callable[..., None]:
         path.write_text(json.dumps(content))
 
     return edit
+
+
+@pytest.fixture
+def leconvert() -> Leconvert:
+    """Run ``leconvert ARGUMENTS`` and return what it said."""
+    return run_leconvert

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Leconvert
+from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
 
 

@@ -351,37 +351,3 @@ def assert_every_frame_is_the_sources(
             assert np.array_equal(images, expected), (key, episode, first)
             compared += len(images)
     return compared
-
-
-def assert_every_frame_is_found_on_the_grid(
-    root: Path, source: V21Source, backend: str, *, window: int = 1
-) -> int:
-    """Look every frame *i* up at ``from_timestamp + i/fps`` with LeRobot's own decoder.
-
-    For recordings whose stored timestamps are not *i*/fps: LeRobot's dataset would ask for those,
-    so only the videos and the metadata can be proven.
-
-    Returns:
-        The number of frames compared.
-    """
-    from lerobot.datasets import LeRobotDatasetMetadata
-    from lerobot.datasets.video_utils import decode_video_frames
-
-    metadata = LeRobotDatasetMetadata("ours/dataset", root=root)
-    compared = 0
-    for episode, length in enumerate(source.lengths):
-        for key in source.camera_keys:
-            start = metadata.episodes[episode][f"videos/{key}/from_timestamp"]
-            path = root / metadata.get_video_file_path(episode, key)
-            first = 0
-            for expected in source_windows(source.clip_path(key, episode), backend, window):
-                times = [
-                    start + float(np.float32(number / source.fps))
-                    for number in range(first, first + len(expected))
-                ]
-                found = decode_video_frames(path, times, 1e-4, backend, return_uint8=True)
-                assert np.array_equal(found.numpy(), expected), (key, episode, first)
-                first += len(expected)
-            assert first == length
-            compared += length
-    return compared

@@ -35,7 +35,6 @@ class Case:
         extra_files: Files that ours takes along.
         min_files: At least so many data files, and files a camera, must come out.
         window: Frames that one item loads; more than one where there are very many.
-        off_grid: The stored timestamps are a wall clock's, so that LeRobot's own lookups fail.
     """
 
     source: DatasetSpec | str
@@ -43,12 +42,11 @@ class Case:
     extra_files: frozenset[str] = frozenset()
     min_files: tuple[int, int] = (1, 1)
     window: int = 1
-    off_grid: bool = False
 
 
 CASES: dict[str, Case] = {
     "g1_recording": Case("g1_inspire_12ep", window=10),
-    "cr5_recording": Case("cr5_5ep", window=10, off_grid=True),
+    "cr5_recording": Case("cr5_5ep", window=10),
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
     "one_camera": Case(DatasetSpec(episodes=4, frames=RandomLengths(1, 5, 12))),
     "three_cameras": Case(
@@ -268,12 +266,7 @@ def test_each_file_is_snappy_with_statistics(converted: Converted) -> None:
 def test_every_frame_loads_and_is_the_sources_frame(converted: Converted, backend: str) -> None:
     source = converted.source
     expected = sum(source.lengths) * len(source.camera_keys)
-    if converted.case.off_grid:
-        compared = comparison.assert_every_frame_is_found_on_the_grid(
-            converted.ours, source, backend, window=converted.case.window
-        )
-    else:
-        compared = comparison.assert_every_frame_is_the_sources(
-            converted.ours, source, backend, window=converted.case.window
-        )
+    compared = comparison.assert_every_frame_is_the_sources(
+        converted.ours, source, backend, window=converted.case.window
+    )
     assert compared == expected

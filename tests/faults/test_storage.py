@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import Leconvert
+from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
-
-pytest_plugins = ["tests.cli.conftest"]
 
 Mount = Callable[[str], Path]
 
