@@ -64,6 +64,8 @@ class ConversionReport:
         files: Data and video files of the result.
         source_bytes: Bytes of the source's data and video files.
         batches: Batches of the plan.
+        cloned_bytes: Coded video bytes that are shared with the source.
+        copied_bytes: Coded video bytes that were copied.
         seconds: Wall clock of the whole command.
         stage_seconds: Wall clock of plan, work and pack.
         verified: The depth of the check before the swap, ``none`` if it was skipped.
@@ -79,6 +81,8 @@ class ConversionReport:
     files: int
     source_bytes: int
     batches: int
+    cloned_bytes: int
+    copied_bytes: int
     seconds: float
     stage_seconds: dict[str, float] = field(default_factory=dict)
     verified: str = "structure"
@@ -100,6 +104,7 @@ def convert(
     data_file_size_in_mb: float = 100,
     video_file_size_in_mb: float = 200,
     episodes_per_batch: int | None = None,
+    block_align: int | None = None,
     orchestrate: bool = False,
     num_workers: int | None = None,
     max_workers: int | None = None,
@@ -128,6 +133,9 @@ def convert(
         video_file_size_in_mb: Limit of a video file, in MiB.
         episodes_per_batch: Episodes a batch; None for an output file a batch. The result does not
             depend on it.
+        block_align: Block size in bytes that episodes in video files are aligned to, so that file
+            systems that share extents need not copy them; 0 for none, None to decide by the size
+            of the clips.
         orchestrate: Work in processes that lease batches, instead of threads of this process.
         num_workers: Processes with ``orchestrate``; None for as many as there are cores, at most 4.
         max_workers: Threads without ``orchestrate``; None likewise.
@@ -166,7 +174,9 @@ def convert(
             source,
             target,
             folder,
-            LayoutOptions(data_file_size_in_mb, video_file_size_in_mb, episodes_per_batch),
+            LayoutOptions(
+                data_file_size_in_mb, video_file_size_in_mb, episodes_per_batch, block_align
+            ),
             restart=restart,
             allow_mixed_versions=allow_mixed_versions,
             progress=progress,
@@ -373,6 +383,8 @@ def _report(
         files=sum(layout.num_files for layout in manifest.streams),
         source_bytes=manifest.source_bytes,
         batches=manifest.num_batches,
+        cloned_bytes=packed.cloned_bytes,
+        copied_bytes=packed.copied_bytes,
         seconds=total_seconds,
         stage_seconds=seconds,
         verified=packed.verified,

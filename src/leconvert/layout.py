@@ -26,7 +26,7 @@ from leconvert.model import (
     StreamScan,
 )
 
-__all__ = ["cut_batches", "layout_streams", "roll_over"]
+__all__ = ["choose_block_align", "cut_batches", "layout_streams", "roll_over"]
 
 # What one episode costs on top of its bytes, in bytes that could be copied meanwhile: a table is
 # decoded and encoded again (about 0.4 ms and a twelfth of the copying rate), a clip's index is
@@ -34,6 +34,9 @@ __all__ = ["cut_batches", "layout_streams", "roll_over"]
 _TABLE_COST_FACTOR = 12
 _TABLE_COST_PER_EPISODE = 768 * 1024
 _CLIP_COST_PER_EPISODE = 256 * 1024
+
+_BLOCK_BYTES = 4096
+_BLOCKS_WORTH_ALIGNING = 16
 
 _SMALLEST_BATCH_COST = 16 * MEBIBYTE
 _LARGEST_SHARED_BATCH_COST = 256 * MEBIBYTE
@@ -91,6 +94,37 @@ def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayou
         starts = roll_over(stream.roll_bytes, stream.group, limit_in_mb * MEBIBYTE)
         layouts.append(StreamLayout(stream.stream, starts))
     return layouts
+
+
+def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int:
+    """Return the block alignment of episodes in video files, in bytes.
+
+    File systems that share extents (XFS, btrfs, NFS 4.2 over them) do so in whole blocks, so an
+    episode can only be cloned where its offset in the output file equals its offset in the source
+    modulo the block size. That costs half a block of zeros an episode on average and leaves two
+    ragged blocks to write, which pays where clips hold many blocks. It is decided by the source
+    alone, so that results have the same bytes on every file system.
+
+    Args:
+        streams: What the scan knows of each stream.
+        wanted: What the user asked for; None for 4096 where clips have 16 blocks on average, else
+            0.
+
+    Raises:
+        UsageError: ``wanted`` is neither 0 nor a power of two from 512 to 1 MiB.
+    """
+    if wanted is not None:
+        if wanted and not (512 <= wanted <= MEBIBYTE and wanted & (wanted - 1) == 0):
+            raise UsageError(
+                f"--block-align takes auto, 0 or a power of two from 512 to 1048576, not {wanted}."
+            )
+        return wanted
+    videos = [stream.size_bytes for stream in streams if stream.stream != DATA_STREAM]
+    clips = sum(len(sizes) for sizes in videos)
+    if not clips:
+        return 0
+    mean = sum(int(sizes.sum()) for sizes in videos) / clips
+    return _BLOCK_BYTES if mean >= _BLOCKS_WORTH_ALIGNING * _BLOCK_BYTES else 0
 
 
 def cut_batches(

@@ -160,11 +160,15 @@ class LayoutOptions:
         video_file_size_in_mb: Limit of a video file's source clips, in MiB.
         episodes_per_batch: Episodes a batch covers over all streams, or None for a batch an
             output file. It moves work between batches, never bytes in the result.
+        block_align: Block size in bytes that episodes in video files keep their source offset
+            modulo; 0 for none, None to decide by the mean clip size. See
+            `leconvert.layout.choose_block_align`.
     """
 
     data_file_size_in_mb: float = 100
     video_file_size_in_mb: float = 200
     episodes_per_batch: int | None = None
+    block_align: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

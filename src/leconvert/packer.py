@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from leconvert import media, tables
 from leconvert.errors import (
@@ -75,6 +76,7 @@ _DIFFERENCES_SHOWN = 20
 _PARTIAL = ".partial"
 _DEPTHS = ("structure", "bytes", "none")
 _FAILURES_SHOWN = 20
+_DIGEST_TYPE = "S16"  # what `leconvert.media.order_digest` returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class PackReport:
         linked: Files that were linked into the tree.
         copied: Shards that had to be copied, because the work dir is on another file system.
         joined: Files that were joined from parts.
+        cloned_bytes: Coded video bytes that the workers shared with the source.
+        copied_bytes: Coded video bytes that they copied.
         verified: The depth of the check.
     """
 
@@ -145,6 +149,8 @@ class PackReport:
     linked: int
     copied: int
     joined: int
+    cloned_bytes: int
+    copied_bytes: int
     verified: str
 
     def as_record(self) -> dict[str, Any]:
@@ -234,7 +240,13 @@ class _Assembly:
                 media.ClipRange(str(path), end - count, count)
                 for end, count in zip(ends, part, strict=True)
             ]
-        media.join_clips(clips, target, fps=self._run.manifest.fps, scratch_dir=target.parent)
+        media.join_clips(
+            clips,
+            target,
+            fps=self._run.manifest.fps,
+            block_align=self._run.manifest.block_align,
+            scratch_dir=target.parent,
+        )
 
 
 def pack_run(
@@ -286,6 +298,8 @@ def pack_run(
             "linked": assembly.linked,
             "copied": assembly.copied,
             "joined": assembly.joined,
+            "cloned_bytes": collected.cloned_bytes,
+            "copied_bytes": collected.copied_bytes,
             "verified": options.verify,
         }
         journal.write(PackStep.PACKING, notes=notes)
@@ -334,6 +348,8 @@ def _finish(run: OpenedRun, journal: Journal) -> PackReport:
         linked=state.notes.get("linked", 0),
         copied=state.notes.get("copied", 0),
         joined=state.notes.get("joined", 0),
+        cloned_bytes=state.notes.get("cloned_bytes", 0),
+        copied_bytes=state.notes.get("copied_bytes", 0),
         verified=state.notes.get("verified", "none"),
     )
 
@@ -412,21 +428,27 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Collected:
-    """What the workers left: shards by stream and file number, clip digests by stream."""
+    """What the workers left: shards by stream and file number, clip digests by stream.
+
+    Bytes are coded video bytes: shared with the source, or copied.
+    """
 
     shards: dict[tuple[str, int], list[tuple[Shard, Path]]]
-    clip_digests: dict[str, list[str | None]]
+    clip_digests: dict[str, npt.NDArray[np.bytes_]]
+    cloned_bytes: int
+    copied_bytes: int
 
 
 def _collect(run: OpenedRun) -> _Collected:
     """Find the winning attempts' shards; a batch whose shards are gone opens again."""
     shards: dict[tuple[str, int], list[tuple[Shard, Path]]] = {}
-    digests: dict[str, list[str | None]] = {
-        layout.stream: [None] * run.manifest.num_episodes
+    digests: dict[str, npt.NDArray[np.bytes_]] = {
+        layout.stream: np.zeros(run.manifest.num_episodes, dtype=_DIGEST_TYPE)
         for layout in run.manifest.streams
         if layout.stream != DATA_STREAM
     }
     voided: list[str] = []
+    cloned = copied = 0
     for batch in run.batches:
         record = read_done(run.paths, run.manifest.run_id, batch.batch_id)
         attempt = run.paths.root / record["attempt"]
@@ -440,8 +462,10 @@ def _collect(run: OpenedRun) -> _Collected:
             key = (shard.stream, shard.number)
             shards.setdefault(key, []).append((shard, attempt / shard.name))
             if shard.stream != DATA_STREAM:
-                found = entries[shard.name]["clip_digests"]
-                digests[shard.stream][shard.first : shard.stop] = found
+                entry = entries[shard.name]
+                digests[shard.stream][shard.first : shard.stop] = entry["clip_digests"]
+                cloned += entry["cloned_bytes"]
+                copied += entry["copied_bytes"]
     if voided:
         raise IncompleteError(
             f"{len(voided)} batches lost what their workers wrote and are open again.",
@@ -449,7 +473,7 @@ def _collect(run: OpenedRun) -> _Collected:
             details=voided,
             next_step="Run the same command again; workers will do these batches anew.",
         )
-    return _Collected(shards, digests)
+    return _Collected(shards, digests, cloned, copied)
 
 
 def _damage(
@@ -551,7 +575,7 @@ def _verify(
     tree: Path,
     source: Path,
     depth: str,
-    clip_digests: Mapping[str, Sequence[str | None]],
+    clip_digests: Mapping[str, npt.NDArray[np.bytes_]],
     progress: Progress,
 ) -> None:
     report = verify_pair(tree, source, depth=depth, progress=progress, clip_digests=clip_digests)

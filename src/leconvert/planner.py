@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from leconvert.errors import (
     PlanMismatchError,
@@ -17,46 +17,77 @@ from leconvert.errors import (
     TargetError,
     UsageError,
 )
-from leconvert.layout import cut_batches, layout_streams
-from leconvert.model import MEBIBYTE, Batch, LayoutOptions, SourceScan, StreamLayout
+from leconvert.layout import choose_block_align, cut_batches, layout_streams
+from leconvert.model import (
+    DATA_STREAM,
+    MEBIBYTE,
+    Batch,
+    Finding,
+    LayoutOptions,
+    SourceScan,
+    StreamLayout,
+    StreamScan,
+)
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import check_source_unchanged, scan_source
 from leconvert.workdir.durable import storage_errors
+from leconvert.workdir.extents import can_clone
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.manifest import Manifest, tool_versions, write_plan
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, new_run_id
 
-__all__ = ["Draft", "check_places", "draft_plan", "open_or_plan"]
+__all__ = ["Draft", "PlanSummary", "check_places", "draft_plan", "open_or_plan", "summarize"]
 
 _CHANGES_SHOWN = 20
 
 
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What a plan comes to, before any work is done.
+
+    Attributes:
+        episodes: Episodes of the dataset.
+        frames: Frames of the dataset.
+        source_bytes: Bytes of its data and video files.
+        files: Output files of each stream.
+        batches: Batches of work.
+        block_align: Block alignment of episodes in video files, in bytes; 0 for none.
+        cloned: Whether video bytes will be shared with the source instead of copied.
+        bytes_needed: Space that the result takes beside the source, about.
+        free_bytes: Free space where the result will stand.
+        findings: What the scan found.
+    """
+
+    episodes: int
+    frames: int
+    source_bytes: int
+    files: Mapping[str, int]
+    batches: int
+    block_align: int
+    cloned: bool
+    bytes_needed: int
+    free_bytes: int
+    findings: Sequence[Finding]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """A plan before it is written: what ``plan --dry-run`` shows.
+    """A plan before it is written.
 
     Attributes:
         scan: The source as scanned.
         streams: Output files of each stream.
         batches: The work.
-        free_bytes: Free space where the result will stand.
+        block_align: Block alignment of episodes in video files, in bytes.
+        summary: What it comes to.
     """
 
     scan: SourceScan
     streams: Sequence[StreamLayout]
     batches: Sequence[Batch]
-    free_bytes: int
-
-    @property
-    def num_files(self) -> int:
-        """Output files over all streams."""
-        return sum(layout.num_files for layout in self.streams)
-
-    @property
-    def bytes_needed(self) -> int:
-        """Space that the result takes beside the source, roughly the source's own size."""
-        return self.scan.source_bytes
+    block_align: int
+    summary: PlanSummary
 
 
 def check_places(source: Path, target: Path, work_dir: Path) -> None:
@@ -117,8 +148,53 @@ def draft_plan(
         )
     streams = layout_streams(scan, options)
     batches = cut_batches(scan.streams, streams, options.episodes_per_batch)
+    block_align = choose_block_align(scan.streams, options.block_align)
+    summary = PlanSummary(
+        episodes=scan.num_episodes,
+        frames=int(scan.length.sum()),
+        source_bytes=scan.source_bytes,
+        files={layout.stream: layout.num_files for layout in streams},
+        batches=len(batches),
+        block_align=block_align,
+        **_space(source, target, block_align, scan.streams),
+        findings=scan.findings,
+    )
+    return Draft(scan, streams, batches, block_align, summary)
+
+
+def summarize(run: OpenedRun) -> PlanSummary:
+    """Return what a written plan comes to."""
+    manifest = run.manifest
+    scans = [run.scan.stream(layout.stream)[0] for layout in manifest.streams]
+    return PlanSummary(
+        episodes=manifest.num_episodes,
+        frames=manifest.num_frames,
+        source_bytes=manifest.source_bytes,
+        files={layout.stream: layout.num_files for layout in manifest.streams},
+        batches=manifest.num_batches,
+        block_align=manifest.block_align,
+        **_space(Path(manifest.source), Path(manifest.target), manifest.block_align, scans),
+        findings=manifest.findings,
+    )
+
+
+class _Space(TypedDict):
+    cloned: bool
+    bytes_needed: int
+    free_bytes: int
+
+
+def _space(source: Path, target: Path, block_align: int, streams: Sequence[StreamScan]) -> _Space:
+    cloned = bool(block_align) and can_clone(source, target.parent)
+    needed = 0
+    for stream in streams:
+        if cloned and stream.stream != DATA_STREAM:
+            # Two ragged blocks a clip, and half a block of padding before it.
+            needed += 3 * block_align * len(stream.size_bytes)
+        else:
+            needed += int(stream.size_bytes.sum())
     free_bytes = shutil.disk_usage(target.parent).free
-    return Draft(scan, streams, batches, free_bytes)
+    return _Space(cloned=cloned, bytes_needed=needed, free_bytes=free_bytes)
 
 
 def open_or_plan(
@@ -157,7 +233,7 @@ def open_or_plan(
     if restart or folder.current_run_id() is None:
         # Before anything is made on disk: a source that cannot be converted leaves no trace.
         draft = draft_plan(source, target, options, progress=progress)
-        _check_space(draft, target)
+        _check_space(draft.summary, target)
     with planner_lock(folder):
         if not restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
@@ -184,6 +260,7 @@ def _write(
         options=_plan_options(options),
         versions=tool_versions(),
         fps=scan.fps,
+        block_align=draft.block_align,
         streams=draft.streams,
         num_episodes=scan.num_episodes,
         num_frames=int(scan.length.sum()),
@@ -204,6 +281,7 @@ def _plan_options(options: LayoutOptions) -> dict[str, Any]:
         "data_file_size_in_mb": options.data_file_size_in_mb,
         "video_file_size_in_mb": options.video_file_size_in_mb,
         "episodes_per_batch": options.episodes_per_batch,
+        "block_align": "auto" if options.block_align is None else options.block_align,
     }
 
 
@@ -231,11 +309,11 @@ def _check_same_plan(
         )
 
 
-def _check_space(draft: Draft, target: Path) -> None:
-    if draft.free_bytes < draft.bytes_needed:
+def _check_space(plan: PlanSummary, target: Path) -> None:
+    if plan.free_bytes < plan.bytes_needed:
         raise StorageError(
-            f"{target.parent} has {draft.free_bytes / MEBIBYTE:,.0f} MiB free, the result needs "
-            f"about {draft.bytes_needed / MEBIBYTE:,.0f} MiB.",
+            f"{target.parent} has {plan.free_bytes / MEBIBYTE:,.0f} MiB free, the result needs "
+            f"about {plan.bytes_needed / MEBIBYTE:,.0f} MiB.",
             path=str(target.parent),
             next_step="Free some space or choose another --output; nothing was written.",
         )

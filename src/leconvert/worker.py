@@ -255,6 +255,7 @@ class Worker:
                     [media.ClipRange(source) for source in sources],
                     path,
                     fps=self._run.manifest.fps,
+                    block_align=self._run.manifest.block_align,
                     scratch_dir=path.parent,
                     on_bytes=tell,
                     should_stop=should_stop,

@@ -68,6 +68,7 @@ def run(options: argparse.Namespace) -> int:
             data_file_size_in_mb=options.data_file_size_in_mb,
             video_file_size_in_mb=options.video_file_size_in_mb,
             episodes_per_batch=options.episodes_per_batch,
+            block_align=options.block_align,
             orchestrate=options.orchestrate,
             num_workers=options.num_workers,
             max_workers=options.max_workers,
@@ -93,6 +94,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"  v3.0 dataset  {report.output}")
     if report.kept_source is not None:
         print(f"  kept          {report.kept_source}")
+    if report.cloned_bytes:
+        print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
     print(f"  checked       {report.verified}")
     if not options.no_push:
         print("  Hub           nothing was pushed; a local dataset is pushed only on request")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    from leconvert.model import LayoutOptions
 
 __all__ = [
     "add_json",
@@ -14,6 +18,7 @@ __all__ = [
     "add_plan_options",
     "add_version_option",
     "dataset_root",
+    "layout_options",
     "places",
     "push_wanted",
 ]
@@ -67,6 +72,11 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "work is shared, not the result",
     )
     parser.add_argument(
+        "--block-align", type=_block_align, metavar="auto|BYTES|0",
+        help="align episodes in video files to blocks, so that XFS, btrfs and NFS over them share "
+        "their bytes with the source (default: auto, by the size of the clips)",
+    )  # fmt: skip
+    parser.add_argument(
         "--restart", action="store_true", help="give up a run under way and begin a new one"
     )
     add_version_option(parser)
@@ -93,9 +103,25 @@ def add_lease_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _block_align(text: str) -> int | None:
+    return None if text == "auto" else int(text)
+
+
 def _limit(text: str) -> float:
     value = float(text)
     return int(value) if value.is_integer() else value
+
+
+def layout_options(options: argparse.Namespace) -> LayoutOptions:
+    """Return what decides the layout."""
+    from leconvert.model import LayoutOptions
+
+    return LayoutOptions(
+        options.data_file_size_in_mb,
+        options.video_file_size_in_mb,
+        options.episodes_per_batch,
+        options.block_align,
+    )
 
 
 def dataset_root(options: argparse.Namespace) -> Path:

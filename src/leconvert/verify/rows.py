@@ -30,7 +30,7 @@ def compare_table(
     spans: Sequence[RowSpan],
     *,
     read_rows: bool,
-    on_rows: Callable[[int], None],
+    on_frames: Callable[[int], None],
 ) -> Iterator[Difference]:
     """Yield whatever in one data file is not its episodes' rows, one row group an episode.
 
@@ -39,7 +39,7 @@ def compare_table(
         path: The file, relative to it.
         spans: Its episodes in order.
         read_rows: Compare every value too, not only the number of rows.
-        on_rows: Called with the rows that were compared.
+        on_frames: Called with the rows of each episode that was compared.
     """
 
     def differs(
@@ -70,7 +70,7 @@ def compare_table(
                     continue
                 for what, expected, seen in _compare_columns(span.source, found):
                     yield differs(what, expected, seen, span)
-            on_rows(span.length)
+            on_frames(span.length)
 
 
 def _compare_columns(source: str, found: pa.Table) -> Iterator[tuple[str, object, object]]:

@@ -50,7 +50,7 @@ def compare_video(
     fps: Fraction,
     *,
     read_bytes: bool,
-    on_bytes: Callable[[int], None],
+    on_frames: Callable[[int], None],
 ) -> Iterator[Difference]:
     """Yield whatever in one output file is not its episodes in order, packet by packet.
 
@@ -61,7 +61,7 @@ def compare_video(
         spans: Its episodes in order.
         fps: The dataset's frame rate.
         read_bytes: Compare the coded bytes too, not only their sizes.
-        on_bytes: Called with the bytes that were read of the result.
+        on_frames: Called with the frames of each episode that was compared.
     """
 
     def differs(what: str, expected: object, found: object, span: Span | None = None) -> Difference:
@@ -120,7 +120,7 @@ def compare_video(
                     index, part, lead, clip, read_bytes=read_bytes
                 ):
                     yield differs(what, expected_value, found_value, span)
-        on_bytes(int(index.sizes[start:stop].sum()))
+        on_frames(span.length)
         start = stop
 
 

@@ -62,6 +62,7 @@ class Manifest:
         options: Every option that decides bytes or batches; compared when a run is resumed.
         versions: Versions of the libraries that write bytes; other versions may write others.
         fps: Frame rate.
+        block_align: Block alignment of episodes in video files, in bytes; 0 for none.
         streams: Output files of each stream.
         num_episodes: Episodes, E.
         num_frames: Frames of the dataset (rows of its data stream).
@@ -79,6 +80,7 @@ class Manifest:
     options: Mapping[str, Any]
     versions: Mapping[str, str]
     fps: Fraction
+    block_align: int
     streams: Sequence[StreamLayout]
     num_episodes: int
     num_frames: int
@@ -120,6 +122,7 @@ def write_plan(
         "options": dict(manifest.options),
         "versions": dict(manifest.versions),
         "fps": [manifest.fps.numerator, manifest.fps.denominator],
+        "block_align": manifest.block_align,
         "num_episodes": manifest.num_episodes,
         "num_frames": manifest.num_frames,
         "source_bytes": manifest.source_bytes,
@@ -160,6 +163,7 @@ def read_manifest(run: RunPaths, run_id: str) -> Manifest:
         options=fields["options"],
         versions=fields["versions"],
         fps=Fraction(*fields["fps"]),
+        block_align=fields["block_align"],
         streams=[
             StreamLayout(entry["stream"], np.array(entry["starts"], dtype=np.int64))
             for entry in fields["streams"]

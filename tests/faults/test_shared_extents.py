@@ -1,0 +1,125 @@
+"""Conversions on file systems that share extents: the same bytes, and hardly any new space."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.program import Leconvert
+from tests.trees import digest_of
+
+import leconvert
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.workdir.extents import can_clone
+
+MAKERS = {"xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"], "btrfs": ["mkfs.btrfs", "-q"]}
+
+
+@pytest.fixture(params=sorted(MAKERS))
+def sharing_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A loop-mounted file system that shares extents."""
+    maker = MAKERS[request.param]
+    if os.geteuid() != 0 or shutil.which(maker[0]) is None:
+        pytest.skip(f"needs root and {maker[0]}")
+    image, folder = tmp_path / "image", tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate(512 * 1024**2)
+    subprocess.run([*maker, str(image)], check=True, stdout=subprocess.DEVNULL)
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-o", "loop", str(image), str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a loop device here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture(scope="session")
+def bulky_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clips of about a megabyte, so that blocks are worth sharing."""
+    camera = CameraSpec(
+        key="observation.images.top", width=320, height=240, gop_size=2,
+        noise_amplitude=127, target_clip_bytes=1_000_000, options={"preset": "ultrafast"},
+    )  # fmt: skip
+    spec = DatasetSpec(episodes=16, frames=30, cameras=(camera,), distinct_clips=2)
+    return make_dataset(tmp_path_factory.mktemp("bulky") / "source", spec)
+
+
+def used_bytes(disk: Path) -> int:
+    subprocess.run(["sync", "-f", str(disk)], check=True)
+    return shutil.disk_usage(disk).used
+
+
+@pytest.mark.parametrize("episodes_per_batch", [None, 5])
+def test_a_conversion_shares_its_video_with_the_source(
+    sharing_disk: Path,
+    bulky_source: Path,
+    tmp_path: Path,
+    leconvert: Leconvert,
+    episodes_per_batch: int | None,
+) -> None:
+    source = Path(shutil.copytree(bulky_source, sharing_disk / "source"))
+    videos = sum(path.stat().st_size for path in source.rglob("*.mp4"))
+    places = ("--root", source, "--output", sharing_disk / "out")
+    plan = leconvert("plan", *places, "--dry-run", "--json")
+    assert json.loads(plan.stdout)["cloned"] is True
+    before = used_bytes(sharing_disk)
+    batches = [] if episodes_per_batch is None else ["--episodes-per-batch", episodes_per_batch]
+    done = leconvert("convert", *places, "--json", *batches)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["cloned_bytes"] > 0.97 * videos
+    # Btrfs and XFS write some megabytes of their own; the bytes of the videos are not among them.
+    assert used_bytes(sharing_disk) - before < 0.3 * videos
+    proof = leconvert("verify", sharing_disk / "out", "--source", source, "--bytes")
+    assert proof.returncode == 0, proof.stdout
+
+
+def test_the_bytes_are_the_same_as_on_a_file_system_that_copies(
+    sharing_disk: Path, bulky_source: Path, tmp_path: Path
+) -> None:
+    assert can_clone(sharing_disk, sharing_disk)
+    source = Path(shutil.copytree(bulky_source, sharing_disk / "source"))
+    shared = leconvert.convert(source, output=sharing_disk / "out")
+    copied = leconvert.convert(bulky_source, output=tmp_path / "out")
+    assert shared.cloned_bytes > 0
+    assert digest_of(shared.output) == digest_of(copied.output)
+
+
+def test_what_cannot_be_cloned_is_said_so(tmp_path: Path) -> None:
+    if can_clone(tmp_path, tmp_path):
+        pytest.skip("the temporary folder's file system shares extents")
+    assert list(tmp_path.iterdir()) == []
+    assert not can_clone(tmp_path / "missing", tmp_path)
+
+
+def test_alignment_is_decided_by_the_source(bulky_source: Path, small_source: Path) -> None:
+    from leconvert.errors import UsageError
+    from leconvert.layout import choose_block_align
+    from leconvert.source import scan_source
+
+    bulky, small = scan_source(bulky_source).streams, scan_source(small_source).streams
+    assert choose_block_align(bulky, None) == 4096
+    assert choose_block_align(small, None) == 0
+    assert choose_block_align(small, 8192) == 8192
+    for wrong in (1, 1000, 2**21, -4096):
+        with pytest.raises(UsageError, match="--block-align"):
+            choose_block_align(small, wrong)
+
+
+def test_aligned_results_do_not_depend_on_who_did_the_work(
+    bulky_source: Path, tmp_path: Path
+) -> None:
+    digests = set()
+    for number, options in enumerate(
+        ({}, {"episodes_per_batch": 3}, {"episodes_per_batch": 1, "max_workers": 3})
+    ):
+        report = leconvert.convert(bulky_source, output=tmp_path / str(number), **options)  # type: ignore[arg-type]
+        digests.add(digest_of(report.output))
+    assert len(digests) == 1
