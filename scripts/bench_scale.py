@@ -1,0 +1,240 @@
+"""How planning, leasing and packing metadata grow with the number of episodes.
+
+Nothing here reads videos: the scan is simulated, so that the figures are those of the planner, the
+lease board and the metadata writers alone. Each size runs in a process of its own, so that peak
+memory is its own.
+
+    python scripts/bench_scale.py plan --episodes 10000 100000 1000000
+    python scripts/bench_scale.py metadata --episodes 10000 100000 1000000
+    python scripts/bench_scale.py scan --dataset DATASET --threads 1 2 4
+
+Prints a line a run and appends it as JSON to ``bench_logs/scale-<part>.jsonl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leconvert._version import __version__
+from leconvert.layout import cut_batches, layout_streams
+from leconvert.model import LayoutOptions, SourceScan, StreamScan
+
+CAMERAS = 4
+FRAMES = 300
+LOGS = Path(__file__).resolve().parents[1] / "bench_logs"
+
+
+def simulated_scan(episodes: int) -> SourceScan:
+    """Return a scan of clips of about 2 MB and tables of about 60 kB."""
+    chance = np.random.default_rng(0)
+    zeros = np.zeros(episodes, dtype=np.int64)
+
+    def stream(name: str, mean_bytes: int) -> StreamScan:
+        sizes = chance.integers(mean_bytes // 2, mean_bytes * 2, episodes)
+        return StreamScan(
+            name, sizes, sizes + 10**18, np.arange(episodes), zeros + FRAMES, sizes, zeros
+        )
+
+    return SourceScan(
+        root="/simulated",
+        info={},
+        fps=Fraction(30),
+        episode_index=np.arange(episodes),
+        length=zeros + FRAMES,
+        streams=[
+            stream("data", 60_000),
+            *(stream(f"videos/observation.images.{n}", 2_000_000) for n in range(CAMERAS)),
+        ],
+        extra_files=(),
+        meta_digest="0" * 64,
+        data_schema=b"",
+        findings=(),
+    )
+
+
+def bench_plan(episodes: int, folder: Path) -> dict[str, Any]:
+    """Lay out, cut batches and write the plan."""
+    from leconvert.workdir.manifest import BatchFile, Manifest, ScanTable, write_plan
+    from leconvert.workdir.paths import WorkDir
+
+    scan = simulated_scan(episodes)
+    started = time.perf_counter()
+    layouts = layout_streams(scan, LayoutOptions())
+    laid_out = time.perf_counter()
+    batches = cut_batches(scan.streams, layouts, None)
+    cut = time.perf_counter()
+    run = WorkDir(folder / "work").run("simulated")
+    manifest = Manifest(
+        run_id="simulated", source="/simulated", target="/result", options={}, versions={},
+        fps=scan.fps, block_align=0, streams=layouts, num_episodes=episodes,
+        num_frames=episodes * FRAMES, source_bytes=scan.source_bytes, num_batches=len(batches),
+        meta_digest=scan.meta_digest, data_schema=b"", extra_files=(), findings=(),
+    )  # fmt: skip
+    write_plan(run, manifest, scan, batches)
+    written = time.perf_counter()
+    table, file = ScanTable(run, layouts), BatchFile(run, layouts)
+    some = range(0, len(file), max(1, len(file) // 100))
+    for number in some:
+        for shard in file.read(number).shards:
+            table.stream(shard.stream, shard.first, shard.stop)
+    looked_up = time.perf_counter()
+    return {
+        "layout_s": laid_out - started,
+        "batches_s": cut - laid_out,
+        "write_s": written - cut,
+        "total_s": written - started,
+        "batches": len(batches),
+        "files": sum(layout.num_files for layout in layouts),
+        "plan_bytes": sum(path.stat().st_size for path in run.root.iterdir() if path.is_file()),
+        "look_up_ms_a_batch": 1000 * (looked_up - written) / len(some),
+    }
+
+
+def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
+    """Write ``meta/episodes`` and aggregate statistics, an episode at a time."""
+    from leconvert import tables
+
+    chance = np.random.default_rng(0)
+    vector = chance.normal(size=14).tolist()
+    pixel = [[[0.5]], [[0.4]], [[0.3]]]
+    stats: dict[str, Any] = {
+        key: {"min": vector, "max": vector, "mean": vector, "std": vector, "count": [FRAMES]}
+        for key in ("observation.state", "action")
+    }
+    for number in range(CAMERAS):
+        stats[f"observation.images.{number}"] = {
+            "min": pixel, "max": pixel, "mean": pixel, "std": pixel, "count": [100],
+        }  # fmt: skip
+
+    def records() -> Iterator[tables.EpisodeRecord]:
+        for index in range(episodes):
+            yield tables.EpisodeRecord(
+                episode_index=index,
+                data_file=index // 1000,
+                dataset_from_index=index * FRAMES,
+                length=FRAMES,
+                videos=tuple(
+                    tables.VideoSpan(f"observation.images.{n}", index // 100, 0, FRAMES)
+                    for n in range(CAMERAS)
+                ),
+                legacy={"episode_index": index, "tasks": ["pick"], "length": FRAMES},
+                stats=stats,
+            )
+
+    started = time.perf_counter()
+    written = tables.write_episodes(folder, records, fps=Fraction(30))
+    rows = time.perf_counter()
+    aggregate = tables.StatsAggregator()
+    for index in range(episodes):
+        aggregate.update(stats, episode_index=index)
+    tables.write_stats(folder, aggregate.result())
+    ended = time.perf_counter()
+    return {
+        "episodes_table_s": rows - started,
+        "aggregate_s": ended - rows,
+        "total_s": ended - started,
+        "files": len(written),
+        "bytes": sum((folder / path).stat().st_size for path in written),
+    }
+
+
+def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
+    """Scan a real dataset: footers and MP4 headers."""
+    from leconvert.source import scan_source
+
+    cpu, wall = time.process_time(), time.perf_counter()
+    scan = scan_source(dataset, num_threads=threads)
+    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    files = scan.num_episodes * len(scan.streams)
+    return {
+        "threads": threads,
+        "files": files,
+        "total_s": wall,
+        "cpu_us_a_file": 1e6 * cpu / files,
+    }
+
+
+def in_own_process(name: str, *arguments: Any) -> dict[str, Any]:
+    """Run one measurement in a fresh process and add its peak memory."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(1) as pool:
+        return pool.apply(_measured, (name, arguments))
+
+
+def _measured(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    result: dict[str, Any] = globals()[name](*arguments)
+    result["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return result
+
+
+def header() -> dict[str, Any]:
+    """Say what ran where."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    return {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "leconvert": __version__,
+        "commit": commit,
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "command": " ".join(["scripts/bench_scale.py", *sys.argv[1:]]),
+    }
+
+
+def main() -> int:
+    """Run the asked part and log it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("part", choices=("plan", "metadata", "scan"))
+    parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--dataset", type=Path, help="for scan: a v2.1 dataset")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
+    parser.add_argument("--log-dir", type=Path, default=LOGS)
+    options = parser.parse_args()
+    about = header()
+    options.log_dir.mkdir(exist_ok=True)
+    with (options.log_dir / f"scale-{options.part}.jsonl").open("a") as log:
+        sizes = options.threads if options.part == "scan" else options.episodes
+        for size in sizes:
+            with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+                if options.part == "scan":
+                    row = in_own_process("bench_scan", options.dataset, size)
+                else:
+                    row = {
+                        "episodes": size,
+                        **in_own_process(f"bench_{options.part}", size, Path(folder)),
+                    }
+            line = {"part": options.part, **row, **about}
+            log.write(json.dumps(line) + "\n")
+            shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
+            print(json.dumps(shown), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What a user sees while it works: bars on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from leconvert.cli.progress import LineProgress, progress_for
+from leconvert.cli.text import amount, table
+
+
+def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 110, 0, 0))
+    arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "leconvert", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=follower,
+    )
+    os.close(follower)
+    seen = b""
+    while True:
+        try:
+            block = os.read(leader, 65536)
+        except OSError:  # the program closed its side
+            break
+        if not block:
+            break
+        seen += block
+    process.communicate()
+    os.close(leader)
+    assert process.returncode == 0
+    text = seen.decode()
+    for stage in ("scan", "work", "pack", "verify"):
+        assert f"{stage:<6}: 100%|" in text
+    assert "files/s" in text
+    assert "B/s" in text
+
+
+def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "leconvert", "convert", "--root", str(small_source),
+         "--output", str(tmp_path / "out")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = done.stderr.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["scan", "work", "pack", "verify"]
+    assert lines[0].startswith("scan: 15 files (")
+    assert "\r" not in done.stderr
+
+
+def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
+    stream = io.StringIO()
+    with LineProgress(stream).stage("work", 10 * 1024**2, "B") as stage:
+        now[0] = 2.0
+        stage.advance(1024**2)
+        now[0] = 8.0
+        stage.advance(3 * 1024**2)
+        now[0] = 20.0
+        stage.advance(6 * 1024**2)
+    assert stream.getvalue().splitlines() == [
+        "work: 4.0 MiB of 10.0 MiB, 12 s left (8.0 s, 512.0 KiB/s)",
+        "work: 10.0 MiB (20.0 s, 512.0 KiB/s)",
+    ]
+
+
+def test_json_output_comes_alone() -> None:
+    assert type(progress_for(quiet=True)).__name__ == "SilentProgress"
+    assert isinstance(progress_for(io.StringIO()), LineProgress)
+
+
+def test_sizes_and_tables_are_readable() -> None:
+    assert [amount(n) for n in (0, 1023, 1536, 3 * 1024**3)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 GiB",
+    ]
+    assert table([["name", "n"], ["a", 10], ["bcdef", 7]]) == "name   n\na      10\nbcdef   7"
+    assert table([]) == ""
