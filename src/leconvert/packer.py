@@ -38,7 +38,13 @@ from leconvert.errors import (
 from leconvert.leasing import Board, LeaseStore, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, OutputFile, Shard, camera_of
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.source import EpisodeLines, check_source_unchanged, load_info, load_tasks
+from leconvert.source import (
+    EpisodeLines,
+    check_source_unchanged,
+    check_tables_unchanged,
+    load_info,
+    load_tasks,
+)
 from leconvert.source.info import INFO_PATH
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
 from leconvert.verify import verify_pair
@@ -285,6 +291,7 @@ def pack_run(
             return _finish(run, journal)
         options.check_target(source, target)
         _wait_until_done(run, wait=wait, stop=stop)
+        check_tables_unchanged(run)
         collected = _collect(run)
         tree = adopt_staging(target, journal)
         if tree is None:
@@ -547,8 +554,8 @@ def _episode_records(run: OpenedRun, source: Path) -> Iterator[tables.EpisodeRec
         for layout in manifest.streams
         if (camera := camera_of(layout.stream)) is not None
     )
-    legacy = EpisodeLines(source / EPISODES_PATH)
-    stats = EpisodeLines(source / STATS_PATH)
+    legacy = EpisodeLines(source / EPISODES_PATH, validated=True)
+    stats = EpisodeLines(source / STATS_PATH, validated=True)
     for position, (line, stats_line) in enumerate(zip(legacy, stats, strict=True)):
         frames = int(length[position])
         videos = tuple(

@@ -219,7 +219,7 @@ class Worker:
         frames = scan.frames.tolist()
 
         def check_unchanged() -> None:
-            changes = changed_files(self._root, self._paths, scan, episode_index)
+            changes = changed_files(self._paths, scan, episode_index)
             if changes:
                 raise SourceChangedError(
                     f"{self._root} changed after it was planned.",

@@ -1,6 +1,11 @@
 """v2.x datasets in: ``info.json``, the JSON-lines tables, file names, and the scan."""
 
-from leconvert.source.changes import FileFacts, changed_files, check_source_unchanged
+from leconvert.source.changes import (
+    FileFacts,
+    changed_files,
+    check_source_unchanged,
+    check_tables_unchanged,
+)
 from leconvert.source.info import DatasetInfo, load_info
 from leconvert.source.legacy import EpisodeLines, load_tasks
 from leconvert.source.paths import SourcePaths
@@ -13,6 +18,7 @@ __all__ = [
     "SourcePaths",
     "changed_files",
     "check_source_unchanged",
+    "check_tables_unchanged",
     "load_info",
     "load_tasks",
     "scan_source",

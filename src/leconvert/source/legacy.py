@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +18,8 @@ __all__ = ["EPISODES_PATH", "STATS_PATH", "TASKS_PATH", "EpisodeLines", "load_ta
 EPISODES_PATH = "meta/episodes.jsonl"
 STATS_PATH = "meta/episodes_stats.jsonl"
 TASKS_PATH = "meta/tasks.jsonl"
+
+_BEGINS_WITH_INDEX = re.compile(rb'\{"episode_index": ?([0-9]{1,18}),')
 
 
 def load_tasks(root: Path) -> list[tuple[int, str]]:
@@ -55,6 +58,8 @@ class EpisodeLines:
 
     Args:
         path: ``episodes.jsonl`` or ``episodes_stats.jsonl``.
+        validated: The scan read every line and the table did not change since; then a line that
+            begins with its ``episode_index`` is not parsed until it is wanted.
 
     Attributes:
         episode_index: Indices in ascending order, shape (E,).
@@ -65,7 +70,7 @@ class EpisodeLines:
         SourceError: An episode stands there twice.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, validated: bool = False) -> None:
         self.path = path
         indices: list[int] = []
         offsets: list[int] = []
@@ -73,7 +78,8 @@ class EpisodeLines:
         with _open(path) as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    indices.append(_episode_index(path, number, line))
+                    begin = _BEGINS_WITH_INDEX.match(line) if validated else None
+                    indices.append(int(begin[1]) if begin else _episode_index(path, number, line))
                     offsets.append(offset)
                 offset += len(line)
         order = np.argsort(np.array(indices, dtype=np.int64), kind="stable")
