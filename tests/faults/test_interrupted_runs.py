@@ -323,3 +323,47 @@ def test_two_packers_of_one_run_do_not_meet(planned: OpenedRun) -> None:
         pytest.raises(BusyError, match="pack"),
     ):
         pack_run(open_run(planned.work_dir.root))
+
+
+def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(
+    planned: OpenedRun, tmp_path: Path
+) -> None:
+    code = (
+        "import shutil, sys\n"
+        "import leconvert.worker\n"
+        "from leconvert.cli import main\n"
+        "original = leconvert.worker.Worker._write_shard\n"
+        "def removed(self, *arguments):\n"
+        f"    shutil.rmtree({str(planned.work_dir.root)!r})\n"
+        "    return original(self, *arguments)\n"
+        "leconvert.worker.Worker._write_shard = removed\n"
+        "sys.exit(main())"
+    )
+    stopped = subprocess.run(
+        [sys.executable, "-c", code, "work", str(planned.work_dir.root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert stopped.returncode in {7, 11}, stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    assert str(planned.work_dir.root) in stopped.stderr
+
+
+def test_a_bug_says_that_it_is_one(small_source: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "import leconvert.packer\n"
+        "from leconvert.cli import main\n"
+        "def broken(*arguments):\n"
+        "    raise ZeroDivisionError('surprise')\n"
+        "leconvert.packer._assemble = broken\n"
+        "sys.exit(main())"
+    )
+    arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
+    stopped = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert stopped.returncode == 70
+    assert "surprise" in stopped.stderr
+    assert "please report" in stopped.stderr

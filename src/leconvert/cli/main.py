@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
 from leconvert._version import __version__
-from leconvert.errors import LeconvertError
+from leconvert.errors import LeconvertError, StorageError
 
 __all__ = ["main"]
 
@@ -65,14 +66,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except LeconvertError as error:
         return _fail(error, as_json=getattr(options, "json", False))
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            # Whoever read our output went away; a flush at exit would complain again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+        place = str(error.filename) if error.filename is not None else None
+        said = f"{place}: {error.strerror}." if place else f"{error}."
+        next_step = "Check the disk, and that nobody removed the files of the run."
+        return _fail(
+            StorageError(said, path=place, next_step=next_step),
+            as_json=getattr(options, "json", False),
+        )
     except KeyboardInterrupt:
         print("leconvert: interrupted", file=sys.stderr)
         print("  → Run the same command again to go on.", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # Whoever read our output went away; a flush at exit would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except Exception:  # noqa: BLE001 - whatever is left is a bug, and its code says so
+        traceback.print_exc()
+        print("leconvert: this is a bug; please report it with the lines above", file=sys.stderr)
+        return LeconvertError.exit_code
     return code
 
 
