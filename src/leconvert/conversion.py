@@ -28,7 +28,7 @@ from leconvert.workdir.durable import remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
-from leconvert.worker import Worker, WorkerSummary
+from leconvert.worker import Bell, Worker, WorkerSummary
 
 __all__ = ["ConversionReport", "LeaseOptions", "convert", "run_worker"]
 
@@ -245,6 +245,7 @@ class _Crew:
         self._run = run
         self._leases = leases
         self._stop = stop
+        self._bell = Bell()
 
     @property
     def work_dir(self) -> Path:
@@ -281,7 +282,13 @@ class _Crew:
         store, board, identity = self.board()
         reporter = WorkerReporter(self._run.paths, self._run.manifest.run_id, identity)
         return Worker(
-            self._run, store, board, stop=self._stop, on_bytes=on_bytes, reporter=reporter
+            self._run,
+            store,
+            board,
+            stop=self._stop,
+            on_bytes=on_bytes,
+            reporter=reporter,
+            bell=self._bell,
         )
 
 
@@ -357,6 +364,8 @@ def _work_with_engine(
                 fresh = set(board.done_ids()) - seen
                 stage.advance(sum(source_bytes[batch_id] for batch_id in fresh))
                 seen |= fresh
+                if board.all_settled():
+                    break  # idle workers need not find out by themselves: they are told to end
         finally:
             engine.stop()
         board.refresh()

@@ -30,9 +30,11 @@ from leconvert.source import SourcePaths, changed_files, load_info
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_file
 from leconvert.workdir.opened import OpenedRun
 
-__all__ = ["Worker", "WorkerSummary"]
+__all__ = ["Bell", "Worker", "WorkerSummary"]
 
 _CHANGES_SHOWN = 5
+# An idle worker notices a request to stop within this time.
+_LONGEST_NAP_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,26 @@ class WorkerSummary:
     seconds: float
 
 
+class Bell:
+    """Wakes the idle workers of one process when another of them ends a batch.
+
+    It only saves waiting: a worker that misses a ring looks again by itself.
+    """
+
+    def __init__(self) -> None:
+        self._rung = threading.Condition()
+
+    def ring(self) -> None:
+        """Wake all who wait."""
+        with self._rung:
+            self._rung.notify_all()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a ring, at most so long; say whether it came."""
+        with self._rung:
+            return self._rung.wait(seconds)
+
+
 class Worker:
     """One worker on one run.
 
@@ -70,6 +92,7 @@ class Worker:
         stop: Set from outside to make it hand back its batch and return.
         on_bytes: Called with the number of bytes as they are written.
         reporter: Writes what it is doing for ``status``, or None.
+        bell: Shared by the workers of a process, or None.
     """
 
     def __init__(
@@ -81,8 +104,10 @@ class Worker:
         stop: threading.Event,
         on_bytes: Callable[[int], None] | None = None,
         reporter: WorkerReporter | None = None,
+        bell: Bell | None = None,
     ) -> None:
         self._run = run
+        self._bell = bell or Bell()
         self._store = store
         self._board = board
         self._stop = stop
@@ -132,9 +157,9 @@ class Worker:
                 idle_since = idle_since if idle_since is not None else now
                 if max_idle_seconds is not None and now - idle_since >= max_idle_seconds:
                     break
-                # Nothing tells of a file that another host will make; the hint is a fraction of
-                # the lease, and a stop request ends the wait at once.
-                self._stop.wait(self._board.wait_hint())
+                # Nothing tells of a file that another host will make: look again and again.
+                if self._bell.wait(min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)):
+                    self._board.refresh()
                 continue
             idle_since = None
             batch = self._run.batches.read(lease.batch_id)
@@ -148,6 +173,7 @@ class Worker:
                 failed += 1
             else:
                 lost += 1
+            self._bell.ring()
             self._report(None, size_bytes, batch.frames if outcome == "won" else 0)
         return WorkerSummary(done, lost, failed, written, frames, time.monotonic() - started)
 
