@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,8 +17,18 @@ from leconvert.media import (
     frame_ticks,
     read_clip_index,
 )
-from leconvert.media.header import EpisodeSamples, build_header
+from leconvert.media.header import FileSamples, build_header
 from leconvert.media.sample_entry import IDENTITY_MATRIX
+
+
+@dataclass
+class EpisodeSamples:
+    sizes: npt.NDArray[np.int64]
+    lead: npt.NDArray[np.int32] | None
+    keyframes: npt.NDArray[np.bool_] | None
+    source_offset: int
+    num_bytes: int
+
 
 RATES = st.one_of(
     st.integers(1, 240).map(Fraction),
@@ -51,7 +63,7 @@ def episodes(draw: st.DrawFn) -> EpisodeSamples:
         keyframes[0] = True
         keyframes[draw(st.integers(0, count - 1))] = True
     return EpisodeSamples(
-        sizes=np.array(sizes, np.uint32),
+        sizes=np.array(sizes, np.int64),
         lead=lead,
         keyframes=keyframes,
         source_offset=draw(st.integers(0, 10**6)),
@@ -75,8 +87,18 @@ def test_a_joined_header_says_what_was_meant(
     block_align: int,
     tmp_path: Path,
 ) -> None:
+    samples = FileSamples()
+    for episode in content:
+        everywhere = np.ones(len(episode.sizes), np.bool_)
+        samples.add(
+            episode.sizes,
+            everywhere if episode.keyframes is None else episode.keyframes,
+            episode.lead,
+            source_offset=episode.source_offset,
+            num_bytes=episode.num_bytes,
+        )
     header = build_header(
-        content,
+        samples,
         fps=fps,
         sample_entry=SAMPLE_ENTRY,
         geometry=GEOMETRY,

@@ -1,8 +1,9 @@
 """MP4 clips: read their index, join them exactly, decode them. Nothing else here imports PyAV."""
 
+from leconvert.media.clip import ClipIndex, order_digest, samples_sha256
 from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.header import frame_ticks
-from leconvert.media.index import ClipIndex, order_digest, read_clip_index, samples_sha256
+from leconvert.media.index import read_clip_index, read_clip_indexes
 from leconvert.media.join import ClipRange, JoinedFile, join_clips
 from leconvert.media.packets import CodedPacket, coded_packets, decode_frames
 from leconvert.media.remux import remux_clip
@@ -19,6 +20,7 @@ __all__ = [
     "join_clips",
     "order_digest",
     "read_clip_index",
+    "read_clip_indexes",
     "remux_clip",
     "samples_sha256",
 ]

@@ -48,16 +48,19 @@ def broken(path: str, what: str) -> UnreadableSourceError:
     )
 
 
-def read_moov(descriptor: int, size_bytes: int, path: str) -> tuple[bytes, Span]:
+def read_moov(
+    descriptor: int, size_bytes: int, path: str, *, most_bytes: int = MOOV_LIMIT_BYTES
+) -> tuple[bytes, Span] | None:
     """Read the ``moov`` box of an open file, seeking over everything else.
 
     Args:
         descriptor: Of the open file; its position is left alone.
         size_bytes: The file's size.
         path: Its name, for errors.
+        most_bytes: Read no larger ``moov`` than this.
 
     Returns:
-        A buffer and the place of the payload of ``moov`` in it.
+        A buffer and the place of the payload of ``moov`` in it; None where that is larger.
 
     Raises:
         UnreadableSourceError: There is none, or it reaches beyond the file.
@@ -96,6 +99,8 @@ def read_moov(descriptor: int, size_bytes: int, path: str) -> tuple[bytes, Span]
                 raise UnsupportedClipError("its index (moov) is larger than 256 MiB", path=path)
             if place + box_bytes <= len(window):
                 return window, (place + header_bytes, place + box_bytes)
+            if box_bytes > most_bytes:
+                return None
             payload = _pread_exactly(
                 descriptor, position + header_bytes, box_bytes - header_bytes, path
             )

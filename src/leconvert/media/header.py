@@ -6,10 +6,8 @@ the frame rate and the order of presentation; no source time reaches the output.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from struct import Struct, pack
 
 import numpy as np
@@ -18,7 +16,7 @@ import numpy.typing as npt
 from leconvert.errors import SourceError, UsageError
 from leconvert.media.sample_entry import entry_for_output
 
-__all__ = ["EpisodeSamples", "FileHeader", "build_header", "frame_ticks"]
+__all__ = ["FileHeader", "FileSamples", "build_header", "frame_ticks"]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -36,23 +34,101 @@ _LARGE_BOX = Struct(">I4sQ")
 _UNDETERMINED_LANGUAGE = 0x55C4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EpisodeSamples:
-    """What the index of a joined file needs to know of one episode; arrays have shape (S,).
+class FileSamples:
+    """The samples of a file, collected one episode after the other.
+
+    It keeps a few bytes a sample and nothing of what it was given. It does not check that the
+    numbers agree with each other.
 
     Attributes:
-        sizes: Bytes of each sample in decode order, uint32.
-        lead: Presentation rank minus place in decode order, int32; None where all are 0.
-        keyframes: Whether decoding can start at the sample; None where it always can.
-        source_offset: Where its first sample lies in its source file; decides its alignment.
-        num_bytes: Sum of the sizes.
+        source_offsets: Where each episode's first sample lies in its source file; decides its
+            alignment.
+        num_bytes: Bytes of each episode's samples.
+        num_samples: Samples of all episodes.
     """
 
-    sizes: npt.NDArray[np.uint32]
-    lead: npt.NDArray[np.int32] | None
-    keyframes: BoolArray | None
-    source_offset: int
-    num_bytes: int
+    def __init__(self) -> None:
+        self.source_offsets: list[int] = []
+        self.num_bytes: list[int] = []
+        self.num_samples = 0
+        self._counts: list[int] = []
+        # Tables as they are written: bytes cost less than arrays where episodes are many.
+        self._sizes: list[bytes] = []
+        self._keyframes: list[bytes] = []
+        self._leads: list[tuple[int, npt.NDArray[np.int32]]] = []
+
+    def add(
+        self,
+        sizes: IntArray,
+        keyframes: BoolArray,
+        lead: npt.NDArray[np.int32] | None,
+        *,
+        source_offset: int,
+        num_bytes: int,
+    ) -> None:
+        """Append an episode; arrays have shape (S,), S > 0.
+
+        Args:
+            sizes: Bytes of each sample in decode order, each below 2**32.
+            keyframes: Whether decoding can start at the sample.
+            lead: Presentation rank minus place in decode order; None where all are 0.
+            source_offset: Where its first sample lies in its source file.
+            num_bytes: Sum of the sizes.
+        """
+        if lead is not None:
+            self._leads.append((self.num_samples, lead))
+        self._sizes.append(sizes.astype(">u4").tobytes())
+        self._keyframes.append(keyframes.tobytes())
+        self._counts.append(len(sizes))
+        self.source_offsets.append(source_offset)
+        self.num_bytes.append(num_bytes)
+        self.num_samples += len(sizes)
+
+    @property
+    def largest_lag(self) -> int:
+        """How many frames later than it is decoded the latest sample is shown, if all wait."""
+        return max((-int(lead.min()) for _, lead in self._leads), default=0)
+
+    def tables(self, *, shift: int, frame_duration: int) -> list[bytes]:
+        """Write ``ctts`` and ``stss`` where they are needed, ``stsc`` and ``stsz``.
+
+        Args:
+            shift: Ticks that keep every composition offset at or above zero.
+            frame_duration: Ticks a frame.
+        """
+        tables = []
+        if self._leads:
+            tables.append(self._composition_table(shift, frame_duration))
+        keyframes = np.frombuffer(b"".join(self._keyframes), np.bool_)
+        numbers = np.flatnonzero(keyframes) + 1
+        if len(numbers) < self.num_samples:
+            tables.append(_counted(b"stss", numbers.astype(">u4")))
+        tables.append(self._chunk_table())
+        tables.append(_full(b"stsz", 0, 0, pack(">II", 0, self.num_samples), *self._sizes))
+        return tables
+
+    def _composition_table(self, shift: int, frame_duration: int) -> bytes:
+        offsets = np.zeros(self.num_samples, np.int64)
+        for first, lead in self._leads:
+            offsets[first : first + len(lead)] = lead
+        offsets *= frame_duration
+        offsets += shift
+        if int(offsets.max()) > _INT32_MAX:
+            raise SourceError("A clip shows frames implausibly long after they are decoded.")
+        heads = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
+        rows = np.empty((len(heads), 2), ">u4")
+        rows[:, 0] = np.diff(heads, append=len(offsets))
+        rows[:, 1] = offsets[heads]
+        return _counted(b"ctts", rows)
+
+    def _chunk_table(self) -> bytes:
+        """One chunk an episode; a row where the number of samples changes."""
+        counts = np.array(self._counts)
+        heads = np.flatnonzero(np.concatenate(([True], counts[1:] != counts[:-1])))
+        rows = np.ones((len(heads), 3), ">u4")
+        rows[:, 0] = heads + 1
+        rows[:, 1] = counts[heads]
+        return _counted(b"stsc", rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +161,8 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
     """
     if not Fraction(1, 2**20) <= fps <= 2**20:
         raise UsageError(
-            f"A frame rate of {fps} is impossible.", next_step="Mend fps in meta/info.json."
+            f"A frame rate of {fps} is impossible.",
+            next_step="Mend fps in meta/info.json.",
         )
     if fps.numerator > _INT32_MAX or fps.denominator > _LONGEST_FRAME_TICKS:
         most = _INT32_MAX // -(-fps.numerator // fps.denominator)
@@ -97,7 +174,7 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
 
 
 def build_header(
-    episodes: Sequence[EpisodeSamples],
+    samples: FileSamples,
     *,
     fps: Fraction,
     sample_entry: bytes,
@@ -107,46 +184,51 @@ def build_header(
     """Write the header of a file that holds these episodes in this order.
 
     Args:
-        episodes: At least one.
+        samples: Of at least one episode.
         fps: Frame rate.
         sample_entry: The first clip's.
         geometry: The first clip's display matrix, width and height, 44 bytes.
         block_align: Place each episode at its source offset modulo this; 0 packs them tightly.
     """
-    content = partial(_content, episodes, fps=fps, sample_entry=sample_entry, geometry=geometry)
-    large = False
-    while True:
-        # Its length does not depend on where the episodes lie, only on how wide offsets are.
-        positions = [0] * len(episodes)
-        length = len(content(positions, 0, large=large))
-        end = length
-        for number, episode in enumerate(episodes):
+    num_episodes = len(samples.num_bytes)
+    for large in (False, True):
+        # Where the episodes lie comes last in it, so that the rest is written only once.
+        front = _front(samples, fps=fps, sample_entry=sample_entry, geometry=geometry, large=large)
+        offset_type = ">u8" if large else ">u4"
+        place_bytes = num_episodes * np.dtype(offset_type).itemsize
+        media_header = _LARGE_BOX if large else _BOX
+        header_bytes = len(front) + place_bytes + media_header.size
+        positions = []
+        end = header_bytes
+        for source_offset, num_bytes in zip(samples.source_offsets, samples.num_bytes, strict=True):
             if block_align:
-                end += (episode.source_offset - end) % block_align
-            positions[number] = end
-            end += episode.num_bytes
-        if large or end <= _WIDE_FROM_BYTES:
+                end += (source_offset - end) % block_align
+            positions.append(end)
+            end += num_bytes
+        if end <= _WIDE_FROM_BYTES:
             break
-        large = True
-    return FileHeader(content(positions, end - length, large=large), tuple(positions), end)
+    media_bytes = end - header_bytes + media_header.size
+    media_box = (
+        _LARGE_BOX.pack(1, b"mdat", media_bytes) if large else _BOX.pack(media_bytes, b"mdat")
+    )
+    content = b"".join((front, np.array(positions, offset_type).tobytes(), media_box))
+    return FileHeader(content, tuple(positions), end)
 
 
-def _content(
-    episodes: Sequence[EpisodeSamples],
-    positions: Sequence[int],
-    media_bytes: int,
+def _front(
+    samples: FileSamples,
     *,
     fps: Fraction,
     sample_entry: bytes,
     geometry: bytes,
     large: bool,
 ) -> bytes:
+    """Write ``ftyp`` and ``moov`` up to the places of the episodes, which end it."""
     timescale, frame_duration = frame_ticks(fps)
-    num_samples = sum(len(episode.sizes) for episode in episodes)
+    num_samples = samples.num_samples
     duration = num_samples * frame_duration
-    leads = [episode.lead for episode in episodes if episode.lead is not None]
     # One shift for the whole file keeps every composition offset at or above zero.
-    shift = max([0, *(-int(lead.min()) for lead in leads)]) * frame_duration
+    shift = max(0, samples.largest_lag) * frame_duration
     media_duration = duration + shift
     wide = media_duration > _UINT32_MAX
 
@@ -183,27 +265,24 @@ def _content(
     )
     handler = _full(b"hdlr", 0, 0, bytes(4), b"vide", bytes(12), b"VideoHandler\0")
     data_information = _box(b"dinf", _full(b"dref", 0, 0, pack(">I", 1), _full(b"url ", 0, 1)))
+    places = bytes(len(samples.num_bytes) * (8 if large else 4))
     tables = [
         _full(b"stsd", 0, 0, pack(">I", 1), entry_for_output(sample_entry)),
         _full(b"stts", 0, 0, pack(">III", 1, num_samples, frame_duration)),
-    ]
-    if leads:
-        tables.append(_composition_table(episodes, shift, frame_duration))
-    if any(episode.keyframes is not None for episode in episodes):
-        tables.append(_keyframe_table(episodes))
-    tables += [
-        _chunk_table(episodes),
+        *samples.tables(shift=shift, frame_duration=frame_duration),
         _full(
-            b"stsz",
+            b"co64" if large else b"stco",
             0,
             0,
-            pack(">II", 0, num_samples),
-            *(episode.sizes.astype(">u4").tobytes() for episode in episodes),
+            pack(">I", len(samples.num_bytes)),
+            places,
         ),
-        _counted(b"co64" if large else b"stco", np.array(positions, ">u8" if large else ">u4")),
     ]
     media_information = _box(
-        b"minf", _full(b"vmhd", 0, 1, bytes(8)), data_information, _box(b"stbl", *tables)
+        b"minf",
+        _full(b"vmhd", 0, 1, bytes(8)),
+        data_information,
+        _box(b"stbl", *tables),
     )
     track = _box(
         b"trak",
@@ -211,11 +290,8 @@ def _content(
         _box(b"edts", edits),
         _box(b"mdia", media_header, handler, media_information),
     )
-    if large:
-        media_box = _LARGE_BOX.pack(1, b"mdat", media_bytes + _LARGE_BOX.size)
-    else:
-        media_box = _BOX.pack(media_bytes + _BOX.size, b"mdat")
-    return b"".join((_file_type(sample_entry[4:8]), _box(b"moov", movie_header, track), media_box))
+    whole = b"".join((_file_type(sample_entry[4:8]), _box(b"moov", movie_header, track)))
+    return whole[: -len(places)]
 
 
 def _file_type(codec: bytes) -> bytes:
@@ -227,51 +303,6 @@ def _file_type(codec: bytes) -> bytes:
 
 def _times(wide: bool, timescale: int, duration: int) -> bytes:
     return pack(">QQIQ" if wide else ">IIII", 0, 0, timescale, duration)
-
-
-def _composition_table(
-    episodes: Sequence[EpisodeSamples], shift: int, frame_duration: int
-) -> bytes:
-    offsets = np.concatenate(
-        [
-            np.zeros(len(episode.sizes), np.int64)
-            if episode.lead is None
-            else episode.lead.astype(np.int64)
-            for episode in episodes
-        ]
-    )
-    offsets *= frame_duration
-    offsets += shift
-    if int(offsets.max()) > _INT32_MAX:
-        raise SourceError("A clip shows frames implausibly long after they are decoded.")
-    heads = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
-    rows = np.empty((len(heads), 2), ">u4")
-    rows[:, 0] = np.diff(heads, append=len(offsets))
-    rows[:, 1] = offsets[heads]
-    return _counted(b"ctts", rows)
-
-
-def _keyframe_table(episodes: Sequence[EpisodeSamples]) -> bytes:
-    numbers: list[IntArray] = []
-    before = 1
-    for episode in episodes:
-        count = len(episode.sizes)
-        if episode.keyframes is None:
-            numbers.append(np.arange(before, before + count))
-        else:
-            numbers.append(np.flatnonzero(episode.keyframes) + before)
-        before += count
-    return _counted(b"stss", np.concatenate(numbers).astype(">u4"))
-
-
-def _chunk_table(episodes: Sequence[EpisodeSamples]) -> bytes:
-    """One chunk an episode; a row where the number of samples changes."""
-    counts = np.array([len(episode.sizes) for episode in episodes])
-    heads = np.flatnonzero(np.concatenate(([True], counts[1:] != counts[:-1])))
-    rows = np.ones((len(heads), 3), ">u4")
-    rows[:, 0] = heads + 1
-    rows[:, 1] = counts[heads]
-    return _counted(b"stsc", rows)
 
 
 def _counted(kind: bytes, rows: npt.NDArray[np.unsignedinteger]) -> bytes:

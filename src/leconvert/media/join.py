@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple
 
 from leconvert.errors import (
     SourceError,
@@ -23,16 +23,10 @@ from leconvert.errors import (
     UsageError,
 )
 from leconvert.media.boxes import broken
+from leconvert.media.clip import ClipIndex, order_digest
 from leconvert.media.errors import UnsupportedClipError
-from leconvert.media.header import EpisodeSamples, build_header
-from leconvert.media.index import (
-    ClipIndex,
-    IntArray,
-    byte_runs,
-    order_digest,
-    presentation_ranks,
-    read_clip_index,
-)
+from leconvert.media.header import FileSamples, build_header
+from leconvert.media.index import read_clip_index, read_clip_indexes
 from leconvert.media.transfer import RangeMover
 
 __all__ = ["ClipRange", "JoinedFile", "join_clips"]
@@ -78,13 +72,9 @@ class JoinedFile:
     clip_digests: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Episode:
+class _Episode(NamedTuple):
     path: str
-    order_digest: str
-    run_starts: IntArray
-    run_lengths: IntArray
-    samples: EpisodeSamples
+    runs: list[tuple[int, int]]
 
 
 def join_clips(
@@ -131,9 +121,9 @@ def join_clips(
     target = Path(destination)
     with ExitStack() as cleanup:
         scratch = _Scratch(Path(scratch_dir or target.parent), fps, cleanup)
-        episodes, first = _read_episodes(clips, scratch)
+        episodes, digests, samples, first = _read_episodes(clips, scratch)
         header = build_header(
-            [episode.samples for episode in episodes],
+            samples,
             fps=fps,
             sample_entry=first.sample_entry,
             geometry=first.geometry,
@@ -161,16 +151,16 @@ def join_clips(
         size_bytes=header.size_bytes,
         header_bytes=len(header.content),
         header_sha256=hashlib.sha256(header.content).hexdigest(),
-        samples=sum(len(episode.samples.sizes) for episode in episodes),
+        samples=samples.num_samples,
         copied_bytes=mover.copied_bytes,
         cloned_bytes=mover.cloned_bytes,
         remuxed=tuple(scratch.remuxed),
-        clip_digests=tuple(episode.order_digest for episode in episodes),
+        clip_digests=tuple(digests),
     )
 
 
 class _Scratch:
-    """Indexes clips, remuxing those that need it into a folder that goes when the join ends."""
+    """Remuxes clips that need it into a folder that goes when the join ends."""
 
     def __init__(self, parent: Path, fps: Fraction, cleanup: ExitStack) -> None:
         self.remuxed: list[tuple[str, str]] = []
@@ -178,19 +168,8 @@ class _Scratch:
         self._fps = fps
         self._cleanup = cleanup
         self._folder: Path | None = None
-        self._last: tuple[str, ClipIndex] | None = None
 
-    def index(self, path: str) -> ClipIndex:
-        # Parts of one joined file follow each other: its index is not read once for each.
-        if self._last is None or self._last[0] != path:
-            self._last = (path, self._read(path))
-        return self._last[1]
-
-    def _read(self, path: str) -> ClipIndex:
-        try:
-            return read_clip_index(path)
-        except UnsupportedClipError as error:
-            reason = error.reason
+    def remuxed_index(self, path: str, reason: str) -> ClipIndex:
         from leconvert.media.remux import remux_clip
 
         if self._folder is None:
@@ -215,13 +194,30 @@ class _Scratch:
             raise broken(path, f"{reason}, and after a remux: {error.reason}") from error
 
 
+_path = attrgetter("path")
+
+
 def _read_episodes(
     clips: Sequence[ClipRange], scratch: _Scratch
-) -> tuple[list[_Episode], ClipIndex]:
-    episodes = []
+) -> tuple[list[_Episode], list[str], FileSamples, ClipIndex]:
+    """Return where each episode's bytes lie, its digest, all samples, and the first index."""
+    episodes: list[_Episode] = []
+    digests: list[str] = []
+    samples = FileSamples()
     first: ClipIndex | None = None
+    index: ClipIndex | None = None
+    path = ""
+    # Parts of one joined file follow each other: its index is not read once for each.
+    found = read_clip_indexes([path for path, _ in groupby(clips, _path)], read_ahead=True)
     for clip in clips:
-        index = scratch.index(clip.path)
+        if index is None or clip.path != path:
+            path, answer = clip.path, next(found)
+            if isinstance(answer, UnsupportedClipError):
+                index = scratch.remuxed_index(path, answer.reason)
+            elif isinstance(answer, UnreadableSourceError):
+                raise answer
+            else:
+                index = answer
         if first is None:
             first = index
         elif index.config_key != first.config_key:
@@ -230,45 +226,32 @@ def _read_episodes(
                 path=clip.path,
                 next_step="Give them separate output files: plan again with --scan headers.",
             )
-        episodes.append(_episode(clip, index))
-    assert first is not None
-    return episodes, first
-
-
-def _episode(clip: ClipRange, index: ClipIndex) -> _Episode:
-    start = clip.first_sample
-    count = index.num_samples - start if clip.num_samples is None else clip.num_samples
-    if start < 0 or count < 1 or start + count > index.num_samples:
-        raise UnreadableSourceError(
-            f"{clip.path} has {index.num_samples} frames, not {count} from frame {start} on.",
-            path=clip.path,
-        )
-    part = slice(start, start + count)
-    sizes, offsets = index.sizes[part], index.offsets[part]
-    keyframes = index.keyframes[part]
-    if not keyframes[0]:
-        raise broken(clip.path, f"frame {start} should begin an episode but is no keyframe")
-    lead: npt.NDArray[np.int32] | None = None
-    times = index.presentation_times[part]
-    if (times[1:] < times[:-1]).any():
-        ranks = presentation_ranks(times)
-        if ranks[0]:
+        start = clip.first_sample
+        count = index.num_samples - start if clip.num_samples is None else clip.num_samples
+        stop = start + count
+        if start < 0 or count < 1 or stop > index.num_samples:
+            raise UnreadableSourceError(
+                f"{clip.path} has {index.num_samples} frames, not {count} from frame {start} on.",
+                path=clip.path,
+            )
+        sizes, keyframes = index.sizes[start:stop], index.keyframes[start:stop]
+        if not keyframes[0]:
+            raise broken(clip.path, f"frame {start} should begin an episode but is no keyframe")
+        lead = index.reordering(start, stop)
+        if lead is not None and lead[0]:
             raise broken(clip.path, "it shows a frame before its first keyframe")
-        lead = (ranks - np.arange(count)).astype(np.int32)
-    run_starts, run_lengths = byte_runs(offsets, sizes)
-    return _Episode(
-        path=index.path,
-        order_digest=order_digest(sizes, keyframes, lead),
-        run_starts=run_starts,
-        run_lengths=run_lengths,
-        samples=EpisodeSamples(
-            sizes=sizes.astype(np.uint32),
-            lead=lead,
-            keyframes=None if keyframes.all() else keyframes.copy(),
-            source_offset=int(offsets[0]),
-            num_bytes=int(sizes.sum()),
-        ),
-    )
+        runs = index.byte_runs(start, stop)
+        samples.add(
+            sizes,
+            keyframes,
+            lead,
+            source_offset=runs[0][0],
+            num_bytes=sum([length for _, length in runs]),
+        )
+        episodes.append(_Episode(index.path, runs))
+        digests.append(order_digest(sizes, keyframes, lead))
+    assert first is not None
+    return episodes, digests, samples, first
 
 
 def _move_episode(mover: RangeMover, episode: _Episode, position: int) -> None:
@@ -281,9 +264,7 @@ def _move_episode(mover: RangeMover, episode: _Episode, position: int) -> None:
             next_step="Check the disk or the network and run the same command again.",
         ) from error
     try:
-        for start, length in zip(
-            episode.run_starts.tolist(), episode.run_lengths.tolist(), strict=True
-        ):
+        for start, length in episode.runs:
             mover.move(source, episode.path, start, length, position)
             position += length
     finally:

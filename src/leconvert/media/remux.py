@@ -9,8 +9,8 @@ import numpy as np
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import broken
+from leconvert.media.clip import IntArray, presentation_ranks
 from leconvert.media.header import frame_ticks
-from leconvert.media.index import IntArray, presentation_ranks
 from leconvert.media.packets import opened_video
 
 __all__ = ["remux_clip"]

@@ -16,7 +16,15 @@ from leconvert.media.boxes import Span, broken
 from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.sample_entry import IDENTITY_MATRIX, VISUAL_HEADER_BYTES, config_digest
 
-__all__ = ["SampleTables", "read_sample_tables"]
+__all__ = [
+    "LONGEST_DURATION",
+    "SAMPLE_LIMIT",
+    "SampleTables",
+    "chosen_entry",
+    "composition_offsets",
+    "read_sample_tables",
+    "sample_offsets",
+]
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -24,10 +32,10 @@ UnsignedArray = npt.NDArray[np.unsignedinteger]
 
 _U32 = Struct(">I")
 _U32_PAIR = Struct(">II")
-_SAMPLE_LIMIT = 2**24
+SAMPLE_LIMIT = 2**24
 # A coded frame is never smaller on average; it bounds a table whose samples all have one size.
 _SMALLEST_UNIFORM_SAMPLE_BYTES = 8
-_LONGEST_DURATION = 2**31
+LONGEST_DURATION = 2**31
 _SELF_CONTAINED = 1
 _ENTRY_LIMIT = 64
 _FEW_CHUNKS = 16
@@ -82,7 +90,7 @@ def read_sample_tables(
         raise UnsupportedClipError("partial sync samples (stps)", path=path)
     sizes, ends = _sizes(buffer, boxes, file_size_bytes, path)
     num_samples = len(sizes)
-    offsets, description = _offsets(
+    offsets, description = sample_offsets(
         buffer,
         boxes,
         ends - sizes,
@@ -91,7 +99,7 @@ def read_sample_tables(
         file_size_bytes=file_size_bytes,
     )
     decode_times, distinct = _decode_times(buffer, boxes, num_samples, path)
-    composition = _composition_offsets(buffer, boxes, num_samples, path)
+    composition = composition_offsets(buffer, boxes, num_samples, path)
     shown_times = in_order = decode_times
     if composition is not None:
         shown_times = decode_times + composition
@@ -107,7 +115,7 @@ def read_sample_tables(
         first_shown=int(in_order[0]),
         last_shown=int(in_order[-1]),
         keyframes=_keyframes(buffer, boxes, num_samples, path),
-        sample_entry=_sample_entry(buffer, boxes, description, path),
+        sample_entry=chosen_entry(buffer, boxes, description, path),
     )
 
 
@@ -147,8 +155,8 @@ def _sizes(
     uniform_bytes, count = _U32_PAIR.unpack_from(buffer, start + 4)
     if not count:
         raise broken(path, "its video track has no frames")
-    if count > _SAMPLE_LIMIT:
-        raise UnsupportedClipError(f"more than {_SAMPLE_LIMIT} frames", path=path)
+    if count > SAMPLE_LIMIT:
+        raise UnsupportedClipError(f"more than {SAMPLE_LIMIT} frames", path=path)
     if uniform_bytes:
         if count * max(uniform_bytes, _SMALLEST_UNIFORM_SAMPLE_BYTES) > file_size_bytes:
             raise broken(path, _LARGER_THAN_THE_FILE)
@@ -165,7 +173,7 @@ def _sizes(
     return sizes, ends
 
 
-def _offsets(
+def sample_offsets(
     buffer: bytes,
     boxes: dict[bytes, Span],
     begins: IntArray,
@@ -271,7 +279,7 @@ def _decode_times(
         total, longest = int(counts.sum()), int(runs[:, 1].max(initial=0))
     if total != num_samples:
         raise broken(path, "its time table does not cover its frames")
-    if longest >= _LONGEST_DURATION:
+    if longest >= LONGEST_DURATION:
         raise UnsupportedClipError("implausible frame durations", path=path)
     if len(runs) == 1:
         times = (
@@ -284,9 +292,10 @@ def _decode_times(
     return durations.cumsum() - durations, bool(durations[:-1].all())
 
 
-def _composition_offsets(
+def composition_offsets(
     buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
 ) -> IntArray | None:
+    """Return what to add to each decode time, or None where there is no such table."""
     if b"ctts" not in boxes:
         return None
     runs = _rows(buffer, boxes, b"ctts", 2, path)
@@ -299,6 +308,7 @@ def _composition_offsets(
 
 
 def _keyframes(buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str) -> BoolArray:
+    """Return whether decoding can start at each sample."""
     if b"stss" not in boxes:
         return np.ones(num_samples, np.bool_)
     numbers = _rows(buffer, boxes, b"stss", 1, path)[:, 0]
@@ -314,7 +324,8 @@ def _keyframes(buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: 
     return keyframes[1:]
 
 
-def _sample_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
+def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
+    """Return the sample entry of the samples; ``used`` are the numbers, from 1, that they name."""
     start, stop = _span(boxes, b"stsd", path)
     if stop - start < 8:
         raise broken(path, "its stsd table is cut off")

@@ -12,7 +12,6 @@ import fcntl
 import os
 from collections.abc import Callable
 from struct import Struct
-from typing import NamedTuple
 
 from leconvert.errors import InterruptedRunError, StorageError, UnreadableSourceError
 from leconvert.media.boxes import broken
@@ -27,10 +26,21 @@ _BUFFER_BYTES = 1024**2
 _FULL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 
 
-class _Source(NamedTuple):
-    descriptor: int
-    path: str
-    device: int
+class _Source:
+    """An open file, and the device that it is on: asked for only where something was refused."""
+
+    __slots__ = ("_device", "descriptor", "path")
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self.descriptor = descriptor
+        self.path = path
+        self._device: int | None = None
+
+    @property
+    def device(self) -> int:
+        if self._device is None:
+            self._device = os.fstat(self.descriptor).st_dev
+        return self._device
 
 
 class RangeMover:
@@ -88,13 +98,9 @@ class RangeMover:
             StorageError: The destination fails or is full.
             InterruptedRunError: ``should_stop`` said so.
         """
-        origin = _Source(source, source_path, os.fstat(source).st_dev)
+        origin = _Source(source, source_path)
         align = self._block_align
-        if (
-            align
-            and (start - target_start) % align == 0
-            and (origin.device, "clone") not in self._refused
-        ):
+        if align and (start - target_start) % align == 0 and not self._refuses(origin, "clone"):
             inner_start = -(-start // align) * align
             inner_stop = (start + length) // align * align
             if inner_start < inner_stop:
@@ -104,6 +110,9 @@ class RangeMover:
                 done = head + cloned
                 start, length, target_start = start + done, length - done, target_start + done
         self._copy(origin, start, length, target_start)
+
+    def _refuses(self, source: _Source, way: str) -> bool:
+        return bool(self._refused) and (source.device, way) in self._refused
 
     def _clone(self, source: _Source, start: int, stop: int, target_start: int) -> int:
         """Share whole blocks; return how many bytes of them are shared now."""
@@ -145,7 +154,7 @@ class RangeMover:
 
     def _copy_in_kernel(self, source: _Source, start: int, count: int, target_start: int) -> int:
         """Copy some of a range; 0 where the kernel will not, for whatever reason."""
-        if (source.device, "copy_file_range") not in self._refused:
+        if not self._refuses(source, "copy_file_range"):
             try:
                 moved = os.copy_file_range(
                     source.descriptor, self._destination, count, start, target_start
@@ -158,7 +167,7 @@ class RangeMover:
                 return moved
             # Also where it moved nothing without an error: some file systems do.
             self._refused.add((source.device, "copy_file_range"))
-        if (source.device, "sendfile") not in self._refused:
+        if not self._refuses(source, "sendfile"):
             try:
                 os.lseek(self._destination, target_start, os.SEEK_SET)
                 moved = os.sendfile(self._destination, source.descriptor, start, count)

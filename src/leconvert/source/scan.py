@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,18 +29,32 @@ from leconvert.source.paths import LEGACY_META_FILES, SourcePaths
 
 __all__ = ["scan_source"]
 
-_EPISODES_PER_TASK = 64
+_EPISODES_PER_TASK = 32
+_THREADS_THAT_WAIT = 16
+# Wall clock over CPU time of a block from which on a scan waits rather than computes.
+_WAITING_FROM = 2.0
 _TASKS_AHEAD_PER_THREAD = 4
-_MOST_FINDINGS_SHOWN = 20
 _FOLDERS_LEFT_BEHIND = {".cache", ".git", "data", "videos"}
 
 
-@dataclass(frozen=True, slots=True)
-class _SliceFacts:
-    file: FileFacts
-    frames: int
-    roll_bytes: int
-    config: str
+class _Facts(NamedTuple):
+    """What a scan keeps of one slice; for a file that cannot be read, all zero."""
+
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    inode: int = 0
+    frames: int = 0
+    roll_bytes: int = 0
+    config: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """Some consecutive episodes: for each stream numbers of shape (n, 5), and configurations."""
+
+    numbers: list[IntArray]
+    configs: list[list[str]]
+    findings: list[Finding]
 
 
 def scan_source(
@@ -51,7 +68,8 @@ def scan_source(
     Args:
         root: The dataset folder.
         progress: Where to report.
-        num_threads: Threads that read headers; the default hides some network latency.
+        num_threads: Threads that read headers; by default as many as the file system's latency asks
+            for.
 
     Raises:
         UnreadableSourceError: A table under ``meta/`` is missing or malformed.
@@ -72,18 +90,14 @@ def scan_source(
 
     streams = [DATA_STREAM, *(stream_of_camera(key) for key in info.camera_keys)]
     look = _Looker(paths, info.fps, streams, episodes.episode_index, length)
-    facts: list[list[_SliceFacts | None]] = [[] for _ in streams]
-    threads = num_threads or min(8, 2 * (os.cpu_count() or 1))
+    columns = [_Columns(stream) for stream in streams]
     with progress.stage("scan", len(episodes) * len(streams), "files") as stage:
-        for block, block_findings in _in_order(look, len(episodes), threads):
-            for per_stream, seen in zip(facts, block, strict=True):
-                per_stream.extend(seen)
-            findings.extend(block_findings)
-            stage.advance(sum(len(seen) for seen in block))
-    scans: list[StreamScan] = []
-    for stream, seen in zip(streams, facts, strict=True):
-        scans.append(_as_columns(stream, seen))
-        seen.clear()
+        for block in _in_order(look, len(episodes), num_threads):
+            for column, numbers, configs in zip(columns, block.numbers, block.configs, strict=True):
+                column.add(numbers, configs)
+            findings += block.findings
+            stage.advance(sum(map(len, block.numbers)))
+    scans = [column.scan() for column in columns]
 
     schema = b""
     with suppress(UnreadableSourceError):  # a missing first file is a finding already
@@ -108,6 +122,15 @@ def scan_source(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Remark:
+    """A finding before it knows where it was made."""
+
+    code: str
+    message: str
+    severity: str = "error"
+
+
 class _Looker:
     """Looks at one block of episodes; called from several threads, shares nothing mutable."""
 
@@ -125,84 +148,99 @@ class _Looker:
         self._episode_index = episode_index
         self._length = length
 
-    def __call__(
-        self, first: int, stop: int
-    ) -> tuple[list[list[_SliceFacts | None]], list[Finding]]:
-        findings: list[Finding] = []
-        block: list[list[_SliceFacts | None]] = []
+    def __call__(self, first: int, stop: int) -> _Block:
+        block = _Block([], [], [])
         indices = self._episode_index[first:stop].tolist()
         lengths = self._length[first:stop].tolist()
         for stream in self._streams:
-            look = self._table if stream == DATA_STREAM else self._clip
-            seen: list[_SliceFacts | None] = []
-            for index, length in zip(indices, lengths, strict=True):
-                path = self._paths.absolute(stream, index)
-
-                def find(code: str, message: str, severity: str = "error") -> None:
-                    findings.append(
+            paths = [self._paths.absolute(stream, index) for index in indices]
+            clips = None if stream == DATA_STREAM else media.read_clip_indexes(paths)
+            seen: list[_Facts] = []
+            for index, length, path in zip(indices, lengths, paths, strict=True):
+                remarks: list[_Remark] = []
+                clip = None if clips is None else next(clips)
+                try:
+                    facts = (
+                        self._table(path, length, remarks)
+                        if clip is None
+                        else self._clip(path, clip, length, remarks)
+                    )
+                except FileNotFoundError:
+                    remarks.append(_Remark("missing-file", f"{path} is missing."))
+                    facts = _Facts()
+                except UnreadableSourceError as error:
+                    remarks.append(_Remark("unreadable-file", error.message))
+                    facts = _Facts()
+                except OSError as error:
+                    said = f"{path} cannot be read: {error.strerror or error}."
+                    remarks.append(_Remark("unreadable-file", said))
+                    facts = _Facts()
+                seen.append(facts)
+                for remark in remarks:
+                    block.findings.append(
                         Finding(
-                            code,
-                            severity,
-                            message,
-                            episode=index,  # noqa: B023 - called before the loop moves on
-                            stream=stream,  # noqa: B023
-                            path=self._paths.relative(stream, index),  # noqa: B023
+                            remark.code,
+                            remark.severity,
+                            remark.message,
+                            episode=index,
+                            stream=stream,
+                            path=self._paths.relative(stream, index),
                         )
                     )
+            block.numbers.append(np.array([facts[:-1] for facts in seen], dtype=np.int64))
+            block.configs.append([facts.config for facts in seen])
+        return block
 
-                try:
-                    seen.append(look(path, FileFacts.of(path), length, find))
-                except FileNotFoundError:
-                    find("missing-file", f"{path} is missing.")
-                    seen.append(None)
-                except UnreadableSourceError as error:
-                    find("unreadable-file", error.message)
-                    seen.append(None)
-                except OSError as error:
-                    find("unreadable-file", f"{path} cannot be read: {error.strerror or error}.")
-                    seen.append(None)
-            block.append(seen)
-        return block, findings
-
-    def _table(
-        self, path: str, file: FileFacts, length: int, find: Callable[..., None]
-    ) -> _SliceFacts:
+    def _table(self, path: str, length: int, remarks: list[_Remark]) -> _Facts:
+        file = FileFacts.of(path)
         footer = tables.read_data_footer(path)
         if footer.rows != length:
-            find("row-count", f"{path} has {footer.rows} rows, {EPISODES_PATH} says {length}.")
-        return _SliceFacts(file, footer.rows, footer.uncompressed_bytes, "")
+            said = f"{path} has {footer.rows} rows, {EPISODES_PATH} says {length}."
+            remarks.append(_Remark("row-count", said))
+        return _Facts(
+            file.size_bytes,
+            file.mtime_ns,
+            signed_inode(file.inode),
+            footer.rows,
+            footer.uncompressed_bytes,
+        )
 
     def _clip(
-        self, path: str, file: FileFacts, length: int, find: Callable[..., None]
-    ) -> _SliceFacts:
-        try:
-            clip = media.read_clip_index(path)
-        except media.UnsupportedClipError as error:
-            find("remux", f"{path} will be remuxed: {error.reason}.", "info")
+        self,
+        path: str,
+        clip: media.ClipIndex | UnreadableSourceError,
+        length: int,
+        remarks: list[_Remark],
+    ) -> _Facts:
+        file = FileFacts.of(path)
+        if isinstance(clip, media.UnsupportedClipError):
+            said = f"{path} will be remuxed: {clip.reason}."
+            remarks.append(_Remark("remux", said, "info"))
             clip = _index_of_remuxed(path, self._fps)
+        elif isinstance(clip, UnreadableSourceError):
+            raise clip
         if clip.num_samples != length:
-            find(
-                "frame-count",
-                f"{path} has {clip.num_samples} frames, {EPISODES_PATH} says {length}.",
-            )
+            said = f"{path} has {clip.num_samples} frames, {EPISODES_PATH} says {length}."
+            remarks.append(_Remark("frame-count", said))
         elif not clip.keyframes[0]:
-            find("no-keyframe", f"{path} does not begin with a keyframe.")
-        else:
-            late = _frames_off_their_place(clip, self._fps)
-            if late:
-                find(
-                    "frame-times",
-                    f"{path} stores {late} of {length} frames half a frame or more away from their "
-                    "place at i/fps; frames are placed by their order.",
-                    "warning",
-                )
-        if clip.other_tracks:
-            find(
-                "other-tracks",
-                f"{path} also holds {', '.join(clip.other_tracks)} tracks, which are left out.",
-                "warning",
+            remarks.append(_Remark("no-keyframe", f"{path} does not begin with a keyframe."))
+        elif late := clip.frames_off_their_place(self._fps):
+            said = (
+                f"{path} stores {late} of {length} frames half a frame or more away from their "
+                "place at i/fps; frames are placed by their order."
             )
-        return _SliceFacts(file, clip.num_samples, file.size_bytes, clip.config_key)
+            remarks.append(_Remark("frame-times", said, "warning"))
+        if clip.other_tracks:
+            said = f"{path} also holds {', '.join(clip.other_tracks)} tracks, which are left out."
+            remarks.append(_Remark("other-tracks", said, "warning"))
+        return _Facts(
+            file.size_bytes,
+            file.mtime_ns,
+            signed_inode(file.inode),
+            clip.num_samples,
+            file.size_bytes,
+            clip.config_key,
+        )
 
 
 def _index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:
@@ -215,25 +253,38 @@ def _index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:
         shutil.rmtree(folder)
 
 
-def _frames_off_their_place(clip: media.ClipIndex, fps: Fraction) -> int:
-    """Count frames whose stored time is half a frame or more from rank/fps."""
-    # |time / timescale - rank / fps| >= 1 / (2 fps), in integers:
-    # |2 time fps.num - 2 rank timescale fps.den| >= timescale fps.den
-    frame = clip.timescale * fps.denominator
-    off = np.abs(2 * clip.presentation_times * fps.numerator - 2 * clip.ranks * frame)
-    return int(np.count_nonzero(off >= frame))
+def threads_for(cpu_seconds: float, wall_seconds: float) -> int:
+    """Return how many threads a scan wants, from what its first block cost.
+
+    Args:
+        cpu_seconds: CPU time of the thread that did it.
+        wall_seconds: How long it took.
+    """
+    return _THREADS_THAT_WAIT if wall_seconds > _WAITING_FROM * cpu_seconds else 1
 
 
-def _in_order(
-    look: _Looker, num_episodes: int, threads: int
-) -> Iterator[tuple[list[list[_SliceFacts | None]], list[Finding]]]:
-    """Look at all blocks in parallel and yield them in order, few of them waiting at a time."""
-    starts = range(0, num_episodes, _EPISODES_PER_TASK)
-    waiting: deque[Future[tuple[list[list[_SliceFacts | None]], list[Finding]]]] = deque()
+def _in_order(look: _Looker, num_episodes: int, threads: int | None) -> Iterator[_Block]:
+    """Look at all blocks and yield them in order, few of them waiting at a time.
+
+    Parsing headers holds Python's lock, so threads gain nothing where files answer at once (and
+    lose half to the lock). Where they do not, as over a network, many threads wait at a time: the
+    first block tells which it is.
+    """
+    edges = [*range(0, num_episodes, _EPISODES_PER_TASK), num_episodes]
+    blocks = deque(pairwise(edges))
+    if threads is None:
+        cpu, wall = time.thread_time(), time.perf_counter()
+        yield look(*blocks.popleft())
+        cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+        threads = threads_for(cpu, wall)
+    if threads == 1:
+        for first, stop in blocks:
+            yield look(first, stop)
+        return
+    waiting: deque[Future[_Block]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="scan") as pool:
         try:
-            for first in starts:
-                stop = min(first + _EPISODES_PER_TASK, num_episodes)
+            for first, stop in blocks:
                 waiting.append(pool.submit(look, first, stop))
                 if len(waiting) > threads * _TASKS_AHEAD_PER_THREAD:
                     yield waiting.popleft().result()
@@ -244,23 +295,26 @@ def _in_order(
                 future.cancel()
 
 
-def _as_columns(stream: str, seen: Sequence[_SliceFacts | None]) -> StreamScan:
-    numbers: dict[str, int] = {}
-    groups = [numbers.setdefault(s.config, len(numbers)) if s else 0 for s in seen]
+class _Columns:
+    """One stream's numbers, gathered block by block; 48 bytes an episode."""
 
-    def column(values: Iterator[int]) -> IntArray:
-        return np.fromiter(values, dtype=np.int64, count=len(seen))
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._numbers: list[IntArray] = []
+        self._groups: list[IntArray] = []
+        self._group_of: dict[str, int] = {}
 
-    return StreamScan(
-        stream=stream,
-        size_bytes=column(s.file.size_bytes if s else 0 for s in seen),
-        mtime_ns=column(s.file.mtime_ns if s else 0 for s in seen),
-        # Some file systems number inodes with all 64 bits; the sign does not matter here.
-        inode=column(signed_inode(s.file.inode) if s else 0 for s in seen),
-        frames=column(s.frames if s else 0 for s in seen),
-        roll_bytes=column(s.roll_bytes if s else 0 for s in seen),
-        group=np.array(groups, dtype=np.int64),
-    )
+    def add(self, numbers: IntArray, configs: Sequence[str]) -> None:
+        self._numbers.append(numbers)
+        groups = [self._group_of.setdefault(config, len(self._group_of)) for config in configs]
+        self._groups.append(np.array(groups, dtype=np.int64))
+
+    def scan(self) -> StreamScan:
+        size_bytes, mtime_ns, inode, frames, roll_bytes = np.concatenate(self._numbers).T.copy()
+        return StreamScan(
+            self._stream, size_bytes, mtime_ns, inode, frames, roll_bytes,
+            np.concatenate(self._groups),
+        )  # fmt: skip
 
 
 def _check_indices(episodes: EpisodeLines, episode_stats: EpisodeLines) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -191,3 +192,29 @@ def test_json_of_the_wrong_shape_is_refused(source_copy: Path) -> None:
     (source_copy / "meta/info.json").write_text(json.dumps([1, 2]))
     with pytest.raises(SourceError, match="does not hold a JSON object"):
         load_info(source_copy)
+
+
+def test_files_that_keep_a_scan_waiting_are_waited_for_together(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert import tables
+    from leconvert.source import scan
+
+    together = threading.Barrier(4)
+    real = tables.read_data_footer
+
+    def slow(path: str) -> tables.DataFooter:
+        if "episode_000004" not in path:
+            together.wait(timeout=30)  # broken unless four episodes are read at the same time
+        return real(path)
+
+    monkeypatch.setattr(scan, "_EPISODES_PER_TASK", 1)
+    monkeypatch.setattr(tables, "read_data_footer", slow)
+    assert scan_source(small_source, num_threads=4).length.tolist() == [12, 7, 1, 9, 15]
+
+
+def test_only_a_file_system_that_makes_it_wait_gets_many_threads() -> None:
+    from leconvert.source.scan import threads_for
+
+    assert threads_for(cpu_seconds=0.010, wall_seconds=0.012) == 1
+    assert threads_for(cpu_seconds=0.010, wall_seconds=0.200) > 8

@@ -1,0 +1,242 @@
+"""The index of a clip as a value, and what can be said of its samples without reading them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.media.boxes import broken
+
+__all__ = [
+    "ClipIndex",
+    "order_digest",
+    "presentation_ranks",
+    "samples_sha256",
+]
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+_READ_BYTES = 4 * 1024**2
+_SAFE_PRODUCT = 2**62
+
+
+@dataclass(slots=True, eq=False)
+class ClipIndex:
+    """The index of a clip's one video track; arrays have shape (S,), in decode order.
+
+    It guarantees that every sample lies inside the file as it was when the index was read, that no
+    two samples have the same presentation time, and that the samples' bytes together are no more
+    than the file. It does not guarantee that the samples decode, nor that the file stays as it is.
+    It is not to be changed. Arrays that a plain clip says in two numbers are made when asked for.
+
+    Attributes:
+        path: The file.
+        file_size_bytes: Its size.
+        codec: Four characters, such as ``avc1`` or ``av01``.
+        width: Coded width in pixels.
+        height: Coded height in pixels.
+        timescale: Ticks a second of the times below.
+        sizes: Bytes of each sample.
+        num_bytes: Sum of the sizes.
+        places: Where each sample begins, from the start of the file; a plain number is the place
+            of the first where all others follow it closely.
+        decoded: Decode times, ticks, shifted by the edit list as the presentation times are.
+        shown: Presentation times, ticks, the edit list applied: usually the first frame shown is
+            at 0.
+        keyframes: Whether decoding can start at the sample.
+        sample_entry: The sample entry as it stands, box header included.
+        config_key: Clips with equal keys can share one file; see ``config_digest``.
+        other_tracks: Handler types of tracks that are left out, such as ``soun``.
+        geometry: Display matrix, width and height of the track as in ``tkhd``, 44 bytes.
+    """
+
+    path: str
+    file_size_bytes: int
+    codec: str
+    width: int
+    height: int
+    timescale: int
+    sizes: IntArray
+    num_bytes: int
+    places: IntArray | int
+    decoded: IntArray | range
+    shown: IntArray | range
+    keyframes: BoolArray
+    sample_entry: bytes
+    config_key: str
+    other_tracks: tuple[str, ...]
+    geometry: bytes
+    _offsets: IntArray | None = field(default=None, init=False, repr=False)
+    _decode_times: IntArray | None = field(default=None, init=False, repr=False)
+    _presentation_times: IntArray | None = field(default=None, init=False, repr=False)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of coded samples, S."""
+        return len(self.sizes)
+
+    @property
+    def offsets(self) -> IntArray:
+        """Where each sample begins, from the start of the file."""
+        if self._offsets is None:
+            if isinstance(self.places, int):
+                self._offsets = self.sizes.cumsum() + (self.places - self.sizes)
+            else:
+                self._offsets = self.places
+        return self._offsets
+
+    @property
+    def decode_times(self) -> IntArray:
+        """Ticks; shifted by the edit list as the presentation times are."""
+        if self._decode_times is None:
+            self._decode_times = _as_array(self.decoded)
+        return self._decode_times
+
+    @property
+    def presentation_times(self) -> IntArray:
+        """Ticks, the edit list applied: usually the first frame shown is at 0."""
+        if self._presentation_times is None:
+            self._presentation_times = _as_array(self.shown)
+        return self._presentation_times
+
+    @property
+    def ranks(self) -> IntArray:
+        """Place of each sample in the order of presentation, shape (S,)."""
+        if isinstance(self.shown, range):
+            return np.arange(len(self.shown))
+        return presentation_ranks(self.shown)
+
+    def byte_runs(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """Return start and length in bytes of what samples ``first`` to ``stop`` fill.
+
+        Samples that follow each other in the file are one run; runs are in the order of samples.
+        """
+        if first >= stop:
+            return []
+        if isinstance(self.places, int) and stop - first == len(self.sizes):
+            return [(self.places, self.num_bytes)]
+        sizes = self.sizes[first:stop]
+        if isinstance(self.places, int):
+            start = self.places + (int(np.add.reduce(self.sizes[:first])) if first else 0)
+            return [(start, int(np.add.reduce(sizes)))]
+        offsets = self.places[first:stop]
+        breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1])
+        if not len(breaks):
+            return [(int(offsets[0]), int(np.add.reduce(sizes)))]
+        heads = np.concatenate(([0], breaks + 1))
+        lengths = np.add.reduceat(sizes, heads)
+        return list(zip(offsets[heads].tolist(), lengths.tolist(), strict=True))
+
+    def reordering(self, first: int, stop: int) -> npt.NDArray[np.int32] | None:
+        """Return the rank within samples ``first`` to ``stop`` minus the place in decode order.
+
+        None says that each sample is shown in the order of decoding.
+        """
+        if isinstance(self.shown, range):
+            return None
+        times = self.shown[first:stop]
+        if not np.count_nonzero(times[1:] < times[:-1]):
+            return None
+        return (presentation_ranks(times) - np.arange(stop - first)).astype(np.int32)
+
+    def frames_off_their_place(self, fps: Fraction) -> int:
+        """Count frames whose stored time is half a frame or more from rank / ``fps``."""
+        # |time / timescale - rank / fps| >= 1 / (2 fps), in integers:
+        # |2 time fps.num - 2 rank timescale fps.den| >= timescale fps.den
+        frame = self.timescale * fps.denominator
+        twice = 2 * fps.numerator
+        if isinstance(self.shown, range):
+            # Off by a linear function of the rank: nowhere further than at one of the ends.
+            last = len(self.shown) - 1
+            ends = (self.shown[0] * twice, self.shown[last] * twice - 2 * last * frame)
+            if max(ends) < frame and min(ends) > -frame:
+                return 0
+        times = np.sort(self.presentation_times)
+        largest = max(abs(int(times[0])), abs(int(times[-1])))
+        if largest * twice + 2 * len(times) * frame >= _SAFE_PRODUCT:
+            times = times.astype(object)
+        off = np.abs(times * twice - np.arange(len(times)).astype(times.dtype) * (2 * frame))
+        return int(np.count_nonzero(off >= frame))
+
+
+def presentation_ranks(presentation_times: IntArray) -> IntArray:
+    """Return the place of each time in ascending order, equal times in the order given."""
+    order = np.argsort(presentation_times, kind="stable")
+    ranks = np.empty(len(order), np.int64)
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
+def order_digest(
+    sizes: IntArray, keyframes: BoolArray, lead: npt.NDArray[np.signedinteger] | None
+) -> str:
+    """Return a digest of what a join must preserve besides the coded bytes.
+
+    Args:
+        sizes: Bytes of each sample in decode order.
+        keyframes: Whether decoding can start at the sample.
+        lead: Presentation rank minus place in decode order; None where all are 0.
+
+    Returns:
+        16 hexadecimal digits (BLAKE2b).
+    """
+    digest = hashlib.blake2b(np.ascontiguousarray(sizes, np.int64), digest_size=8)
+    digest.update(np.packbits(keyframes))
+    if lead is not None and np.count_nonzero(lead):
+        digest.update(np.ascontiguousarray(lead, np.int32))
+    return digest.hexdigest()
+
+
+def samples_sha256(index: ClipIndex, first: int = 0, stop: int | None = None) -> str:
+    """Return the SHA-256 of coded samples, concatenated in decode order.
+
+    Args:
+        index: Of the file that holds them; the file is opened and read, a few MiB at a time.
+        first: The first sample.
+        stop: The sample after the last; None for all.
+
+    Raises:
+        UnreadableSourceError: The file cannot be read, or is shorter than its index says.
+    """
+    digest = hashlib.sha256()
+    first, stop, _ = slice(first, stop).indices(index.num_samples)
+    runs = index.byte_runs(first, stop)
+    try:
+        with open(index.path, "rb", buffering=0) as file:  # noqa: PTH123 (unbuffered, by name)
+            for piece in _pieces(file.fileno(), runs, index.path):
+                digest.update(piece)
+    except OSError as error:
+        raise UnreadableSourceError(
+            f"{index.path} cannot be read: {error.strerror or error}.",
+            path=index.path,
+            next_step="Check the disk or the network and run the same command again.",
+        ) from error
+    return digest.hexdigest()
+
+
+def _pieces(descriptor: int, runs: list[tuple[int, int]], path: str) -> Iterator[memoryview]:
+    longest = max((length for _, length in runs), default=1)
+    buffer = memoryview(bytearray(min(_READ_BYTES, longest)))
+    for start, length in runs:
+        done = 0
+        while done < length:
+            room = buffer[: min(len(buffer), length - done)]
+            count = os.preadv(descriptor, [room], start + done)
+            if not count:
+                raise broken(path, "it is shorter than its index says")
+            yield room[:count]
+            done += count
+
+
+def _as_array(times: IntArray | range) -> IntArray:
+    if isinstance(times, range):
+        return np.arange(times.start, times.stop, times.step)
+    return times

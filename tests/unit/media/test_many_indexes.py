@@ -1,0 +1,123 @@
+"""Reading many indices at once answers as reading them one by one does."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clip_recipes import RECIPES, Recipe
+from mp4_boxes import Box, changed
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index, read_clip_indexes
+from leconvert.media import index as index_module
+
+
+@pytest.fixture
+def paths(make_clip: Callable[[Recipe], Path], tmp_path: Path) -> list[str]:
+    """More than a block: sound clips, one that must be remuxed, a broken and a missing one."""
+    clips = [make_clip(RECIPES["x264"]), make_clip(RECIPES["x264-b-frames"])]
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(clips[0].read_bytes()[:-40])
+    audio = tmp_path / "matroska.mp4"
+    audio.write_bytes(b"\x1aE\xdf\xa3" + bytes(100))
+    some = [*clips, broken, audio, tmp_path / "missing.mp4"]
+    return [str(path) for path in itertools.islice(itertools.cycle(some), 70)]
+
+
+def described(answer: ClipIndex | UnreadableSourceError) -> tuple[object, ...]:
+    if isinstance(answer, UnreadableSourceError):
+        return type(answer), str(answer)
+    return answer.path, answer.config_key, answer.sizes.tolist(), answer.offsets.tolist()
+
+
+def one_by_one(paths: list[str]) -> list[tuple[object, ...]]:
+    found = []
+    for path in paths:
+        try:
+            found.append(described(read_clip_index(path)))
+        except UnreadableSourceError as error:
+            found.append(described(error))
+    return found
+
+
+@pytest.mark.parametrize("read_ahead", [False, True])
+def test_many_indices_are_those_of_each(paths: list[str], read_ahead: bool) -> None:
+    answers = list(read_clip_indexes(paths, read_ahead=read_ahead))
+    assert [described(answer) for answer in answers] == one_by_one(paths)
+    assert sum(isinstance(answer, UnsupportedClipError) for answer in answers) == 14
+
+
+def test_files_that_are_slow_to_answer_are_asked_from_several_threads(
+    paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened_by: list[str] = []
+    real_open = os.open
+
+    def noting_open(path: str, flags: int, mode: int = 0o777) -> int:
+        opened_by.append(threading.current_thread().name)
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", noting_open)
+    waited = itertools.count(0.0, 1.0)
+    answers = list(read_clip_indexes(paths, waited_seconds=lambda: next(waited)))
+    monkeypatch.undo()
+    assert [described(answer) for answer in answers] == one_by_one(paths)
+    block = index_module._CLIPS_AT_ONCE
+    assert not any(name.startswith("read-index") for name in opened_by[:block])
+    assert all(name.startswith("read-index") for name in opened_by[block:])
+
+    opened_by.clear()
+    monkeypatch.setattr(os, "open", noting_open)
+    list(read_clip_indexes(paths, waited_seconds=lambda: 0.0))
+    assert not any(name.startswith("read-index") for name in opened_by)
+
+
+def test_an_index_too_large_to_hold_is_read_when_its_turn_comes(
+    make_clip: Callable[[Recipe], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spacious(top: Box) -> None:
+        top.find("moov").children.append(Box(b"free", bytes(100_000)))
+
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(changed(make_clip(RECIPES["x264"]).read_bytes(), spacious))
+    monkeypatch.setattr(index_module, "_HELD_INDEX_BYTES", 90_000)
+    expected = one_by_one([str(path)])
+    alone: list[str] = []
+    real_read = read_clip_index
+
+    def noting_read(name: str) -> ClipIndex:
+        alone.append(name)
+        return real_read(name)
+
+    monkeypatch.setattr(index_module, "read_clip_index", noting_read)
+    assert [described(answer) for answer in read_clip_indexes([str(path)])] == expected
+    assert alone == [str(path)]
+
+
+def test_only_small_clips_are_read_ahead_and_only_so_much(
+    paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advised: list[int] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *request: advised.append(request[2]))
+    sound = paths[:1] * 70
+    size_bytes = Path(sound[0]).stat().st_size
+    list(read_clip_indexes(sound))
+    assert advised == []
+    list(read_clip_indexes(sound, read_ahead=True))
+    assert advised == [size_bytes] * 70
+
+    advised.clear()
+    monkeypatch.setattr(index_module, "_SMALL_CLIP_BYTES", size_bytes - 1)
+    list(read_clip_indexes(sound, read_ahead=True))
+    assert advised == []
+
+    monkeypatch.setattr(index_module, "_SMALL_CLIP_BYTES", size_bytes)
+    # Room for the first block; what is left is no clip's share of the second.
+    monkeypatch.setattr(index_module, "_READ_AHEAD_BYTES", 33 * size_bytes)
+    list(read_clip_indexes(sound, read_ahead=True))
+    assert advised == [size_bytes] * 32
