@@ -249,7 +249,7 @@ def _features_of(
     """Yield the innermost mappings with their path."""
     for name, values in stats.items():
         path = f"{prefix}{name}"
-        if not isinstance(values, Mapping):
+        if type(values) is not dict and not isinstance(values, Mapping):
             raise _malformed(path, episode, "the statistics are not a mapping")
         for value in values.values():
             if type(value) is not list and isinstance(value, Mapping):

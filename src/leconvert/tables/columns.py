@@ -33,7 +33,8 @@ class RowBlock:
 
     def __init__(self) -> None:
         self._rows: list[Mapping[str, Any]] = []
-        self._stats: list[dict[str, Any]] = []
+        self._stats: list[Mapping[str, Any] | None] = []
+        self._stats_columns: dict[str, list[Any]] | None = None
         # Statistics are most of the values and nearly always regular: one conversion gives a
         # column's type and its numbers.
         self._numbers: dict[str, npt.NDArray[Any]] = {}
@@ -46,11 +47,9 @@ class RowBlock:
             stats: Nested statistics; each innermost value becomes a column whose name is the path
                 to it, joined by slashes, below ``stats/``.
         """
-        flat: dict[str, Any] = {}
-        if stats is not None:
-            _flatten(_STATS_PREFIX, stats, flat)
         self._rows.append(row)
-        self._stats.append(flat)
+        self._stats.append(stats)
+        self._stats_columns = None
 
     def schema(self) -> pa.Schema:
         """Return the narrowest types that hold the rows.
@@ -69,8 +68,7 @@ class RowBlock:
             except MixedKindsError:
                 found = pa.string()
             fields.append(pa.field(name, found))
-        for name in _names(self._stats):
-            values = [stats.get(name) for stats in self._stats]
+        for name, values in self._statistics().items():
             numbers = _numbers(values)
             if numbers is not None:
                 self._numbers[name] = numbers
@@ -88,18 +86,33 @@ class RowBlock:
         arrays = []
         for field in schema:
             numbers = self._numbers.get(field.name)
-            rows = self._stats if field.name.startswith(_STATS_PREFIX) else self._rows
             try:
                 if numbers is not None:
                     arrays.append(array_of_numbers(numbers, field.type))
                     continue
-                values = [row.get(field.name) for row in rows]
+                if field.name.startswith(_STATS_PREFIX):
+                    values = self._statistics().get(field.name) or [None] * len(self._rows)
+                else:
+                    values = [row.get(field.name) for row in self._rows]
                 if pa.types.is_string(field.type):
                     values = [_text(value) for value in values]
                 arrays.append(array_of(values, field.type))
             except MixedKindsError as error:
                 raise _no_common_type(field.name, error) from error
         return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _statistics(self) -> dict[str, list[Any]]:
+        """Return the columns of the statistics."""
+        if self._stats_columns is None:
+            columns = _regular_columns(self._stats)
+            if columns is None:
+                flat: list[dict[str, Any]] = [{} for _ in self._stats]
+                for stats, row in zip(self._stats, flat, strict=True):
+                    if stats is not None:
+                        _flatten(_STATS_PREFIX, stats, row)
+                columns = {name: [row.get(name) for row in flat] for name in _names(flat)}
+            self._stats_columns = columns
+        return self._stats_columns
 
 
 def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
@@ -145,6 +158,32 @@ def storable(schema: pa.Schema) -> pa.Schema:
             stored = pa.string()
         fields.append(pa.field(field.name, stored))
     return pa.schema(fields)
+
+
+def _regular_columns(
+    rows: Sequence[Mapping[str, Any] | None],
+) -> dict[str, list[Any]] | None:
+    """Return the columns of statistics that all rows have, as lists, two levels deep.
+
+    Nearly all do, and then nothing is flattened row by row. None where they do not.
+    """
+    columns: dict[str, list[Any]] = {}
+    first = rows[0] if rows else None
+    if first is None or any(row is None or row.keys() != first.keys() for row in rows):
+        return None
+    for feature, example in first.items():
+        values = [row[feature] for row in rows if row is not None]
+        if set(map(type, values)) != {dict} or any(
+            value.keys() != example.keys() for value in values
+        ):
+            return None
+        for statistic in example:
+            column = [value[statistic] for value in values]
+            name = f"{_STATS_PREFIX}{feature}/{statistic}"
+            if set(map(type, column)) != {list} or name in columns:
+                return None
+            columns[name] = column
+    return columns
 
 
 def _flatten(prefix: str, stats: Mapping[str, Any], flat: dict[str, Any]) -> None:

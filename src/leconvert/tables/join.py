@@ -1,20 +1,30 @@
-"""Data files: the rows of many episodes in one file, a row group an episode."""
+"""Data files: the rows of many episodes in one file, a row group an episode.
+
+Where an episode's file is what Arrow writes by default, its pages are copied as they are and only
+the footer is new. Other episodes are decoded and encoded; one file may hold both kinds.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.errors import InterruptedRunError, TargetError, UnreadableSourceError
 from leconvert.tables.alignment import align_table
-from leconvert.tables.footers import open_parquet, unreadable
+from leconvert.tables.encode import RowGroupEncoder, holds_bytes
+from leconvert.tables.file_footers import FileFooter
+from leconvert.tables.footers import open_parquet
+from leconvert.tables.opened import MAGIC, OpenedTable, unreadable
+from leconvert.tables.output import SequentialOutput
+from leconvert.tables.verbatim import TableCopier
 
 __all__ = ["JoinedTable", "RowRange", "footer_digest", "join_tables"]
 
@@ -22,8 +32,6 @@ __all__ = ["JoinedTable", "RowRange", "footer_digest", "join_tables"]
 # that joins large episodes does not keep the allocator's leftovers of all of them.
 _RELEASE_AFTER_BYTES = 64 * 1024**2
 _FOOTER_TAIL_BYTES = 8  # little-endian length of the footer, then the magic
-_WRITE_BUFFER_BYTES = 1024**2
-_IMAGE_ROWS_PER_BATCH = 8
 _IMAGE_READ_BUFFER_BYTES = 64 * 1024
 
 
@@ -52,12 +60,16 @@ class JoinedTable:
         row_groups: Row groups of the file, one an episode.
         footer_sha256: Hex digest over the footer, its length and the closing magic. The footer
             holds every column chunk's place, sizes and statistics.
+        copied_row_groups: How many of them are copies of the source's pages.
+        reencoded: Path and reason of each of the others.
     """
 
     size_bytes: int
     rows: int
     row_groups: int
     footer_sha256: str
+    copied_row_groups: int = 0
+    reencoded: tuple[tuple[str, str], ...] = ()
 
 
 def join_tables(
@@ -70,9 +82,16 @@ def join_tables(
 ) -> JoinedTable:
     """Write the rows of ``episodes`` into one new parquet file, a row group an episode, in order.
 
-    The bytes depend on the rows, the schema and pyarrow's version alone: joining files that this
-    function wrote, row group by row group, gives the bytes of joining their sources. Nothing is
-    synced to disk. Memory is bounded by one episode. Images are carried as bytes, never decoded.
+    The bytes depend on the sources, the schema and the versions of this program and pyarrow alone:
+    joining files that this function wrote, row group by row group, gives the bytes of joining their
+    sources. Nothing is synced to disk. Images are carried as bytes, never decoded.
+
+    A row group is copied if it is an episode's only one, was written by Arrow with the schema's
+    columns and types, and is compressed with Snappy and has statistics throughout. Whether it has
+    dictionaries, how long its pages are and how exact its statistics is then as in the source. What
+    the pages hold is not looked at, but their headers are: see
+    :func:`~leconvert.tables.pages.check_pages`. All other episodes are decoded and encoded again
+    with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
 
     Args:
         episodes: Where the rows are.
@@ -94,8 +113,7 @@ def join_tables(
     """
     target = Path(destination)
     try:
-        with target.open("xb"):
-            pass
+        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError as error:
         raise TargetError(
             f"The data file {target} exists already and is never replaced.",
@@ -103,13 +121,24 @@ def join_tables(
             next_step="Remove it, or write elsewhere.",
         ) from error
     try:
-        rows = _write(episodes, target, schema, on_rows, should_stop)
+        with _Join(descriptor, target, schema) as join:
+            for episode in episodes:
+                if should_stop is not None and should_stop():
+                    raise InterruptedRunError(
+                        f"Stopped while writing {target}.",
+                        path=str(target),
+                        next_step="Run the same command again; it goes on from here.",
+                    )
+                join.add(episode)
+                if on_rows is not None:
+                    on_rows(episode.rows)
+            return join.finish()
     except BaseException:
         # Half a file is of no use to anyone, and its name must be free for the next try.
         target.unlink(missing_ok=True)
         raise
-    size_bytes, digest = footer_digest(target)
-    return JoinedTable(size_bytes, rows, len(episodes), digest)
+    finally:
+        os.close(descriptor)
 
 
 def footer_digest(path: str | os.PathLike[str]) -> tuple[int, str]:
@@ -133,93 +162,120 @@ def footer_digest(path: str | os.PathLike[str]) -> tuple[int, str]:
         return size_bytes, hashlib.sha256(file.read()).hexdigest()
 
 
-def _write(
-    episodes: Sequence[RowRange],
-    target: Path,
-    schema: pa.Schema,
-    on_rows: Callable[[int], None] | None,
-    should_stop: Callable[[], bool] | None,
-) -> int:
-    pool = pa.default_memory_pool()
-    total_rows = 0
-    passed_bytes = 0
-    with (
-        pa.OSFile(str(target), "wb") as file,
-        pa.BufferedOutputStream(file, _WRITE_BUFFER_BYTES) as sink,
-        pq.ParquetWriter(sink, schema, compression="snappy", **_writer_options(schema)) as writer,
-    ):
-        for episode, table in _tables(episodes, target, schema, should_stop):
-            # One row group however long the episode is: Arrow would cut after 2^20 rows.
-            writer.write_table(table, row_group_size=max(1, episode.rows))
-            total_rows += episode.rows
-            passed_bytes += table.get_total_buffer_size()
-            # Before the next one is read: otherwise two episodes are in memory.
-            del table
-            if passed_bytes >= _RELEASE_AFTER_BYTES:
-                passed_bytes = 0
-                pool.release_unused()
-            if on_rows is not None:
-                on_rows(episode.rows)
-    return total_rows
+class _Join:
+    """A file that is being written, episode by episode.
 
-
-def _writer_options(schema: pa.Schema) -> dict[str, Any]:
-    """Return how the columns are encoded; the schema alone decides.
-
-    A dictionary of encoded images helps nobody, and Arrow looks at a page's size only after each
-    batch of rows: with its 1,024 rows a batch an episode's images would be one page, which is in
-    memory several times over while it is written and whenever it is read.
+    Memory holds the source file that was last used, one episode while it is decoded, and the
+    entries of the footer.
     """
-    if not any(map(_holds_bytes, schema.types)):
-        return {"use_dictionary": True}
-    # How parquet names the leaves of nested columns is best asked from Arrow.
-    sample = pa.BufferOutputStream()
-    pq.write_table(schema.empty_table(), sample)
-    leaves = pq.read_metadata(pa.BufferReader(sample.getvalue())).schema
-    columns = [leaves.column(number) for number in range(len(leaves))]
-    small = [
-        column.path
-        for column in columns
-        if column.physical_type != "BYTE_ARRAY" or column.logical_type.type != "NONE"
-    ]
-    return {"use_dictionary": small, "write_batch_size": _IMAGE_ROWS_PER_BATCH}
 
+    def __init__(self, descriptor: int, target: Path, schema: pa.Schema) -> None:
+        self._target = target
+        self._schema = schema
+        self._copier = TableCopier(schema)
+        self._output = SequentialOutput(descriptor)
+        self._output.append(MAGIC)
+        self._entries: list[bytes] = []
+        self._rows = 0
+        self._copied = 0
+        self._reencoded: list[tuple[str, str]] = []
+        # The file that is open, and its footer or why it is not for copying. A part file serves
+        # many episodes in a row, and its footer is long.
+        self._source: OpenedTable | None = None
+        self._footer: FileFooter | str = ""
+        self._reader: pq.ParquetReader | None = None
+        self._encoder: RowGroupEncoder | None = None
+        self._encoder_start = 0
+        self._passed_bytes = 0
+        self._buffer_bytes = _IMAGE_READ_BUFFER_BYTES if any(map(holds_bytes, schema.types)) else 0
 
-def _holds_bytes(kind: pa.DataType) -> bool:
-    """Whether a column holds byte strings such as encoded images, at any depth."""
-    if pa.types.is_nested(kind):
-        return any(_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close_source()
+        if self._encoder is not None:
+            self._encoder.abandon()
 
-def _tables(
-    episodes: Sequence[RowRange],
-    target: Path,
-    schema: pa.Schema,
-    should_stop: Callable[[], bool] | None,
-) -> Iterator[tuple[RowRange, pa.Table]]:
-    """Yield each episode with its rows, holding one file open and one episode in memory."""
-    buffer_bytes = _IMAGE_READ_BUFFER_BYTES if any(map(_holds_bytes, schema.types)) else 0
-    reader: pq.ParquetReader | None = None
-    open_path: str | None = None
-    try:
-        for episode in episodes:
-            if should_stop is not None and should_stop():
-                raise InterruptedRunError(
-                    f"Stopped while writing {target}.",
-                    path=str(target),
-                    next_step="Run the same command again; it goes on from here.",
-                )
-            # A part file serves many episodes in a row, and its footer is long.
-            if reader is None or episode.path != open_path:
-                if reader is not None:
-                    reader.close()
-                reader = open_parquet(episode.path, buffer_bytes=buffer_bytes)
-                open_path = episode.path
-            yield episode, _read(reader, episode, schema)
-    finally:
-        if reader is not None:
-            reader.close()
+    def add(self, episode: RowRange) -> None:
+        """Append one episode."""
+        source = self._source
+        if source is None or source.path != episode.path:
+            self._close_source()
+            source = self._source = OpenedTable(episode.path)
+            self._footer = self._copier.footer_of(source)
+        reason = self._footer if isinstance(self._footer, str) else None
+        if not isinstance(self._footer, str):
+            reason = self._copy(source, self._footer, episode)
+        if reason is not None:
+            self._encode(episode)
+            self._reencoded.append((episode.path, reason))
+        self._rows += episode.rows
+
+    def finish(self) -> JoinedTable:
+        """Write the footer."""
+        self._end_encoding()
+        footer = self._copier.writer.footer(self._entries, self._rows)
+        self._output.append(footer)
+        self._output.flush()
+        return JoinedTable(
+            self._output.position,
+            self._rows,
+            len(self._entries),
+            hashlib.sha256(footer).hexdigest(),
+            self._copied,
+            tuple(self._reencoded),
+        )
+
+    def _copy(self, source: OpenedTable, footer: FileFooter, episode: RowRange) -> str | None:
+        """Copy an episode's row group, or say why that cannot be."""
+        plan = self._copier.plan(source, footer, episode.row_group, episode.rows)
+        if isinstance(plan, str):
+            return plan
+        self._end_encoding()
+        self._entries.append(self._copier.writer.row_group(plan.row_group, self._output.position))
+        for start, size in plan.ranges:
+            self._output.copy(source, start, size)
+        self._copied += 1
+        return None
+
+    def _encode(self, episode: RowRange) -> None:
+        if self._reader is None:
+            self._reader = open_parquet(episode.path, buffer_bytes=self._buffer_bytes)
+        table = _read(self._reader, episode, self._schema)
+        if self._encoder is None:
+            self._encoder = RowGroupEncoder(self._schema, self._output.append)
+            self._encoder_start = self._output.position
+        self._encoder.write(table)
+        self._passed_bytes += table.get_total_buffer_size()
+        # Before the next one is read: otherwise two episodes are in memory.
+        del table
+        if self._passed_bytes >= _RELEASE_AFTER_BYTES:
+            self._passed_bytes = 0
+            pa.default_memory_pool().release_unused()
+
+    def _end_encoding(self) -> None:
+        if self._encoder is None:
+            return
+        footer = self._copier.footers.read(self._encoder.finish())
+        self._encoder = None
+        for group in footer.row_groups:
+            # Arrow put the row groups one behind the other, as they are here.
+            start = self._encoder_start + group.chunks[0].start - RowGroupEncoder.OFFSET_BYTES
+            self._entries.append(self._copier.writer.row_group(group, start))
+
+    def _close_source(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
 def _read(reader: pq.ParquetReader, episode: RowRange, schema: pa.Schema) -> pa.Table:

@@ -145,19 +145,24 @@ def test_joining_parts_gives_the_bytes_of_joining_the_sources(
     assert result.row_groups == len(lengths)
 
 
-def test_how_a_source_was_stored_does_not_show_in_the_result(tmp_path: Path) -> None:
+def test_how_a_source_was_stored_does_not_show_in_what_is_encoded_again(tmp_path: Path) -> None:
     schema = output_schema(PLAIN, {})
     digests = set()
-    for name, options in {
-        "plain": {},
-        "groups": {"row_group_size": 7},
-        "zstd": {"compression": "zstd", "use_dictionary": False, "data_page_version": "2.0"},
-        "bare": {"store_schema": True, "write_statistics": False, "data_page_size": 256},
+    for name, (options, reason) in {
+        "groups": ({"row_group_size": 7}, "row groups"),
+        "zstd": (
+            {"compression": "zstd", "use_dictionary": False, "data_page_version": "2.0"},
+            "Snappy",
+        ),
+        "bare": ({"write_statistics": False, "data_page_size": 256}, "statistics"),
     }.items():
         folder = tmp_path / name
         folder.mkdir()
         ranges = write_episodes(folder, [50, 3000], **options)
-        join_tables(ranges, folder / "joined", schema=schema)
+        result = join_tables(ranges, folder / "joined", schema=schema)
+        assert result.copied_row_groups == 0
+        assert [path for path, _ in result.reencoded] == [episode.path for episode in ranges]
+        assert all(reason in said for _, said in result.reencoded)
         digests.add(digest(folder / "joined"))
     assert len(digests) == 1
 
@@ -370,7 +375,7 @@ def test_a_schema_survives_serialisation_with_its_metadata() -> None:
     )
 
 
-def test_images_are_stored_in_small_pages_without_a_dictionary(tmp_path: Path) -> None:
+def test_images_are_encoded_in_small_pages_without_a_dictionary(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = pa.table(
         {
@@ -381,7 +386,7 @@ def test_images_are_stored_in_small_pages_without_a_dictionary(tmp_path: Path) -
         }
     )
     path, target = tmp_path / "source.parquet", tmp_path / "joined.parquet"
-    pq.write_table(rows, path)
+    pq.write_table(rows, path, compression="zstd")
     join_tables([RowRange(str(path), 64)], target, schema=rows.schema)
     group = pq.read_metadata(target).row_group(0)
     leaves = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}

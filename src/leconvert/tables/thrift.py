@@ -1,0 +1,256 @@
+"""The compact Thrift encoding, as far as parquet footers and page headers use it.
+
+A struct is a run of fields, each with a header byte: the difference to the number of the field
+before in the upper half, the type in the lower. Integers are zigzag varints, byte strings and
+lists carry their length. A struct ends with a zero byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = [
+    "BINARY",
+    "BOOL_FALSE",
+    "BOOL_TRUE",
+    "BYTE",
+    "DOUBLE",
+    "I16",
+    "I32",
+    "I64",
+    "INTEGERS",
+    "LIST",
+    "MAP",
+    "SET",
+    "STRUCT",
+    "CompactReader",
+    "ContradictionError",
+    "ThriftError",
+    "binary",
+    "list_header",
+    "unzigzag",
+    "varint",
+    "zigzag",
+]
+
+BOOL_TRUE, BOOL_FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+INTEGERS = frozenset([I16, I32, I64])
+
+_MAX_VARINT_BYTES = 10
+_MAX_DEPTH = 32
+
+
+class ThriftError(ValueError):
+    """Bytes that are no such encoding; never leaves this package."""
+
+
+class ContradictionError(ThriftError):
+    """A footer that contradicts itself in a way that makes Arrow end the process."""
+
+
+class CompactReader:
+    """Reads values one after another, and never past the end.
+
+    Whatever the bytes are, a read takes at least one of them or raises, so that no loop over them
+    is endless, and no length is believed that exceeds the bytes that are left.
+
+    Args:
+        data: The bytes.
+        position: Where to begin.
+
+    Attributes:
+        position: The next byte to read.
+    """
+
+    __slots__ = ("_data", "position")
+
+    def __init__(self, data: bytes, position: int = 0) -> None:
+        self._data = data
+        self.position = position
+
+    def byte(self) -> int:
+        """Read one byte.
+
+        Raises:
+            ThriftError: The bytes end here.
+        """
+        try:
+            value = self._data[self.position]
+        except IndexError as error:
+            raise ThriftError("the bytes end too early") from error
+        self.position += 1
+        return value
+
+    def unsigned(self) -> int:
+        """Read a varint.
+
+        Raises:
+            ThriftError: It has more than ten bytes, or the bytes end in it.
+        """
+        value = 0
+        for index in range(_MAX_VARINT_BYTES):
+            byte = self.byte()
+            value |= (byte & 0x7F) << (7 * index)
+            if byte < 0x80:
+                return value
+        raise ThriftError("an integer has more than ten bytes")
+
+    def integer(self) -> int:
+        """Read a zigzag varint.
+
+        Raises:
+            ThriftError: As :meth:`unsigned`.
+        """
+        value = self.unsigned()
+        return (value >> 1) ^ -(value & 1)
+
+    def take(self, size: int) -> bytes:
+        """Read some bytes.
+
+        Raises:
+            ThriftError: There are fewer.
+        """
+        start = self.position
+        if size > len(self._data) - start:
+            raise ThriftError("the bytes end too early")
+        self.position = start + size
+        return self._data[start : self.position]
+
+    def between(self, start: int) -> bytes:
+        """Return the bytes from ``start`` to the position."""
+        return self._data[start : self.position]
+
+    def binary(self) -> bytes:
+        """Read a byte string.
+
+        Raises:
+            ThriftError: It ends early.
+        """
+        return self.take(self.unsigned())
+
+    def list_header(self) -> tuple[int, int]:
+        """Read the type and the number of the elements of a list.
+
+        Raises:
+            ThriftError: There cannot be so many: each takes a byte at least.
+        """
+        header = self.byte()
+        size = header >> 4
+        if size == 0xF:
+            size = self.unsigned()
+        if size > len(self._data) - self.position:
+            raise ThriftError("a list is longer than the bytes that are left")
+        return header & 0xF, size
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Yield number and type of each field of a struct; the caller reads or skips its value.
+
+        Raises:
+            ThriftError: Numbers do not ascend, or the bytes end.
+        """
+        number = 0
+        while header := self.byte():
+            before = number
+            number = before + (header >> 4) if header >> 4 else self.integer()
+            if number <= before:
+                raise ThriftError("the fields of a struct are not in order")
+            yield number, header & 0xF
+
+    def skip(self, kind: int, depth: int = 0) -> None:
+        """Pass over a value.
+
+        Args:
+            kind: Its type.
+            depth: How deep it lies in others.
+
+        Raises:
+            ThriftError: The type is unknown, values are nested too deep, or the bytes end.
+        """
+        if depth > _MAX_DEPTH:
+            raise ThriftError("values are nested too deep")
+        if kind in INTEGERS:
+            self.unsigned()
+        elif kind == BINARY:
+            self.take(self.unsigned())
+        elif kind == STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner, depth + 1)
+        elif kind in (LIST, SET):
+            inner, size = self.list_header()
+            for _ in range(size):
+                self._skip_element(inner, depth)
+        elif kind == MAP:
+            self._skip_map(depth)
+        elif kind == DOUBLE:
+            self.take(8)
+        elif kind == BYTE:
+            self.byte()
+        elif kind not in (BOOL_TRUE, BOOL_FALSE):
+            raise ThriftError(f"there is no type {kind}")
+
+    def _skip_map(self, depth: int) -> None:
+        size = self.unsigned()
+        if size > len(self._data) - self.position:
+            raise ThriftError("a map is longer than the bytes that are left")
+        kinds = self.byte() if size else 0
+        for _ in range(size):
+            self._skip_element(kinds >> 4, depth)
+            self._skip_element(kinds & 0xF, depth)
+
+    def _skip_element(self, kind: int, depth: int) -> None:
+        # A truth value takes a byte of its own here; in a struct it is part of the header.
+        if kind in (BOOL_TRUE, BOOL_FALSE):
+            self.byte()
+        else:
+            self.skip(kind, depth + 1)
+
+
+def varint(value: int) -> bytes:
+    """Return an unsigned integer as a varint."""
+    if value < 0x80:
+        return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 0x200000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    if value < 0x10000000:
+        low = (value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80)
+        return bytes((*low, value >> 14 & 0x7F | 0x80, value >> 21))
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def zigzag(value: int) -> bytes:
+    """Return a signed integer as a zigzag varint."""
+    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def unzigzag(encoded: bytes) -> int:
+    """Return the integer of a complete zigzag varint."""
+    # Footers are full of short ones.
+    size = len(encoded)
+    if size == 2:
+        value = encoded[0] & 0x7F | encoded[1] << 7
+    elif size == 1:
+        value = encoded[0]
+    elif size == 3:
+        value = encoded[0] & 0x7F | (encoded[1] & 0x7F) << 7 | encoded[2] << 14
+    else:
+        value = 0
+        for byte in reversed(encoded):
+            value = value << 7 | byte & 0x7F
+    return -(value >> 1) - 1 if value & 1 else value >> 1
+
+
+def binary(content: bytes) -> bytes:
+    """Return a byte string with its length."""
+    return varint(len(content)) + content
+
+
+def list_header(kind: int, size: int) -> bytes:
+    """Return what comes before the elements of a list."""
+    return bytes((size << 4 | kind,)) if size < 0xF else bytes((0xF0 | kind,)) + varint(size)

@@ -1,0 +1,318 @@
+"""Row groups that are copied as they stand: what is, what is not, and that nothing shows."""
+
+import os
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.tables import (
+    DataFooter,
+    RowRange,
+    footer_digest,
+    join_tables,
+    output_schema,
+    read_data_footer,
+)
+from leconvert.tables.opened import OpenedTable
+from leconvert.tables.output import SequentialOutput
+from leconvert.tables.verbatim import TableCopier
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+SCHEMA = pa.schema(
+    [
+        pa.field("state", pa.list_(pa.float32(), 3)),
+        pa.field("grid", pa.list_(pa.list_(pa.float64()))),
+        pa.field("timestamp", pa.float32()),
+        pa.field("done", pa.bool_()),
+        pa.field("text", pa.string()),
+        pa.field("image", IMAGE),
+        pa.field("index", pa.int64()),
+    ]
+)
+
+
+def rows_of(seed: int, rows: int, image_bytes: int = 50) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    return pa.table(
+        [
+            rng.random((rows, 3), dtype=np.float32).tolist(),
+            [[[float(i)] * (i % 3)] * (i % 4) for i in range(rows)],
+            (np.arange(rows, dtype=np.float32) / np.float32(30)).tolist(),
+            (rng.random(rows) > 0.5).tolist(),
+            [None if i % 5 == 0 else "x" * (seed + i % 7) for i in range(rows)],
+            [{"bytes": rng.bytes(image_bytes), "path": f"{i}.png"} for i in range(rows)],
+            list(range(rows)),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def write(path: Path, table: pa.Table, **options: Any) -> RowRange:
+    pq.write_table(table, path, **options)
+    return RowRange(str(path), table.num_rows)
+
+
+def test_the_copied_pages_are_the_bytes_of_the_source(tmp_path: Path) -> None:
+    sources = [write(tmp_path / f"{i}", rows_of(i, n)) for i, n in enumerate([60, 1, 3000])]
+    target = tmp_path / "joined"
+    result = join_tables(sources, target, schema=output_schema(SCHEMA, {}))
+    assert (result.copied_row_groups, result.reencoded) == (3, ())
+    raw = target.read_bytes()
+    joined = pq.read_metadata(target)
+    for number, source in enumerate(sources):
+        found, expected = joined.row_group(number), pq.read_metadata(source.path).row_group(0)
+        assert found.total_byte_size == sum(
+            expected.column(i).total_uncompressed_size for i in range(expected.num_columns)
+        )
+        for column in range(expected.num_columns):
+            there, here = expected.column(column), found.column(column)
+            first = [c.dictionary_page_offset or c.data_page_offset for c in (there, here)]
+            size = there.total_compressed_size
+            content = Path(source.path).read_bytes()
+            assert raw[first[1] : first[1] + size] == content[first[0] : first[0] + size]
+            a, b = there.to_dict(), here.to_dict()
+            for moved in ("data_page_offset", "dictionary_page_offset"):
+                assert (a.pop(moved) is None) == (b.pop(moved) is None)
+            assert a == b
+    assert (result.size_bytes, result.footer_sha256) == footer_digest(target)
+    assert pq.read_table(target).equals(
+        pa.concat_tables([rows_of(0, 60), rows_of(1, 1), rows_of(2, 3000)])
+    )
+
+
+def mixed_sources(folder: Path) -> list[RowRange]:
+    # Copied, encoded again in runs of one and two, large enough to be copied in the kernel, empty.
+    plans: list[tuple[int, int, dict[str, Any]]] = [
+        (60, 50, {}),
+        (50, 50, {"compression": "zstd"}),
+        (40, 50, {"row_group_size": 16}),
+        (70, 4000, {}),
+        (1, 50, {"use_dictionary": False}),
+        (0, 50, {}),
+        (30, 50, {"write_statistics": False}),
+        (3000, 50, {"data_page_size": 512}),
+        (9, 50, {"write_page_index": True}),
+        (9, 50, {"data_page_version": "2.0"}),
+        (9, 50, {"write_page_checksum": True}),
+    ]
+    return [
+        write(folder / f"{number}", rows_of(number, rows, image_bytes), **options)
+        for number, (rows, image_bytes, options) in enumerate(plans)
+    ]
+
+
+@pytest.mark.parametrize("cuts", [[0, 3, 11], [0, 1, 2, 5, 8, 11], [0, 11]])
+def test_parts_of_both_kinds_join_to_the_bytes_of_the_direct_way(
+    tmp_path: Path, cuts: list[int]
+) -> None:
+    sources = mixed_sources(tmp_path)
+    schema = output_schema(SCHEMA, {"image": {"dtype": "image"}})
+    direct = join_tables(sources, tmp_path / "direct", schema=schema)
+    assert direct.copied_row_groups == 7
+    assert [Path(path).name for path, _ in direct.reencoded] == ["1", "2", "5", "6"]
+    pieces = []
+    for first, stop in pairwise(cuts):
+        part = tmp_path / f"part-{first}"
+        join_tables(sources[first:stop], part, schema=schema)
+        pieces += [
+            RowRange(str(part), source.rows, group)
+            for group, source in enumerate(sources[first:stop])
+        ]
+    joined = join_tables(pieces, tmp_path / "joined", schema=schema)
+    assert (tmp_path / "joined").read_bytes() == (tmp_path / "direct").read_bytes()
+    # What was encoded by the first join is copied by the second, but for the empty episode.
+    assert joined.copied_row_groups == 10
+    expected = pa.concat_tables([pq.ParquetFile(source.path).read() for source in sources])
+    reader = pq.ParquetFile(tmp_path / "joined")
+    assert reader.read().equals(expected)
+    groups = [reader.read_row_group(number) for number in range(reader.num_row_groups)]
+    assert [group.num_rows for group in groups] == [source.rows for source in sources]
+
+
+def test_what_went_before_does_not_show_in_the_bytes(tmp_path: Path) -> None:
+    # Texts, images and nulls give a column many shapes, more than are kept.
+    sources = mixed_sources(tmp_path) * 2
+    random.Random(0).shuffle(sources)
+    schema = output_schema(SCHEMA, {})
+    first = join_tables(sources, tmp_path / "first", schema=schema)
+    again = join_tables(sources, tmp_path / "again", schema=schema)
+    assert first == again
+
+
+@pytest.mark.parametrize(
+    ("column", "wanted", "reason"),
+    [
+        (pa.list_(pa.float32()), pa.list_(pa.float32(), 2), "column x is another"),
+        (pa.large_list(pa.float32()), pa.list_(pa.float32()), "column x is another"),
+        (pa.list_(pa.float32(), 2), pa.list_(pa.float64(), 2), "column x is another"),
+    ],
+)
+def test_columns_of_another_type_are_decoded(
+    tmp_path: Path, column: pa.DataType, wanted: pa.DataType, reason: str
+) -> None:
+    table = pa.table({"x": pa.array([[1.0, 2.0]], column)})
+    result = join_tables(
+        [write(tmp_path / "s", table)], tmp_path / "t", schema=pa.schema([("x", wanted)])
+    )
+    assert result.reencoded == ((str(tmp_path / "s"), reason),)
+    assert pq.read_table(tmp_path / "t").column("x").to_pylist() == [[1.0, 2.0]]
+
+
+def test_list_elements_get_the_name_of_the_result(tmp_path: Path) -> None:
+    table = pa.table({"x": pa.array([[1.0, 2.0], [3.0]], pa.list_(pa.float32()))})
+    source = write(tmp_path / "s", table, use_compliant_nested_type=False)
+    assert pq.read_metadata(source.path).row_group(0).column(0).path_in_schema == "x.list.item"
+    result = join_tables([source], tmp_path / "t", schema=table.schema)
+    assert result.copied_row_groups == 1
+    metadata = pq.read_metadata(tmp_path / "t")
+    assert metadata.row_group(0).column(0).path_in_schema == "x.list.element"
+    assert pq.read_table(tmp_path / "t").equals(table)
+
+
+def test_a_source_that_needs_no_encoding_keeps_only_its_columns_in_memory(tmp_path: Path) -> None:
+    payload = np.random.default_rng(0).bytes(3_000_000)
+    table = pa.table({"image": pa.array([{"bytes": payload, "path": None}] * 4, IMAGE)})
+    source = write(tmp_path / "s", table)
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    result = join_tables(
+        [source] * 5,
+        tmp_path / "t",
+        schema=table.schema,
+        on_rows=lambda _rows: check(pool.bytes_allocated() - before),
+    )
+    assert result.copied_row_groups == 5
+
+
+def check(held: int) -> None:
+    assert held < 1_000_000
+
+
+@pytest.mark.parametrize("refused", [(), ("copy_file_range",), ("copy_file_range", "sendfile")])
+def test_every_way_of_copying_brings_the_same_bytes(
+    tmp_path: Path, refused: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: Any) -> int:
+        raise OSError(18, "Invalid cross-device link")
+
+    for name in refused:
+        monkeypatch.setattr(os, name, refuse)
+    content = random.Random(1).randbytes(3_000_000)
+    (tmp_path / "s").write_bytes(content)
+    descriptor = os.open(tmp_path / "t", os.O_RDWR | os.O_CREAT)
+    try:
+        output = SequentialOutput(descriptor)
+        with OpenedTable(str(tmp_path / "s")) as source:
+            output.append(b"head")
+            output.copy(source, 5, 2_500_000)
+            output.append(b"tail")
+            output.copy(source, 2_999_999, 1)
+            with pytest.raises(UnreadableSourceError, match="shorter"):
+                output.copy(source, 3_000_000, 1)
+        output.flush()
+    finally:
+        os.close(descriptor)
+    expected = b"head" + content[5:2_500_005] + b"tail" + content[-1:]
+    assert (tmp_path / "t").read_bytes() == expected
+    assert output.position == len(expected)
+
+
+def mutants(raw: bytes, first: int, stop: int, count: int) -> list[bytes]:
+    """Return files with a few bytes changed between two places."""
+    rng = random.Random(first)
+    found = []
+    for _ in range(count):
+        mutant = bytearray(raw)
+        for _ in range(rng.choice([1, 1, 1, 2, 8])):
+            at = rng.randrange(first, stop)
+            mutant[at] = rng.choice([0, 1, 0x7F, 0xFF, rng.randrange(256), mutant[at] ^ 1])
+        found.append(bytes(mutant))
+    return found
+
+
+def test_footers_of_all_kinds_count_what_arrow_counts(tmp_path: Path) -> None:
+    for source in mixed_sources(tmp_path) * 2:
+        metadata = pq.read_metadata(source.path)
+        groups = [metadata.row_group(number).to_dict() for number in range(metadata.num_row_groups)]
+        chunks = [chunk for group in groups for chunk in group["columns"]]
+        times = [chunk["statistics"] for chunk in chunks if chunk["path_in_schema"] == "timestamp"]
+        expected = None
+        if times and all(found and found["has_min_max"] for found in times):
+            expected = (min(t["min"] for t in times), max(t["max"] for t in times))
+        assert read_data_footer(source.path) == DataFooter(
+            metadata.num_rows,
+            metadata.num_row_groups,
+            sum(chunk["total_uncompressed_size"] for chunk in chunks),
+            tuple(SCHEMA.names),
+            expected,
+        )
+
+
+def test_a_damaged_footer_is_refused_wherever_arrow_refuses_it(tmp_path: Path) -> None:
+    sound = tmp_path / "sound"
+    write(sound, rows_of(1, 20).select(["state", "timestamp", "text", "index"]), row_group_size=12)
+    raw = sound.read_bytes()
+    expected = read_data_footer(sound)
+    assert expected.timestamp_range == (0.0, float(np.float32(19) / np.float32(30)))
+    assert read_data_footer(sound) == expected
+    damaged = tmp_path / "damaged"
+    footer_bytes = int.from_bytes(raw[-8:-4], "little")
+    answered = 0
+    for mutant in mutants(raw, len(raw) - 8 - footer_bytes, len(raw), 1500):
+        damaged.write_bytes(mutant)
+        try:
+            found = read_data_footer(damaged)
+        except UnreadableSourceError:
+            continue
+        # Not its column chunks: Arrow ends the process where they contradict the schema.
+        metadata = pq.ParquetFile(damaged).metadata
+        assert (found.rows, found.row_groups) == (metadata.num_rows, metadata.num_row_groups)
+        answered += 1
+    assert answered > 100
+
+
+def test_a_damaged_footer_is_copied_from_or_refused_with_a_reason(tmp_path: Path) -> None:
+    table = rows_of(1, 20).select(["state", "timestamp", "text", "index"])
+    sound, damaged = tmp_path / "sound", tmp_path / "damaged"
+    write(sound, table)
+    raw = sound.read_bytes()
+    copier = TableCopier(output_schema(table.schema, {}))
+    taken = reasons = 0
+    for mutant in mutants(raw, 4, len(raw), 1500):
+        damaged.write_bytes(mutant)
+        with OpenedTable(str(damaged)) as source:
+            try:
+                footer = copier.footer_of(source)
+            except UnreadableSourceError:
+                continue
+            plan = footer if isinstance(footer, str) else copier.plan(source, footer, None, 20)
+        if isinstance(plan, str):
+            reasons += 1
+            continue
+        taken += 1
+        assert all(4 <= start < start + size <= len(raw) for start, size in plan.ranges)
+        assert copier.writer.row_group(plan.row_group, 4)
+    assert taken > 100
+    assert reasons > 100
+
+
+@pytest.mark.parametrize("keep", range(0, 101, 10))
+def test_a_torn_file_is_refused(tmp_path: Path, keep: int) -> None:
+    sound = tmp_path / "sound"
+    write(sound, rows_of(0, 5))
+    raw = sound.read_bytes()
+    torn = tmp_path / "torn"
+    torn.write_bytes(raw[: (len(raw) - 1) * keep // 100])
+    for act in (
+        read_data_footer,
+        lambda path: join_tables([RowRange(str(path), 5)], tmp_path / "t", schema=SCHEMA),
+    ):
+        with pytest.raises(UnreadableSourceError):
+            act(torn)
