@@ -30,6 +30,8 @@ from leconvert.source.paths import LEGACY_META_FILES, SourcePaths
 __all__ = ["scan_source"]
 
 _EPISODES_PER_TASK = 32
+# How far LeRobot lets a frame lie from the timestamp that asks for it.
+_LEROBOT_TOLERANCE_SECONDS = 1e-4
 _THREADS_THAT_WAIT = 16
 # Wall clock over CPU time of a block from which on a scan waits rather than computes.
 _WAITING_FROM = 2.0
@@ -197,6 +199,15 @@ class _Looker:
         if footer.rows != length:
             said = f"{path} has {footer.rows} rows, {EPISODES_PATH} says {length}."
             remarks.append(_Remark("row-count", said))
+        elif footer.timestamp_range is not None:
+            begin, end = footer.timestamp_range
+            last = float((length - 1) / self._fps)
+            if max(abs(begin), abs(end - last)) >= _LEROBOT_TOLERANCE_SECONDS:
+                said = (
+                    f"{path} has timestamps from {begin:g} to {end:g} s, its {length} frames stand "
+                    f"at 0 to {last:g} s; LeRobot will not find frames by such timestamps."
+                )
+                remarks.append(_Remark("timestamps", said, "warning"))
         return _Facts(
             file.size_bytes,
             file.mtime_ns,

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from leconvert.errors import SourceError, UnreadableSourceError
@@ -87,6 +89,20 @@ def test_lengths_that_disagree_are_findings_of_the_file_that_disagrees(source_co
     assert finding.code == "frame-count"
     assert "7 frames" in finding.message
     assert "12" in finding.message
+
+
+@pytest.mark.parametrize("shift", [0.05, 1.7e9])
+def test_timestamps_that_lerobot_would_not_find_are_a_warning(
+    source_copy: Path, shift: float
+) -> None:
+    path = source_copy / "data/chunk-000/episode_000001.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index("timestamp")
+    times = [value + shift for value in table.column(place).to_pylist()]
+    shifted = table.set_column(place, table.schema.field(place), pa.array(times, pa.float32()))
+    pq.write_table(shifted, path)
+    [finding] = scan_source(source_copy).findings
+    assert (finding.code, finding.severity, finding.episode) == ("timestamps", "warning", 1)
 
 
 def test_stale_totals_are_a_warning(source_copy: Path, edit_json: Callable[..., None]) -> None:
