@@ -15,7 +15,7 @@ from leconvert.engines import Engine
 from leconvert.engines.local import LocalEngine
 from leconvert.errors import (
     InterruptedRunError,
-    LeconvertError,
+    UsageError,
 )
 from leconvert.leasing import Board, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
@@ -48,6 +48,12 @@ class LeaseOptions:
 
     lease_seconds: float = 60.0
     max_attempts: int = 3
+
+    def __post_init__(self) -> None:
+        if not self.lease_seconds > 0 or self.max_attempts < 1:
+            raise UsageError(
+                f"A lease of {self.lease_seconds} s with {self.max_attempts} attempts cannot work."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +162,10 @@ def convert(
         LeconvertError: One of its subclasses; see `leconvert.errors` for which.
     """
     if push:
-        raise LeconvertError("Pushing from convert() is not part of this version.")
+        raise UsageError("This version does not push to the Hub.")
+    for name, count in (("num_workers", num_workers), ("max_workers", max_workers)):
+        if count is not None and count < 1:
+            raise UsageError(f"{name} must be at least 1, not {count}.")
     started = time.monotonic()
     source = Path(root).resolve()
     target = Path(output).resolve() if output is not None else source

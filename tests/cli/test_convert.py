@@ -250,6 +250,28 @@ def test_places_inside_each_other_are_refused(
     assert missing.returncode == 5
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--num-workers", "0"),
+        ("--max-workers", "-1"),
+        ("--lease-seconds", "0"),
+        ("--max-attempts", "0"),
+        ("--episodes-per-batch", "0"),
+        ("--data-file-size-in-mb", "0"),
+        ("--block-align", "1000"),
+        ("--video-file-size-in-mb", "much"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_and_leave_no_trace(
+    leconvert: Leconvert, source_copy: Path, tmp_path: Path, options: tuple[str, str]
+) -> None:
+    refused = leconvert("convert", "--root", source_copy, "--output", tmp_path / "out", *options)
+    assert refused.returncode == 2, refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]
+
+
 def test_pushing_is_refused_before_any_work(
     leconvert: Leconvert, source_copy: Path, tmp_path: Path
 ) -> None:
