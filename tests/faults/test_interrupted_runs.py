@@ -253,7 +253,7 @@ def test_a_crash_after_the_swap_only_leaves_tidying_up(
 
     before = snapshot(source_copy)
     with monkeypatch.context() as patch:
-        patch.setattr("leconvert.packer._finish", die)
+        patch.setattr("leconvert.packer.run._finish", die)
         with pytest.raises(KeyboardInterrupt):
             leconvert.convert(source_copy)
     info = json.loads((source_copy / "meta/info.json").read_bytes())
@@ -353,11 +353,11 @@ def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(
 def test_a_bug_says_that_it_is_one(small_source: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "import leconvert.packer\n"
+        "import leconvert.packer.run\n"
         "from leconvert.cli import main\n"
         "def broken(*arguments):\n"
         "    raise ZeroDivisionError('surprise')\n"
-        "leconvert.packer._assemble = broken\n"
+        "leconvert.packer.run._assemble = broken\n"
         "sys.exit(main())"
     )
     arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
