@@ -1,0 +1,58 @@
+"""One tree, whoever wrote it: workers, batches, threads and processes leave no trace in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.trees import digest_of
+
+import leconvert
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+LIMITS = {"data_file_size_in_mb": 0.008, "video_file_size_in_mb": 0.012}
+
+
+@pytest.fixture(scope="session")
+def rolling_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen episodes that fill several files a stream under the limits above."""
+    cameras = (
+        CameraSpec(key="observation.images.top", width=48, height=48),
+        CameraSpec(key="observation.images.wrist", width=32, height=32, codec="mpeg4"),
+    )
+    spec = DatasetSpec(
+        episodes=16, frames=[5, 9, 1, 7] * 4, cameras=cameras, extra_files={"README.md": "# x\n"}
+    )
+    return make_dataset(tmp_path_factory.mktemp("rolling") / "source", spec)
+
+
+@pytest.fixture(scope="session")
+def expected_digest(rolling_source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of one thread's work on whole files."""
+    out = tmp_path_factory.mktemp("expected") / "out"
+    leconvert.convert(rolling_source, output=out, max_workers=1, **LIMITS)
+    assert len(list(out.rglob("file-001.*"))) == 3  # every stream rolled over
+    return digest_of(out)
+
+
+@pytest.mark.parametrize("episodes_per_batch", [1, 7, None])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("orchestrate", [False, True], ids=["threads", "processes"])
+def test_trees_are_identical_for_any_workers_and_batches(
+    rolling_source: Path,
+    expected_digest: str,
+    tmp_path: Path,
+    orchestrate: bool,
+    workers: int,
+    episodes_per_batch: int | None,
+) -> None:
+    leconvert.convert(
+        rolling_source,
+        output=tmp_path / "out",
+        episodes_per_batch=episodes_per_batch,
+        orchestrate=orchestrate,
+        num_workers=workers,
+        max_workers=workers,
+        **LIMITS,
+    )
+    assert digest_of(tmp_path / "out") == expected_digest
