@@ -143,15 +143,15 @@ def cut_batches(
     Raises:
         UsageError: ``episodes_per_batch`` is not positive.
     """
+    totals = _Totals(streams)
     if episodes_per_batch is None:
-        groups = _by_output_file(streams, layouts)
+        groups = _by_output_file(totals, layouts)
     elif episodes_per_batch > 0:
-        groups = _by_episode_range(streams, layouts, episodes_per_batch)
+        groups = _by_episode_range(totals, layouts, episodes_per_batch)
     else:
         raise UsageError(f"--episodes-per-batch must be positive, not {episodes_per_batch}.")
     costed = [(cost, group) for group, cost in groups]
     costed.sort(key=lambda entry: -entry[0])  # stable: ties stay in stream and file order
-    totals = _Totals(streams)
     return [Batch(batch_id, group, *totals.of(group)) for batch_id, (_, group) in enumerate(costed)]
 
 
@@ -190,11 +190,10 @@ def _files(layout: StreamLayout) -> Iterator[OutputFile]:
 
 
 def _by_output_file(
-    streams: Sequence[StreamScan], layouts: Sequence[StreamLayout]
+    totals: _Totals, layouts: Sequence[StreamLayout]
 ) -> Iterator[tuple[tuple[Shard, ...], int]]:
     """Yield one file a batch, or neighbours of one stream up to a shared cost."""
-    totals = _Totals(streams)
-    whole_cost = sum(totals.cost(s.stream, 0, len(s.size_bytes)) for s in streams)
+    whole_cost = sum(totals.cost(s.stream, 0, int(s.starts[-1])) for s in layouts)
     shared_cost = min(
         max(whole_cost // _BATCHES_WANTED, _SMALLEST_BATCH_COST), _LARGEST_SHARED_BATCH_COST
     )
@@ -213,10 +212,9 @@ def _by_output_file(
 
 
 def _by_episode_range(
-    streams: Sequence[StreamScan], layouts: Sequence[StreamLayout], episodes_per_batch: int
+    totals: _Totals, layouts: Sequence[StreamLayout], episodes_per_batch: int
 ) -> Iterator[tuple[tuple[Shard, ...], int]]:
     """Yield the slices of consecutive episodes over all streams."""
-    totals = _Totals(streams)
     num_episodes = int(layouts[0].starts[-1]) if layouts else 0
     for first in range(0, num_episodes, episodes_per_batch):
         stop = min(first + episodes_per_batch, num_episodes)

@@ -26,13 +26,12 @@ from leconvert.errors import (
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch, Shard
-from leconvert.source import SourcePaths, changed_files, load_info
+from leconvert.source import SourcePaths, changed_files, load_info, source_changed
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_file
 from leconvert.workdir.opened import OpenedRun
 
 __all__ = ["Bell", "Worker", "WorkerSummary"]
 
-_CHANGES_SHOWN = 5
 # An idle worker notices a request to stop within this time.
 _LONGEST_NAP_SECONDS = 0.5
 
@@ -247,12 +246,7 @@ class Worker:
         def check_unchanged() -> None:
             changes = changed_files(self._paths, scan, episode_index)
             if changes:
-                raise SourceChangedError(
-                    f"{self._root} changed after it was planned.",
-                    path=str(self._root),
-                    details=changes[:_CHANGES_SHOWN],
-                    next_step="If the new state is the right one, convert it anew with --restart.",
-                )
+                raise source_changed(self._root, changes)
 
         check_unchanged()
         told = 0

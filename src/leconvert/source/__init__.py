@@ -5,6 +5,7 @@ from leconvert.source.changes import (
     changed_files,
     check_source_unchanged,
     check_tables_unchanged,
+    source_changed,
 )
 from leconvert.source.info import DatasetInfo, load_info
 from leconvert.source.legacy import EpisodeLines, load_tasks
@@ -22,4 +23,5 @@ __all__ = [
     "load_info",
     "load_tasks",
     "scan_source",
+    "source_changed",
 ]

@@ -15,7 +15,15 @@ from leconvert.source.legacy import EPISODES_PATH, STATS_PATH, TASKS_PATH
 from leconvert.source.paths import SourcePaths
 from leconvert.workdir.opened import OpenedRun
 
-__all__ = ["FileFacts", "changed_files", "check_source_unchanged", "meta_digest", "signed_inode"]
+__all__ = [
+    "FileFacts",
+    "changed_files",
+    "check_source_unchanged",
+    "check_tables_unchanged",
+    "meta_digest",
+    "signed_inode",
+    "source_changed",
+]
 
 _CHANGES_SHOWN = 20
 _CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH)
@@ -62,28 +70,23 @@ def changed_files(
     paths: SourcePaths,
     stream: StreamScan,
     episode_index: IntArray,
-    first: int = 0,
-    stop: int | None = None,
 ) -> list[str]:
     """Say which source files differ from the scan.
 
     Args:
         paths: The dataset's file names.
-        stream: The scan of one stream; arrays cover positions ``first`` to ``stop``.
+        stream: The scan of one stream, or of a range of positions in it.
         episode_index: Indices of the same positions.
-        first: First position to look at, within the arrays.
-        stop: Position after the last; the default is all.
 
     Returns:
         One line a file that is gone, replaced, or of another size or time.
     """
     changes: list[str] = []
-    stop = len(episode_index) if stop is None else stop
     rows = zip(
-        episode_index[first:stop].tolist(),
-        stream.size_bytes[first:stop].tolist(),
-        stream.mtime_ns[first:stop].tolist(),
-        stream.inode[first:stop].tolist(),
+        episode_index.tolist(),
+        stream.size_bytes.tolist(),
+        stream.mtime_ns.tolist(),
+        stream.inode.tolist(),
         strict=True,
     )
     for index, size_bytes, mtime_ns, inode in rows:
@@ -120,7 +123,7 @@ def check_source_unchanged(run: OpenedRun) -> None:
             scan, episode_index = run.scan.stream(layout.stream)
             changes += changed_files(paths, scan, episode_index)
     if changes:
-        raise _source_changed(root, changes)
+        raise source_changed(root, changes)
 
 
 def check_tables_unchanged(run: OpenedRun) -> None:
@@ -131,7 +134,7 @@ def check_tables_unchanged(run: OpenedRun) -> None:
     """
     changes = _changed_tables(run)
     if changes:
-        raise _source_changed(Path(run.manifest.source), changes)
+        raise source_changed(Path(run.manifest.source), changes)
 
 
 def _changed_tables(run: OpenedRun) -> list[str]:
@@ -143,7 +146,8 @@ def _changed_tables(run: OpenedRun) -> list[str]:
     return ["meta/: the tables differ from those that were planned"]
 
 
-def _source_changed(root: Path, changes: list[str]) -> SourceChangedError:
+def source_changed(root: Path, changes: list[str]) -> SourceChangedError:
+    """Return the error that lists what changed in a source after it was planned."""
     shown = changes[:_CHANGES_SHOWN]
     if len(changes) > len(shown):
         shown.append(f"... and {len(changes) - len(shown)} more")

@@ -91,15 +91,6 @@ class Manifest:
     extra_files: Sequence[str]
     findings: Sequence[Finding]
 
-    @property
-    def in_place(self) -> bool:
-        """Whether the result takes the source's place."""
-        return self.source == self.target
-
-    def layout(self, stream: str) -> StreamLayout:
-        """Return the output files of one stream."""
-        return next(layout for layout in self.streams if layout.stream == stream)
-
 
 def tool_versions() -> dict[str, str]:
     """Return the versions of whatever decides the bytes that are written."""
