@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import orjson
 
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.model import IntArray
@@ -126,9 +127,13 @@ def _open(path: Path) -> BinaryIO:
 
 def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _malformed(path, number, f"is no JSON: {error}") from error
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        # What strict JSON does not know, NaN among statistics above all, Python's parser does.
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise _malformed(path, number, f"is no JSON: {error}") from error
     if not isinstance(record, dict):
         raise _malformed(path, number, "is no JSON object")
     return record

@@ -30,7 +30,10 @@ from leconvert.tables.schemas import feature_of_type, huggingface_metadata
 
 __all__ = ["EpisodeRecord", "VideoSpan", "read_episodes", "write_episodes"]
 
-_BLOCK_ROWS = 1000
+# Rows of a row group.
+_GROUP_ROWS = 1000
+# Rows that are held as Python's values before they become columns; those take ten times the room.
+_BLOCK_ROWS = 125
 _STATS_PREFIX = "stats/"
 _FILE_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
@@ -90,7 +93,7 @@ def write_episodes(
     Args:
         root: The new dataset's folder.
         episodes: Gives the records in order, the same ones each time; called once, or three times
-            where a later record needs wider types than the first thousand.
+            where a later record needs wider types than the first hundred or so.
         fps: Frames a second; a span starts at ``from_frame / fps`` seconds, rounded once.
         file_size_limit_bytes: A new file starts where the rows of one would take more than this in
             memory, as Arrow counts it. A file has one row at least.
@@ -200,6 +203,8 @@ class _EpisodesWriter:
         self.paths: list[str] = []
 
     def write(self, blocks: Iterable[RowBlock], schema: pa.Schema | None) -> bool:
+        group: list[pa.Table] = []
+        rows = 0
         try:
             for block in blocks:
                 found = block.schema()
@@ -207,7 +212,14 @@ class _EpisodesWriter:
                     schema = found
                 elif widened(schema, found) != schema:
                     return False
-                self._append(block.table(storable(schema)))
+                group.append(block.table(storable(schema)))
+                rows += group[-1].num_rows
+                if rows >= _GROUP_ROWS:
+                    self._append(pa.concat_tables(group).combine_chunks())
+                    group.clear()
+                    rows = 0
+            if group:
+                self._append(pa.concat_tables(group).combine_chunks())
         finally:
             self._close()
         return True

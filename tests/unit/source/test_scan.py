@@ -15,6 +15,7 @@ import pytest
 
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.source import SourcePaths, load_info, scan_source
+from leconvert.source.spread import Spread
 
 TOP = "videos/observation.images.top"
 WRIST = "videos/observation.images.wrist"
@@ -40,7 +41,7 @@ def test_a_scan_has_one_number_an_episode_and_stream(small_source: Path) -> None
 
 
 def test_the_number_of_threads_does_not_change_a_scan(small_source: Path) -> None:
-    one, many = (scan_source(small_source, num_threads=n) for n in (1, 8))
+    one, many = (scan_source(small_source, spread=Spread(threads=n)) for n in (1, 8))
     assert one.meta_digest == many.meta_digest
     for left, right in zip(one.streams, many.streams, strict=True):
         assert left.mtime_ns.tolist() == right.mtime_ns.tolist()
@@ -214,7 +215,7 @@ def test_files_that_keep_a_scan_waiting_are_waited_for_together(
     small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from leconvert import tables
-    from leconvert.source import scan
+    from leconvert.source import spread
 
     together = threading.Barrier(4)
     real = tables.read_data_footer
@@ -224,13 +225,6 @@ def test_files_that_keep_a_scan_waiting_are_waited_for_together(
             together.wait(timeout=30)  # broken unless four episodes are read at the same time
         return real(path)
 
-    monkeypatch.setattr(scan, "_EPISODES_PER_TASK", 1)
+    monkeypatch.setattr(spread, "_EPISODES_PER_BLOCK", 1)
     monkeypatch.setattr(tables, "read_data_footer", slow)
-    assert scan_source(small_source, num_threads=4).length.tolist() == [12, 7, 1, 9, 15]
-
-
-def test_only_a_file_system_that_makes_it_wait_gets_many_threads() -> None:
-    from leconvert.source.scan import threads_for
-
-    assert threads_for(cpu_seconds=0.010, wall_seconds=0.012) == 1
-    assert threads_for(cpu_seconds=0.010, wall_seconds=0.200) > 8
+    assert scan_source(small_source, spread=Spread(threads=4)).length.tolist() == [12, 7, 1, 9, 15]
