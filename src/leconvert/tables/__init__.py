@@ -6,7 +6,12 @@ derived again, and images in rows are never decoded. Nothing is synced to disk: 
 
 from leconvert.tables.aggregation import StatsAggregator
 from leconvert.tables.episodes import EpisodeRecord, VideoSpan, read_episodes, write_episodes
-from leconvert.tables.footers import DataFooter, read_data_footer, read_data_schema
+from leconvert.tables.footers import (
+    DataFooter,
+    read_data_footer,
+    read_data_schema,
+    row_group_rows,
+)
 from leconvert.tables.join import JoinedTable, RowRange, footer_digest, join_tables
 from leconvert.tables.records import converted_info, fps_number, write_info, write_stats
 from leconvert.tables.schemas import deserialize_schema, output_schema, serialize_schema
@@ -29,6 +34,7 @@ __all__ = [
     "read_data_schema",
     "read_episodes",
     "read_tasks",
+    "row_group_rows",
     "serialize_schema",
     "write_episodes",
     "write_info",

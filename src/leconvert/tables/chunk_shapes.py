@@ -122,6 +122,15 @@ class ChunkShape:
                 return None
             groups += (footer[position : reader.position], *found.groups())
             position = found.end()
+        return self.entry(groups), position
+
+    @property
+    def pattern(self) -> re.Pattern[bytes] | None:
+        """What matches a whole entry; None where byte strings of any length are among it."""
+        return self._segments[0] if len(self._segments) == 1 else None
+
+    def entry(self, groups: tuple[bytes, ...]) -> ChunkEntry:
+        """Return the entry with these groups."""
         numbers = self._numbers
         values = unzigzag(groups[numbers[_NUM_VALUES]])
         uncompressed = unzigzag(groups[numbers[_UNCOMPRESSED]])
@@ -130,8 +139,7 @@ class ChunkShape:
         at = numbers.get(_DICTIONARY_OFFSET)
         dictionary = None if at is None else unzigzag(groups[at])
         start = data if dictionary is None else dictionary
-        entry = ChunkEntry(self, groups, values, uncompressed, compressed, data, dictionary, start)
-        return entry, position
+        return ChunkEntry(self, groups, values, uncompressed, compressed, data, dictionary, start)
 
     def writer(self, path: tuple[bytes, ...]) -> ChunkWriter:
         """Return what writes entries of this shape for a column with the names ``path``."""

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from leconvert.tables.chunk_shapes import INTEGER, ChunkEntry, ChunkShape, learn_chunk_shape
+from leconvert.tables.file_schema import (
+    FileSchema,
+    FileTail,
+    Leaf,
+    parse_schema,
+    parse_tail,
+)
 from leconvert.tables.thrift import (
-    BINARY,
-    I32,
     I64,
     LIST,
     STRUCT,
@@ -27,10 +32,7 @@ from leconvert.tables.thrift import (
 
 __all__ = [
     "FileFooter",
-    "FileSchema",
-    "FileTail",
     "FooterReader",
-    "Leaf",
     "RowGroupEntry",
     "uncompressed_sizes",
 ]
@@ -40,65 +42,16 @@ __all__ = [
 _KEPT_SCHEMAS = 16
 _KEPT_TAILS = 64
 _KEPT_SHAPES = 16
+_KEPT_GROUP_SHAPES = 8
 
 # Fields of FileMetaData.
-_VERSION, _SCHEMA, _KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS = 1, 2, 5, 6, 7
 _ROW_GROUPS, _COLUMNS, _META_DATA, _TOTAL_UNCOMPRESSED = 4, 1, 3, 6
-_REQUIRED, _REPEATED = 0, 2
 _ROWS = re.compile(rb"\x16(%b)\x19" % INTEGER, re.DOTALL)
 _SIZES = re.compile(
     rb"\x16(?:%b)\x16(%b)(?:\x26(?:%b)(?:\x16(?:%b))?)?(?:\x14(?:%b))?\x00" % ((INTEGER,) * 5),
     re.DOTALL,
 )
 _ROW_GROUP_COLUMNS = 0x19
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """One leaf column of a schema: names from the column down, type, and highest levels."""
-
-    path: tuple[bytes, ...]
-    physical_type: int
-    repetitions: int
-    definitions: int
-
-    @property
-    def repeated(self) -> bool:
-        """Whether a row may have any number of values."""
-        return self.repetitions > 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FileSchema:
-    """The schema of a parquet file.
-
-    Attributes:
-        raw: The footer's first bytes, up to the number of rows.
-        leaves: Its leaf columns in order.
-        structure: What decides how pages are read: everything but names. Equal structures with
-            equal Arrow schemas mean that the pages of one file can stand in the other.
-    """
-
-    raw: bytes
-    leaves: tuple[Leaf, ...]
-    structure: tuple[tuple[object, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FileTail:
-    """What stands behind the row groups.
-
-    Attributes:
-        key_values: Metadata of the file.
-        created_by: The program that wrote it, as it calls itself.
-        key_values_raw: The metadata as encoded.
-        column_orders_raw: The order that minima and maxima go by, as encoded; empty without.
-    """
-
-    key_values: dict[bytes, bytes | None]
-    created_by: bytes
-    key_values_raw: bytes
-    column_orders_raw: bytes
 
 
 class RowGroupEntry(NamedTuple):
@@ -125,6 +78,19 @@ class FileFooter:
     tail: FileTail
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _GroupShape:
+    """What row groups of one kind have in common: one expression finds all their numbers.
+
+    Attributes:
+        pattern: It; its last group is the number of rows.
+        parts: Each column's shape, and its first group and the one after its last.
+    """
+
+    pattern: re.Pattern[bytes]
+    parts: tuple[tuple[ChunkShape, int, int], ...]
+
+
 class FooterReader:
     """Reads footers and remembers what it saw, to read the next one faster.
 
@@ -136,6 +102,7 @@ class FooterReader:
         self._schemas: tuple[FileSchema, ...] = ()
         self._tails: OrderedDict[bytes, FileTail] = OrderedDict()
         self._shapes: dict[tuple[bytes, ...], tuple[ChunkShape, ...]] = {}
+        self._group_shapes: dict[FileSchema, tuple[_GroupShape, ...]] = {}
 
     def read(self, footer: bytes) -> FileFooter:
         """Take a footer apart.
@@ -147,37 +114,67 @@ class FooterReader:
             ThriftError: It is damaged, or holds what files of datasets do not, such as encryption.
             ContradictionError: It must not be shown to Arrow.
         """
-        schema = self._schema(footer)
-        position = len(schema.raw)
-        found = _ROWS.match(footer, position)
-        if found is None:
-            raise ThriftError("there is no number of rows behind the schema")
-        rows = unzigzag(found[1])
-        reader = CompactReader(footer, found.end())
-        kind, size = reader.list_header()
-        if kind != STRUCT and size:
-            raise ThriftError("the row groups are no structs")
-        position = reader.position
+        schema, rows, size, position = self._begin(footer)
         groups: list[RowGroupEntry] = []
         for _ in range(size):
             group, position = self._row_group(footer, position, schema)
             groups.append(group)
         if rows != sum(group.rows for group in groups):
-            raise ThriftError("the row groups have other rows in all than the file")
+            raise _rows_disagree()
         return FileFooter(schema, rows, tuple(groups), self._tail(footer[position:]))
+
+    def rows(self, footer: bytes) -> list[int]:
+        """Return the rows of each row group; holds nothing else, however many there are.
+
+        Args:
+            footer: As for `read`.
+
+        Raises:
+            ThriftError: As for `read`.
+            ContradictionError: As for `read`.
+        """
+        schema, rows, size, position = self._begin(footer)
+        counts: list[int] = []
+        for _ in range(size):
+            for shape in self._group_shapes.get(schema, ()):
+                found = shape.pattern.match(footer, position)
+                if found is not None:
+                    counts.append(_row_count(found[shape.pattern.groups]))
+                    position = found.end()
+                    break
+            else:
+                group, position = self._row_group(footer, position, schema)
+                counts.append(group.rows)
+        if rows != sum(counts):
+            raise _rows_disagree()
+        self._tail(footer[position:])
+        return counts
+
+    def _begin(self, footer: bytes) -> tuple[FileSchema, int, int, int]:
+        """Return schema, rows and row groups of a footer, and where the first row group is."""
+        schema = self._schema(footer)
+        position = len(schema.raw)
+        found = _ROWS.match(footer, position)
+        if found is None:
+            raise ThriftError("there is no number of rows behind the schema")
+        reader = CompactReader(footer, found.end())
+        kind, size = reader.list_header()
+        if kind != STRUCT and size:
+            raise ThriftError("the row groups are no structs")
+        return schema, unzigzag(found[1]), size, reader.position
 
     def _schema(self, footer: bytes) -> FileSchema:
         for known in self._schemas:
             if footer.startswith(known.raw):
                 return known
-        schema = _parse_schema(footer)
+        schema = parse_schema(footer)
         self._schemas = (schema, *self._schemas)[:_KEPT_SCHEMAS]
         return schema
 
     def _tail(self, raw: bytes) -> FileTail:
         known = self._tails.get(raw)
         if known is None:
-            known = self._tails[raw] = _parse_tail(raw)
+            known = self._tails[raw] = parse_tail(raw)
             while len(self._tails) > _KEPT_TAILS:
                 try:
                     self._tails.popitem(last=False)
@@ -188,13 +185,23 @@ class FooterReader:
     def _row_group(
         self, footer: bytes, position: int, schema: FileSchema
     ) -> tuple[RowGroupEntry, int]:
+        known = self._group_shapes.get(schema, ())
+        for place, shape in enumerate(known):
+            match = shape.pattern.match(footer, position)
+            if match is not None:
+                if place:
+                    front = (shape, *known[:place], *known[place + 1 :])
+                    self._group_shapes[schema] = front
+                groups = match.groups()
+                entries = [column.entry(groups[first:stop]) for column, first, stop in shape.parts]
+                return RowGroupEntry(_row_count(groups[-1]), tuple(entries)), match.end()
         reader = CompactReader(footer, position)
         if reader.byte() != _ROW_GROUP_COLUMNS:
             raise ThriftError("a row group does not begin with its columns")
         kind, size = reader.list_header()
         if kind != STRUCT or size != len(schema.leaves):
             raise ThriftError("a row group has other columns than the schema")
-        position = reader.position
+        head, position = footer[position : reader.position], reader.position
         chunks: list[ChunkEntry] = []
         for leaf in schema.leaves:
             entry, position = self._chunk(footer, position, leaf)
@@ -202,10 +209,33 @@ class FooterReader:
         found = _SIZES.match(footer, position)
         if found is None:
             raise ThriftError("a row group is not followed by its sizes")
-        rows = unzigzag(found[1])
-        if rows < 0:
-            raise ThriftError("a row group has a negative number of rows")
+        rows = _row_count(found[1])
+        self._remember(schema, head, chunks)
         return RowGroupEntry(rows, tuple(chunks)), found.end()
+
+    def _remember(self, schema: FileSchema, head: bytes, chunks: list[ChunkEntry]) -> None:
+        """Keep what finds row groups like this one, all columns at once.
+
+        Only the first few kinds: where columns vary freely there are too many, and each takes
+        milliseconds to learn.
+        """
+        known = self._group_shapes.get(schema, ())
+        if len(known) >= _KEPT_GROUP_SHAPES:
+            return
+        expressions = [chunk.shape.pattern for chunk in chunks]
+        pattern = re.escape(head)
+        parts: list[tuple[ChunkShape, int, int]] = []
+        first = 0
+        for chunk, expression in zip(chunks, expressions, strict=True):
+            if expression is None:
+                return
+            pattern += expression.pattern
+            parts.append((chunk.shape, first, first + expression.groups))
+            first += expression.groups
+        shape = _GroupShape(re.compile(pattern + _SIZES.pattern, re.DOTALL), tuple(parts))
+        self._group_shapes[schema] = (*known, shape)
+        while len(self._group_shapes) > _KEPT_SCHEMAS:
+            self._group_shapes.pop(next(iter(self._group_shapes)), None)
 
     def _chunk(self, footer: bytes, position: int, leaf: Leaf) -> tuple[ChunkEntry, int]:
         known = self._shapes.get(leaf.path, ())
@@ -229,127 +259,21 @@ class FooterReader:
         return found
 
 
+def _row_count(raw: bytes) -> int:
+    rows = unzigzag(raw)
+    if rows < 0:
+        raise ThriftError("a row group has a negative number of rows")
+    return rows
+
+
+def _rows_disagree() -> ThriftError:
+    return ThriftError("the row groups have other rows in all than the file")
+
+
 def _check_histograms(shape: ChunkShape, leaf: Leaf) -> None:
     for size, levels in zip(shape.histograms, (leaf.repetitions, leaf.definitions), strict=True):
         if size and size != levels + 1:
             raise ContradictionError("a histogram of levels has another size than the schema says")
-
-
-def _parse_schema(footer: bytes) -> FileSchema:
-    reader = CompactReader(footer)
-    fields = reader.fields()
-    if next(fields, None) != (_VERSION, I32):
-        raise ThriftError("the footer does not begin with a version")
-    reader.integer()
-    if next(fields, None) != (_SCHEMA, LIST):
-        raise ThriftError("there is no schema behind the version")
-    kind, size = reader.list_header()
-    if kind != STRUCT or not size:
-        raise ThriftError("the schema has no columns")
-    elements = [_schema_element(reader) for _ in range(size)]
-    leaves: list[Leaf] = []
-    root_children = elements[0].children
-    position = 1
-    # Elements stand in the order of a walk down the tree: names above, children still to come.
-    above: list[tuple[bytes, int, int, int]] = [(b"", 0, 0, root_children)]
-    while position < size:
-        while above and above[-1][3] == 0:
-            above.pop()
-        if not above:
-            raise ThriftError("the schema has columns too many")
-        name, repetitions, definitions, left = above[-1]
-        above[-1] = (name, repetitions, definitions, left - 1)
-        element = elements[position]
-        position += 1
-        repetitions += element.repetition == _REPEATED
-        definitions += element.repetition != _REQUIRED
-        if element.children:
-            above.append((element.name, repetitions, definitions, element.children))
-        elif element.physical_type is not None:
-            names = (*(name for name, *_ in above[1:]), element.name)
-            leaves.append(Leaf(names, element.physical_type, repetitions, definitions))
-        else:
-            raise ThriftError("the schema has a column without a type")
-    if any(left for *_, left in above):
-        raise ThriftError("the schema has columns too few")
-    structure = tuple(element.structure for element in elements[1:])
-    return FileSchema(footer[: reader.position], tuple(leaves), ((root_children,), *structure))
-
-
-@dataclass(frozen=True, slots=True)
-class _Element:
-    name: bytes
-    physical_type: int | None
-    repetition: int
-    children: int
-    structure: tuple[object, ...]
-
-
-def _schema_element(reader: CompactReader) -> _Element:
-    """Read one element: 1 type, 3 repetition, 4 name, 5 children; 9 is an id that says nothing."""
-    facts: dict[int, object] = {}
-    name = b""
-    for number, kind in reader.fields():
-        start = reader.position
-        if number == 4 and kind == BINARY:
-            name = reader.binary()
-        elif kind == I32:
-            facts[number] = reader.integer()
-        else:
-            reader.skip(kind)
-            facts[number] = (kind, reader.between(start))
-    facts.pop(9, None)
-    physical, repetition, children = facts.get(1), facts.get(3, 0), facts.get(5, 0)
-    if not isinstance(repetition, int) or not isinstance(children, int) or children < 0:
-        raise ThriftError("an element of the schema has fields of other types")
-    if physical is not None and not isinstance(physical, int):
-        raise ThriftError("an element of the schema has a type that is no number")
-    return _Element(name, physical, repetition, children, tuple(facts.items()))
-
-
-def _parse_tail(raw: bytes) -> FileTail:
-    # The fields go on from the row groups, which are number 4: a header of its own restores that.
-    shifted = bytes((4 << 4 | 1,)) + raw
-    reader = CompactReader(shifted)
-    key_values: dict[bytes, bytes | None] = {}
-    created_by = key_values_raw = column_orders_raw = b""
-    for number, kind in reader.fields():
-        start = reader.position
-        if number == _KEY_VALUES and kind == LIST:
-            _read_list(reader, lambda: key_values.update([_key_value(reader)]))
-            key_values_raw = reader.between(start)
-        elif number == _CREATED_BY and kind == BINARY:
-            created_by = reader.binary()
-        elif number == _COLUMN_ORDERS and kind == LIST:
-            reader.skip(kind)
-            column_orders_raw = reader.between(start)
-        elif number > _COLUMN_ORDERS:
-            raise ThriftError("the file is encrypted, or of a kind that is not known")
-        else:
-            reader.skip(kind)
-    if reader.position != len(shifted):
-        raise ThriftError("there are bytes behind the footer")
-    return FileTail(key_values, created_by, key_values_raw, column_orders_raw)
-
-
-def _read_list(reader: CompactReader, element: Callable[[], None]) -> None:
-    kind, size = reader.list_header()
-    if kind != STRUCT:
-        raise ThriftError("the metadata is no list of pairs")
-    for _ in range(size):
-        element()
-
-
-def _key_value(reader: CompactReader) -> tuple[bytes, bytes | None]:
-    key, value = b"", None
-    for number, kind in reader.fields():
-        if kind == BINARY and number == 1:
-            key = reader.binary()
-        elif kind == BINARY and number == 2:
-            value = reader.binary()
-        else:
-            reader.skip(kind)
-    return key, value
 
 
 def uncompressed_sizes(footer: bytes) -> list[int]:

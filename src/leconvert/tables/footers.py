@@ -15,12 +15,20 @@ from leconvert.tables.file_footers import FileFooter, FooterReader, uncompressed
 from leconvert.tables.opened import OpenedTable, missing, unreadable
 from leconvert.tables.thrift import ContradictionError, ThriftError
 
-__all__ = ["DataFooter", "open_parquet", "read_data_footer", "read_data_schema", "unreadable"]
+__all__ = [
+    "DataFooter",
+    "open_parquet",
+    "read_data_footer",
+    "read_data_schema",
+    "row_group_rows",
+    "unreadable",
+]
 
 _TIMESTAMP_PATH = (b"timestamp",)
 _ARROW_SCHEMA_KEY = b"ARROW:schema"
 _FLOATS = {4: Struct("<f"), 5: Struct("<d")}
 _KEPT_PARTS = 10_000
+_LARGE_FOOTER_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +210,32 @@ def _parts(footer: FileFooter) -> list[object]:
 
 _FOOTERS = FooterReader()
 _TRUSTED = _Trusted()
+
+
+def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
+    """Return the rows of each row group of a parquet file.
+
+    Arrow holds ten times the size of a footer. It reads small ones; in large ones, of files with
+    thousands of row groups, nothing but the rows is kept.
+
+    Raises:
+        UnreadableSourceError: The file is missing, truncated or no parquet file.
+    """
+    with OpenedTable(os.fspath(path)) as table:
+        try:
+            footer = table.footer()
+            if len(footer) > _LARGE_FOOTER_BYTES:
+                return FooterReader().rows(footer)
+        except ContradictionError as error:
+            raise unreadable(path, error) from error
+        except ThriftError:
+            pass  # Arrow says what is wrong
+    reader = open_parquet(path)
+    try:
+        metadata = reader.metadata
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    finally:
+        reader.close()
 
 
 def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:

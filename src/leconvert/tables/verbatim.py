@@ -14,13 +14,8 @@ import pyarrow.parquet as pq
 
 from leconvert._version import __version__
 from leconvert.tables.chunk_shapes import ChunkShape, ChunkWriter
-from leconvert.tables.file_footers import (
-    FileFooter,
-    FileSchema,
-    FileTail,
-    FooterReader,
-    RowGroupEntry,
-)
+from leconvert.tables.file_footers import FileFooter, FooterReader, RowGroupEntry
+from leconvert.tables.file_schema import FileSchema, FileTail
 from leconvert.tables.footers import open_parquet
 from leconvert.tables.opened import MAGIC, TRAILER_BYTES, OpenedTable, unreadable
 from leconvert.tables.pages import check_pages

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ def verify_pair(
     *,
     depth: str = "structure",
     progress: Progress = NO_PROGRESS,
-    num_threads: int = 2,
+    num_threads: int | None = None,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None,
 ) -> VerificationReport:
     """Compare a v3.0 result with the v2.x dataset that it was converted from.
@@ -68,7 +68,8 @@ def verify_pair(
         depth: ``structure`` compares tables, headers, sizes, times, keyframes, rows and totals;
             ``bytes`` also compares every coded packet and every row's values.
         progress: Where to report.
-        num_threads: Files that are compared at a time.
+        num_threads: Files that are compared at a time; by default two where bytes or clips are
+            read, else one.
         clip_digests: For each camera's stream, what `leconvert.media.order_digest` gave for each
             episode's clip when a worker read it, shape (E,) of 16 bytes; ``structure`` then does
             not read the clips again.
@@ -123,6 +124,9 @@ def verify_pair(
             )
     differences += _left_over(result, expected_files)
 
+    if num_threads is None:
+        # Tables and headers alone are Python's work, which threads do not share.
+        num_threads = 2 if depth == "bytes" or clip_digests is None else 1
     with (
         progress.stage("verify", frames * len(streams), "frames") as stage,
         ThreadPoolExecutor(max(1, num_threads), thread_name_prefix="verify") as pool,
@@ -154,36 +158,43 @@ def _file_job(
 ) -> Callable[[Callable[[int], None]], Iterator[Difference]]:
     def compare(advance: Callable[[int], None]) -> Iterator[Difference]:
         first, stop = positions.start, positions.stop
-        lengths = episodes.length[first:stop].tolist()
+        lengths = episodes.length[first:stop]
         indices = episodes.index[first:stop].tolist()
-        sources = [paths.absolute(stream, index) for index in indices]
+        # One at a time: thousands of short episodes may be in one file.
+        sources = (paths.absolute(stream, index) for index in indices)
         if stream == DATA_STREAM:
-            row_spans = list(map(RowSpan, indices, lengths, sources))
-            yield from compare_table(result, path, row_spans, read_rows=deep, on_frames=advance)
+            row_spans = map(RowSpan, indices, lengths.tolist(), sources)
+            yield from compare_table(
+                result, path, len(indices), row_spans, read_rows=deep, on_frames=advance
+            )
         else:
-            digests = _digests(clip_digests, first, stop)
-            spans = list(
-                map(
-                    Span,
-                    indices,
-                    lengths,
-                    routing.from_timestamp[stream].slice(first, stop - first).to_pylist(),
-                    routing.to_timestamp[stream].slice(first, stop - first).to_pylist(),
-                    sources,
-                    digests,
-                )
+            spans = map(
+                Span,
+                indices,
+                lengths.tolist(),
+                routing.from_timestamp[stream].slice(first, stop - first).to_pylist(),
+                routing.to_timestamp[stream].slice(first, stop - first).to_pylist(),
+                sources,
+                _digests(clip_digests, first, stop),
             )
             yield from compare_video(
-                result, path, stream, spans, fps, read_bytes=deep, on_frames=advance
+                result,
+                path,
+                stream,
+                int(lengths.sum()),
+                spans,
+                fps,
+                read_bytes=deep,
+                on_frames=advance,
             )
 
     return compare
 
 
-def _digests(known: npt.NDArray[np.bytes_] | None, first: int, stop: int) -> list[str] | list[None]:
+def _digests(known: npt.NDArray[np.bytes_] | None, first: int, stop: int) -> Iterator[str | None]:
     if known is None:
-        return [None] * (stop - first)
-    return [digest.decode("ascii") for digest in known[first:stop].tolist()]
+        return itertools.repeat(None, stop - first)
+    return (digest.decode("ascii") for digest in known[first:stop].tolist())
 
 
 def _routing(table: pa.Table, streams: list[str]) -> _Routing:
@@ -201,7 +212,7 @@ def _routing(table: pa.Table, streams: list[str]) -> _Routing:
 def _runs(numbers: IntArray) -> Iterator[tuple[int, int]]:
     """Yield (first, stop) of each run of equal numbers."""
     edges = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
-    yield from pairwise([0, *edges, len(numbers)])
+    yield from itertools.pairwise([0, *edges, len(numbers)])
 
 
 def _left_over(result: Path, expected: set[str]) -> Iterator[Difference]:

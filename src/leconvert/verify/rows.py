@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leconvert import tables
+from leconvert.errors import UnreadableSourceError
 from leconvert.verify.difference import Difference
 
 __all__ = ["RowSpan", "compare_table", "same_values"]
@@ -26,7 +29,8 @@ class RowSpan:
 def compare_table(
     root: Path,
     path: str,
-    spans: Sequence[RowSpan],
+    num_episodes: int,
+    spans: Iterable[RowSpan],
     *,
     read_rows: bool,
     on_frames: Callable[[int], None],
@@ -36,7 +40,8 @@ def compare_table(
     Args:
         root: The result.
         path: The file, relative to it.
-        spans: Its episodes in order.
+        num_episodes: How many episodes it holds.
+        spans: They, in order.
         read_rows: Compare every value too, not only the number of rows.
         on_frames: Called with the rows of each episode that was compared.
     """
@@ -48,20 +53,19 @@ def compare_table(
         return Difference(what, path, str(expected), str(found), episode, "data")
 
     try:
-        file = pq.ParquetFile(root / path)
-    except (OSError, pa.ArrowException) as error:
+        counts = tables.row_group_rows(root / path)
+        file = pq.ParquetFile(root / path) if read_rows else None
+    except (UnreadableSourceError, OSError, pa.ArrowException) as error:
         yield differs("readable parquet", "a footer", error)
         return
-    with file:
-        groups = file.metadata.num_row_groups
-        if groups != len(spans):
-            yield differs("row groups, one an episode", len(spans), groups)
+    with file or nullcontext():
+        if len(counts) != num_episodes:
+            yield differs("row groups, one an episode", num_episodes, len(counts))
             return
-        for group, span in enumerate(spans):
-            rows = file.metadata.row_group(group).num_rows
+        for group, (rows, span) in enumerate(zip(counts, spans, strict=True)):
             if rows != span.length:
                 yield differs("rows", span.length, rows, span)
-            elif read_rows:
+            elif file is not None:
                 try:
                     found = file.read_row_group(group, use_threads=False)
                 except (OSError, pa.ArrowException) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +18,8 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.verify.difference import Difference
 
 __all__ = ["Span", "compare_video", "source_clip"]
+
+_SAMPLES_AT_A_TIME = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ def compare_video(
     root: Path,
     path: str,
     stream: str,
-    spans: Sequence[Span],
+    num_frames: int,
+    spans: Iterable[Span],
     fps: Fraction,
     *,
     read_bytes: bool,
@@ -58,6 +61,7 @@ def compare_video(
         root: The result.
         path: The file, relative to it.
         stream: Its stream.
+        num_frames: Frames of its episodes.
         spans: Its episodes in order.
         fps: The dataset's frame rate.
         read_bytes: Compare the coded bytes too, not only their sizes.
@@ -73,25 +77,13 @@ def compare_video(
     except (UnreadableSourceError, OSError) as error:
         yield differs("readable MP4", "an index", error)
         return
-    total = sum(span.length for span in spans)
-    if index.num_samples != total:
-        yield differs("number of frames", total, index.num_samples)
+    if index.num_samples != num_frames:
+        yield differs("number of frames", num_frames, index.num_samples)
         return
     timescale, frame_ticks = media.frame_ticks(fps)
     placed = Fraction(timescale, frame_ticks)
-    ranks = index.ranks
     if index.timescale != timescale:
         yield differs("timescale", timescale, index.timescale)
-    else:
-        expected_times = ranks * frame_ticks
-        wrong = np.flatnonzero(index.presentation_times != expected_times)
-        if len(wrong):
-            at = int(wrong[0])
-            yield differs(
-                f"presentation time of {len(wrong)} frames, first at sample {at}",
-                int(expected_times[at]),
-                int(index.presentation_times[at]),
-            )
     yield from _stray_bytes(root / path, index, differs)
 
     start = 0
@@ -107,7 +99,19 @@ def compare_video(
         if not index.keyframes[start]:
             yield differs("first frame", "a keyframe", "a dependent frame", span)
         part = slice(start, stop)
-        lead = ranks[part] - np.arange(start, stop)
+        lead = _lead(index, start, stop)
+        if index.timescale == timescale:
+            expected_times = (np.arange(start, stop) + lead) * frame_ticks
+            times = np.asarray(index.shown[part])
+            wrong = np.flatnonzero(times != expected_times)
+            if len(wrong):
+                at = int(wrong[0])
+                yield differs(
+                    f"presentation time of {len(wrong)} frames, first at sample {start + at}",
+                    int(expected_times[at]),
+                    int(times[at]),
+                    span,
+                )
         if span.order_digest is not None:
             digest = media.order_digest(index.sizes[part], index.keyframes[part], lead)
             if digest != span.order_digest:
@@ -127,7 +131,7 @@ def compare_video(
 def _against_source(
     index: media.ClipIndex,
     part: slice,
-    lead: npt.NDArray[np.int64],
+    lead: npt.NDArray[np.int32],
     clip: media.ClipIndex,
     *,
     read_bytes: bool,
@@ -136,7 +140,7 @@ def _against_source(
     for name, ours, theirs in (
         ("packet sizes", index.sizes[part], clip.sizes),
         ("keyframes", index.keyframes[part], clip.keyframes),
-        ("order of frames", lead, clip.ranks - np.arange(clip.num_samples)),
+        ("order of frames", lead, _lead(clip, 0, clip.num_samples)),
     ):
         if not np.array_equal(ours, theirs):
             yield name, _digest(theirs), _digest(ours)
@@ -145,6 +149,12 @@ def _against_source(
         found = media.samples_sha256(index, part.start, part.stop)
         if found != expected:
             yield "coded bytes (SHA-256)", expected, found
+
+
+def _lead(index: media.ClipIndex, first: int, stop: int) -> npt.NDArray[np.int32]:
+    """Return the place in the order of presentation minus that in the order of decoding."""
+    lead = index.reordering(first, stop)
+    return np.zeros(stop - first, np.int32) if lead is None else lead
 
 
 class source_clip:  # noqa: N801 - used like a function
@@ -178,14 +188,8 @@ def _stray_bytes(
     path: Path, index: media.ClipIndex, differs: Callable[..., Difference]
 ) -> Iterator[Difference]:
     """Find bytes between samples that are not zero; a file without gaps costs nothing."""
-    order = np.argsort(index.offsets, kind="stable")
-    begins = index.offsets[order]
-    ends = begins + index.sizes[order]
-    gaps = np.flatnonzero(begins[1:] != ends[:-1])
-    tail = int(ends[-1]), index.file_size_bytes
-    holes = [(int(ends[gap]), int(begins[gap + 1])) for gap in gaps] + [tail]
     with path.open("rb") as file:
-        for begin, end in holes:
+        for begin, end in _holes(index):
             if begin > end:
                 yield differs("samples", "no overlap", f"an overlap before byte {begin}")
                 return
@@ -197,3 +201,18 @@ def _stray_bytes(
                     yield differs("padding", "zeros", f"other bytes after byte {begin}")
                     return
                 left -= len(block)
+
+
+def _holes(index: media.ClipIndex) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of what lies between samples, and behind the last."""
+    begins, sizes = index.offsets, index.sizes
+    if np.any(begins[1:] < begins[:-1]):
+        order = np.argsort(begins, kind="stable")
+        begins, sizes = begins[order], sizes[order]
+    for first in range(0, len(begins) - 1, _SAMPLES_AT_A_TIME):
+        next_begins = begins[first + 1 : first + 1 + _SAMPLES_AT_A_TIME]
+        last = first + len(next_begins)
+        ends = begins[first:last] + sizes[first:last]
+        for gap in np.flatnonzero(next_begins != ends).tolist():
+            yield int(ends[gap]), int(next_begins[gap])
+    yield int(begins[-1] + sizes[-1]), index.file_size_bytes

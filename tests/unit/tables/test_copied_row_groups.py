@@ -316,3 +316,45 @@ def test_a_torn_file_is_refused(tmp_path: Path, keep: int) -> None:
     ):
         with pytest.raises(UnreadableSourceError):
             act(torn)
+
+
+@pytest.mark.parametrize("groups", [1, 40, 3000])
+def test_rows_of_row_groups_are_those_that_arrow_counts(tmp_path: Path, groups: int) -> None:
+    from leconvert.tables import row_group_rows
+
+    path = tmp_path / "many.parquet"
+    lengths = [1 + (7 * number) % 5 for number in range(groups)]
+    table = pa.table(
+        {
+            "timestamp": pa.array(np.arange(8) / 30, pa.float32()),
+            "state": pa.array(np.ones((8, 3)).tolist(), pa.list_(pa.float32(), 3)),
+            # Chunks with and without a null, and of one value, are written in other ways.
+            "mark": pa.array([None, 1, 1, 1, 2, 3, 4, 5], pa.int64()),
+        }
+    )
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for number, length in enumerate(lengths):
+            writer.write_table(table.slice(number % 3, length), row_group_size=length)
+    metadata = pq.read_metadata(path)
+    assert [metadata.row_group(n).num_rows for n in range(groups)] == lengths
+    assert row_group_rows(path) == lengths
+    large = metadata.serialized_size > 256 * 1024
+    assert large == (groups == 3000), "both ways of counting are covered"
+
+
+def test_a_large_footer_that_is_cut_off_is_a_clear_error(tmp_path: Path) -> None:
+    from leconvert.tables import row_group_rows
+
+    path = tmp_path / "many.parquet"
+    table = pa.table({name: [1.0] for name in "abcdefghij"})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for _ in range(400):
+            writer.write_table(table)
+    whole = path.read_bytes()
+    assert row_group_rows(path) == [1] * 400
+    footer_bytes = int.from_bytes(whole[-8:-4], "little")
+    assert footer_bytes > 256 * 1024
+    at = len(whole) - 8 - footer_bytes // 2
+    path.write_bytes(whole[:at] + bytes(64) + whole[at + 64 :])
+    with pytest.raises(UnreadableSourceError, match="cannot be read"):
+        row_group_rows(path)
