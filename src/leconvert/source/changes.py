@@ -82,15 +82,16 @@ def changed_files(
         One line a file that is gone, replaced, or of another size or time.
     """
     changes: list[str] = []
+    indices = episode_index.tolist()
     rows = zip(
-        episode_index.tolist(),
+        indices,
+        paths.absolute(stream.stream, indices),
         stream.size_bytes.tolist(),
         stream.mtime_ns.tolist(),
         stream.inode.tolist(),
         strict=True,
     )
-    for index, size_bytes, mtime_ns, inode in rows:
-        path = paths.absolute(stream.stream, index)
+    for index, path, size_bytes, mtime_ns, inode in rows:
         try:
             now = os.stat(path)  # noqa: PTH116 - called three times for every file of a dataset
         except OSError as error:

@@ -86,7 +86,7 @@ class Looker:
         indices = self._episode_index[first:stop].tolist()
         lengths = self._length[first:stop].tolist()
         for stream in self._streams:
-            paths = [self._paths.absolute(stream, index) for index in indices]
+            paths = list(self._paths.absolute(stream, indices))
             clips = None if stream == DATA_STREAM else media.read_clip_indexes(paths)
             seen: list[_Facts] = []
             for index, length, path in zip(indices, lengths, paths, strict=True):

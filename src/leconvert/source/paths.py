@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from leconvert.errors import SourceError
@@ -64,9 +65,16 @@ class SourcePaths:
             episode_chunk=chunk, episode_index=episode_index, video_key=camera
         )
 
-    def absolute(self, stream: str, episode_index: int) -> str:
-        """Return the path of one slice's file."""
-        return f"{self.root}/{self.relative(stream, episode_index)}"
+    def absolute(self, stream: str, episode_indices: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each slice's file."""
+        camera = camera_of(stream)
+        folder = f"{self.root}/"
+        fill = (self._data if camera is None else self._video).format
+        chunks_size = self._chunks_size
+        for index in episode_indices:
+            yield folder + fill(
+                episode_chunk=index // chunks_size, episode_index=index, video_key=camera
+            )
 
 
 def _check_template(root: Path, name: str, template: str, allowed: set[str]) -> None:

@@ -72,7 +72,7 @@ def scan_source(
 
     schema = b""
     with suppress(UnreadableSourceError):  # a missing first file is a finding already
-        first = paths.absolute(DATA_STREAM, int(episodes.episode_index[0]))
+        first = next(paths.absolute(DATA_STREAM, [int(episodes.episode_index[0])]))
         schema = tables.serialize_schema(
             tables.output_schema(tables.read_data_schema(first), info.features)
         )

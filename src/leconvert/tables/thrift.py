@@ -8,6 +8,7 @@ lists carry their length. A struct ends with a zero byte.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 __all__ = [
     "BINARY",
@@ -229,9 +230,10 @@ def zigzag(value: int) -> bytes:
     return varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
+@lru_cache(maxsize=1 << 12)
 def unzigzag(encoded: bytes) -> int:
     """Return the integer of a complete zigzag varint."""
-    # Footers are full of short ones.
+    # Footers are full of short ones, and of the same ones.
     size = len(encoded)
     if size == 2:
         value = encoded[0] & 0x7F | encoded[1] << 7

@@ -161,7 +161,7 @@ def _file_job(
         lengths = episodes.length[first:stop]
         indices = episodes.index[first:stop].tolist()
         # One at a time: thousands of short episodes may be in one file.
-        sources = (paths.absolute(stream, index) for index in indices)
+        sources = paths.absolute(stream, indices)
         if stream == DATA_STREAM:
             row_spans = map(RowSpan, indices, lengths.tolist(), sources)
             yield from compare_table(
