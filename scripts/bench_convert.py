@@ -52,6 +52,7 @@ class Runner:
 
 RUNNERS = (
     Runner(REFERENCE),
+    Runner("default"),
     Runner("inline", ("--max-workers", "1")),
     Runner("threads-2", ("--max-workers", "2")),
     Runner("workers-1", ("--orchestrate", "--num-workers", "1")),
@@ -155,7 +156,8 @@ class Bench:
             return [sys.executable, "-m", module, *place, "--push-to-hub=false"]
         place = ["--root", str(self.source), "--output", str(self.output)]
         work_dir = ["--no-push", "--work-dir", str(self.run_dir / "work")]
-        return [sys.executable, "-m", "leconvert", "convert", *place, *work_dir, *runner.flags]
+        convert = [sys.executable, "-m", "leconvert", "convert", "--json"]
+        return [*convert, *place, *work_dir, *runner.flags]
 
     def shown(self, command: Sequence[str]) -> str:
         """Return a command line without this machine's paths."""
@@ -186,11 +188,11 @@ class Bench:
             "HF_HOME": str(self.run_dir / "huggingface"),
             "HF_HUB_OFFLINE": "1",
         }
-        log = self.scratch / "last-run.log"
-        with log.open("wb") as output:
+        log, said = self.scratch / "last-run.log", self.scratch / "last-run.out"
+        with log.open("wb") as errors, said.open("wb") as output:
             started = time.perf_counter()
             process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+                command, env=environment, stdout=output, stderr=errors, stdin=subprocess.DEVNULL
             )
             _, status, usage = os.wait4(process.pid, 0)
             if self.sync:
@@ -201,6 +203,7 @@ class Bench:
             sys.stderr.write(log.read_text("utf-8", errors="replace")[-4000:])
             raise SystemExit(f"{self.shown(command)} ended with {process.returncode}")
         self.check(runner)
+        ours = runner.name not in {REFERENCE, COPY}
         return {
             "runner": runner.name,
             "command": self.shown(command),
@@ -209,6 +212,7 @@ class Bench:
             "system_seconds": round(usage.ru_stime, 4),
             "peak_rss_bytes": usage.ru_maxrss * 1024,
             "output_bytes": size_of(self.output),
+            **({"stage_seconds": json.loads(said.read_bytes())["stage_seconds"]} if ours else {}),
         }
 
     def check(self, runner: Runner) -> None:
