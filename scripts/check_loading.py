@@ -48,8 +48,7 @@ def packet_times(path: Path) -> npt.NDArray[np.float64]:
         stream = container.streams.video[0]
         base = float(stream.time_base or 0)
         pts = [packet.pts for packet in container.demux(stream) if packet.pts is not None]
-    times: npt.NDArray[np.float64] = np.sort(np.array(pts, dtype=np.int64)) * base
-    return times
+    return np.sort(np.array(pts, dtype=np.float64) * base)
 
 
 def frames_off_their_time(root: Path, camera: str, fps: float) -> int:

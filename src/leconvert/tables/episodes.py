@@ -222,6 +222,8 @@ class _EpisodesWriter:
                 self._append(pa.concat_tables(group).combine_chunks())
         finally:
             self._close()
+            # The writer held a page for each of a hundred columns; what comes next has none.
+            pa.default_memory_pool().release_unused()
         return True
 
     def discard(self) -> None:
