@@ -6,54 +6,39 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leconvert.engines import Engine
+from leconvert.crew import (
+    Crew,
+    EngineWatcher,
+    LeaseOptions,
+    default_workers,
+    work_in_threads,
+)
 from leconvert.engines.local import LocalEngine
 from leconvert.errors import (
-    InterruptedRunError,
     UsageError,
 )
-from leconvert.leasing import Board, LeaseStore
-from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import Finding, LayoutOptions
-from leconvert.packer import PackOptions, PackReport, check_all_done, pack_run, swap_has_begun
+from leconvert.packer import PackOptions, PackReport, pack_run, swap_has_begun
 from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import load_info
-from leconvert.workdir.durable import remove_tree
-from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
-from leconvert.worker import Bell, Worker, WorkerSummary
+from leconvert.workdir.removal import remove_leftovers, remove_work_dir
+from leconvert.workdir.trouble import any_storage_errors
+from leconvert.worker import WorkerSummary
 
 __all__ = ["ConversionReport", "LeaseOptions", "convert", "run_worker"]
 
-# How often the parent of worker processes looks at the work dir. It watches files that other
-# processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
-_WATCH_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseOptions:
-    """What governs leases.
-
-    Attributes:
-        lease_seconds: A batch whose holder is silent for so long is taken over.
-        max_attempts: A batch is set aside after so many errors.
-    """
-
-    lease_seconds: float = 60.0
-    max_attempts: int = 3
-
-    def __post_init__(self) -> None:
-        if not self.lease_seconds > 0 or self.max_attempts < 1:
-            raise UsageError(
-                f"A lease of {self.lease_seconds} s with {self.max_attempts} attempts cannot work."
-            )
+# What a source file costs besides moving its bytes, how fast these move, and from which work on
+# processes are worth their start; only a guess at which way of working is faster hangs on them.
+_SECONDS_A_FILE = 0.0002
+_BYTES_A_SECOND = 1e9
+_SECONDS_WORTH_PROCESSES = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +87,7 @@ class ConversionReport:
         return record
 
 
+@any_storage_errors()
 def convert(
     root: str | os.PathLike[str],
     *,
@@ -111,7 +97,7 @@ def convert(
     video_file_size_in_mb: float = 200,
     episodes_per_batch: int | None = None,
     block_align: int | None = None,
-    orchestrate: bool = False,
+    orchestrate: bool | None = None,
     num_workers: int | None = None,
     max_workers: int | None = None,
     verify: str = "structure",
@@ -142,9 +128,11 @@ def convert(
         block_align: Block size in bytes that episodes in video files are aligned to, so that file
             systems that share extents need not copy them; 0 for none, None to decide by the size
             of the clips.
-        orchestrate: Work in processes that lease batches, instead of threads of this process.
-        num_workers: Processes with ``orchestrate``; None for as many as there are cores, at most 4.
-        max_workers: Threads without ``orchestrate``; None likewise.
+        orchestrate: Work in processes that lease batches, instead of threads of this process. None
+            goes by which of the two numbers below is given; without either it takes processes
+            where the work is many small files, which Python's lock makes slow in threads.
+        num_workers: Processes; None for as many as there are cores, at most 4.
+        max_workers: Threads; None likewise.
         verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap.
         force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
         restart: Give up a run under way and begin anew.
@@ -175,7 +163,10 @@ def convert(
     stop = stop or threading.Event()
     seconds: dict[str, float] = {}
 
+    if work_dir is None:
+        remove_leftovers(folder)
     run = None if restart else _run_in_swap(folder, source, target)
+    planned = run is None
     if run is None:
         load_info(source)  # what the source is comes before what stands at the target
         pack_options.check_target(source, target)
@@ -191,29 +182,37 @@ def convert(
             progress=progress,
         )
         seconds["plan"] = time.monotonic() - started
-        mark = time.monotonic()
-        if orchestrate:
-            engine = LocalEngine(run.paths.logs_dir)
-            _work_with_engine(
-                run,
-                engine,
-                num_workers or default_workers(),
-                leases,
-                stop,
-                progress,
-                allow_mixed_versions=allow_mixed_versions,
-            )
-        else:
-            _work_in_threads(run, max_workers or default_workers(), leases, stop, progress)
-        seconds["work"] = time.monotonic() - mark
     mark = time.monotonic()
-    packed = pack_run(run, pack_options, stop=stop, progress=progress)
+    if not planned:
+        packed = pack_run(run, pack_options, stop=stop, progress=progress)
+    elif _in_processes(run, orchestrate, num_workers, max_workers):
+        arguments = [
+            f"--lease-seconds={leases.lease_seconds}",
+            f"--max-attempts={leases.max_attempts}",
+            f"--max-trouble-seconds={leases.trouble_seconds}",
+            *(["--allow-mixed-versions"] if allow_mixed_versions else []),
+        ]
+        with EngineWatcher(
+            Crew(run, leases, stop),
+            LocalEngine(run.paths.logs_dir),
+            num_workers or default_workers(),
+            arguments,
+            progress,
+        ) as watcher:
+            packed = pack_run(run, pack_options, watcher=watcher, stop=stop, progress=progress)
+        ended = watcher.ended_at or time.monotonic()
+        seconds["work"], mark = ended - mark, ended
+    else:
+        work_in_threads(run, max_workers or default_workers(), leases, stop, progress)
+        seconds["work"], mark = time.monotonic() - mark, time.monotonic()
+        packed = pack_run(run, pack_options, stop=stop, progress=progress)
     seconds["pack"] = time.monotonic() - mark
-    if not keep_work_dir and work_dir is None:
-        remove_tree(run.work_dir.root)
+    if not keep_work_dir and work_dir is None and not remove_work_dir(folder):
+        progress.say(f"{folder} could not be removed; nobody needs it any more.")
     return _report(run, packed, seconds, time.monotonic() - started)
 
 
+@any_storage_errors()
 def run_worker(
     work_dir: str | os.PathLike[str],
     *,
@@ -238,72 +237,18 @@ def run_worker(
     Raises:
         LeconvertError: One of its subclasses.
     """
+    for name, limit in (("max_batches", max_batches), ("max_idle_seconds", max_idle_seconds)):
+        if limit is not None and not limit >= 0:
+            raise UsageError(f"{name} cannot be {limit}.")
     run = open_run(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
-    worker = _Crew(run, leases or LeaseOptions(), stop or threading.Event())
+    worker = Crew(run, leases or LeaseOptions(), stop or threading.Event())
     left = worker.bytes_left()
+    if not left:  # by now the result may stand in the source's place
+        return WorkerSummary(0, 0, 0, 0, 0, 0.0)
     with progress.stage("work", left, "B") as stage:
         return worker.make(stage.advance).run(
             max_batches=max_batches, max_idle_seconds=max_idle_seconds
         )
-
-
-class _Crew:
-    """Makes workers of one process, each with an identity of its own."""
-
-    def __init__(self, run: OpenedRun, leases: LeaseOptions, stop: threading.Event) -> None:
-        self._run = run
-        self._leases = leases
-        self._stop = stop
-        self._bell = Bell()
-
-    @property
-    def work_dir(self) -> Path:
-        """The folder that all hosts share."""
-        return self._run.work_dir.root
-
-    def board(self) -> tuple[LeaseStore, Board, WorkerIdentity]:
-        """Return a new worker's view of the batches."""
-        identity = WorkerIdentity.of_this_process()
-        store = LeaseStore(
-            self._run.paths,
-            self._run.manifest.run_id,
-            identity,
-            lease_seconds=self._leases.lease_seconds,
-            max_attempts=self._leases.max_attempts,
-        )
-        return store, Board(store, self._run.manifest.num_batches), identity
-
-    def check_all_done(self, remarks: Sequence[str] = ()) -> None:
-        """Raise unless every batch is done; ``remarks`` say what became of the workers."""
-        _, board, _ = self.board()
-        board.refresh()
-        check_all_done(self._run, board, remarks)
-
-    def bytes_left(self) -> int:
-        """Return the source bytes of batches without a result."""
-        _, board, _ = self.board()
-        board.refresh()
-        done = set(board.done_ids())
-        return sum(b.source_bytes for b in self._run.batches if b.batch_id not in done)
-
-    def make(self, on_bytes: Any) -> Worker:
-        """Return a worker."""
-        store, board, identity = self.board()
-        reporter = WorkerReporter(self._run.paths, self._run.manifest.run_id, identity)
-        return Worker(
-            self._run,
-            store,
-            board,
-            stop=self._stop,
-            on_bytes=on_bytes,
-            reporter=reporter,
-            bell=self._bell,
-        )
-
-
-def default_workers() -> int:
-    """Return how many workers this machine feeds well: its cores, at most 4."""
-    return max(1, min(4, len(os.sched_getaffinity(0))))
 
 
 def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None:
@@ -316,75 +261,20 @@ def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None
     return run if swap_has_begun(run) else None
 
 
-def _work_in_threads(
-    run: OpenedRun, count: int, leases: LeaseOptions, stop: threading.Event, progress: Progress
-) -> None:
-    """Run workers as threads; the first error that is not a batch's own ends them all."""
-    crew = _Crew(run, leases, stop)
-    errors: list[BaseException] = []
-
-    def work(worker: Worker) -> None:
-        try:
-            worker.run()
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            errors.append(error)
-            stop.set()
-
-    with (
-        progress.stage("work", crew.bytes_left(), "B") as stage,
-        ThreadPoolExecutor(count, thread_name_prefix="worker") as pool,
-    ):
-        for _ in range(count):
-            pool.submit(work, crew.make(stage.advance))
-    if errors:  # the first says why; the others were only asked to stop
-        raise errors[0]
-    crew.check_all_done()
-
-
-def _work_with_engine(
-    run: OpenedRun,
-    engine: Engine,
-    count: int,
-    leases: LeaseOptions,
-    stop: threading.Event,
-    progress: Progress,
-    *,
-    allow_mixed_versions: bool,
-) -> None:
-    """Let an engine's workers do the batches, and watch the work dir until all are settled."""
-    crew = _Crew(run, leases, stop)
-    _, board, _ = crew.board()
-    arguments = [
-        str(run.work_dir.root),
-        f"--lease-seconds={leases.lease_seconds}",
-        f"--max-attempts={leases.max_attempts}",
-        *(["--allow-mixed-versions"] if allow_mixed_versions else []),
-    ]
-    source_bytes = [batch.source_bytes for batch in run.batches]
-    board.refresh()
-    seen = set(board.done_ids())
-    left = sum(source_bytes) - sum(source_bytes[batch_id] for batch_id in seen)
-    with progress.stage("work", left, "B") as stage:
-        if not board.all_settled():
-            engine.start(min(count, len(source_bytes)), arguments)
-        try:
-            while engine.running() and not stop.wait(_WATCH_SECONDS):
-                board.refresh()
-                fresh = set(board.done_ids()) - seen
-                stage.advance(sum(source_bytes[batch_id] for batch_id in fresh))
-                seen |= fresh
-                if board.all_settled():
-                    break  # idle workers need not find out by themselves: they are told to end
-        finally:
-            engine.stop()
-        board.refresh()
-        stage.advance(sum(source_bytes[batch_id] for batch_id in set(board.done_ids()) - seen))
-    if stop.is_set():
-        raise InterruptedRunError(
-            "The run was stopped; its workers handed back what they were writing.",
-            next_step="Run the same command again to go on; finished batches stay finished.",
-        )
-    crew.check_all_done(engine.failures())
+def _in_processes(
+    run: OpenedRun, orchestrate: bool | None, num_workers: int | None, max_workers: int | None
+) -> bool:
+    """Tell whether to work in processes: as asked, else by what the work will take its time for."""
+    if orchestrate is not None:
+        return orchestrate
+    if num_workers is not None or max_workers is not None:
+        return max_workers is None
+    if default_workers() == 1:
+        return False
+    manifest = run.manifest
+    handling = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
+    moving = manifest.source_bytes / _BYTES_A_SECOND
+    return handling > max(moving, _SECONDS_WORTH_PROCESSES)
 
 
 def _report(

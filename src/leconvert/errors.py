@@ -12,7 +12,8 @@
     ├── IncompleteError            9   not all batches are done yet
     ├── VerificationError         10   the result does not match its source
     ├── StorageError              11   the disk is full, read-only, or fails
-    ├── BusyError                 12   another process plans or packs this run
+    ├── BusyError                 12   another process plans, packs, or holds a batch of this run
+    ├── OneHostOnlyError          13   the file system lets only one host work
     └── InterruptedRunError      130   stopped by a signal; the run can be resumed
 
 Codes 0 (success) and 2 (argparse's own) complete the list. Every error is one sentence that names
@@ -31,6 +32,7 @@ __all__ = [
     "IncompleteError",
     "InterruptedRunError",
     "LeconvertError",
+    "OneHostOnlyError",
     "PlanMismatchError",
     "SourceChangedError",
     "SourceError",
@@ -159,9 +161,15 @@ class StorageError(LeconvertError):
 
 
 class BusyError(LeconvertError):
-    """Another process holds the planner's or the packer's lock of this run."""
+    """Another process holds the planner's or the packer's lock of this run, or a batch of it."""
 
     exit_code = 12
+
+
+class OneHostOnlyError(LeconvertError):
+    """The file system does not keep what several hosts rely on; one may work."""
+
+    exit_code = 13
 
 
 class InterruptedRunError(LeconvertError):

@@ -60,8 +60,11 @@ def output_path(stream: str, number: int) -> str:
         number: The file's place in its stream, from 0; 1000 files make a chunk.
     """
     chunk, file = divmod(number, FILES_PER_CHUNK)
-    suffix = "parquet" if stream == DATA_STREAM else "mp4"
-    return f"{stream}/chunk-{chunk:03d}/file-{file:03d}.{suffix}"
+    return f"{stream}/chunk-{chunk:03d}/file-{file:03d}.{_suffix(stream)}"
+
+
+def _suffix(stream: str) -> str:
+    return "parquet" if stream == DATA_STREAM else "mp4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +237,13 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """Path inside an attempt folder; a part carries its first position."""
-        path = output_path(self.stream, self.number)
-        if self.whole:
-            return path
-        stem, dot, suffix = path.rpartition(".")
-        return f"{stem}.from-{self.first:09d}{dot}{suffix}"
+        """Name inside an attempt folder, which has no folders in it; a part has its first position.
+
+        Each folder would be made and forced to the disk for one file.
+        """
+        stream = self.stream.replace("%", "%25").replace("/", "%2F")
+        part = "" if self.whole else f".from-{self.first:09d}"
+        return f"{stream}.file-{self.number:06d}{part}.{_suffix(self.stream)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from leconvert import media, tables
+from leconvert.bell import Bell
 from leconvert.errors import (
     InterruptedRunError,
     LeconvertError,
@@ -27,13 +29,16 @@ from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, Lea
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch, Shard
 from leconvert.source import SourcePaths, changed_files, load_info, source_changed
-from leconvert.workdir.durable import storage_errors, sync_dir, sync_file
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.durable import storage_errors, sync_file
+from leconvert.workdir.opened import OpenedRun, check_current
+from leconvert.workdir.patience import Patience
+from leconvert.workdir.target import codebase_version
 
 __all__ = ["Bell", "Worker", "WorkerSummary"]
 
 # An idle worker notices a request to stop within this time.
 _LONGEST_NAP_SECONDS = 0.5
+_SECONDS_BETWEEN_CHECKS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +62,6 @@ class WorkerSummary:
     seconds: float
 
 
-class Bell:
-    """Wakes the idle workers of one process when another of them ends a batch.
-
-    It only saves waiting: a worker that misses a ring looks again by itself.
-    """
-
-    def __init__(self) -> None:
-        self._rung = threading.Condition()
-
-    def ring(self) -> None:
-        """Wake all who wait."""
-        with self._rung:
-            self._rung.notify_all()
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for a ring, at most so long; say whether it came."""
-        with self._rung:
-            return self._rung.wait(seconds)
-
-
 class Worker:
     """One worker on one run.
 
@@ -92,6 +77,9 @@ class Worker:
         on_bytes: Called with the number of bytes as they are written.
         reporter: Writes what it is doing for ``status``, or None.
         bell: Shared by the workers of a process, or None.
+        patience: How long a disk that fails is borne; by default not at all.
+        waiter: Waits for the event or so many seconds, and says whether the event is set.
+        clock: A monotonic clock in seconds.
     """
 
     def __init__(
@@ -104,8 +92,16 @@ class Worker:
         on_bytes: Callable[[int], None] | None = None,
         reporter: WorkerReporter | None = None,
         bell: Bell | None = None,
+        patience: Patience | None = None,
+        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
+        self._patience = patience or Patience(0)
+        self._waiter = waiter
+        self._clock = clock
+        self._next_check = clock()
+        self._late: list[tuple[Lease, str]] = []
         self._bell = bell or Bell()
         self._store = store
         self._board = board
@@ -130,40 +126,50 @@ class Worker:
 
         Raises:
             SourceChangedError: A source file is not the planned one.
-            StorageError: The work dir cannot be written.
+            StorageError: The work dir cannot be used or is gone, and patience did not help.
+            PlanMismatchError: The run was given up for another one.
             InterruptedRunError: ``stop`` was set; the batch in hand was handed back.
         """
         try:
             return self._run_batches(max_batches, max_idle_seconds)
         finally:
+            with suppress(StorageError, OSError):
+                self._hand_back_late()
             if self._reporter is not None:
                 self._reporter.end()
 
     def _run_batches(
         self, max_batches: int | None, max_idle_seconds: float | None
     ) -> WorkerSummary:
-        started = time.monotonic()
+        started = self._clock()
         done = lost = failed = written = frames = 0
         idle_since: float | None = None
         while max_batches is None or done + lost + failed < max_batches:
             if self._stop.is_set():
                 raise _stopped()
-            lease = self._board.next_lease()
-            if lease is None:
-                if self._board.all_settled():
+            try:
+                if self._is_over():
                     break
-                now = time.monotonic()
-                idle_since = idle_since if idle_since is not None else now
-                if max_idle_seconds is not None and now - idle_since >= max_idle_seconds:
+                self._hand_back_late()
+                lease = self._board.next_lease()
+                if lease is None and self._board.all_settled():
                     break
-                # Nothing tells of a file that another host will make: look again and again.
-                if self._bell.wait(min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)):
-                    self._board.refresh()
+                if lease is not None:
+                    idle_since = None
+                    batch = self._read_batch(lease)
+                    self._report(batch)
+                    outcome, size_bytes = self._try_batch(lease, batch)
+                else:
+                    now = self._clock()
+                    idle_since = idle_since if idle_since is not None else now
+                    if max_idle_seconds is not None and now - idle_since >= max_idle_seconds:
+                        break
+                    self._idle()
+                    continue
+            except (StorageError, OSError) as error:
+                self._bear(error)
                 continue
-            idle_since = None
-            batch = self._run.batches.read(lease.batch_id)
-            self._report(batch)
-            outcome, size_bytes = self._try_batch(lease, batch)
+            self._patience.reset()
             if outcome == "won":
                 done += 1
                 written += size_bytes
@@ -174,7 +180,70 @@ class Worker:
                 lost += 1
             self._bell.ring()
             self._report(None, size_bytes, batch.frames if outcome == "won" else 0)
-        return WorkerSummary(done, lost, failed, written, frames, time.monotonic() - started)
+        return WorkerSummary(done, lost, failed, written, frames, self._clock() - started)
+
+    def _idle(self) -> None:
+        if self._reporter is not None:
+            self._reporter.wait()
+        # Nothing tells of a file that another host will make: look again and again.
+        if self._bell.wait(min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)):
+            self._board.refresh()
+
+    def _is_over(self) -> bool:
+        """Say whether the run ended without us; look at most once a second."""
+        now = self._clock()
+        if now < self._next_check:
+            return False
+        self._next_check = now + _SECONDS_BETWEEN_CHECKS
+        try:
+            check_current(self._run)
+        except StorageError:
+            # A finished conversion removes its work dir; where none is mounted there is no result.
+            version = codebase_version(Path(self._run.manifest.target))
+            if version is None or not version.startswith("v3"):
+                raise
+            return True
+        return False
+
+    def _bear(self, error: StorageError | OSError) -> None:
+        """Wait before the next try; give up if there were enough, or if there is no use in it.
+
+        Raises:
+            StorageError: Patience is used up; ``OSError`` likewise.
+            PlanMismatchError: The run was given up for another one.
+            InterruptedRunError: ``stop`` was set.
+        """
+        try:
+            self._next_check = self._clock()
+            if self._is_over():
+                self._next_check = self._clock()  # so that the next look ends it
+                return
+        except StorageError as clearer:
+            error = clearer
+        pause = self._patience.next_pause()
+        if pause is None:
+            if isinstance(error, StorageError) and self._patience.spent_seconds:
+                borne = f"It was tried again for {self._patience.spent_seconds:.0f} s."
+                error.details = (*error.details, borne)
+            raise error
+        if self._waiter(self._stop, pause):
+            raise _stopped()
+
+    def _hand_back_late(self) -> None:
+        """Hand back what could not be when it should have been."""
+        while self._late:
+            lease, reason = self._late[-1]
+            lease.hand_back(reason)
+            self._late.pop()
+
+    def _read_batch(self, lease: Lease) -> Batch:
+        try:
+            return self._run.batches.read(lease.batch_id)
+        except BaseException:
+            # Nothing was tried: whoever can read the plan shall not wait for this lease to expire.
+            with suppress(StorageError, OSError):
+                lease.hand_back("the plan could not be read")
+            raise
 
     def _report(self, batch: Batch | None, size_bytes: int = 0, frames: int = 0) -> None:
         if self._reporter is not None:
@@ -195,7 +264,10 @@ class Worker:
             return "lost", 0
         except (InterruptedRunError, SourceChangedError, StorageError) as error:
             # None of these is the batch's fault: it goes back without a mark against it.
-            lease.hand_back(error.message)
+            try:
+                lease.hand_back(error.message)
+            except (StorageError, OSError):
+                self._late.append((lease, error.message))
             raise
         except LeconvertError as error:
             lease.fail(error, "")
@@ -215,11 +287,9 @@ class Worker:
             return lease_lost.is_set() or self._stop.is_set()
 
         written: list[dict[str, Any]] = []
-        folders: set[Path] = set()
         for shard in batch.shards:
             path = lease.attempt_dir / shard.name
             with storage_errors(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
                 try:
                     record = self._write_shard(shard, path, should_stop)
                 except InterruptedRunError:
@@ -230,9 +300,6 @@ class Worker:
                     raise _stopped()
                 sync_file(path)
             written.append(record)
-            folders.update(p for p in path.parents if p.is_relative_to(lease.attempt_dir))
-        for folder in sorted(folders, reverse=True):
-            sync_dir(folder)
         return written
 
     def _write_shard(
@@ -240,7 +307,7 @@ class Worker:
     ) -> dict[str, Any]:
         """Write one shard, between two looks at its source files."""
         scan, episode_index = self._run.scan.stream(shard.stream, shard.first, shard.stop)
-        sources = [self._paths.absolute(shard.stream, index) for index in episode_index.tolist()]
+        sources = list(self._paths.absolute(shard.stream, episode_index.tolist()))
         frames = scan.frames.tolist()
 
         def check_unchanged() -> None:
@@ -254,6 +321,8 @@ class Worker:
         def tell(size_bytes: int) -> None:
             nonlocal told
             told += size_bytes
+            if self._reporter is not None:
+                self._reporter.advance(size_bytes)
             if self._on_bytes:
                 self._on_bytes(size_bytes)
 

@@ -24,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plan_options(parser)
     parser.add_argument(
         "--orchestrate",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         help="work in processes that lease batches from the work dir; more can join with "
-        "`leconvert work`",
+        "`leconvert work` (default: where the work is many small files)",
     )
-    parser.add_argument("--num-workers", type=int, metavar="N", help="processes with --orchestrate")
-    parser.add_argument("--max-workers", type=int, metavar="N", help="threads without it")
+    parser.add_argument("--num-workers", type=int, metavar="N", help="work in N processes")
+    parser.add_argument("--max-workers", type=int, metavar="N", help="work in N threads")
     add_lease_options(parser)
     parser.add_argument(
         "--verify",

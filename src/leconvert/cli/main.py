@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 from leconvert._version import __version__
 from leconvert.errors import LeconvertError, StorageError
@@ -22,6 +23,9 @@ _COMMANDS = (
     ("work", "run one worker on a work dir, on any host"),
     ("pack", "assemble what the workers wrote and swap it into place"),
     ("status", "say how far a run is"),
+    ("release", "give failed or stuck batches of a run back"),
+    ("clean", "remove what finished and given-up runs left"),
+    ("check-fs", "probe what leasing and the swap need of a file system"),
     ("verify", "compare a result with its source"),
     ("demo", "make a small dataset, convert it, verify it"),
 )
@@ -31,9 +35,10 @@ exit codes:
   2 wrong options                 9 not all batches are done
   3 unusable source              10 the result differs from its source
   4 source changed meanwhile     11 disk full, read-only or failing
-  5 target in the way            12 another process plans or packs
-  6 another plan is under way   130 interrupted; the same command resumes
-  7 damaged work dir             70 a bug: please report it
+  5 target in the way            12 another process plans, packs or holds a batch
+  6 another plan is under way    13 only one host may work on this file system
+  7 damaged work dir            130 interrupted; the same command resumes
+                                 70 a bug: please report it
 """
 
 
@@ -59,10 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, line in _COMMANDS:
         command = commands.add_parser(name, help=line, description=f"{line.capitalize()}.")
         if name == wanted:  # only the command that runs pays for its imports
-            import_module(f"leconvert.cli.{name}").add_arguments(command)
+            _module(name).add_arguments(command)
     options = parser.parse_args(arguments)
     try:
-        code: int = import_module(f"leconvert.cli.{options.command}").run(options)
+        code: int = _module(options.command).run(options)
         sys.stdout.flush()
     except LeconvertError as error:
         return _fail(error, as_json=getattr(options, "json", False))
@@ -87,6 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("leconvert: this is a bug; please report it with the lines above", file=sys.stderr)
         return LeconvertError.exit_code
     return code
+
+
+def _module(command: str) -> ModuleType:
+    return import_module(f"leconvert.cli.{command.replace('-', '_')}")
 
 
 def _with_hyphens(argument: str) -> str:

@@ -16,6 +16,7 @@ __all__ = [
     "add_json",
     "add_lease_options",
     "add_plan_options",
+    "add_trouble_option",
     "add_version_option",
     "dataset_root",
     "layout_options",
@@ -100,6 +101,15 @@ def add_lease_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-attempts", type=int, default=3, metavar="N",
         help="set a batch aside after N errors (default: 3)",
+    )  # fmt: skip
+
+
+def add_trouble_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--max-trouble-seconds``, for workers that nobody watches."""
+    parser.add_argument(
+        "--max-trouble-seconds", type=float, default=120.0, metavar="S",
+        help="when the disk or the mount fails, try again for so long before giving up, with "
+        "pauses of 1 s to 30 s (default: 120)",
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from leconvert.model import Finding
 
-__all__ = ["amount", "print_findings", "table"]
+__all__ = ["amount", "duration", "print_findings", "shorten", "table"]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FINDINGS_SHOWN = 20
@@ -22,6 +22,30 @@ def amount(size_bytes: float) -> str:
         value /= 1024
         unit += 1
     return f"{value:.1f} {_UNITS[unit]}" if unit else f"{value:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """Return a stretch of time as people read it, such as ``1 h 05 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def shorten(text: str, width: int, *, keep: str = "head") -> str:
+    """Return one line of at most ``width`` characters; what was left out shows as an ellipsis.
+
+    Args:
+        text: Any text.
+        width: The most characters, at least 1.
+        keep: ``head``, or ``tail`` for paths, whose ends tell more.
+    """
+    line = " ".join(text.split())
+    if len(line) <= width:
+        return line
+    return "…" + line[len(line) - width + 1 :] if keep == "tail" else line[: width - 1] + "…"
 
 
 def print_findings(findings: Sequence[Finding]) -> None:

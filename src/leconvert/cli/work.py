@@ -7,7 +7,12 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from leconvert.cli.options import add_json, add_lease_options, add_version_option
+from leconvert.cli.options import (
+    add_json,
+    add_lease_options,
+    add_trouble_option,
+    add_version_option,
+)
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.text import amount
@@ -23,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-idle-seconds", type=float, metavar="S", help="stop after waiting S seconds for work"
     )
+    add_trouble_option(parser)
     add_version_option(parser)
     add_json(parser)
 
@@ -34,7 +40,9 @@ def run(options: argparse.Namespace) -> int:
     with stop_on_signals() as stop:
         summary = run_worker(
             options.work_dir,
-            leases=LeaseOptions(options.lease_seconds, options.max_attempts),
+            leases=LeaseOptions(
+                options.lease_seconds, options.max_attempts, options.max_trouble_seconds
+            ),
             max_batches=options.max_batches,
             max_idle_seconds=options.max_idle_seconds,
             allow_mixed_versions=options.allow_mixed_versions,

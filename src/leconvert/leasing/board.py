@@ -113,10 +113,12 @@ class Board:
         if began < self._next_look:
             return None
         self.refresh()
-        # Looking costs O(N), so a big run is looked at less often: at most a twentieth of the time.
+        # Looking costs O(N), so a big run is looked at less often: at most a twentieth of the time,
+        # but so often that a server which once answered late does not hide what expires.
         cost = self._store.clock() - began
-        longest = min(_LONGEST_IDLE_SECONDS, self._store.limits.lease_seconds / _LOOKS_PER_LEASE)
-        pause = max(min(self._idle_seconds, longest), cost * _IDLE_SHARE)
+        a_few_a_lease = self._store.limits.lease_seconds / _LOOKS_PER_LEASE
+        longest = min(_LONGEST_IDLE_SECONDS, a_few_a_lease)
+        pause = max(min(self._idle_seconds, longest), min(cost * _IDLE_SHARE, a_few_a_lease))
         self._next_look = self._store.clock() + pause
         lease = self._next_reopened()
         if lease is not None:

@@ -105,12 +105,12 @@ class Lease:
         already.
 
         Raises:
-            StorageError: It could not be recorded; the lease then expires by itself.
+            StorageError: It could not be recorded; call again, or let the lease expire.
         """
         if self._ended:
             return
-        self._ended = True
         self._log.write_end(self.batch_id, self.generation, Outcome.HANDED_BACK, {"reason": reason})
+        self._ended = True
         self._drop_attempt()
 
     def fail(self, error: LeconvertError, traceback_text: str = "") -> bool:
@@ -142,8 +142,8 @@ class Lease:
     def publish_done(self, fields: Mapping[str, Any]) -> Literal["won", "lost"]:
         """Publish the batch's result; the first publisher wins, whoever holds the lease.
 
-        The caller has forced the shards and their folders below ``attempt_dir`` to the disk; the
-        record, ``attempt_dir`` and its parents are forced here, before the name ``done``.
+        The caller has forced the shards in ``attempt_dir`` to the disk; the record, ``attempt_dir``
+        and its parents are forced here, before the name ``done``.
 
         Args:
             fields: The shards, JSON-serialisable. ``batch_id``, ``generation``, ``attempt``,

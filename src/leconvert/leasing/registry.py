@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +19,8 @@ __all__ = ["WorkerRecord", "WorkerReporter", "read_workers", "write_worker"]
 
 _VERSION = 1
 _SECONDS_BETWEEN_REPORTS = 1.0
+# A worker that waits reports too, so that who watches can tell it from a dead one.
+_SECONDS_BETWEEN_IDLE_REPORTS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class WorkerRecord:
         bytes_per_second: Mean rate since it began.
         frames_per_second: Likewise.
         updated: Time of the report by the worker's wall clock, ISO 8601 in UTC.
+        processed_bytes: Source bytes that it went through, the batch in hand and tries that came
+            to nothing included: what moves while a large batch is being written.
+        seconds: How long it has been running.
+        boot: Its boot and process namespace; see `WorkerIdentity`.
+        started: Start time of its process.
     """
 
     token: str
@@ -50,6 +57,10 @@ class WorkerRecord:
     bytes_per_second: float = 0.0
     frames_per_second: float = 0.0
     updated: str = ""
+    processed_bytes: int = 0
+    seconds: float = 0.0
+    boot: str = ""
+    started: int = 0
 
 
 def write_worker(
@@ -64,8 +75,16 @@ def write_worker(
     replace_record(run.worker(record.token), raw, fs=fs)
 
 
-def read_workers(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[WorkerRecord]:
+def read_workers(
+    run: RunPaths, run_id: str, *, skip: Collection[str] = (), fs: FileSystem = LOCAL
+) -> list[WorkerRecord]:
     """Return the records of all workers, sorted by token; unreadable ones are left out.
+
+    Args:
+        run: Paths of the run.
+        run_id: The run.
+        skip: Tokens that are not wanted again, such as those of workers that ended.
+        fs: File operations.
 
     Raises:
         StorageError: The folder cannot be read.
@@ -77,11 +96,14 @@ def read_workers(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[
     for name in names:
         if name.startswith(".") or not name.endswith(".json"):
             continue
-        path = run.worker(name.removesuffix(".json"))
+        token = name.removesuffix(".json")
+        if token in skip:
+            continue
+        path = run.worker(token)
         try:
             record = read_record(path, "worker", version=_VERSION, run_id=run_id, fs=fs)
             records.append(WorkerRecord(**{key: record[key] for key in record if key in known}))
-        except (OSError, WorkDirError, TypeError):
+        except (OSError, StorageError, WorkDirError, TypeError):
             continue  # cut off by a power loss, or gone: it was for show
     return records
 
@@ -117,7 +139,13 @@ class WorkerReporter:
         self._fs = fs
         self._began = clock()
         self._written_at: float | None = None
-        self.record = WorkerRecord(token=worker.token, host=worker.host, pid=worker.pid)
+        self.record = WorkerRecord(
+            token=worker.token,
+            host=worker.host,
+            pid=worker.pid,
+            boot=worker.boot,
+            started=worker.started,
+        )
 
     def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:
         """Report the batch in hand, and what was finished since the last report.
@@ -128,7 +156,7 @@ class WorkerReporter:
             add_frames: Frames in it.
         """
         self._write(
-            force=False,
+            _SECONDS_BETWEEN_REPORTS,
             state="waiting" if batch_id is None else "working",
             batch_id=batch_id,
             batches=self.record.batches + (add_frames > 0 or add_bytes > 0),
@@ -136,21 +164,37 @@ class WorkerReporter:
             frames=self.record.frames + add_frames,
         )
 
+    def advance(self, source_bytes: int) -> None:
+        """Report source bytes that were just gone through; cheap enough for every block.
+
+        Args:
+            source_bytes: How many more.
+        """
+        self._write(
+            _SECONDS_BETWEEN_REPORTS,
+            processed_bytes=self.record.processed_bytes + source_bytes,
+        )
+
+    def wait(self) -> None:
+        """Report that the worker still lives while it finds nothing to do."""
+        self._write(_SECONDS_BETWEEN_IDLE_REPORTS, state="waiting", batch_id=None)
+
     def end(self) -> None:
         """Report that the worker ended."""
-        self._write(force=True, state="ended", batch_id=None)
+        self._write(0.0, state="ended", batch_id=None)
 
-    def _write(self, *, force: bool, **changes: Any) -> None:
+    def _write(self, least_seconds: float, **changes: Any) -> None:
         now = self._clock()
         self.record = replace(self.record, **changes)
         written_at = self._written_at
-        if not force and written_at is not None and now - written_at < _SECONDS_BETWEEN_REPORTS:
+        if written_at is not None and now - written_at < least_seconds:
             return
         seconds = max(now - self._began, 1e-9)
         self.record = replace(
             self.record,
             bytes_per_second=round(self.record.written_bytes / seconds, 1),
             frames_per_second=round(self.record.frames / seconds, 1),
+            seconds=round(seconds, 1),
             updated=self._now().astimezone(UTC).isoformat(timespec="seconds"),
         )
         self._written_at = now

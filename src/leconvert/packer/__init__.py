@@ -1,5 +1,7 @@
 """The packer: collect shards, assemble the new tree, prove it, swap it into place.
 
+It works while workers do: the tables come first, then each file as soon as its shards are there.
+
 It costs O(files), not O(bytes): a shard that is a whole output file is linked into the tree. Only
 parts of files (batches of episode ranges) are joined here.
 
@@ -11,10 +13,12 @@ nothing.
 
 from leconvert.packer.collection import check_all_done
 from leconvert.packer.run import PackOptions, PackReport, is_packed, pack_run, swap_has_begun
+from leconvert.packer.watcher import Watcher
 
 __all__ = [
     "PackOptions",
     "PackReport",
+    "Watcher",
     "check_all_done",
     "is_packed",
     "pack_run",

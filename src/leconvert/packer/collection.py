@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,10 @@ from leconvert.errors import (
     IncompleteError,
 )
 from leconvert.leasing import Board, read_done, read_failed, void_done
-from leconvert.model import DATA_STREAM, Shard
+from leconvert.model import DATA_STREAM, OutputFile, Shard
 from leconvert.workdir.opened import OpenedRun
 
-__all__ = ["Collected", "check_all_done", "collect"]
+__all__ = ["Collector", "check_all_done"]
 
 _FAILURES_SHOWN = 20
 _DIGEST_TYPE = "S16"  # what `leconvert.media.order_digest` returns
@@ -47,8 +46,8 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
             f"{counts.failed} of {total} batches were set aside; {counts.done} are done.",
             path=place,
             details=details,
-            next_step=f"Mend what the messages name and begin anew with --restart; `leconvert "
-            f"status {place}` shows more.",
+            next_step=f"Mend what the messages name; then `leconvert release {place} --failed` and "
+            "the same command again, or --restart if the source was repaired.",
         )
     if counts.done < total:
         raise IncompleteError(
@@ -63,54 +62,83 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Collected:
-    """What the workers left: shards by stream and file number, clip digests by stream.
+class Collector:
+    """Gathers what the workers left, batch by batch, as they leave it.
 
-    Bytes are coded video bytes: shared with the source, or copied.
+    Args:
+        run: The run.
+
+    Attributes:
+        clip_digests: For each camera's stream what the workers found of its clips, shape (E,).
+        cloned_bytes: Coded video bytes that are shared with the source.
+        copied_bytes: Coded video bytes that were copied.
     """
 
-    shards: dict[tuple[str, int], list[tuple[Shard, Path]]]
-    clip_digests: dict[str, npt.NDArray[np.bytes_]]
-    cloned_bytes: int
-    copied_bytes: int
+    def __init__(self, run: OpenedRun) -> None:
+        self._run = run
+        self._parts: dict[tuple[str, int], list[tuple[Shard, Path]]] = {}
+        self._missing: dict[tuple[str, int], int] = {}
+        self._layouts = {layout.stream: layout for layout in run.manifest.streams}
+        self.clip_digests: dict[str, npt.NDArray[np.bytes_]] = {
+            layout.stream: np.zeros(run.manifest.num_episodes, dtype=_DIGEST_TYPE)
+            for layout in run.manifest.streams
+            if layout.stream != DATA_STREAM
+        }
+        self.cloned_bytes = self.copied_bytes = 0
 
+    def take(
+        self, batch_ids: Iterable[int]
+    ) -> Iterator[tuple[OutputFile, list[tuple[Shard, Path]]]]:
+        """Find the winning attempts' shards; yield each output file whose shards are all there.
 
-def collect(run: OpenedRun) -> Collected:
-    """Find the winning attempts' shards; a batch whose shards are gone opens again."""
-    shards: dict[tuple[str, int], list[tuple[Shard, Path]]] = {}
-    digests: dict[str, npt.NDArray[np.bytes_]] = {
-        layout.stream: np.zeros(run.manifest.num_episodes, dtype=_DIGEST_TYPE)
-        for layout in run.manifest.streams
-        if layout.stream != DATA_STREAM
-    }
-    voided: list[str] = []
-    cloned = copied = 0
-    for batch in run.batches:
-        record = read_done(run.paths, run.manifest.run_id, batch.batch_id)
-        attempt = run.paths.root / record["attempt"]
-        entries = {entry["path"]: entry for entry in record["shards"]}
-        problem = _damage(attempt, batch.shards, entries)
-        if problem is not None:
-            void_done(run.paths, run.manifest.run_id, batch.batch_id, problem)
-            voided.append(f"batch {batch.batch_id}: {problem}")
-            continue
-        for shard in batch.shards:
-            key = (shard.stream, shard.number)
-            shards.setdefault(key, []).append((shard, attempt / shard.name))
-            if shard.stream != DATA_STREAM:
-                entry = entries[shard.name]
-                digests[shard.stream][shard.first : shard.stop] = entry["clip_digests"]
-                cloned += entry["cloned_bytes"]
-                copied += entry["copied_bytes"]
-    if voided:
-        raise IncompleteError(
-            f"{len(voided)} batches lost what their workers wrote and are open again.",
-            path=str(run.work_dir.root),
-            details=voided,
-            next_step="Run the same command again; workers will do these batches anew.",
-        )
-    return Collected(shards, digests, cloned, copied)
+        A batch whose shards are gone opens again.
+
+        Args:
+            batch_ids: Batches that are done and were not taken before.
+
+        Raises:
+            IncompleteError: Shards are gone or short; ``details`` says which.
+        """
+        voided: list[str] = []
+        for batch_id in batch_ids:
+            batch = self._run.batches.read(batch_id)
+            record = read_done(self._run.paths, self._run.manifest.run_id, batch_id)
+            attempt = self._run.paths.root / record["attempt"]
+            entries = {entry["path"]: entry for entry in record["shards"]}
+            problem = _damage(attempt, batch.shards, entries)
+            if problem is not None:
+                void_done(self._run.paths, self._run.manifest.run_id, batch_id, problem)
+                voided.append(f"batch {batch_id}: {problem}")
+                continue
+            for shard in batch.shards:
+                if shard.stream != DATA_STREAM:
+                    entry = entries[shard.name]
+                    self.clip_digests[shard.stream][shard.first : shard.stop] = entry[
+                        "clip_digests"
+                    ]
+                    self.cloned_bytes += entry["cloned_bytes"]
+                    self.copied_bytes += entry["copied_bytes"]
+                yield from self._completed(shard, attempt / shard.name)
+        if voided:
+            raise IncompleteError(
+                f"{len(voided)} batches lost what their workers wrote and are open again.",
+                path=str(self._run.work_dir.root),
+                details=voided,
+                next_step="Run the same command again; workers will do these batches anew.",
+            )
+
+    def _completed(
+        self, shard: Shard, path: Path
+    ) -> Iterator[tuple[OutputFile, list[tuple[Shard, Path]]]]:
+        """Yield the shard's file if this was its last part."""
+        key = (shard.stream, shard.number)
+        file = self._layouts[shard.stream].file(shard.number)
+        self._parts.setdefault(key, []).append((shard, path))
+        missing = self._missing.get(key, file.stop - file.first) - (shard.stop - shard.first)
+        self._missing[key] = missing
+        if not missing:
+            del self._missing[key]
+            yield file, self._parts.pop(key)
 
 
 def _damage(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,21 +14,23 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.errors import (
+    BatchesFailedError,
+    IncompleteError,
     InterruptedRunError,
+    PlanMismatchError,
     TargetError,
     UsageError,
     VerificationError,
 )
 from leconvert.leasing import Board, LeaseStore
-from leconvert.model import Shard
 from leconvert.packer.assembly import Assembly
-from leconvert.packer.collection import check_all_done, collect
+from leconvert.packer.collection import Collector, check_all_done
+from leconvert.packer.watcher import Watcher
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import (
     check_source_unchanged,
     check_tables_unchanged,
 )
-from leconvert.source.info import INFO_PATH
 from leconvert.verify import verify_pair
 from leconvert.workdir.durable import (
     remove_tree,
@@ -36,7 +38,7 @@ from leconvert.workdir.durable import (
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import packer_lock
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.swap import (
     SwapOutcome,
     SwapPlan,
@@ -44,11 +46,14 @@ from leconvert.workdir.swap import (
     recover_swap,
     swap_into_place,
 )
-from leconvert.workdir.target import check_target, old_dir
+from leconvert.workdir.target import check_target, codebase_version, old_dir
+from leconvert.workdir.trouble import any_storage_errors
 
 __all__ = ["PackOptions", "PackReport", "is_packed", "pack_run", "swap_has_begun"]
 
-_WAIT_SECONDS = 1.0
+# A look lists three folders: pauses grow with what it costs.
+_LOOKS_TO_PAUSES = 20
+_LONGEST_PAUSE_SECONDS = 10.0
 _DIFFERENCES_SHOWN = 20
 _DEPTHS = ("structure", "bytes", "none")
 
@@ -86,7 +91,7 @@ class PackOptions:
             return old_dir(target)
         if not os.path.lexists(target):
             return None
-        version = _codebase_version(target)
+        version = codebase_version(target)
         if version is None or not version.startswith("v3"):
             raise TargetError(
                 f"{target} exists and is no v3.0 dataset.",
@@ -135,11 +140,13 @@ class PackReport:
         return record
 
 
+@any_storage_errors()
 def pack_run(
     run: OpenedRun,
     options: PackOptions | None = None,
     *,
     wait: bool = True,
+    watcher: Watcher | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PackReport:
@@ -149,6 +156,7 @@ def pack_run(
         run: The run.
         options: What to prove, and whether a v3.0 target may be replaced.
         wait: Wait for workers until every batch is done; otherwise say what is missing.
+        watcher: Knows whether anybody works; by default somebody always might.
         stop: Set it from another thread to stop between two steps.
         progress: Where to report.
 
@@ -156,6 +164,7 @@ def pack_run(
         BusyError: Another process packs this run.
         IncompleteError: Batches are missing and ``wait`` is false, or their shards were lost.
         BatchesFailedError: Batches were set aside.
+        PlanMismatchError: The run was given up for another one.
         SourceChangedError: The source changed since it was planned.
         VerificationError: The new tree does not match the source; it stays for inspection.
         TargetError: Something stands at the target.
@@ -170,56 +179,86 @@ def pack_run(
         if before.step is PackStep.FINISHED or recover_swap(journal) is SwapOutcome.COMPLETED:
             return _finish(run, journal)
         options.check_target(source, target)
-        _wait_until_done(run, wait=wait, stop=stop)
+        board = _board(run)
+        if not wait or board.all_settled():
+            check_all_done(run, board)
         check_tables_unchanged(run)
-        collected = collect(run)
         tree = adopt_staging(target, journal)
         if tree is None:
             raise AssertionError("a staging tree is made where there is none")
-        assembly = _assemble(run, tree, collected.shards, stop, progress)
+        collector, assembly = Collector(run), Assembly(run, tree)
+        try:
+            _assemble(run, assembly, collector, board, watcher or Watcher(), stop, progress)
+        except (BatchesFailedError, IncompleteError, PlanMismatchError):
+            remove_tree(tree)  # only links and tables: whoever packs next makes them again
+            raise
         if options.verify != "none":
-            _verify(tree, source, options.verify, collected.clip_digests, progress)
+            _verify(tree, source, options.verify, collector.clip_digests, progress)
         _check_stop(stop)
         old = options.old_place(source, target)
         notes = {
             "linked": assembly.linked,
             "copied": assembly.copied,
             "joined": assembly.joined,
-            "cloned_bytes": collected.cloned_bytes,
-            "copied_bytes": collected.copied_bytes,
+            "cloned_bytes": collector.cloned_bytes,
+            "copied_bytes": collector.copied_bytes,
             "verified": options.verify,
         }
         journal.write(PackStep.PACKING, notes=notes)
-        swap_into_place(
-            SwapPlan(target, tree, old),
-            journal,
-            before_exchange=lambda: check_source_unchanged(run),
-        )
+
+        def check_once_more() -> None:
+            check_source_unchanged(run)
+            check_current(run)
+
+        swap_into_place(SwapPlan(target, tree, old), journal, before_exchange=check_once_more)
         return _finish(run, journal)
 
 
 def _assemble(
     run: OpenedRun,
-    tree: Path,
-    shards: Mapping[tuple[str, int], list[tuple[Shard, Path]]],
+    assembly: Assembly,
+    collector: Collector,
+    board: Board,
+    watcher: Watcher,
     stop: threading.Event,
     progress: Progress,
-) -> Assembly:
-    assembly = Assembly(run, tree)
-    source, extra_files = Path(run.manifest.source), run.manifest.extra_files
-    files = [layout.file(n) for layout in run.manifest.streams for n in range(layout.num_files)]
-    with progress.stage("pack", len(files) + len(extra_files) + 1, "files") as stage:
-        for file in files:
-            _check_stop(stop)
-            assembly.add_file(file, shards[file.stream, file.number])
-            stage.advance(1)
+) -> None:
+    """Fill the tree: tables while workers still work, each file as soon as it is there."""
+    extra_files = run.manifest.extra_files
+    early = not board.all_settled()
+    if early:
         assembly.add_meta()
+    taken: set[int] = set()
+    idle = False
+    while True:
+        fresh = [batch_id for batch_id in board.done_ids() if batch_id not in taken]
+        for file, shards in collector.take(fresh):
+            _check_stop(stop)
+            assembly.add_file(file, shards)
+        taken.update(fresh)
+        watcher.saw_done(fresh)
+        if board.all_settled() or idle:
+            break
+        idle = not watcher.working()  # what they did before they ended is seen by one more look
+        started = time.monotonic()
+        board.refresh()
+        check_current(run)
+        pause = min(_LONGEST_PAUSE_SECONDS, _LOOKS_TO_PAUSES * (time.monotonic() - started))
+        # Other processes make files; nothing notifies of them.
+        if not idle and stop.wait(max(watcher.pause_seconds, pause)):
+            _check_stop(stop)
+    watcher.saw_the_end()
+    check_all_done(run, board, watcher.remarks())
+    num_files = sum(layout.num_files for layout in run.manifest.streams)
+    with progress.stage("pack", num_files + len(extra_files) + 1, "files") as stage:
+        stage.advance(num_files)
+        if not early:
+            assembly.add_meta()
         stage.advance(1)
         for relative in extra_files:
             _check_stop(stop)
-            assembly.add_copy(source / relative, relative)
+            assembly.add_copy(Path(run.manifest.source) / relative, relative)
             stage.advance(1)
-    return assembly
 
 
 def _finish(run: OpenedRun, journal: Journal) -> PackReport:
@@ -262,16 +301,11 @@ def _check_stop(stop: threading.Event) -> None:
         )
 
 
-def _wait_until_done(run: OpenedRun, *, wait: bool, stop: threading.Event) -> None:
+def _board(run: OpenedRun) -> Board:
     store = LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity.of_this_process())
     board = Board(store, run.manifest.num_batches)
     board.refresh()
-    while wait and not board.all_settled():
-        # Other hosts publish files; nothing notifies of them over a network file system.
-        if stop.wait(_WAIT_SECONDS):
-            _check_stop(stop)
-        board.refresh()
-    check_all_done(run, board)
+    return board
 
 
 def _verify(
@@ -292,11 +326,3 @@ def _verify(
             details=shown,
             next_step=f"The new tree stays in {tree} for inspection; please report this.",
         )
-
-
-def _codebase_version(root: Path) -> str | None:
-    try:
-        version = json.loads((root / INFO_PATH).read_bytes()).get("codebase_version")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return version if isinstance(version, str) else None

@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from leconvert.errors import SourceChangedError
+from leconvert.latency import THREADS_THAT_WAIT, Latency
 from leconvert.model import IntArray, StreamScan
 from leconvert.source.info import load_info
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH, TASKS_PATH
 from leconvert.source.paths import SourcePaths
+from leconvert.workdir.durable import storage_errors
 from leconvert.workdir.opened import OpenedRun
 
 __all__ = [
@@ -26,6 +30,7 @@ __all__ = [
 ]
 
 _CHANGES_SHOWN = 20
+_FILES_AT_A_TIME = 256
 _CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH)
 
 
@@ -80,33 +85,53 @@ def changed_files(
 
     Returns:
         One line a file that is gone, replaced, or of another size or time.
+
+    Raises:
+        StorageError: The disk or the server fails, so that nobody can tell.
     """
     changes: list[str] = []
-    indices = episode_index.tolist()
-    rows = zip(
-        indices,
-        paths.absolute(stream.stream, indices),
-        stream.size_bytes.tolist(),
-        stream.mtime_ns.tolist(),
-        stream.inode.tolist(),
-        strict=True,
-    )
-    for index, path, size_bytes, mtime_ns, inode in rows:
-        try:
-            now = os.stat(path)  # noqa: PTH116 - called three times for every file of a dataset
-        except OSError as error:
-            changes.append(f"{paths.relative(stream.stream, index)}: {error.strerror or error}")
-            continue
-        if now.st_size != size_bytes:
-            changes.append(
-                f"{paths.relative(stream.stream, index)}: {size_bytes} bytes when planned, "
-                f"{now.st_size} now"
+    with ExitStack() as open_pool:
+        pool: ThreadPoolExecutor | None = None
+        for first in range(0, len(episode_index), _FILES_AT_A_TIME):
+            block = slice(first, first + _FILES_AT_A_TIME)
+            indices = episode_index[block].tolist()
+            files = list(
+                zip(
+                    paths.absolute(stream.stream, indices),
+                    stream.size_bytes[block].tolist(),
+                    stream.mtime_ns[block].tolist(),
+                    stream.inode[block].tolist(),
+                    strict=True,
+                )
             )
-        elif now.st_mtime_ns != mtime_ns or signed_inode(now.st_ino) != inode:
-            changes.append(
-                f"{paths.relative(stream.stream, index)}: replaced or touched since it was planned"
-            )
+            if pool is None:
+                with Latency() as latency:
+                    found = [_change(file) for file in files]
+                if latency.dominates and len(episode_index) > block.stop:
+                    pool = open_pool.enter_context(ThreadPoolExecutor(THREADS_THAT_WAIT))
+            else:
+                found = list(pool.map(_change, files))
+            changes += [
+                f"{paths.relative(stream.stream, index)}: {change}"
+                for index, change in zip(indices, found, strict=True)
+                if change is not None
+            ]
     return changes
+
+
+def _change(file: tuple[str, int, int, int]) -> str | None:
+    """Say how a file differs from its path, size, modification time and inode when planned."""
+    path, size_bytes, mtime_ns, inode = file
+    try:
+        with storage_errors(path):
+            now = os.stat(path)  # noqa: PTH116 - called three times for every file of a dataset
+    except OSError as error:
+        return error.strerror or str(error)
+    if now.st_size != size_bytes:
+        return f"{size_bytes} bytes when planned, {now.st_size} now"
+    if now.st_mtime_ns != mtime_ns or signed_inode(now.st_ino) != inode:
+        return "replaced or touched since it was planned"
+    return None
 
 
 def check_source_unchanged(run: OpenedRun) -> None:
@@ -140,8 +165,9 @@ def check_tables_unchanged(run: OpenedRun) -> None:
 
 def _changed_tables(run: OpenedRun) -> list[str]:
     try:
-        if meta_digest(Path(run.manifest.source)) == run.manifest.meta_digest:
-            return []
+        with storage_errors(run.manifest.source):
+            if meta_digest(Path(run.manifest.source)) == run.manifest.meta_digest:
+                return []
     except OSError as error:
         return [f"{error.filename}: {error.strerror}"]
     return ["meta/: the tables differ from those that were planned"]

@@ -175,8 +175,17 @@ def _total_findings(info: DatasetInfo, length: IntArray) -> list[Finding]:
 
 def _extra_files(root: Path) -> tuple[str, ...]:
     """Return what comes along unchanged: every file that the conversion does not replace."""
+
+    def fail(error: OSError) -> None:
+        # By default a folder that cannot be listed is passed over, and what is in it is lost.
+        raise UnreadableSourceError(
+            f"{error.filename} cannot be listed: {error.strerror}.",
+            path=str(error.filename),
+            next_step="Check the disk or the network and run the same command again.",
+        ) from error
+
     found: list[str] = []
-    for folder, folders, files in os.walk(root):
+    for folder, folders, files in os.walk(root, onerror=fail):
         relative = Path(folder).relative_to(root)
         if relative == Path():
             folders[:] = [name for name in folders if name not in _FOLDERS_LEFT_BEHIND]

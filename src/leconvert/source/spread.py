@@ -7,21 +7,18 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
+from leconvert.latency import THREADS_THAT_WAIT, Latency, is_waiting
 from leconvert.source.looker import Block, Looker
 
 __all__ = ["Spread", "look_at_all", "spread_for"]
 
 _EPISODES_PER_BLOCK = 32
-_THREADS_THAT_WAIT = 16
-# Wall clock over CPU time of a block from which on a scan waits rather than computes.
-_WAITING_FROM = 2.0
 # Another process costs the CPU time of its start, about a third of this.
 _SECONDS_WORTH_A_PROCESS = 0.7
 _BLOCKS_AHEAD = 4
@@ -54,8 +51,8 @@ def spread_for(cpu_seconds: float, wall_seconds: float, *, blocks_left: int, cor
         blocks_left: Blocks still to be looked at.
         cores: Cores that this process may use.
     """
-    if wall_seconds > _WAITING_FROM * cpu_seconds:
-        return Spread(threads=_THREADS_THAT_WAIT)
+    if is_waiting(cpu_seconds, wall_seconds):
+        return Spread(threads=THREADS_THAT_WAIT)
     worth = int(cpu_seconds * blocks_left / _SECONDS_WORTH_A_PROCESS)
     return Spread(processes=max(0, min(cores - 1, worth)))
 
@@ -71,12 +68,15 @@ def look_at_all(look: Looker, num_episodes: int, spread: Spread | None = None) -
     edges = [*range(0, num_episodes, _EPISODES_PER_BLOCK), num_episodes]
     blocks = list(pairwise(edges))
     if spread is None:
-        cpu, wall = time.thread_time(), time.perf_counter()
-        first = look(*blocks.pop(0))
-        cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+        with Latency() as latency:
+            first = look(*blocks.pop(0))
         yield first
-        cores = len(os.sched_getaffinity(0))
-        spread = spread_for(cpu, wall, blocks_left=len(blocks), cores=cores)
+        spread = spread_for(
+            latency.cpu_seconds,
+            latency.wall_seconds,
+            blocks_left=len(blocks),
+            cores=len(os.sched_getaffinity(0)),
+        )
     if spread.threads > 1:
         yield from _in_threads(look, blocks, spread.threads)
     elif spread.processes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow as pa
 from leconvert import tables
 from leconvert.arrow import int64_values
 from leconvert.errors import UnreadableSourceError
+from leconvert.latency import THREADS_THAT_WAIT, Latency
 from leconvert.model import (
     DATA_STREAM,
     FILES_PER_CHUNK,
@@ -68,8 +70,8 @@ def verify_pair(
         depth: ``structure`` compares tables, headers, sizes, times, keyframes, rows and totals;
             ``bytes`` also compares every coded packet and every row's values.
         progress: Where to report.
-        num_threads: Files that are compared at a time; by default two where bytes or clips are
-            read, else one.
+        num_threads: Files that are compared at a time after the first; by default many where
+            storage makes it wait, two where bytes or clips are read, else one.
         clip_digests: For each camera's stream, what `leconvert.media.order_digest` gave for each
             episode's clip when a worker read it, shape (E,) of 16 bytes; ``structure`` then does
             not read the clips again.
@@ -77,6 +79,10 @@ def verify_pair(
     Raises:
         SourceError: The source itself cannot be read.
     """
+    with suppress(OSError):
+        # An NFS client that looked for the result in vain goes on missing it for half a minute,
+        # unless it lists the folder.
+        list(result.parent.iterdir())
     info = load_info(source)
     paths = SourcePaths(source, info)
     episodes = EpisodeLines(source / EPISODES_PATH)
@@ -124,15 +130,17 @@ def verify_pair(
             )
     differences += _left_over(result, expected_files)
 
-    if num_threads is None:
-        # Tables and headers alone are Python's work, which threads do not share.
-        num_threads = 2 if depth == "bytes" or clip_digests is None else 1
-    with (
-        progress.stage("verify", frames * len(streams), "frames") as stage,
-        ThreadPoolExecutor(max(1, num_threads), thread_name_prefix="verify") as pool,
-    ):
-        for found in pool.map(lambda job: list(job(stage.advance)), jobs):
-            differences += found
+    with progress.stage("verify", frames * len(streams), "frames") as stage:
+        with Latency() as latency:
+            differences += jobs[0](stage.advance)
+        if num_threads is None:
+            # Tables and headers alone are Python's work, which threads do not share.
+            num_threads = 2 if depth == "bytes" or clip_digests is None else 1
+            if latency.dominates:
+                num_threads = THREADS_THAT_WAIT
+        with ThreadPoolExecutor(num_threads, thread_name_prefix="verify") as pool:
+            for found in pool.map(lambda job: list(job(stage.advance)), jobs[1:]):
+                differences += found
     return VerificationReport(
         depth=depth,
         differences=tuple(differences),

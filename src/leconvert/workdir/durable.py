@@ -14,13 +14,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from leconvert.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.trouble import CHECK_DISK, storage_errors
 
 __all__ = [
     "AlreadyPublishedError",
@@ -39,24 +40,9 @@ __all__ = [
 
 _READ_BACKS = 3
 
-_FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
-_WRITABLE = "Make the folder writable for this user, then run the same command again."
-_CHECK_DISK = "Check the disk or the network mount, then run the same command again."
 _NO_LINKS = (
     "Put the work dir on a file system with hard links (ext4, XFS, NFS and most others have them)."
 )
-_NEXT_STEPS: dict[int, tuple[str, str]] = {
-    errno.ENOSPC: ("there is no space left", _FREE_SPACE),
-    errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
-    errno.EROFS: ("the file system is read-only", _WRITABLE),
-    errno.EACCES: ("permission is denied", _WRITABLE),
-    errno.EPERM: ("the operation is not permitted", _WRITABLE),
-    errno.EIO: ("the device or server reports an input/output error", _CHECK_DISK),
-    errno.ESTALE: ("the server no longer knows the file (stale handle)", _CHECK_DISK),
-    errno.ETIMEDOUT: ("the server does not answer", _CHECK_DISK),
-    errno.EMFILE: ("too many files are open", "Raise the limit with `ulimit -n` and run again."),
-    errno.EFBIG: ("the file is too large for the file system", _CHECK_DISK),
-}
 _CANNOT_LINK = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -68,24 +54,6 @@ class AlreadyPublishedError(LeconvertError):
 
 class OutcomeUnknownError(StorageError):
     """A publishing call failed and the folder could not be read back: it may have happened."""
-
-
-@contextmanager
-def storage_errors(path: Path | str) -> Iterator[None]:
-    """Turn what the disk does to us into a `StorageError` with the path and the next step.
-
-    ENOENT, EEXIST and other errors that are about names, not about storage, pass through.
-    """
-    try:
-        yield
-    except OSError as error:
-        known = _NEXT_STEPS.get(error.errno or 0)
-        if known is None:
-            raise
-        said, next_step = known
-        raise StorageError(
-            f"Cannot use {path}: {said}.", path=str(path), next_step=next_step
-        ) from error
 
 
 def sync_file(path: Path, *, fs: FileSystem = LOCAL) -> None:
@@ -119,12 +87,18 @@ def sync_tree(root: Path, *, files: bool = True, fs: FileSystem = LOCAL) -> None
     Raises:
         StorageError: The disk is full or fails.
     """
-    for folder, subfolders, names in os.walk(root, topdown=False):
-        subfolders.sort()
-        if files:
-            for name in sorted(names):
-                sync_file(Path(folder, name), fs=fs)
-        sync_dir(Path(folder), fs=fs)
+    with storage_errors(root):
+        for folder, subfolders, names in os.walk(root, topdown=False, onerror=_raise):
+            subfolders.sort()
+            if files:
+                for name in sorted(names):
+                    sync_file(Path(folder, name), fs=fs)
+            sync_dir(Path(folder), fs=fs)
+
+
+def _raise(error: OSError) -> None:
+    # By default `os.walk` passes over a folder that cannot be listed.
+    raise error
 
 
 def write_durably(
@@ -233,7 +207,7 @@ def _settle(source: Path, target: Path, failure: OSError, fs: FileSystem) -> Non
             f"{target} may or may not have been published: {failure.strerror}, and reading it"
             " back failed as well.",
             path=str(target),
-            next_step=_CHECK_DISK,
+            next_step=CHECK_DISK,
         ) from trouble
     if isinstance(failure, FileExistsError):
         # It existed for the server, yet it is not listed: somebody renamed it in between.

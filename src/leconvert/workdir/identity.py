@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["WorkerIdentity", "new_token", "process_is_gone"]
+__all__ = ["WorkerIdentity", "new_token", "process_is_gone", "process_is_running"]
 
 
 def new_token(host: str, pid: int, randomness: Callable[[int], bytes]) -> str:
@@ -82,6 +82,18 @@ def process_is_gone(fields: Mapping[str, Any]) -> bool:
     if not boot or not isinstance(pid, int) or not started or boot != _boot():
         return False
     return bool(_start_time(pid) != started)
+
+
+def process_is_running(fields: Mapping[str, Any]) -> bool:
+    """Say whether the process that wrote these fields certainly runs, stopped or not.
+
+    True only on the very boot and in the process id namespace that it ran in. Of two questions
+    about a process elsewhere, this one and `process_is_gone`, both are answered False.
+    """
+    boot, pid, started = fields.get("boot"), fields.get("pid"), fields.get("started")
+    if not boot or not isinstance(pid, int) or not started or boot != _boot():
+        return False
+    return bool(_start_time(pid) == started)
 
 
 def _boot() -> str:

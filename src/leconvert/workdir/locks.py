@@ -7,18 +7,19 @@ confusion; what makes a second packer harmless are packer generations (`leconver
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from leconvert.errors import BusyError, WorkDirError
+from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.workdir.durable import replace_record, storage_errors
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.paths import RunPaths, WorkDir
 from leconvert.workdir.records import encode_record, read_record
 
-__all__ = ["hold_lock", "packer_lock", "planner_lock"]
+__all__ = ["hold_lock", "packer_lock", "planner_lock", "read_packer"]
 
 _HOLDER_VERSION = 1
 
@@ -53,6 +54,17 @@ def packer_lock(
         yield
 
 
+def read_packer(run: RunPaths, *, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
+    """Return who held the packer's lock last (see `WorkerIdentity`), or an empty mapping.
+
+    It says nothing about whether the lock is still held.
+    """
+    try:
+        return read_record(_holder(run.packer_lock), "lock-holder", version=_HOLDER_VERSION, fs=fs)
+    except (OSError, StorageError, WorkDirError):
+        return {}
+
+
 @contextmanager
 def hold_lock(
     path: Path,
@@ -77,7 +89,7 @@ def hold_lock(
     """
     from filelock import FileLock, Timeout
 
-    holder_path = path.with_name(f"{path.name}.holder")
+    holder_path = _holder(path)
     # Never a soft lock instead: after a crash it would stay for ever.
     lock = FileLock(path, timeout=0, fallback_to_soft=False, thread_local=False)
     with storage_errors(path):
@@ -91,7 +103,13 @@ def hold_lock(
         replace_record(holder_path, record, fs=fs)
         yield
     finally:
-        lock.release()
+        # What was done under it counts whatever becomes of the lock: it goes with the process.
+        with suppress(OSError):
+            lock.release()
+
+
+def _holder(path: Path) -> Path:
+    return path.with_name(f"{path.name}.holder")
 
 
 def _busy(path: Path, holder_path: Path, role: str, fs: FileSystem) -> BusyError:

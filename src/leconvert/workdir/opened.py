@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from leconvert.errors import PlanMismatchError, WorkDirError
+from leconvert.errors import PlanMismatchError, StorageError, WorkDirError
 from leconvert.workdir.manifest import (
     BatchFile,
     Manifest,
@@ -15,7 +15,7 @@ from leconvert.workdir.manifest import (
 )
 from leconvert.workdir.paths import RunPaths, WorkDir
 
-__all__ = ["OpenedRun", "open_run"]
+__all__ = ["OpenedRun", "check_current", "open_run"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,4 +78,30 @@ def open_run(root: Path, *, allow_mixed_versions: bool = False) -> OpenedRun:
         manifest=manifest,
         batches=BatchFile(paths, manifest.streams),
         scan=ScanTable(paths, manifest.streams),
+    )
+
+
+def check_current(run: OpenedRun) -> None:
+    """Check that a run is still the one that its work dir names.
+
+    Raises:
+        PlanMismatchError: It was given up for another one (``--restart``).
+        StorageError: The work dir names no run any more: it was removed, or is not mounted; or it
+            cannot be read just now.
+    """
+    root, mine = run.work_dir.root, run.manifest.run_id
+    now = run.work_dir.current_run_id()
+    if now == mine:
+        return
+    if now is None:
+        raise StorageError(
+            f"{root} is gone, or holds run {mine} no longer.",
+            path=str(root),
+            next_step="If nobody removed it, check that its file system is mounted; then run the "
+            "same command again.",
+        )
+    raise PlanMismatchError(
+        f"Run {mine} was given up: {root} now holds run {now}.",
+        path=str(root),
+        next_step="Start again to work on the new run; what this one had done is not used.",
     )

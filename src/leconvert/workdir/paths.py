@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from leconvert.errors import UsageError
 from leconvert.workdir.durable import storage_errors, sync_dir, write_durably
@@ -20,8 +22,10 @@ __all__ = [
     "default_work_dir",
     "new_run_id",
     "new_token",
+    "removed_work_dir",
     "staging_dir",
     "staging_generations",
+    "staging_trees",
 ]
 
 _CURRENT_VERSION = 1
@@ -36,6 +40,11 @@ def default_work_dir(target: Path) -> Path:
     """
     real = Path(os.path.realpath(target))
     return real.with_name(f".{real.name}.leconvert-work")
+
+
+def removed_work_dir(root: Path) -> Path:
+    """Return the name that a default work dir has while it is removed: ``<work dir>.removed``."""
+    return root.with_name(f"{root.name}.removed")
 
 
 def staging_dir(target: Path, run_id: str, generation: int) -> Path:
@@ -62,6 +71,22 @@ def staging_generations(target: Path, run_id: str, *, fs: FileSystem = LOCAL) ->
     with storage_errors(real.parent):
         names = fs.list_names(real.parent)
     return sorted(int(found[1]) for name in names if (found := pattern.match(name)))
+
+
+def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Path]]:
+    """Return the new trees of all runs that lie beside a target: run id and path, sorted.
+
+    Raises:
+        FileNotFoundError: The folder that would hold the target does not exist.
+        StorageError: It cannot be read.
+    """
+    real = Path(os.path.realpath(target))
+    pattern = re.compile(
+        re.escape(f".{real.name}.leconvert-") + r"([A-Za-z0-9][A-Za-z0-9_-]*)\.[0-9]+\Z"
+    )
+    with storage_errors(real.parent):
+        names = fs.list_names(real.parent)
+    return [(found[1], real.with_name(name)) for name in names if (found := pattern.match(name))]
 
 
 def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:
@@ -122,10 +147,21 @@ class WorkDir:
             StorageError: It cannot be read.
         """
         try:
-            record = read_record(self.current, "current", version=_CURRENT_VERSION, fs=fs)
+            record = self._read_current(fs)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return str(record["run_id"])
+
+    def _read_current(self, fs: FileSystem) -> dict[str, Any]:
+        try:
+            return read_record(self.current, "current", version=_CURRENT_VERSION, fs=fs)
+        except FileNotFoundError:
+            # An NFS client that looked before there was a plan goes on believing that there is
+            # none for half a minute, unless it lists the folders.
+            with suppress(OSError):
+                for folder in (self.root.parent, self.root):
+                    fs.list_names(folder)
+            return read_record(self.current, "current", version=_CURRENT_VERSION, fs=fs)
 
     def set_current(self, run_id: str, *, fs: FileSystem = LOCAL) -> None:
         """Make a run the current one; survives a power loss.
@@ -247,6 +283,10 @@ class RunPaths:
     def attempt(self, batch_id: int, generation: int, token: str) -> Path:
         """The folder that one attempt writes to."""
         return self.attempts_dir / f"{batch_id:06d}" / f"{generation:04d}-{token}"
+
+    def attempts_of(self, batch_id: int) -> Path:
+        """The folder of all attempts at a batch."""
+        return self.attempts_dir / f"{batch_id:06d}"
 
     def attempt_record(self, batch_id: int, generation: int, token: str, kind: str) -> Path:
         """A record that waits in its attempt's folder to be published as ``done`` or ``failed``."""

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from leconvert.errors import TargetError
 
-__all__ = ["check_target", "old_dir", "refusal"]
+__all__ = ["check_target", "codebase_version", "old_dir", "refusal"]
+
+_INFO_PATH = "meta/info.json"
 
 
 def old_dir(target: Path) -> Path:
     """Return where the tree at a target is kept: ``<target>_old``, as LeRobot's script does."""
     real = Path(os.path.realpath(target))
     return real.with_name(f"{real.name}_old")
+
+
+def codebase_version(root: Path) -> str | None:
+    """Return a dataset's ``codebase_version``, or None where there is no dataset to read."""
+    try:
+        version = json.loads((root / _INFO_PATH).read_bytes()).get("codebase_version")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return version if isinstance(version, str) else None
 
 
 def check_target(target: Path, old: Path | None) -> None:

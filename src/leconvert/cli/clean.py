@@ -1,0 +1,63 @@
+"""``leconvert clean``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from leconvert.cli.options import add_json
+from leconvert.cli.progress import progress_for
+from leconvert.errors import UsageError
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "work_dir", type=Path, nargs="?", metavar="WORK_DIR", help="a run's shared folder"
+    )
+    parser.add_argument(
+        "--of", type=Path, metavar="DATASET",
+        help="the dataset that was converted, in place of its default work dir",
+    )  # fmt: skip
+    parser.add_argument(
+        "--give-up", action="store_true", help="remove a run under way that nobody works on, too"
+    )
+    parser.add_argument(
+        "--old", action="store_true",
+        help="with --of: remove DATASET_old, if every byte of it is proven to be in DATASET",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Remove leftovers, and name what stays and why."""
+    from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
+    from leconvert.workdir.paths import default_work_dir
+
+    if (options.work_dir is None) == (options.of is None):
+        raise UsageError("Give either WORK_DIR or --of DATASET.")
+    if options.old and options.of is None:
+        raise UsageError("--old goes with --of DATASET.")
+    target = None if options.of is None else options.of.resolve()
+    root = options.work_dir.resolve() if target is None else default_work_dir(target)
+    report = clean_work_dir(root, target=target, give_up=options.give_up, dry_run=options.dry_run)
+    if options.old and target is not None:
+        old = clean_kept_source(
+            target, dry_run=options.dry_run, progress=progress_for(quiet=options.json)
+        )
+        report = CleanReport(options.dry_run, report.removed + old.removed, report.kept + old.kept)
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+        return 0
+    did = "would remove" if options.dry_run else "removed"
+    for row in report.removed:
+        print(f"{did} {row.kind} {row.path}: {row.reason}")
+    for row in report.kept:
+        print(f"kept {row.kind} {row.path}: {row.reason}")
+    if not report.removed:
+        print("There is nothing to remove.")
+    return 0

@@ -1,0 +1,73 @@
+"""``leconvert release``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from leconvert.cli.options import add_json
+from leconvert.cli.text import shorten, table
+from leconvert.errors import BusyError
+
+__all__ = ["add_arguments", "run"]
+
+_REASON_WIDTH = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
+    parser.add_argument("batches", type=int, nargs="*", metavar="BATCH", help="batch numbers")
+    parser.add_argument("--failed", action="store_true", help="all that were set aside")
+    parser.add_argument("--stuck", action="store_true", help="all whose worker is gone or silent")
+    parser.add_argument(
+        "--force", action="store_true",
+        help="overrule workers on other hosts at once, without watching for signs of life",
+    )  # fmt: skip
+    parser.add_argument(
+        "--lease-seconds", type=float, default=60.0, metavar="S",
+        help="how long a worker must be silent to count as gone; not less than the workers' own "
+        "(default: 60)",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Give batches back, and say why or why not."""
+    from leconvert.upkeep import release_batches
+    from leconvert.workdir.opened import open_run
+
+    def tell(count: int) -> None:
+        print(
+            f"Watching {count} held batches for signs of life, up to {options.lease_seconds:g} s.",
+            file=sys.stderr,
+        )
+
+    report = release_batches(
+        open_run(options.work_dir.resolve(), allow_mixed_versions=True),
+        options.batches,
+        failed=options.failed,
+        stuck=options.stuck,
+        force=options.force,
+        dry_run=options.dry_run,
+        lease_seconds=options.lease_seconds,
+        on_watch=tell,
+    )
+    code = BusyError.exit_code if report.refused else 0
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+        return code
+    rows: list[list[object]] = [["batch", "", "why", "host", "process"]]
+    rows += [
+        [b.batch_id, b.verdict, shorten(b.reason, _REASON_WIDTH), b.host or "-", b.pid or "-"]
+        for b in report.batches
+    ]
+    print(table(rows) if report.batches else "There is nothing to release.")
+    if options.dry_run:
+        print("Nothing was written.")
+    elif any(b.verdict == "released" for b in report.batches):
+        print(f"Workers that run will take them; start one with: leconvert work {options.work_dir}")
+    return code

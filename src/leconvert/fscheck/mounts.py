@@ -1,0 +1,75 @@
+"""Where a folder is mounted, with what options, and how much room there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Mount", "mount_of", "parse_mounts"]
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount, as the kernel tells it.
+
+    Attributes:
+        point: Where it is mounted.
+        kind: The file system's type, such as ``nfs4``; ``unknown`` if the kernel does not say.
+        source: Device or server.
+        options: Options of the mount and of the file system.
+        free_bytes: Room for this user.
+        total_bytes: Its size.
+    """
+
+    point: str
+    kind: str = "unknown"
+    source: str = ""
+    options: str = ""
+    free_bytes: int = 0
+    total_bytes: int = 0
+
+
+def mount_of(folder: Path) -> Mount:
+    """Return the mount that holds a folder.
+
+    Raises:
+        OSError: The folder cannot be looked at.
+    """
+    usage = shutil.disk_usage(folder)
+    real = Path(os.path.realpath(folder))
+    try:
+        mounts = parse_mounts(_MOUNTS.read_text(errors="surrogateescape"))
+    except OSError:
+        mounts = []
+    # Of two mounts on one point the later one hides the earlier.
+    found = [mount for mount in mounts if real.is_relative_to(mount.point)]
+    best = max(found, key=lambda mount: len(Path(mount.point).parts), default=Mount(str(real)))
+    for mount in found:
+        if mount.point == best.point:
+            best = mount
+    return Mount(best.point, best.kind, best.source, best.options, usage.free, usage.total)
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """Return the mounts of a ``mountinfo`` file, in its order, without lines that make no sense.
+
+    Its fields are described in proc_pid_mountinfo(5): any number of optional ones end with ``-``.
+    """
+    mounts = []
+    for line in text.splitlines():
+        left, dash, right = line.partition(" - ")
+        head, tail = left.split(), right.split()
+        if dash and len(head) >= 6 and len(tail) >= 3:
+            point, kind, source = _plain(head[4]), tail[0], _plain(tail[1])
+            mounts.append(Mount(point, kind, source, f"{head[5]},{tail[2]}"))
+    return mounts
+
+
+def _plain(field: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)

@@ -1,0 +1,331 @@
+"""Puts a watcher in the place of the functions by which Python code reaches a disk.
+
+`os`, ``open``, ``fcntl`` and the exclusive rename are replaced as attributes of their modules, so
+that whoever looks them up there (pathlib, shutil, tempfile and filelock do) comes by. pyarrow opens
+files by itself: its parquet writer gets an open file instead of a path, and writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import fcntl
+import io
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow.parquet as pq
+
+from leconvert.workdir import filesystem
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["Watcher", "intercepted"]
+
+_readlink = os.readlink
+_fstat = os.fstat
+
+_NAMES = ("mkdir", "rmdir", "unlink", "remove", "truncate", "utime", "chmod")
+_PAIRS = ("link", "rename", "replace")
+_DESCRIPTORS = ("ftruncate", "posix_fallocate", "fchmod")
+_SYNCS = ("fsync", "fdatasync")
+_LOOKS = ("stat", "lstat", "listdir", "scandir", "pread", "preadv")
+_CLONES = frozenset({0x40049409, 0x4020940D})  # FICLONE, FICLONERANGE
+_MAKES = os.O_CREAT | os.O_TRUNC
+_FLAG_NAMES = {1: "rename_no_replace", 2: "exchange"}
+
+
+class Watcher(Protocol):
+    """What is asked before each operation; see `leconvert.testing.disk.WatchedDisk`."""
+
+    can_exchange: bool
+    really_sync: bool
+
+    def do[Result](
+        self,
+        name: str,
+        paths: tuple[str, ...],
+        call: Callable[[], Result],
+        *,
+        changes: bool = True,
+        half: Callable[[], Result] | None = None,
+        counts_bytes: bool = False,
+    ) -> Result:
+        """Do one operation, or something else."""
+
+    def watches(self, paths: tuple[str, ...]) -> bool:
+        """Say whether an operation on these paths is watched."""
+
+
+@contextmanager
+def intercepted(watcher: Watcher) -> Iterator[None]:
+    """Let a watcher see every operation of this process until the ``with`` block ends."""
+    replaced: list[tuple[ModuleType, str, Any]] = []
+    try:
+        for module, name, function in _replacements(watcher):
+            replaced.append((module, name, getattr(module, name)))
+            setattr(module, name, function)
+        yield
+    finally:
+        for module, name, function in reversed(replaced):
+            setattr(module, name, function)
+
+
+def _replacements(watcher: Watcher) -> Iterator[tuple[ModuleType, str, Any]]:
+    # All are made before the first takes its place: each keeps the real function.
+    made: list[tuple[ModuleType, str, Any]] = [
+        *((os, name, _of_one_path(watcher, name, changes=True)) for name in _NAMES + _DESCRIPTORS),
+        *((os, name, _of_one_path(watcher, name, changes=False)) for name in _LOOKS),
+        *((os, name, _of_two_paths(watcher, name)) for name in _PAIRS),
+        *((os, name, _sync(watcher, name)) for name in _SYNCS),
+        *((os, name, _write(watcher, name)) for name in ("write", "pwrite")),
+        *((os, name, _write_pieces(watcher, name)) for name in ("writev", "pwritev")),
+        (os, "copy_file_range", _copy_file_range(watcher)),
+        (os, "sendfile", _sendfile(watcher)),
+        (os, "open", _os_open(watcher)),
+        (fcntl, "flock", _flock(watcher)),
+        (fcntl, "ioctl", _ioctl(watcher)),
+        (filesystem, "_renameat2", _renameat2(watcher)),
+    ]
+    opened = _open(watcher)
+    writer = _parquet_writer(opened)
+    made += [(builtins, "open", opened), (io, "open", opened)]
+    made += [(module, "ParquetWriter", writer) for module in (pq, pq.core)]
+    return iter(made)
+
+
+def _where(target: Any, folder: int | None = None) -> str:
+    if isinstance(target, int):
+        return _readlink(f"/proc/self/fd/{target}").removesuffix(" (deleted)")
+    text = os.fsdecode(target)
+    return os.path.abspath(text if folder is None else f"{_where(folder)}/{text}")  # noqa: PTH100
+
+
+def _of_one_path(watcher: Watcher, name: str, *, changes: bool) -> Callable[..., Any]:
+    real = getattr(os, name)
+
+    def call(path: Any = ".", *rest: Any, **options: Any) -> Any:
+        paths = (_where(path, options.get("dir_fd")),)
+        return watcher.do(name, paths, lambda: real(path, *rest, **options), changes=changes)
+
+    return call
+
+
+def _of_two_paths(watcher: Watcher, name: str) -> Callable[..., Any]:
+    real = getattr(os, name)
+
+    def call(source: Any, target: Any, **options: Any) -> Any:
+        paths = (
+            _where(source, options.get("src_dir_fd")),
+            _where(target, options.get("dst_dir_fd")),
+        )
+        return watcher.do(name, paths, lambda: real(source, target, **options))
+
+    return call
+
+
+def _sync(watcher: Watcher, name: str) -> Callable[[int], None]:
+    real = getattr(os, name)
+
+    def call(descriptor: int) -> None:
+        path = _where(descriptor)
+        skipped = watcher.watches((path,)) and not watcher.really_sync
+        watcher.do(name, (path,), lambda: None if skipped else real(descriptor))
+
+    return call
+
+
+def _write(watcher: Watcher, name: str) -> Callable[..., int]:
+    real = getattr(os, name)
+
+    def call(descriptor: int, data: Any, *place: int) -> int:
+        view = memoryview(data).cast("B")
+        return watcher.do(
+            name,
+            (_where(descriptor),),
+            lambda: int(real(descriptor, view, *place)),
+            half=lambda: int(real(descriptor, view[: _half(len(view))], *place)),
+            counts_bytes=True,
+        )
+
+    return call
+
+
+def _write_pieces(watcher: Watcher, name: str) -> Callable[..., int]:
+    real = getattr(os, name)
+
+    def call(descriptor: int, pieces: Sequence[Any], *place: int) -> int:
+        def half() -> int:
+            content = b"".join(pieces)
+            return int(real(descriptor, [content[: _half(len(content))]], *place))
+
+        return watcher.do(
+            name,
+            (_where(descriptor),),
+            lambda: int(real(descriptor, pieces, *place)),
+            half=half,
+            counts_bytes=True,
+        )
+
+    return call
+
+
+def _copy_file_range(watcher: Watcher) -> Callable[..., int]:
+    real = os.copy_file_range
+
+    def call(source: int, target: int, count: int, *places: int) -> int:
+        return watcher.do(
+            "copy_file_range",
+            (_where(target),),
+            lambda: real(source, target, count, *places),
+            half=lambda: real(source, target, _half(count), *places),
+            counts_bytes=True,
+        )
+
+    return call
+
+
+def _sendfile(watcher: Watcher) -> Callable[..., int]:
+    real = os.sendfile
+
+    def call(target: int, source: int, offset: int, count: int) -> int:
+        def half() -> int:
+            left = max(0, _fstat(source).st_size - offset)
+            return real(target, source, offset, _half(min(count, left)))
+
+        return watcher.do(
+            "sendfile",
+            (_where(target),),
+            lambda: real(target, source, offset, count),
+            half=half,
+            counts_bytes=True,
+        )
+
+    return call
+
+
+def _half(count: int) -> int:
+    return max(1, count // 2)
+
+
+def _os_open(watcher: Watcher) -> Callable[..., int]:
+    real = os.open
+
+    def call(path: Any, flags: int, *rest: Any, **options: Any) -> int:
+        return watcher.do(
+            "open",
+            (_where(path, options.get("dir_fd")),),
+            lambda: real(path, flags, *rest, **options),
+            changes=bool(flags & _MAKES),
+        )
+
+    return call
+
+
+def _flock(watcher: Watcher) -> Callable[[int, int], None]:
+    real = fcntl.flock
+
+    def call(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_UN:
+            return real(descriptor, operation)  # the kernel does it for the dead
+        paths = (_where(descriptor),)
+        return watcher.do("flock", paths, lambda: real(descriptor, operation), changes=False)
+
+    return call
+
+
+def _ioctl(watcher: Watcher) -> Callable[..., Any]:
+    real = fcntl.ioctl
+
+    def call(descriptor: Any, request: int, *rest: Any) -> Any:
+        if request not in _CLONES:
+            return real(descriptor, request, *rest)
+        return watcher.do("clone", (_where(descriptor),), lambda: real(descriptor, request, *rest))
+
+    return call
+
+
+def _renameat2(watcher: Watcher) -> Callable[..., None]:
+    real = getattr(filesystem, "_renameat2")  # noqa: B009 - private to the package, not to us
+
+    def call(source: Any, target: Any, flags: int) -> None:
+        def move() -> None:
+            if not watcher.can_exchange:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(source))
+            real(source, target, flags)
+
+        watcher.do(_FLAG_NAMES[flags], (_where(source), _where(target)), move)
+
+    return call
+
+
+def _open(watcher: Watcher) -> Callable[..., Any]:
+    real = io.open
+
+    class File(io.FileIO):
+        """An unbuffered file whose opening and writing are watched."""
+
+        def __init__(self, path: Any, mode: str, opener: Any) -> None:
+            def begin() -> None:
+                super(File, self).__init__(path, mode, opener=opener)
+
+            if opener is not None or isinstance(path, int):
+                begin()  # the opener is watched
+            else:
+                watcher.do("open", (_where(path),), begin, changes=mode != "r+")
+
+        def write(self, data: Any) -> int:
+            view, write = memoryview(data).cast("B"), super().write
+            return watcher.do(
+                "write",
+                (_where(self.fileno()),),
+                lambda: int(write(view) or 0),
+                half=lambda: int(write(view[: _half(len(view))]) or 0),
+                counts_bytes=True,
+            )
+
+        def truncate(self, size: int | None = None) -> int:
+            truncate = super().truncate
+            return watcher.do("ftruncate", (_where(self.fileno()),), lambda: truncate(size))
+
+    def call(
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        options = (buffering, encoding, errors, newline, closefd, opener)
+        if isinstance(file, int) or not watcher.watches((_where(file),)):
+            return real(file, mode, *options)
+        if not set(mode) & set("wax+"):
+            return watcher.do(
+                "open", (_where(file),), lambda: real(file, mode, *options), changes=False
+            )
+        raw = File(file, mode.replace("b", "").replace("t", ""), opener)
+        if buffering == 0:
+            return raw
+        buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
+        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+
+    return call
+
+
+def _parquet_writer(opened: Callable[..., Any]) -> type[Any]:
+    class ParquetWriter(pq.ParquetWriter):  # type: ignore[misc]
+        """Writes into a file that Python opened."""
+
+        def __init__(self, where: Any, schema: Any, *rest: Any, **options: Any) -> None:
+            file = opened(where, "wb") if isinstance(where, str | os.PathLike) else None
+            try:
+                super().__init__(where if file is None else file, schema, *rest, **options)
+            finally:
+                self.file_handle = file
+
+    return ParquetWriter

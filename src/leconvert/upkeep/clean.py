@@ -1,0 +1,274 @@
+"""Removes what finished and given-up runs left, and nothing that may still be needed.
+
+What may go is decided from records, never from names or ages alone:
+
+- a run that its work dir no longer names was given up by ``--restart``, or was never planned to the
+  end; unless it was interrupted while it put a result in place: then its trees may hold a dataset;
+- the run that the work dir names goes once it is finished and its result stands at the target;
+- of a run under way go attempts whose batch is done by another attempt, and new trees of packers
+  that a later packer replaced.
+
+The planner's lock is held throughout, and a run's packer lock while its things are removed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from leconvert.errors import BusyError, StorageError, WorkDirError
+from leconvert.leasing import LeaseStore, list_batches, read_done
+from leconvert.workdir.durable import remove_tree
+from leconvert.workdir.identity import WorkerIdentity, process_is_gone
+from leconvert.workdir.journal import Journal, JournalState, PackStep
+from leconvert.workdir.locks import packer_lock, planner_lock
+from leconvert.workdir.manifest import read_manifest
+from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir, staging_trees
+from leconvert.workdir.removal import remove_work_dir
+from leconvert.workdir.target import codebase_version
+from leconvert.workdir.trouble import storage_errors
+
+__all__ = ["CleanReport", "Leftover", "clean_work_dir"]
+
+_ATTEMPT = re.compile(r"([0-9]{4,})-")
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something that a run left.
+
+    Attributes:
+        path: Where it is.
+        kind: ``run``, ``attempt``, ``new tree``, ``work dir`` or ``kept source``.
+        removable: Whether it may go.
+        reason: Why, or why not, as half a sentence.
+    """
+
+    path: Path
+    kind: str
+    removable: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """What was found, and what became of it.
+
+    Attributes:
+        dry_run: Whether nothing was removed.
+        removed: What was removed, or would be.
+        kept: What stays, and why.
+    """
+
+    dry_run: bool
+    removed: tuple[Leftover, ...]
+    kept: tuple[Leftover, ...]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        record = asdict(self)
+        for name in ("removed", "kept"):
+            record[name] = [{**row, "path": str(row["path"])} for row in record[name]]
+        return record
+
+
+def clean_work_dir(
+    root: Path, *, target: Path | None = None, give_up: bool = False, dry_run: bool = False
+) -> CleanReport:
+    """Remove what the runs of a work dir left.
+
+    Args:
+        root: The work dir.
+        target: A dataset beside which new trees of unknown runs are looked for, too; None for
+            those of the work dir's runs only.
+        give_up: Also remove the run that the work dir names, though it is not finished; refused
+            while a worker holds a batch of it.
+        dry_run: Say what would be removed, and write nothing.
+
+    Raises:
+        BusyError: Somebody plans in the work dir; or with ``give_up`` a batch is held.
+        WorkDirError: It is no work dir.
+        StorageError: It cannot be read or written.
+    """
+    work = WorkDir(root)
+    if not work.current.exists() and not work.runs_dir.is_dir():
+        if target is None:
+            raise WorkDirError(
+                f"{root} is no work dir.",
+                path=str(root),
+                next_step="Give the folder that `leconvert plan` or `leconvert convert` printed, "
+                "or --of DATASET.",
+            )
+        return CleanReport(dry_run, (), tuple(_strange_trees(target, set())))
+    with ExitStack() as held:
+        if not dry_run:
+            held.enter_context(planner_lock(work))
+        found = list(_leftovers(work, give_up=give_up, locks=None if dry_run else held))
+        if target is not None:
+            found += _strange_trees(target, set(work.list_runs()))
+        removable = [row for row in found if row.removable]
+        if not dry_run:
+            # What only records can explain goes before the records.
+            for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
+                _remove(work, row)
+    kept = tuple(row for row in found if not row.removable)
+    return CleanReport(dry_run, tuple(removable), kept)
+
+
+_ORDER = ("new tree", "attempt", "work dir", "run")
+
+
+def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iterator[Leftover]:
+    current = work.current_run_id()
+    runs = work.list_runs()
+    for run_id in runs:
+        run = work.run(run_id)
+        try:
+            if locks is not None:
+                locks.enter_context(packer_lock(run, run_id))
+            target, state = _target(run, run_id), Journal(run, run_id).read()
+        except BusyError as busy:
+            yield Leftover(run.root, "run", False, f"a packer is at work: {busy.message}")
+            continue
+        if run_id != current:
+            why = "its work dir names another run" if current else "its work dir names no run"
+            yield from _given_up(run, run_id, target, state, why)
+        elif state.step is PackStep.FINISHED:
+            yield _finished(work, run, target, alone=len(runs) == 1)
+        elif give_up:
+            _check_nobody_holds(run, run_id)
+            yield from _given_up(run, run_id, target, state, "it is given up now")
+        else:
+            yield from _losers(run, run_id)
+            yield from _replaced_trees(run_id, target, state)
+            yield Leftover(run.root, "run", False, "it is under way; --give-up removes it")
+
+
+def _target(run: RunPaths, run_id: str) -> Path | None:
+    with suppress(WorkDirError):
+        return Path(read_manifest(run, run_id).target)
+    return None  # never planned to the end, so that nobody ever worked on it
+
+
+def _given_up(
+    run: RunPaths, run_id: str, target: Path | None, state: JournalState, why: str
+) -> Iterator[Leftover]:
+    finished = state.step in {PackStep.SWAPPED, PackStep.FINISHED}
+    if state.swap is not None and not finished:
+        reason = "it was interrupted while it put its result in place, and may hold the dataset"
+        yield Leftover(run.root, "run", False, reason)
+        return
+    trees = [] if target is None else _trees(target, run_id)
+    safe = [tree for tree in trees if not _is_source(tree)]
+    for tree in trees:
+        if tree in safe:
+            yield Leftover(tree, "new tree", True, f"of run {run_id}: {why}")
+        else:
+            yield Leftover(tree, "new tree", False, "it holds a v2.x dataset")
+    if len(safe) == len(trees):
+        yield Leftover(run.root, "run", True, why)
+    else:
+        yield Leftover(run.root, "run", False, "its tree holds a v2.x dataset")
+
+
+def _trees(target: Path, run_id: str) -> list[Path]:
+    with suppress(FileNotFoundError):
+        return [path for owner, path in staging_trees(target) if owner == run_id]
+    return []
+
+
+def _is_source(tree: Path) -> bool:
+    # A swap ends with the old tree under the new tree's name; the journal says so, and so does it.
+    return (codebase_version(tree) or "").startswith("v2")
+
+
+def _finished(work: WorkDir, run: RunPaths, target: Path | None, *, alone: bool) -> Leftover:
+    if target is None or not (codebase_version(target) or "").startswith("v3"):
+        return Leftover(run.root, "run", False, f"it is finished, but {target} is no v3.0 dataset")
+    reason = f"it is finished; the result is {target}"
+    if alone and work.root == default_work_dir(target):
+        return Leftover(work.root, "work dir", True, reason)
+    return Leftover(run.root, "run", True, reason)
+
+
+def _losers(run: RunPaths, run_id: str) -> Iterator[Leftover]:
+    log = LeaseStore(run, run_id, WorkerIdentity.of_this_process()).log
+    for batch_id in sorted(list_batches(run.done_dir)):
+        folder = run.attempts_of(batch_id)
+        try:
+            attempts = sorted(path for path in folder.iterdir() if _ATTEMPT.match(path.name))
+            winner = run.root / str(read_done(run, run_id, batch_id)["attempt"])
+        except (FileNotFoundError, WorkDirError, KeyError):
+            continue  # collected already, or damaged: the packer says so
+        if winner not in attempts:
+            continue
+        generations = log.read(batch_id).generations
+        ended = {g.number for g in generations if g.outcome is not None or g is not generations[-1]}
+        for attempt in attempts:
+            found = _ATTEMPT.match(attempt.name)
+            if attempt != winner and found and int(found[1]) in ended:
+                reason = f"batch {batch_id} was done by {winner.name}"
+                yield Leftover(attempt, "attempt", True, reason)
+
+
+def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> Iterator[Leftover]:
+    if target is None or state.swap is not None:
+        return
+    trees = _trees(target, run_id)
+    for tree in sorted(trees, key=lambda path: int(path.suffix[1:]))[:-1]:
+        if not _is_source(tree):
+            yield Leftover(tree, "new tree", True, "a later packer works in another one")
+
+
+def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
+    """Name new trees whose run is not known here; they cannot be judged."""
+    with suppress(FileNotFoundError):
+        for run_id, tree in staging_trees(target):
+            if run_id not in known:
+                reason = f"the records of run {run_id} are in another work dir, or gone"
+                yield Leftover(tree, "new tree", False, reason)
+
+
+def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
+    log = LeaseStore(run, run_id, WorkerIdentity.of_this_process()).log
+    open_batches = list_batches(run.leases_dir) - list_batches(run.done_dir)
+    held = []
+    for batch_id in sorted(open_batches - list_batches(run.failed_dir)):
+        latest = log.read(batch_id).latest
+        if latest is None or latest.outcome is not None:
+            continue
+        holder = log.holder(batch_id, latest.number)
+        if not process_is_gone(holder):
+            held.append(f"batch {batch_id}: process {holder.get('pid')} on {holder.get('host')}")
+    if held:
+        raise BusyError(
+            f"{len(held)} batches of run {run_id} are held.",
+            path=str(run.root),
+            details=held,
+            next_step="End these workers; what a dead one holds, `leconvert release --stuck` "
+            "gives back.",
+        )
+
+
+def _remove(work: WorkDir, row: Leftover) -> None:
+    if row.kind == "work dir":
+        if not remove_work_dir(row.path):
+            raise StorageError(
+                f"{row.path} could not be removed.",
+                path=str(row.path),
+                next_step="Check its permissions, and run the same command again.",
+            )
+    elif row.kind == "run":
+        # A run that is named and half removed could be neither resumed nor judged.
+        if work.current_run_id() == row.path.name:
+            with storage_errors(work.current):
+                work.current.unlink()
+        remove_tree(row.path, inside=work.runs_dir)
+    elif row.kind == "attempt":
+        remove_tree(row.path, inside=row.path.parents[1])
+    else:
+        remove_tree(row.path)

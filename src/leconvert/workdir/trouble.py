@@ -1,0 +1,61 @@
+"""What a failing disk means to a user: one sentence, the path, and the next step."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from leconvert.errors import StorageError
+
+__all__ = ["CHECK_DISK", "any_storage_errors", "storage_errors"]
+
+_FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
+_WRITABLE = "Make the folder writable for this user, then run the same command again."
+CHECK_DISK = "Check the disk or the network mount, then run the same command again."
+_REMOVED = "Check the disk, and that nobody removed the files of the run."
+_NEXT_STEPS: dict[int, tuple[str, str]] = {
+    errno.ENOSPC: ("there is no space left", _FREE_SPACE),
+    errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
+    errno.EROFS: ("the file system is read-only", _WRITABLE),
+    errno.EACCES: ("permission is denied", _WRITABLE),
+    errno.EPERM: ("the operation is not permitted", _WRITABLE),
+    errno.EIO: ("the device or server reports an input/output error", CHECK_DISK),
+    errno.ESTALE: ("the server no longer knows the file (stale handle)", CHECK_DISK),
+    errno.ETIMEDOUT: ("the server does not answer", CHECK_DISK),
+    errno.EMFILE: ("too many files are open", "Raise the limit with `ulimit -n` and run again."),
+    errno.EFBIG: ("the file is too large for the file system", CHECK_DISK),
+}
+
+
+@contextmanager
+def storage_errors(path: Path | str) -> Iterator[None]:
+    """Turn what the disk does to us into a `StorageError` with the path and the next step.
+
+    ENOENT, EEXIST and other errors that are about names, not about storage, pass through.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NEXT_STEPS:
+            raise
+        raise _told(error, str(path)) from error
+
+
+@contextmanager
+def any_storage_errors() -> Iterator[None]:
+    """Turn every ``OSError`` that came this far into a `StorageError`: for the outermost calls.
+
+    What nobody foresaw is a look at a file that failed, or a file that somebody removed.
+    """
+    try:
+        yield
+    except OSError as error:
+        path = error.filename if isinstance(error.filename, str) else "a file of the run"
+        raise _told(error, path) from error
+
+
+def _told(error: OSError, path: str) -> StorageError:
+    said, next_step = _NEXT_STEPS.get(error.errno or 0, (str(error.strerror or error), _REMOVED))
+    return StorageError(f"Cannot use {path}: {said}.", path=path, next_step=next_step)

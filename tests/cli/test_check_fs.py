@@ -1,0 +1,92 @@
+"""``leconvert check-fs`` on real file systems, by one process and by two."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.program import Leconvert, run_leconvert
+
+FOLDERS = ["disk", "memory"]
+
+
+@pytest.fixture(params=FOLDERS)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A folder on whatever holds the tests, and one in memory."""
+    if request.param == "disk":
+        yield tmp_path
+        return
+    if os.geteuid() != 0:
+        pytest.skip("mounting a file system needs root")
+    place = tmp_path / "memory"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)], check=True)
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_one_host_gets_a_table_and_a_verdict(leconvert: Leconvert, folder: Path) -> None:
+    checked = leconvert("check-fs", folder)
+    assert checked.returncode == 0, checked.stderr
+    assert "link(2) gives a name once" in checked.stdout
+    assert "Only this host looked" in checked.stdout
+    assert all(len(line) <= 120 for line in checked.stdout.splitlines())
+    assert list(folder.iterdir()) == []
+
+
+def test_two_processes_meet_and_both_tell_the_outcome(folder: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "leconvert", "check-fs", str(folder), "--peer", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as peer:
+        try:
+            assert peer.stderr is not None
+            assert "Waiting for" in peer.stderr.readline()
+            led = run_leconvert("check-fs", folder, "--wait", 30, "--json")
+            told, _ = peer.communicate(timeout=60)
+        except BaseException:
+            peer.kill()
+            raise
+    assert (led.returncode, peer.returncode) == (0, 0), led.stderr
+    outcome = json.loads(led.stdout)
+    assert outcome == json.loads(told)
+    assert (outcome["same_host"], outcome["tested_between_hosts"]) == (True, False)
+    assert {f["promise"] for f in outcome["findings"] if f["need"] == "several hosts"} == {
+        "race", "create_race", "listing", "news",
+    }  # fmt: skip
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_system_without_hard_links_is_refused_with_a_code(tmp_path: Path) -> None:
+    code = (
+        "import errno, sys\n"
+        "from leconvert.workdir.filesystem import FileSystem\n"
+        "def link(self, source, target):\n"
+        "    raise OSError(errno.EPERM, 'Operation not permitted')\n"
+        "FileSystem.link = link\n"
+        "from leconvert.cli import main\n"
+        "sys.exit(main())"
+    )
+    checked = subprocess.run(
+        [sys.executable, "-c", code, "check-fs", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 11
+    assert "cannot work here" in checked.stdout
+    assert "EPERM" in checked.stdout
+
+
+def test_a_folder_that_does_not_exist_is_a_sentence(leconvert: Leconvert, tmp_path: Path) -> None:
+    refused = leconvert("check-fs", tmp_path / "none")
+    assert refused.returncode == 11
+    assert "is not a folder" in refused.stderr

@@ -1,0 +1,49 @@
+"""``leconvert clean`` as an operator uses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.program import Leconvert
+
+
+def test_after_a_finished_run_clean_leaves_the_result_alone_beside_the_source(
+    leconvert: Leconvert, source_copy: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    places = ("--root", source_copy, "--output", tmp_path / "out", "--work-dir", work)
+    assert leconvert("convert", *places).returncode == 0
+    shown = leconvert("clean", work, "--dry-run")
+    assert "would remove run" in shown.stdout
+    assert any(work.glob("runs/*"))
+    cleaned = leconvert("clean", work, "--json")
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert [row["kind"] for row in json.loads(cleaned.stdout)["removed"]] == ["run"]
+    assert not any(work.glob("runs/*"))
+    assert leconvert("verify", tmp_path / "out", "--source", source_copy).returncode == 0
+
+
+def test_the_old_dataset_goes_after_proof(leconvert: Leconvert, source_copy: Path) -> None:
+    assert leconvert("convert", "--root", source_copy, "--keep-work-dir").returncode == 0
+    cleaned = leconvert("clean", "--of", source_copy, "--old")
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert "removed work dir" in cleaned.stdout
+    assert "removed kept source" in cleaned.stdout
+    assert [path.name for path in source_copy.parent.iterdir()] == ["small"]
+
+
+def test_a_run_under_way_stays(leconvert: Leconvert, small_source: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    places = ("--root", small_source, "--output", tmp_path / "out", "--work-dir", work)
+    assert leconvert("plan", *places).returncode == 0
+    kept = leconvert("clean", work)
+    assert "under way" in kept.stdout
+    assert leconvert("work", work).returncode == 0
+
+
+def test_what_to_clean_must_be_said(leconvert: Leconvert, tmp_path: Path) -> None:
+    assert leconvert("clean").returncode == 2
+    assert leconvert("clean", tmp_path, "--of", tmp_path).returncode == 2
+    assert leconvert("clean", tmp_path, "--old").returncode == 2
+    assert leconvert("clean", tmp_path).returncode == 7

@@ -1,0 +1,71 @@
+"""``leconvert release`` as an operator uses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.leasing import LeaseStore, WorkerIdentity
+from leconvert.model import LayoutOptions
+from leconvert.planner import open_or_plan
+from leconvert.workdir.opened import OpenedRun
+from tests.program import Leconvert
+
+
+@pytest.fixture
+def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
+    return open_or_plan(
+        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
+    )
+
+
+def test_a_failed_batch_is_released_done_and_packed(
+    leconvert: Leconvert, planned: OpenedRun
+) -> None:
+    work = planned.work_dir.root
+    identity = WorkerIdentity("far-1-00000000", "far", 1)
+    store = LeaseStore(planned.paths, planned.manifest.run_id, identity, max_attempts=1)
+    lease = store.claim(3)
+    assert lease is not None
+    lease.fail(UnreadableSourceError("the mount was away."))
+    assert leconvert("work", work).returncode == 0
+    stopped = leconvert("pack", work)
+    assert stopped.returncode == 8
+    assert "release" in stopped.stderr
+    shown = leconvert("release", work, "--failed", "--dry-run")
+    assert "Nothing was written" in shown.stdout
+    released = leconvert("release", work, "--failed")
+    assert released.returncode == 0
+    assert "released" in released.stdout
+    assert f"leconvert work {work}" in released.stdout
+    assert leconvert("work", work).returncode == 0
+    assert leconvert("pack", work).returncode == 0
+
+
+def test_a_living_holder_is_a_refusal_with_a_code(leconvert: Leconvert, planned: OpenedRun) -> None:
+    work = planned.work_dir.root
+    identity = WorkerIdentity.of_this_process()
+    assert LeaseStore(planned.paths, planned.manifest.run_id, identity).claim(3) is not None
+    refused = leconvert("release", work, 3, "--force", "--json")
+    assert refused.returncode == 12
+    [row] = json.loads(refused.stdout)["batches"]
+    assert (row["verdict"], row["pid"]) == ("refused", identity.pid)
+
+
+def test_silence_is_watched_for_and_that_is_said(leconvert: Leconvert, planned: OpenedRun) -> None:
+    identity = WorkerIdentity("far-1-00000000", "far", 1)
+    assert LeaseStore(planned.paths, planned.manifest.run_id, identity).claim(3) is not None
+    released = leconvert("release", planned.work_dir.root, "--stuck", "--lease-seconds", 0.4)
+    assert released.returncode == 0, released.stderr
+    assert "Watching 1 held batches" in released.stderr
+    assert "released" in released.stdout
+
+
+def test_nothing_asked_for_is_a_usage_error(leconvert: Leconvert, planned: OpenedRun) -> None:
+    assert leconvert("release", planned.work_dir.root).returncode == 2
+    assert leconvert("release", planned.work_dir.root, 99).returncode == 2
+    nothing = leconvert("release", planned.work_dir.root, "--failed")
+    assert "nothing to release" in nothing.stdout

@@ -1,0 +1,207 @@
+"""``leconvert status`` as an operator reads it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leconvert.cli.status_view import WIDTH, status_lines
+from leconvert.leasing import BatchState, BatchStatus
+from leconvert.status import (
+    Failure,
+    Liveness,
+    PackerStatus,
+    RunStatus,
+    VideoBytes,
+    WorkerStatus,
+)
+from tests.program import Leconvert
+
+GIB = 1024**3
+
+
+def worker(host: str, number: int, **changes: object) -> WorkerStatus:
+    plain = WorkerStatus(
+        token=f"{host}-{number}-0",
+        host=host,
+        pid=40_000 + number,
+        liveness=Liveness.RUNNING,
+        batch_id=19_000 + number,
+        silent_seconds=12.0,
+        batches=321,
+        written_bytes=123 * GIB,
+        bytes_per_second=1.4e9,
+        frames_per_second=123_456.0,
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def status_of(workers: Sequence[WorkerStatus], failures: Sequence[Failure] = ()) -> RunStatus:
+    unsettled = [
+        BatchStatus(w.batch_id, BatchState.LEASED, 4, w.host, w.pid, w.token, 1.0, 2, 1)
+        for w in workers
+        if w.batch_id is not None
+    ]
+    return RunStatus(
+        run_id="20251121T070000-abcdef",
+        source="/a/rather/long/path" * 8,
+        target="/another/rather/long/path" * 8,
+        batches=20_000,
+        pending=15_000,
+        leased=len(workers),
+        done=5_000 - len(workers),
+        failed=0,
+        total_bytes=4_000 * GIB,
+        done_bytes=1_000 * GIB,
+        total_frames=10**9,
+        done_frames=25 * 10**7,
+        packed=False,
+        packer=PackerStatus(2, "packing", "node-with-a-name-that-never-ends.cluster.example", 7),
+        video=VideoBytes(9 * GIB, 7 * GIB, 2_000),
+        bytes_per_second=3e9,
+        frames_per_second=2e6,
+        seconds_left=12_345.0,
+        observed_seconds=60.0,
+        workers=workers,
+        ended_workers=3,
+        unsettled=unsettled,
+        failures=failures,
+    )
+
+
+def test_sixty_four_workers_on_eight_hosts_are_a_line_a_host() -> None:
+    workers = [worker(f"node{n % 8:02d}", n) for n in range(64)]
+    lines = status_lines(status_of(workers), Path("/work"))
+    assert max(map(len, lines)) <= WIDTH
+    assert len(lines) < 25
+    [node] = [line for line in lines if line.startswith("node03")]
+    assert node.split()[1:4] == ["8", "8", "0"]
+
+
+def test_silent_and_ended_workers_of_many_are_named_one_by_one() -> None:
+    workers = [worker("node", n) for n in range(64)]
+    workers[17] = worker("node", 17, liveness=Liveness.SILENT, silent_seconds=130.0)
+    workers[18] = worker("node", 18, liveness=Liveness.ENDED)
+    lines = status_lines(status_of(workers), Path("/work"))
+    [silent] = [line for line in lines if "40017" in line]
+    assert "silent" in silent
+    assert "19017" in silent
+    assert "2 min 10 s" in silent
+    assert any("40018" in line and "ended" in line for line in lines)
+    assert not any("40019" in line for line in lines)
+
+
+def test_a_thousand_hosts_still_fit_on_a_page() -> None:
+    workers = [worker(f"host-{n:04d}-with-a-long-name.example.org", n) for n in range(1000)]
+    lines = status_lines(status_of(workers), Path("/work"))
+    assert max(map(len, lines)) <= WIDTH
+    assert len(lines) < 40
+    assert any(line.startswith("and 980 more hosts") for line in lines)
+
+
+def test_a_few_workers_are_shown_each_with_attempts_and_silence() -> None:
+    workers = [worker("a-host-whose-name-is-very-long-indeed", 1), worker("b", 2, batch_id=None)]
+    lines = status_lines(status_of(workers), Path("/work"))
+    assert max(map(len, lines)) <= WIDTH
+    [first] = [line for line in lines if "40001" in line]
+    assert "2/1" in first
+    assert "19001" in first
+    assert "12 s" in first
+
+
+def test_a_failure_shows_its_reason_and_the_command_that_gives_it_back() -> None:
+    failures = [
+        Failure(n, 3, 0, "node", "UnreadableSourceError", "clip is torn, " * 30, None)
+        for n in range(12)
+    ]
+    lines = status_lines(status_of([], failures), Path("/work"))
+    assert max(map(len, lines)) <= WIDTH
+    assert any("clip is torn" in line for line in lines)
+    assert any("and 2 more" in line for line in lines)
+    assert "leconvert release /work --failed" in lines[-1]
+
+
+def test_one_look_says_what_it_cannot_know() -> None:
+    once = replace(status_of([worker("node", 1)]), observed_seconds=0.0)
+    assert "--watch observes both" in status_lines(once, Path("/w"))[-1]
+    watched = status_lines(status_of([worker("node", 1)]), Path("/w"))
+    assert not any("--watch" in line for line in watched)
+
+
+@pytest.fixture
+def work_dir(leconvert: Leconvert, small_source: Path, tmp_path: Path) -> Path:
+    work = tmp_path / "work"
+    planned = leconvert(
+        "plan", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work,
+        "--episodes-per-batch", 1,
+    )  # fmt: skip
+    assert planned.returncode == 0, planned.stderr
+    return work
+
+
+@contextmanager
+def watching(work_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A watch in a process of its own, which ends with the block whatever happens in it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "leconvert", "status", str(work_dir), "--watch", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as watch:
+        try:
+            yield watch
+        except BaseException:
+            watch.kill()
+            raise
+
+
+def test_a_watch_prints_one_json_object_a_line_and_ends_when_packed(
+    leconvert: Leconvert, work_dir: Path
+) -> None:
+    with watching(work_dir, "0.1", "--json") as watch:
+        assert watch.stdout is not None
+        first = json.loads(watch.stdout.readline())
+        assert leconvert("work", work_dir).returncode == 0
+        assert leconvert("pack", work_dir).returncode == 0
+        rest = [json.loads(line) for line in watch.stdout]
+    assert watch.returncode == 0
+    assert (first["pending"], first["packed"]) == (5, False)
+    assert (rest[-1]["done"], rest[-1]["packed"]) == (5, True)
+    assert not any(status["packed"] for status in rest[:-1])
+
+
+def test_a_watch_that_is_interrupted_says_130_and_no_traceback(work_dir: Path) -> None:
+    with watching(work_dir, "60") as watch:
+        assert watch.stdout is not None
+        assert watch.stdout.readline().startswith("run ")
+        watch.terminate()
+        _, said = watch.communicate(timeout=60)
+    assert watch.returncode == 130
+    assert said == ""
+
+
+def test_a_status_fits_the_page_before_during_and_after(
+    leconvert: Leconvert, work_dir: Path
+) -> None:
+    before = leconvert("status", work_dir)
+    assert "0 done, 0 leased, 5 pending, 0 failed of 5" in before.stdout
+    assert "No worker holds a batch." in before.stdout
+    leconvert("work", work_dir)
+    leconvert("pack", work_dir)
+    after = leconvert("status", work_dir)
+    assert "the result is in place" in after.stdout
+    assert all(len(line) <= WIDTH for line in (before.stdout + after.stdout).splitlines())
+
+
+def test_a_folder_without_a_run_is_a_sentence(leconvert: Leconvert, tmp_path: Path) -> None:
+    refused = leconvert("status", tmp_path, "--watch", "1")
+    assert refused.returncode == 7
+    assert "holds no run" in refused.stderr
+    assert leconvert("status", tmp_path, "--watch", "0").returncode == 2

@@ -1,0 +1,127 @@
+"""Breaks one operation of a conversion after the other, and runs the same conversion again.
+
+    python -m tests.faults.campaign --case output --kinds die,tear
+    python -m tests.faults.campaign --transcript FILE     everything there is
+
+`tests.faults.trials` says what is tried and what must hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.faults.trials import CASES, STAGES, Row, make_source, quiet_run, run_trials
+
+from leconvert.testing.disk import Fault, FaultKind, Operation
+
+CODES = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS)
+
+
+def faults_of(operations: Sequence[Operation], kinds: Iterable[str]) -> Iterator[Fault]:
+    """Yield every fault of some kinds: ``die``, ``tear``, ``short``, ``fail``, ``last``, ``lie``.
+
+    A process that dies before an operation that only looks leaves what it would leave before the
+    next one that changes something, so it dies before those alone; and after the last of all.
+    """
+    for kind in kinds:
+        for number, operation in enumerate(operations):
+            changes, writes = operation.changes, operation.size_bytes > 0
+            match kind:
+                case "die" if changes:
+                    yield Fault(number, FaultKind.DIE)
+                case "tear" if writes:
+                    yield Fault(number, FaultKind.TEAR)
+                case "short" if writes:
+                    yield Fault(number, FaultKind.SHORT)
+                case "fail":
+                    for code in CODES if changes else (errno.EIO, errno.ESTALE):
+                        yield Fault(number, FaultKind.FAIL, code)
+                case "last" if changes:
+                    for code in (errno.ENOSPC, errno.ESTALE):
+                        yield Fault(number, FaultKind.FAIL, code, lasts=True)
+                case "lie" if changes and not operation.error:
+                    yield Fault(number, FaultKind.LIE, errno.EIO)
+    if "die" in kinds:
+        yield Fault(len(operations), FaultKind.DIE)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Break each operation of a conversion.")
+    parser.add_argument("--case", action="append", choices=sorted(CASES), help="default: all")
+    parser.add_argument("--kinds", default="die,tear,short,fail,last,lie")
+    parser.add_argument("--stages", default=",".join((*STAGES, "end")))
+    parser.add_argument("--every", type=int, default=1, help="only each Nth fault")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--scratch", type=Path, default=None, help="an empty folder's parent")
+    parser.add_argument("--rows", type=Path, help="write every row here, a JSON line each")
+    parser.add_argument("--transcript", type=Path, help="write the table here")
+    options = parser.parse_args()
+    began = time.monotonic()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="faults-", dir=options.scratch) as folder:
+        template = make_source(Path(folder, "template"))
+        for name in options.case or CASES:
+            case, root = CASES[name], Path(folder)
+            quiet = quiet_run(case, template, root / f"quiet-{name}")
+            stages = [*(operation.stage for operation in quiet.operations), "end"]
+            wanted = options.stages.split(",")
+            faults = [
+                fault
+                for fault in faults_of(quiet.operations, options.kinds.split(","))
+                if stages[fault.at] in wanted
+            ][:: options.every]
+            rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)
+    if options.rows:
+        options.rows.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
+    table = "\n".join(_table(rows, time.monotonic() - began))
+    if options.transcript:
+        options.transcript.write_text(f"$ python {' '.join(sys.orig_argv[1:])}\n\n{table}\n")
+    print(table)
+    return int(any(row.problems for row in rows))
+
+
+def _table(rows: Sequence[Row], seconds: float) -> Iterator[str]:
+    yield (
+        f"{'case':12}{'stage':8}{'fault':26}{'trials':>7}{'died':>7}{'refused':>8}{'done':>6}"
+        f"{'same bytes':>12}  errors"
+    )
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.case, row.first.stage, row.fault), []).append(row)
+    order = [*STAGES, "end"]
+    for (case, stage, fault), group in sorted(
+        groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]), entry[0][2])
+    ):
+        how = Counter(row.first.how for row in group)
+        errors = Counter(row.first.error for row in group if row.first.error)
+        named = ", ".join(f"{name} {count}" for name, count in sorted(errors.items()))
+        good = sum(not row.problems for row in group)
+        yield (
+            f"{case:12}{stage:8}{fault:26}{len(group):7}{how['died']:7}{how['refused']:8}"
+            f"{how['succeeded']:6}{good:12}  {named}"
+        )
+    bad = [row for row in rows if row.problems]
+    points = {(row.case, row.number) for row in rows}
+    yield ""
+    yield (
+        f"{len(rows)} trials at {len(points)} operations, {len(rows) - len(bad)} as promised, "
+        f"{len(bad)} not, {seconds:.0f} s"
+    )
+    for row in bad:
+        yield ""
+        hit = f"operation {row.number}, {row.first.operation}"
+        yield f"{row.case}, {row.first.stage}, {hit}: {row.fault}"
+        yield from (f"    {problem}" for problem in row.problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

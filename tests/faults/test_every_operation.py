@@ -1,0 +1,158 @@
+"""Every single operation of a conversion on a disk goes wrong once; then the same command runs.
+
+Deaths are complete here. Of the errors every so many-th is tried; the complete set takes minutes
+and is behind the marker ``slow``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.trials import CASES, Place, make_source
+from tests.trees import digest_of
+
+from leconvert import conversion
+from leconvert.testing.disk import Operation, WatchedDisk, names_and_sizes
+
+ROOT = Path(__file__).resolve().parents[2]
+Campaign = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def smallest_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_source(tmp_path_factory.mktemp("smallest") / "template")
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Campaign:
+    """Run a campaign in a process of its own, which has no threads and so can be forked."""
+
+    def run(*arguments: object, seconds: int = 300) -> list[dict[str, Any]]:
+        rows = tmp_path / "rows.jsonl"
+        # File systems in memory take the same operations in a tenth of the time.
+        scratch = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else tmp_path
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.faults.campaign",
+             "--rows", str(rows), "--scratch", str(scratch), *map(str, arguments)],
+            cwd=ROOT, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
+            capture_output=True, text=True, check=False, timeout=seconds,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads(line) for line in rows.read_text().splitlines()]
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["output", "in-place"])
+def test_no_change_of_the_disk_goes_unseen(
+    smallest_source: Path, tmp_path: Path, name: str
+) -> None:
+    """What the operations say they made is what is there: every name, every size."""
+    case = CASES[name]
+    place = Place(case, smallest_source, tmp_path / "place")
+    before = {str(path) for path in place.root.rglob("*")}
+    disk = WatchedDisk(place.root)
+    with disk:
+        conversion.convert(
+            place.source,
+            output=None if case.in_place else place.target,
+            max_workers=1,
+            episodes_per_batch=case.episodes_per_batch,
+            keep_work_dir=True,
+        )
+    there = {
+        str(path): -1 if path.is_dir() else path.stat().st_size for path in place.root.rglob("*")
+    }
+    moved = {path.replace("/set", "/set_old", 1) for path in before} if case.in_place else set()
+    assert {path: size for path, size in there.items() if path not in moved} == names_and_sizes(
+        disk.operations
+    )
+
+
+def test_two_runs_do_the_same_operations_in_the_same_order(
+    smallest_source: Path, tmp_path: Path
+) -> None:
+    runs = []
+    for number in range(3):
+        place = Place(CASES["output"], smallest_source, tmp_path / str(number))
+        disk = place.watched(None, None)
+        place.convert(disk)
+        runs.append([(operation.name, operation.stage) for operation in disk.operations])
+    assert runs[1] == runs[2]  # the first one also fills caches
+    assert len(runs[1]) > 500
+
+
+def test_a_watched_conversion_writes_the_bytes_of_any_other(
+    smallest_source: Path, tmp_path: Path
+) -> None:
+    conversion.convert(smallest_source, output=tmp_path / "plain")
+    with WatchedDisk(tmp_path):
+        conversion.convert(smallest_source, output=tmp_path / "watched")
+    assert digest_of(tmp_path / "watched") == digest_of(tmp_path / "plain")
+
+
+def test_the_rebuilt_folder_follows_links_and_renames() -> None:
+    done = [
+        Operation("mkdir", ("/t",)),
+        Operation("open", ("/t/a",)),
+        Operation("write", ("/t/a",), size_bytes=3),
+        Operation("link", ("/t/a", "/t/b")),
+        Operation("write", ("/t/b",), size_bytes=4),
+        Operation("unlink", ("/t/missing",), error=2),
+        Operation("rename", ("/t", "/u")),
+        Operation("unlink", ("/u/a",)),
+        Operation("stat", ("/u/b",), changes=False),
+    ]
+    assert names_and_sizes(done) == {"/u": -1, "/u/b": 7}
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "least"),
+    [
+        ("output", "plan,work,pack,swap,finish,clean,end", 250),
+        ("in-place", "plan,work,pack,swap,finish,clean,end", 230),
+        ("two-renames", "swap", 30),
+        ("copied", "pack", 50),
+    ],
+)
+def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
+    campaign: Campaign, name: str, stages: str, least: int
+) -> None:
+    rows = campaign("--case", name, "--kinds", "die", "--stages", stages)
+    assert len(rows) >= least
+    assert [row["number"] for row in rows if row["problems"]] == []
+    assert {row["first"]["stage"] for row in rows if row["first"]["how"] == "died"} == (
+        set(stages.split(",")) - {"end"}
+    )
+
+
+def test_half_a_write_before_a_death_is_never_taken_for_a_whole_one(campaign: Campaign) -> None:
+    rows = campaign("--case", "output", "--kinds", "tear")
+    assert len(rows) > 30
+    assert {row["first"]["how"] for row in rows} == {"died"}
+
+
+def test_a_write_that_stops_half_way_is_continued(campaign: Campaign) -> None:
+    rows = campaign("--case", "output", "--kinds", "short")
+    assert len(rows) > 30
+    assert {row["first"]["how"] for row in rows} == {"succeeded"}
+
+
+def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(campaign: Campaign) -> None:
+    rows = campaign("--case", "output", "--kinds", "fail,last,lie", "--every", 29)
+    assert len(rows) > 80
+    assert {row["first"]["how"] for row in rows} == {"refused", "succeeded"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_everything_goes_wrong_everywhere(campaign: Campaign, name: str) -> None:
+    rows = campaign("--case", name, seconds=3600)
+    assert len(rows) > 2500

@@ -1,0 +1,341 @@
+"""The races that docstrings name, each made to happen with whole runs; none is left to chance.
+
+Claims, publishes and renames have theirs in ``tests/unit/leasing`` and ``tests/unit/workdir``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.trees import digest_of, snapshot
+
+import leconvert
+from leconvert.conversion import run_worker
+from leconvert.errors import (
+    BusyError,
+    LeconvertError,
+    PlanMismatchError,
+    SourceChangedError,
+    TargetError,
+)
+from leconvert.leasing import LeaseStore, WorkerIdentity, list_batches, read_done
+from leconvert.model import LayoutOptions
+from leconvert.packer import Watcher, pack_run
+from leconvert.packer import run as packing
+from leconvert.planner import open_or_plan
+from leconvert.testing.faults import CrashError
+from leconvert.workdir.journal import Journal
+from leconvert.workdir.opened import OpenedRun, open_run
+from leconvert.workdir.paths import WorkDir, default_work_dir
+from leconvert.worker import Worker
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("quiet") / "out"
+    leconvert.convert(small_source, output=out)
+    return digest_of(out)
+
+
+def plan(source: Path, target: Path, work_dir: Path, *, restart: bool = False) -> OpenedRun:
+    return open_or_plan(
+        source, target, work_dir, LayoutOptions(episodes_per_batch=1), restart=restart
+    )
+
+
+class Frozen:
+    """A call in a thread of its own that stops in the middle until it is let go on."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.reached = threading.Event()
+        self.goes_on = threading.Event()
+        self.outcome: object = None
+        self._call = call
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Frozen:
+        self._thread.start()
+        assert self.reached.wait(PATIENCE_SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.thaw()
+
+    def freeze_here(self) -> None:
+        """Stop the first time that this thread comes by."""
+        if threading.current_thread() is self._thread and not self.reached.is_set():
+            self.reached.set()
+            assert self.goes_on.wait(PATIENCE_SECONDS)
+
+    def thaw(self) -> object:
+        """Let it go on to its end, and return what it returned or raised."""
+        self.goes_on.set()
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+    def _run(self) -> None:
+        try:
+            self.outcome = self._call()
+        except BaseException as error:  # noqa: BLE001 - it is what the test asks for
+            self.outcome = error
+
+
+@contextlib.contextmanager
+def frozen_in_a_batch(
+    monkeypatch: pytest.MonkeyPatch, work_dir: Path, *, before: str = "_write_shard"
+) -> Iterator[Frozen]:
+    """A worker that is frozen with a batch in hand, right before one of its steps."""
+    worker = Frozen(lambda: run_worker(work_dir))
+    step = getattr(Worker, before)
+
+    def freezing(self: Worker, *arguments: Any) -> Any:
+        worker.freeze_here()
+        return step(self, *arguments)
+
+    monkeypatch.setattr(Worker, before, freezing)
+    with worker:
+        yield worker
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["that looks", "that does not look"])
+def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quiet_digest: str,
+    looks: bool,
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    monkeypatch.setattr("leconvert.worker._SECONDS_BETWEEN_CHECKS", 0.0 if looks else 1e9)
+    old = plan(small_source, out, work)
+    with frozen_in_a_batch(monkeypatch, work) as worker:
+        new = plan(small_source, out, work, restart=True)
+        assert new.manifest.run_id != old.manifest.run_id
+        run_worker(work)
+        packed = {batch: read_done(new.paths, new.manifest.run_id, batch) for batch in range(5)}
+        pack_run(new)
+        assert digest_of(out) == quiet_digest
+        ended = worker.thaw()
+    if looks:
+        assert isinstance(ended, PlanMismatchError), ended
+        assert new.manifest.run_id in str(ended)
+    else:  # it does its own run's batches, for nobody
+        assert getattr(ended, "batches_done", None) == 5, ended
+    assert len(list_batches(old.paths.done_dir)) == (1 if looks else 5)
+    assert {b: read_done(new.paths, new.manifest.run_id, b) for b in packed} == packed
+    assert digest_of(out) == quiet_digest
+    assert WorkDir(work).current_run_id() == new.manifest.run_id
+
+
+@pytest.mark.parametrize("before", ["_write_shards", "_write_shard"])
+def test_a_worker_whose_run_was_removed_ends_quietly_and_makes_nothing(
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quiet_digest: str,
+    before: str,
+) -> None:
+    out = tmp_path / "out"
+    work = default_work_dir(out)
+    plan(small_source, out, work)
+    with frozen_in_a_batch(monkeypatch, work, before=before) as worker:
+        leconvert.convert(small_source, output=out, restart=True)
+        assert [path.name for path in tmp_path.iterdir()] == ["out"]
+        ended = worker.thaw()
+    assert getattr(ended, "batches_done", None) == 0, ended
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert digest_of(out) == quiet_digest
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["output", "in-place"])
+def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
+    source_copy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quiet_digest: str,
+    in_place: bool,
+) -> None:
+    """Over NFS a frozen host's lock is given away; then two packers are at work."""
+    target = source_copy if in_place else tmp_path / "out"
+    before = snapshot(source_copy)
+    run = plan(source_copy, target, tmp_path / "work")
+    run_worker(run.work_dir.root)
+    monkeypatch.setattr(packing, "packer_lock", lambda *_: contextlib.nullcontext())
+    zombie = Frozen(lambda: pack_run(run))
+    swap = packing.swap_into_place
+
+    def freezing(*arguments: Any, **options: Any) -> None:
+        zombie.freeze_here()
+        swap(*arguments, **options)
+
+    monkeypatch.setattr(packing, "swap_into_place", freezing)
+    with zombie:
+        pack_run(open_run(run.work_dir.root))
+        assert digest_of(target) == quiet_digest
+        ended = zombie.thaw()
+    assert isinstance(ended, BusyError | TargetError), ended
+    assert digest_of(target) == quiet_digest
+    assert snapshot(tmp_path / ("small_old" if in_place else "small")) == before
+    assert list(tmp_path.glob(".*.leconvert-*")) == []
+
+
+def test_a_packer_whose_run_was_given_up_while_it_waited_leaves_the_place_to_the_new_one(
+    small_source: Path, tmp_path: Path, quiet_digest: str
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    old = plan(small_source, out, work)
+
+    class Waiting(Watcher):
+        pause_seconds = 0.0
+
+        def working(self) -> bool:
+            assert list(tmp_path.glob(".out.leconvert-*")), "its tables are in a tree already"
+            plan(small_source, out, work, restart=True)
+            return True
+
+    with pytest.raises(PlanMismatchError):
+        pack_run(old, watcher=Waiting())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["work"]
+    run_worker(work)
+    pack_run(open_run(work))
+    assert digest_of(out) == quiet_digest
+
+
+def test_a_packer_whose_run_is_given_up_before_its_swap_moves_nothing(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    old = plan(small_source, out, work)
+    run_worker(work)
+    check = packing.check_source_unchanged
+
+    def restart_and_check(run: OpenedRun) -> None:
+        plan(small_source, out, work, restart=True)
+        check(run)
+
+    monkeypatch.setattr(packing, "check_source_unchanged", restart_and_check)
+    with pytest.raises(PlanMismatchError, match="given up"):
+        pack_run(old)
+    assert not out.exists()
+
+
+def test_the_packer_collects_while_workers_work(
+    small_source: Path, tmp_path: Path, quiet_digest: str
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    run = open_or_plan(small_source, out, work, LayoutOptions())
+    seen: list[list[str]] = []
+
+    class OneBatchAtATime(Watcher):
+        pause_seconds = 0.0
+
+        def working(self) -> bool:
+            [tree] = tmp_path.glob(".out.leconvert-*")
+            seen.append(sorted(p.name for p in tree.rglob("file-000.*")))
+            return run_worker(work, max_batches=1).batches_done == 1
+
+    pack_run(run, watcher=OneBatchAtATime())
+    files = [len(names) for names in seen]
+    assert files[0] == 1, "meta/episodes is there before anything else"
+    assert files == sorted(files)
+    assert files[1] > files[0], "a finished batch is linked while others are not done"
+    assert digest_of(out) == quiet_digest
+
+
+def test_a_second_packer_is_refused_while_the_first_is_in_its_swap(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_digest: str
+) -> None:
+    run = plan(small_source, tmp_path / "out", tmp_path / "work")
+    run_worker(run.work_dir.root)
+    first = Frozen(lambda: pack_run(run))
+    swap = packing.swap_into_place
+
+    def freezing(*arguments: Any, **options: Any) -> None:
+        first.freeze_here()
+        swap(*arguments, **options)
+
+    monkeypatch.setattr(packing, "swap_into_place", freezing)
+    with first:
+        with pytest.raises(BusyError, match=f"process {os.getpid()}"):
+            pack_run(open_run(run.work_dir.root))
+        assert not isinstance(first.thaw(), BaseException), first.outcome
+    assert digest_of(tmp_path / "out") == quiet_digest
+
+
+def test_a_crash_between_promoting_the_last_file_and_the_journal_is_gone_on_from(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_digest: str
+) -> None:
+    run = plan(small_source, tmp_path / "out", tmp_path / "work")
+    run_worker(run.work_dir.root)
+
+    def die(*_: object, **__: object) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "write", die)
+        with pytest.raises(CrashError):
+            pack_run(run)
+    assert not (tmp_path / "out").exists()
+    [tree] = tmp_path.glob(".out.leconvert-*")
+    assert digest_of(tree) == quiet_digest, "every file was promoted"
+    assert Journal(run.paths, run.manifest.run_id).read().notes == {}
+    pack_run(open_run(run.work_dir.root))
+    assert digest_of(tmp_path / "out") == quiet_digest
+    assert list(tmp_path.glob(".out.leconvert-*")) == []
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["output", "in-place"])
+def test_a_source_file_replaced_right_before_the_exchange_stops_it(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    target = source_copy if in_place else tmp_path / "out"
+    run = plan(source_copy, target, tmp_path / "work")
+    run_worker(run.work_dir.root)
+    clip = next(source_copy.rglob("episode_000002.mp4"))
+    swap = packing.swap_into_place
+
+    def replace_first(*arguments: Any, **options: Any) -> None:
+        copy = clip.with_suffix(".new")
+        copy.write_bytes(clip.read_bytes())
+        os.utime(copy, ns=(clip.stat().st_atime_ns, clip.stat().st_mtime_ns))
+        copy.replace(clip)  # size, times and bytes are the same; only the inode tells
+        swap(*arguments, **options)
+
+    monkeypatch.setattr(packing, "swap_into_place", replace_first)
+    with pytest.raises(SourceChangedError, match="changed") as caught:
+        pack_run(run)
+    assert clip.name in caught.value.details[0]
+    assert (target / "meta/episodes.jsonl").exists() == in_place
+    assert not (tmp_path / "small_old").exists()
+
+
+def test_what_dead_and_losing_workers_wrote_is_gone_after_packing(
+    small_source: Path, tmp_path: Path, quiet_digest: str
+) -> None:
+    run = plan(small_source, tmp_path / "out", tmp_path / "work")
+    dead = LeaseStore(
+        run.paths, run.manifest.run_id, WorkerIdentity("dead-1-0", "elsewhere", 1), lease_seconds=60
+    )
+    lease = dead.claim(0)
+    assert lease is not None
+    (lease.attempt_dir / "half").write_bytes(b"half a shard")
+    lease.hand_back("as if it had expired")  # which keeps the folder of one who never came back
+    lease.attempt_dir.mkdir()
+    (lease.attempt_dir / "half").write_bytes(b"half a shard")
+    run_worker(run.work_dir.root)
+    assert (lease.attempt_dir / "half").exists(), "nobody else may remove it while it may live"
+    pack_run(run)
+    assert not run.paths.attempts_dir.exists()
+    assert digest_of(tmp_path / "out") == quiet_digest
+    with pytest.raises((LeconvertError, FileNotFoundError)):
+        lease.publish_done({"shards": []})  # it comes back after all, and finds its folder gone
+    assert digest_of(tmp_path / "out") == quiet_digest

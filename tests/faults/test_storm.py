@@ -1,0 +1,28 @@
+"""A short storm of kills and freezes; the long one is ``scripts/storm.py --kills 1000``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "storm.py"
+
+
+def test_a_storm_over_workers_and_packers_ends_in_the_quiet_runs_bytes(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), "--kills", "70",
+         "--kills-per-round", "25", "--episodes", "30", "--seed", "11", "--folder", str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, *rounds, total = map(json.loads, done.stdout.splitlines())
+    assert header["format"] == "leconvert-storm"
+    assert {row["mode"] for row in rounds} == {"output", "in-place"}
+    assert [row["troubles"] for row in rounds if not row["ok"]] == []
+    assert total["kills"] >= 70
+    assert total["kills_at_work"] > 20
+    assert total["stops"] > 0
+    assert total["take_overs"] > 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,381 @@
+"""One conversion with one fault, then the same conversion without: what becomes of it.
+
+A quiet run tells which operations there are. Each trial converts the same dataset in a folder of
+its own, in a forked process, so that a death is one: no ``finally`` runs, locks and descriptors go
+with the process. Then it looks at what is left, converts again without a fault, and looks again.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import shutil
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from tests.trees import digest_of, snapshot
+
+from leconvert import conversion
+from leconvert.errors import LeconvertError
+from leconvert.packer import run as packing
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.disk import Fault, FaultKind, Operation, WatchedDisk
+from leconvert.workdir.filesystem import FileSystem
+
+__all__ = [
+    "CASES",
+    "STAGES",
+    "Case",
+    "Place",
+    "Quiet",
+    "Row",
+    "make_source",
+    "quiet_run",
+    "run_trials",
+]
+
+STAGES = ("plan", "work", "pack", "swap", "finish", "clean")
+WRITING = frozenset({"StorageError", "OutcomeUnknownError"})
+"""What a run may end with after an operation failed that would have changed something."""
+LOOKING = frozenset(
+    {"SourceError", "UnreadableSourceError", "SourceChangedError", "VerificationError"}
+)
+"""What it may end with besides where a file of the source or the new tree cannot be looked at."""
+_TRIAL_SECONDS = 60
+_TREE_RECORD = ".leconvert-tree.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to convert.
+
+    Attributes:
+        name: What it is called.
+        in_place: Whether the result takes the source's place.
+        episodes_per_batch: 1 makes the packer join files, None makes it link them.
+        can_exchange: Whether two names can be exchanged in one step; not over NFS.
+        can_link: Whether shards can be linked into the new tree; not from another file system.
+    """
+
+    name: str
+    in_place: bool
+    episodes_per_batch: int | None = None
+    can_exchange: bool = True
+    can_link: bool = True
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("output", in_place=False, episodes_per_batch=1),
+        Case("in-place", in_place=True),
+        Case("two-renames", in_place=True, can_exchange=False),
+        Case("copied", in_place=False, can_link=False),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """What a run without faults did.
+
+    Attributes:
+        operations: Every operation, in order.
+        digest: The digest of the result.
+    """
+
+    operations: Sequence[Operation]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one conversion ended.
+
+    Attributes:
+        how: ``succeeded``, ``died``, ``refused`` (with one of our errors), ``broke`` (with
+            another) or ``hung``.
+        error: The error's class.
+        exit_code: Its exit code.
+        said: Its message, or the traceback of what broke.
+        stage: What the program was doing when the fault came.
+        operation: The operation that was hit, or nothing.
+        changes: Whether it would have changed something.
+    """
+
+    how: str
+    error: str = ""
+    exit_code: int = 0
+    said: str = ""
+    stage: str = "end"
+    operation: str = ""
+    changes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One trial.
+
+    Attributes:
+        case: The case's name.
+        number: The number of the operation that was hit.
+        fault: What went wrong.
+        first: How the disturbed run ended.
+        again: How the next one ended.
+        problems: What is not as promised; empty where all is well.
+    """
+
+    case: str
+    number: int
+    fault: str
+    first: Outcome
+    again: Outcome
+    problems: tuple[str, ...]
+
+
+def make_source(root: Path) -> Path:
+    """Make the smallest dataset that has everything: two episodes, one camera, one extra file."""
+    camera = CameraSpec(key="observation.images.top", width=32, height=32)
+    spec = DatasetSpec(
+        episodes=2, frames=[3, 2], cameras=(camera,), state_dim=1, action_dim=1,
+        extra_files={"README.md": "# x\n"},
+    )  # fmt: skip
+    return make_dataset(root, spec)
+
+
+class Place:
+    """The folder of one trial.
+
+    Args:
+        case: How to convert.
+        template: The dataset; a conversion in place gets a copy.
+        root: A folder that does not exist.
+    """
+
+    def __init__(self, case: Case, template: Path, root: Path) -> None:
+        self.case = case
+        self.root = root
+        root.mkdir(parents=True)
+        self.source = Path(shutil.copytree(template, root / "set")) if case.in_place else template
+        self.target = root / ("set" if case.in_place else "out")
+        self._before = snapshot(template)
+
+    def watched(self, fault: Fault | None, on_death: Callable[[], None] | None) -> WatchedDisk:
+        """Return the disk as this trial's process sees it."""
+        return WatchedDisk(
+            self.root,
+            self.source,
+            fault=fault,
+            can_exchange=self.case.can_exchange,
+            on_death=on_death,
+        )
+
+    def convert(self, disk: WatchedDisk) -> None:
+        """Convert in this process."""
+        links = nullcontext() if self.case.can_link else _links_refused()
+        with disk, _stages_marked(disk), links:
+            conversion.convert(
+                self.source,
+                output=None if self.case.in_place else self.target,
+                max_workers=1,
+                episodes_per_batch=self.case.episodes_per_batch,
+            )
+
+    def left_over(self) -> list[str]:
+        """Return the names beside the result and its source."""
+        wanted = {"set", "set_old"} if self.case.in_place else {"out"}
+        return sorted({path.name for path in self.root.iterdir()} - wanted)
+
+    def problems(self, digest: str, *, finished: bool) -> Iterator[str]:
+        """Say what is not as promised, after a disturbed run or after the last."""
+        old = self.root / "set_old"
+        places = [self.source, old] if self.case.in_place else [self.source]
+        staged = list(self.root.glob(".set.leconvert-*.*")) if self.case.in_place else []
+        intact = [place for place in [*places, *staged] if snapshot(place) == self._before]
+        if not intact:
+            yield "the source is not intact"
+        elif staged and intact[0] in staged and self._shown() != digest:
+            yield "the source was moved away, and there is nothing in its place"
+        if self.target.exists():
+            if self._shown() != digest and snapshot(self.target) != self._before:
+                yield "a reader finds neither the old dataset nor the new one"
+        elif self.case.in_place and self.case.can_exchange:
+            yield "a reader finds nothing"
+        if not finished:
+            return
+        if not self.target.exists() or digest_of(self.target) != digest:
+            yield "the result differs from the quiet run's"
+        if left := self.left_over():
+            yield f"left over: {left}"
+
+    def _shown(self) -> str:
+        """Return the digest of the target without the swap's own mark."""
+        mark = self.target / _TREE_RECORD
+        if not mark.exists():
+            return digest_of(self.target)
+        with tempfile.TemporaryDirectory(dir=self.root.parent) as folder:
+            copy = Path(shutil.copytree(self.target, Path(folder, "copy")))
+            (copy / _TREE_RECORD).unlink()
+            return digest_of(copy)
+
+
+def quiet_run(case: Case, template: Path, root: Path) -> Quiet:
+    """Convert without a fault: twice, as the first run of a process also fills caches."""
+    for number in range(2):
+        place = Place(case, template, root / str(number))
+        disk = place.watched(None, None)
+        place.convert(disk)
+        digest = digest_of(place.target)
+        assert list(place.problems(digest, finished=True)) == []
+    return Quiet(disk.operations, digest)
+
+
+@contextmanager
+def _stages_marked(disk: WatchedDisk) -> Iterator[None]:
+    """Mark operations with what the program is doing."""
+    marks = (
+        (conversion, "open_or_plan", "plan", "work"),
+        (conversion, "pack_run", "pack", "clean"),
+        (packing, "swap_into_place", "swap", "finish"),
+    )
+    disk.stage = "plan"
+    with ExitStack() as patches:
+        for module, name, during, after in marks:
+            real = getattr(module, name)
+            wrapper = _marking(disk, real, during, after)
+            patches.enter_context(mock.patch.object(module, name, wrapper))
+        yield
+
+
+@contextmanager
+def _links_refused() -> Iterator[None]:
+    """Let the new tree be on another file system than the work dir."""
+    real = FileSystem.link
+
+    def link(self: FileSystem, source: Path, target: Path) -> None:
+        if ".leconvert-work/" in f"{source}" and ".leconvert-work/" not in f"{target}":
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source), None, str(target))
+        real(self, source, target)
+
+    with mock.patch.object(FileSystem, "link", link):
+        yield
+
+
+def _marking(
+    disk: WatchedDisk, real: Callable[..., Any], during: str, after: str
+) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        disk.stage = during
+        result = real(*arguments, **options)
+        disk.stage = after
+        return result
+
+    return call
+
+
+def run_trials(
+    case: Case, quiet: Quiet, faults: Sequence[Fault], template: Path, root: Path, *, jobs: int = 2
+) -> list[Row]:
+    """Try every fault, in so many processes at a time."""
+    gc.freeze()  # what is there now is not looked at, and so not copied, in each process
+    workers = []
+    for job in range(jobs):
+        log = root / f"rows-{job}.jsonl"
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with log.open("w") as file:
+                    for fault in faults[job::jobs]:
+                        row = _trial(case, quiet, fault, template, root / f"{case.name}-{job}")
+                        file.write(json.dumps(asdict(row)) + "\n")
+                code = 0
+            except BaseException:  # noqa: BLE001 - this process must not go on as its parent
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        workers.append((pid, log))
+    rows = []
+    ended = [os.waitpid(pid, 0)[1] for pid, _ in workers]
+    if any(ended):
+        raise RuntimeError(f"processes of trials ended with status {ended}")
+    for _, log in workers:
+        rows += [_row(json.loads(line)) for line in log.read_text().splitlines()]
+    return sorted(rows, key=lambda row: row.number)
+
+
+def _row(fields: dict[str, Any]) -> Row:
+    fields["first"], fields["again"] = Outcome(**fields["first"]), Outcome(**fields["again"])
+    fields["problems"] = tuple(fields["problems"])
+    return Row(**fields)
+
+
+def _trial(case: Case, quiet: Quiet, fault: Fault, template: Path, root: Path) -> Row:
+    place = Place(case, template, root)
+    first = _in_a_process(place, fault)
+    problems = [f"after the fault: {problem}" for problem in _first_problems(fault, first)]
+    problems += [f"after the fault: {p}" for p in place.problems(quiet.digest, finished=False)]
+    # The name of the work dir is gone once a run is over. Then the same command says that there is
+    # nothing to convert any more.
+    over = all(name.endswith(".removed") for name in place.left_over())
+    again = _in_a_process(place, None)
+    if again.how != "succeeded" and not (over and "already" in again.said):
+        problems.append(f"the next run {again.how}: {again.said}")
+    problems += [f"in the end: {p}" for p in place.problems(quiet.digest, finished=True)]
+    shutil.rmtree(root)
+    said = fault.kind.name + (f" {errno.errorcode[fault.code]}" if fault.code else "")
+    lasting = " from here on" if fault.lasts else ""
+    return Row(case.name, fault.at, said + lasting, first, again, tuple(problems))
+
+
+def _first_problems(fault: Fault, first: Outcome) -> Iterator[str]:
+    dying = fault.kind in {FaultKind.DIE, FaultKind.TEAR}
+    if first.how in {"broke", "hung"} or (dying and first.how == "refused"):
+        yield f"the run {first.how}: {first.said}"
+    if fault.kind is FaultKind.SHORT and first.how != "succeeded":
+        yield f"a short write was not continued: the run {first.how}: {first.said}"
+    allowed = WRITING if first.changes and not fault.lasts else WRITING | LOOKING
+    if first.how == "refused" and first.error not in allowed:
+        yield f"the run ended with {first.error}: {first.said}"
+
+
+def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(_TRIAL_SECONDS)
+
+        def report(how: str, error: str = "", exit_code: int = 0, said: str = "") -> None:
+            outcome = Outcome(how, error, exit_code, said)
+            for hit in disk.operations[fault.at : fault.at + 1] if fault else []:
+                outcome = replace(
+                    outcome,
+                    stage=hit.stage,
+                    operation=f"{hit.name} {' '.join(hit.paths)}",
+                    changes=hit.changes,
+                )
+            os.write(writing, json.dumps(asdict(outcome)).encode())
+            os._exit(0)
+
+        disk = place.watched(fault, on_death=lambda: report("died"))
+        try:
+            place.convert(disk)
+        except LeconvertError as error:
+            report("refused", type(error).__name__, error.exit_code, error.message)
+        except BaseException as error:  # noqa: BLE001 - whatever it is goes into the row
+            report("broke", type(error).__name__, 70, traceback.format_exc())
+        report("succeeded")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return Outcome(**json.loads(said)) if said else Outcome("hung", said=f"exit code {code}")

@@ -1,0 +1,225 @@
+"""Records of version 1 parse for ever: with more keys as well, and never as another version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import WorkDirError
+from leconvert.leasing import WorkerIdentity, list_batches, read_done, read_failed, read_workers
+from leconvert.leasing.log import LeaseLogFiles
+from leconvert.leasing.state import BatchState, Generation, Outcome
+from leconvert.leasing.store import LeaseStore
+from leconvert.model import Batch, Shard
+from leconvert.workdir.journal import Journal, PackStep
+from leconvert.workdir.manifest import BatchFile, ScanTable, read_manifest
+from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.records import read_record
+
+GOLDEN = Path(__file__).parent / "v1"
+RUN_ID = "20260102T030405-abcdef"
+CAMERA = "videos/observation.images.top"
+BOOT = "3f0c9d1e-0000-4000-8000-000000000000/pid:[4026531836]"
+RECORDS = sorted(
+    path.relative_to(GOLDEN).as_posix()
+    for path in GOLDEN.rglob("*")
+    if path.is_file() and path.suffix not in {".parquet", ".offsets", ".jsonl"}
+)
+
+
+def change(path: Path, **keys: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | keys) + "\n")
+
+
+@pytest.fixture(params=["as written", "with keys of a later release"])
+def work_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    root = Path(shutil.copytree(GOLDEN, tmp_path / "work"))
+    if request.param == "with keys of a later release":
+        for name in RECORDS:
+            change(root / name, of_a_later_release={"any": ["thing"]})
+    return root
+
+
+@pytest.fixture
+def run(work_dir: Path) -> RunPaths:
+    return WorkDir(work_dir).run(RUN_ID)
+
+
+def test_every_kind_of_record_has_a_golden_file() -> None:
+    kinds = {json.loads((GOLDEN / name).read_bytes())["format"] for name in RECORDS}
+    assert kinds == {
+        "leconvert/current",
+        "leconvert/done",
+        "leconvert/failed",
+        "leconvert/heartbeat",
+        "leconvert/journal",
+        "leconvert/lease",
+        "leconvert/lease-end",
+        "leconvert/lease-reset",
+        "leconvert/lock-holder",
+        "leconvert/manifest",
+        "leconvert/tree",
+        "leconvert/worker",
+    }
+    assert {json.loads((GOLDEN / name).read_bytes())["version"] for name in RECORDS} == {1}
+
+
+def test_the_current_run_is_found(work_dir: Path) -> None:
+    assert WorkDir(work_dir).current_run_id() == RUN_ID
+    assert WorkDir(work_dir).list_runs() == [RUN_ID]
+
+
+def test_a_plan_is_read(run: RunPaths) -> None:
+    manifest = read_manifest(run, RUN_ID)
+    assert (manifest.source, manifest.target) == ("/data/set", "/data/out")
+    assert manifest.fps == Fraction(30)
+    assert manifest.options["episodes_per_batch"] == 1
+    assert manifest.versions["leconvert"] == "0.1.0"
+    assert [(s.stream, s.starts.tolist()) for s in manifest.streams] == [
+        ("data", [0, 4]),
+        (CAMERA, [0, 4]),
+    ]
+    assert (manifest.num_episodes, manifest.num_frames, manifest.source_bytes) == (4, 10, 19818)
+    assert (manifest.num_batches, manifest.block_align) == (4, 0)
+    assert manifest.extra_files == ["README.md"]
+    assert manifest.data_schema
+    batches = BatchFile(run, manifest.streams)
+    shards = (Shard("data", 0, 0, 1, False), Shard(CAMERA, 0, 0, 1, False))
+    assert len(batches) == 4
+    assert batches.read(1) == list(batches)[1] == Batch(1, shards, 4994, 6)
+    scan = ScanTable(run, manifest.streams)
+    assert [column.tolist() for column in scan.lengths()] == [[0, 1, 2, 3], [3, 2, 4, 1]]
+    frames, _ = scan.stream(CAMERA, 1, 3)
+    assert frames.frames.tolist() == [2, 4]
+
+
+def test_lease_logs_are_read(run: RunPaths) -> None:
+    log = LeaseLogFiles(run, RUN_ID)
+    assert list_batches(run.leases_dir) == {0, 1, 2}
+    assert log.read(0).generations == (Generation(1, Outcome.HANDED_BACK), Generation(2))
+    assert log.read(1).generations == (Generation(1, Outcome.VOID), Generation(2))
+    assert log.read(2).generations == (Generation(1, Outcome.ERROR), Generation(2, Outcome.ERROR))
+    assert [log.read(batch).reset_after for batch in range(3)] == [0, 0, 1]
+    assert (log.read(2).errors, log.read(1).losses) == (1, 1)
+    holder = log.holder(1, 2)
+    assert (holder["token"], holder["host"], holder["pid"]) == ("node2-102-00000002", "node2", 102)
+    assert (holder["boot"], holder["started"]) == (BOOT, 123456)
+    assert b'"nonce": "0001020304050607"' in log.read_nonce(1, 2)
+    ended = log.end_record(2, 1)
+    assert ended is not None
+    assert ended["error"]["message"] == "/data/set/x.mp4 is broken."
+    assert ended["traceback"] == "Traceback ...\n"
+
+
+def test_a_held_batch_is_held_and_expires(run: RunPaths) -> None:
+    clock = iter([0.0, 0.0, 60.0, 60.0]).__next__
+    store = LeaseStore(run, RUN_ID, WorkerIdentity("me-1-0", "me", 1), clock=clock)
+    assert store.observe(1).decision.__class__.__name__ == "Wait"
+    assert getattr(store.observe(1).decision, "generation", None) == 3
+
+
+def test_settled_batches_are_read(run: RunPaths) -> None:
+    assert list_batches(run.done_dir) == {0}
+    assert list_batches(run.failed_dir) == {2}
+    done = read_done(run, RUN_ID, 0)
+    assert (done["batch_id"], done["generation"], done["token"]) == (0, 2, "node1-101-00000001")
+    assert done["attempt"] == "attempts/000000/0002-node1-101-00000001"
+    table, video = done["shards"]
+    assert (table["size_bytes"], table["header_sha256"]) == (3282, "ab" * 32)
+    assert (video["copied_bytes"], video["cloned_bytes"]) == (824, 0)
+    assert video["clip_digests"] == ["00112233445566778899aabbccddeeff"]
+    assert video["remuxed"] == [["/data/set/a.ts", "not an MP4"]]
+    failed = read_failed(run, RUN_ID, 2)
+    assert (failed["generation"], failed["errors"], failed["losses"]) == (2, 1, 0)
+    assert failed["error"]["next_step"] == "Record it again."
+
+
+def test_workers_are_read(run: RunPaths) -> None:
+    ended, working = read_workers(run, RUN_ID)
+    assert (ended.token, ended.state, ended.batch_id) == ("node1-101-00000001", "ended", None)
+    assert (working.token, working.state, working.batch_id) == ("node2-102-00000002", "working", 1)
+    assert (working.batches, working.written_bytes, working.frames) == (3, 4096, 10)
+    assert (working.bytes_per_second, working.frames_per_second) == (2048.0, 5.0)
+    assert working.updated == "2026-11-21T07:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("generation", "step", "swap"),
+    [
+        (1, PackStep.PACKING, None),
+        (2, PackStep.SWAPPING, {"target": "/data/out", "old": None}),
+        (3, PackStep.SWAPPED, {"target": "/data/set", "old": "/data/set_old"}),
+        (4, PackStep.FINISHED, {"target": "/data/set", "old": "/data/set_old"}),
+    ],
+)
+def test_a_journal_is_read_at_each_step(
+    run: RunPaths, generation: int, step: PackStep, swap: object
+) -> None:
+    for later in range(generation + 1, 5):
+        run.journal_record(later).unlink()
+    state = Journal(run, RUN_ID).read()
+    assert (state.generation, state.step, state.swap) == (generation, step, swap)
+    assert state.notes["linked"] == 2
+
+
+def test_marks_and_lock_holders_are_read(work_dir: Path, run: RunPaths) -> None:
+    mark = work_dir / "tree" / ".leconvert-tree.json"
+    assert read_record(mark, "tree", version=1, run_id=RUN_ID)
+    for lock in (work_dir / "planner.lock", run.packer_lock):
+        record = read_record(lock.with_name(f"{lock.name}.holder"), "lock-holder", version=1)
+        assert (record["host"], record["pid"]) == ("node1", 101)
+
+
+REFUSING: dict[str, Callable[[RunPaths], object]] = {
+    "current": lambda run: WorkDir(run.root.parent.parent).current_run_id(),
+    f"runs/{RUN_ID}/manifest.json": lambda run: read_manifest(run, RUN_ID),
+    f"runs/{RUN_ID}/done/000000.json": lambda run: read_done(run, RUN_ID, 0),
+    f"runs/{RUN_ID}/failed/000002.json": lambda run: read_failed(run, RUN_ID, 2),
+    f"runs/{RUN_ID}/journal/0004.json": lambda run: Journal(run, RUN_ID).read(),
+}
+
+
+@pytest.mark.parametrize("name", REFUSING)
+def test_what_decides_is_refused_in_a_version_of_the_future(tmp_path: Path, name: str) -> None:
+    root = Path(shutil.copytree(GOLDEN, tmp_path / "work"))
+    change(root / name, version=2)
+    with pytest.raises(WorkDirError, match="version 2; this program knows up to 1") as caught:
+        REFUSING[name](WorkDir(root).run(RUN_ID))
+    assert caught.value.path == str(root / name)
+    assert "version that began this run" in str(caught.value.next_step)
+
+
+def test_what_only_helps_is_left_out_in_a_version_of_the_future(tmp_path: Path) -> None:
+    """A claim is its name; an end that cannot be read is none; worker records are for show."""
+    work = WorkDir(Path(shutil.copytree(GOLDEN, tmp_path / "work")))
+    run = work.run(RUN_ID)
+    for path in (run.lease(1, 2), run.lease_end(0, 1), run.worker("node2-102-00000002")):
+        change(path, version=2)
+    log = LeaseLogFiles(run, RUN_ID)
+    assert log.holder(1, 2) == {}
+    assert [entry.number for entry in log.read(1).generations] == [1, 2]
+    assert log.read(0).generations[0].outcome is None
+    assert [worker.token for worker in read_workers(run, RUN_ID)] == ["node1-101-00000001"]
+
+
+def test_records_of_another_run_are_refused(tmp_path: Path) -> None:
+    run = WorkDir(Path(shutil.copytree(GOLDEN, tmp_path / "work"))).run(RUN_ID)
+    for read in (
+        lambda: read_manifest(run, "another"),
+        lambda: read_done(run, "another", 0),
+        lambda: read_failed(run, "another", 2),
+        lambda: Journal(run, "another").read(),
+    ):
+        with pytest.raises(WorkDirError, match=f"belongs to run {RUN_ID}, not to another"):
+            read()
+
+
+def test_states_have_the_names_that_records_and_people_know() -> None:
+    assert [str(state) for state in BatchState] == ["pending", "leased", "done", "failed"]
+    assert [str(outcome) for outcome in Outcome] == ["handed-back", "error", "void"]
+    assert [str(step) for step in PackStep] == ["packing", "swapping", "swapped", "finished"]

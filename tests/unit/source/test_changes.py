@@ -1,0 +1,68 @@
+"""What changed in a source is found in order, one file at a time or many."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import StorageError, UnreadableSourceError
+from leconvert.latency import Latency
+from leconvert.source import SourcePaths, changed_files, changes, load_info, scan_source
+
+DATA = "data/chunk-000/episode_{:06d}.parquet"
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_every_change_is_told_in_order(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    monkeypatch.setattr(changes, "_FILES_AT_A_TIME", 1)
+    monkeypatch.setattr(Latency, "dominates", waits)
+    scan = scan_source(source_copy)
+    paths = SourcePaths(source_copy, load_info(source_copy))
+    data = scan.streams[0]
+    assert changed_files(paths, data, scan.episode_index) == []
+
+    (source_copy / DATA.format(0)).unlink()
+    with (source_copy / DATA.format(2)).open("ab") as file:
+        file.write(b"more")
+    os.utime(source_copy / DATA.format(4), ns=(1, 1))
+    size_bytes = int(data.size_bytes[2])
+    assert changed_files(paths, data, scan.episode_index) == [
+        f"{DATA.format(0)}: No such file or directory",
+        f"{DATA.format(2)}: {size_bytes} bytes when planned, {size_bytes + 4} now",
+        f"{DATA.format(4)}: replaced or touched since it was planned",
+    ]
+
+
+def test_a_server_that_fails_is_no_change(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = scan_source(source_copy)
+    paths = SourcePaths(source_copy, load_info(source_copy))
+
+    def stale(path: str) -> os.stat_result:
+        raise OSError(errno.ESTALE, "Stale file handle", path)
+
+    monkeypatch.setattr(os, "stat", stale)
+    with pytest.raises(StorageError, match="episode_000000"):
+        changed_files(paths, scan.streams[0], scan.episode_index)
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_no_loss(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.scandir
+
+    def scandir(path: str | Path) -> Iterator[os.DirEntry[str]]:
+        if str(path) == str(source_copy):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UnreadableSourceError, match="cannot be listed"):
+        scan_source(source_copy)

@@ -1,0 +1,173 @@
+"""The layer that breaks operations: what it sees, what it breaks, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
+from leconvert.testing.faults import CrashError
+from leconvert.workdir.filesystem import LOCAL
+
+
+def names(disk: WatchedDisk) -> list[str]:
+    return [operation.name for operation in disk.operations]
+
+
+def write_by_path(path: Path) -> None:
+    path.write_bytes(b"12345678")
+
+
+def write_by_text(path: Path) -> None:
+    path.write_text("12345678")
+
+
+def write_by_descriptor(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(descriptor, b"12345678")
+    os.close(descriptor)
+
+
+def write_by_place(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.pwritev(descriptor, [b"1234", b"5678"], 0)
+    os.close(descriptor)
+
+
+def copy_by_shutil(path: Path) -> None:
+    shutil.copyfile(path.parent.parent / "original", path)
+
+
+def copy_in_the_kernel(path: Path) -> None:
+    with (path.parent.parent / "original").open("rb") as source, path.open("wb") as target:
+        os.copy_file_range(source.fileno(), target.fileno(), 8, 0, 0)
+
+
+WRITERS = [
+    write_by_path,
+    write_by_text,
+    write_by_descriptor,
+    write_by_place,
+    copy_by_shutil,
+    copy_in_the_kernel,
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "original").write_bytes(b"12345678")
+    folder = tmp_path / "watched"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_every_way_to_write_is_seen_torn_and_refused(
+    folder: Path, write: Callable[[Path], None]
+) -> None:
+    path = folder / "file"
+    with WatchedDisk(folder) as disk:
+        write(path)
+    assert path.read_bytes() == b"12345678"
+    [number] = [n for n, operation in enumerate(disk.operations) if operation.size_bytes == 8]
+    path.unlink()
+    with pytest.raises(CrashError), WatchedDisk(folder, fault=Fault(number, FaultKind.TEAR)):
+        write(path)
+    assert path.read_bytes() == b"1234"
+    path.unlink()
+    # Python writes once more when it closes the file: a disk that is full stays so.
+    full = Fault(number, FaultKind.FAIL, errno.ENOSPC, lasts=True)
+    with pytest.raises(OSError, match="No space left"), WatchedDisk(folder, fault=full):
+        write(path)
+    assert path.read_bytes() == b""
+
+
+def test_nothing_happens_after_a_death_not_even_in_a_finally(folder: Path) -> None:
+    def make_and_tidy() -> None:
+        (folder / "a").mkdir()
+        try:
+            (folder / "b").mkdir()
+        finally:
+            (folder / "a").rmdir()
+
+    with pytest.raises(CrashError), WatchedDisk(folder, fault=Fault(1, FaultKind.DIE)):
+        make_and_tidy()
+    assert [path.name for path in folder.iterdir()] == ["a"]
+
+
+def test_a_lie_happens_and_reports_an_error(folder: Path) -> None:
+    (folder / "a").touch()
+    lie = Fault(0, FaultKind.LIE, errno.EIO)
+    with pytest.raises(OSError, match="Input/output") as caught, WatchedDisk(folder, fault=lie):
+        os.link(folder / "a", folder / "b")
+    assert caught.value.filename == str(folder / "a")
+    assert (folder / "b").exists()
+
+
+def test_a_full_disk_stays_full_but_can_be_read(folder: Path) -> None:
+    (folder / "a").write_text("a")
+    with WatchedDisk(folder, fault=Fault(0, FaultKind.FAIL, errno.ENOSPC, lasts=True)):
+        for name in ("b", "c"):
+            with pytest.raises(OSError, match="No space left"):
+                (folder / name).mkdir()
+        assert (folder / "a").read_text() == "a"
+
+
+def test_a_stale_mount_answers_nothing(folder: Path) -> None:
+    (folder / "a").write_text("a")
+    stale = Fault(0, FaultKind.FAIL, errno.ESTALE, lasts=True)
+    with WatchedDisk(folder, fault=stale):
+        for look in (os.stat, os.listdir, os.scandir, io.open, os.lstat):
+            with pytest.raises(OSError, match="Stale"):
+                look(folder)
+
+
+def test_renames_are_seen_with_both_names_and_exchange_can_be_missing(folder: Path) -> None:
+    for name in "ab":
+        (folder / name).mkdir()
+    with WatchedDisk(folder) as disk:
+        LOCAL.exchange(folder / "a", folder / "b")
+        LOCAL.rename_no_replace(folder / "a", folder / "c")
+    assert names(disk) == ["exchange", "rename_no_replace"]
+    assert disk.operations[1].paths == (str(folder / "a"), str(folder / "c"))
+    with WatchedDisk(folder, can_exchange=False) as disk, pytest.raises(OSError, match="Invalid"):
+        LOCAL.exchange(folder / "b", folder / "c")
+    assert disk.operations[0].error == errno.EINVAL
+
+
+def test_parquet_files_are_seen_and_have_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    table = pa.table({"x": pa.array([1, 2, 3])})
+    pq.write_table(table, tmp_path / "plain.parquet")
+    with WatchedDisk(folder) as disk:
+        pq.write_table(table, folder / "watched.parquet")
+    plain = (tmp_path / "plain.parquet").read_bytes()
+    assert (folder / "watched.parquet").read_bytes() == plain
+    assert sum(operation.size_bytes for operation in disk.operations) == len(plain)
+
+
+def test_names_relative_to_a_folders_descriptor_are_seen(folder: Path) -> None:
+    (folder / "tree" / "deep").mkdir(parents=True)
+    with WatchedDisk(folder) as disk:
+        shutil.rmtree(folder / "tree")
+    removed = [operation.paths[0] for operation in disk.operations if operation.name == "rmdir"]
+    assert removed == [str(folder / "tree/deep"), str(folder / "tree")]
+
+
+def test_other_folders_are_left_alone_and_everything_is_put_back(
+    folder: Path, tmp_path: Path
+) -> None:
+    before = [os.open, os.link, os.fsync, io.open, open, fcntl.flock, pq.ParquetWriter]
+    with WatchedDisk(folder, fault=Fault(0, FaultKind.FAIL, errno.EIO, lasts=True)) as disk:
+        (tmp_path / "elsewhere").write_text("fine")
+        assert os.open is not before[0]
+    assert disk.operations == []
+    assert [os.open, os.link, os.fsync, io.open, open, fcntl.flock, pq.ParquetWriter] == before

@@ -1,0 +1,259 @@
+"""What may be removed after a run, and what never is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.trees import digest_of, snapshot
+
+import leconvert
+from leconvert.conversion import run_worker
+from leconvert.errors import BusyError, WorkDirError
+from leconvert.leasing import LeaseStore
+from leconvert.leasing.state import Outcome
+from leconvert.model import LayoutOptions
+from leconvert.packer import pack_run
+from leconvert.planner import open_or_plan
+from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
+from leconvert.workdir.journal import Journal, PackStep
+from leconvert.workdir.locks import packer_lock, planner_lock
+from leconvert.workdir.opened import OpenedRun, open_run
+from leconvert.workdir.paths import default_work_dir, staging_dir
+
+WorkerOn = Callable[..., LeaseStore]
+
+
+@pytest.fixture
+def restarted(planned: OpenedRun, small_source: Path, tmp_path: Path) -> OpenedRun:
+    """A run that took the place of ``planned``."""
+    options = LayoutOptions(episodes_per_batch=1)
+    return open_or_plan(
+        small_source, tmp_path / "out", planned.work_dir.root, options, restart=True
+    )
+
+
+def removed(report: CleanReport) -> set[Path]:
+    return {row.path for row in report.removed}
+
+
+def kept(report: CleanReport) -> set[Path]:
+    return {row.path for row in report.kept}
+
+
+def begin_packing(run: OpenedRun) -> Path:
+    """Let a packer begin, and die with half a tree; return the tree."""
+    journal = Journal(run.paths, run.manifest.run_id)
+    journal.begin()
+    tree = staging_dir(Path(run.manifest.target), run.manifest.run_id, journal.generation)
+    (tree / "data").mkdir(parents=True)
+    return tree
+
+
+def test_a_run_that_was_given_up_goes_with_its_tree_and_the_new_one_goes_on(
+    planned: OpenedRun, restarted: OpenedRun, tmp_path: Path
+) -> None:
+    tree = begin_packing(planned)
+    before = snapshot(restarted.paths.root)
+    report = clean_work_dir(planned.work_dir.root)
+    assert removed(report) == {planned.paths.root, tree}
+    assert kept(report) == {restarted.paths.root}
+    assert not planned.paths.root.exists()
+    assert not tree.exists()
+    after = snapshot(restarted.paths.root)
+    assert {path: after[path] for path in before} == before
+    run_worker(planned.work_dir.root)
+    pack_run(open_run(planned.work_dir.root))
+    assert (tmp_path / "out/meta/info.json").exists()
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(
+    planned: OpenedRun, restarted: OpenedRun, tmp_path: Path
+) -> None:
+    begin_packing(planned)
+    before = snapshot(tmp_path)
+    dry = clean_work_dir(planned.work_dir.root, dry_run=True)
+    assert snapshot(tmp_path) == before
+    wet = clean_work_dir(planned.work_dir.root)
+    assert (dry.removed, dry.kept) == (wet.removed, wet.kept)
+
+
+def test_a_run_under_way_loses_only_attempts_that_lost(
+    planned: OpenedRun, worker_on: WorkerOn
+) -> None:
+    first = worker_on("far").claim(2)
+    assert first is not None
+    (first.attempt_dir / "half").write_bytes(b"x")
+    second = worker_on("far", 8).claim(3)
+    assert second is not None
+    run_worker(planned.work_dir.root, max_batches=2)
+    log = worker_on("near").log
+    log.write_end(2, 1, Outcome.HANDED_BACK, {"reason": "released"})
+    run_worker(planned.work_dir.root, max_batches=2)
+    winner = worker_on("near").claim(2)
+    assert winner is None, "it is done by now"
+    report = clean_work_dir(planned.work_dir.root)
+    assert removed(report) == {first.attempt_dir}
+    assert not first.attempt_dir.exists()
+    assert second.attempt_dir.exists(), "its batch is not done yet"
+    second.hand_back("end of the test")
+    run_worker(planned.work_dir.root)
+    pack_run(planned)
+
+
+def test_an_attempt_whose_worker_may_still_write_stays(
+    planned: OpenedRun, worker_on: WorkerOn
+) -> None:
+    zombie = worker_on("far").claim(0)
+    assert zombie is not None
+    worker_on("near").log.write_end(0, 1, Outcome.HANDED_BACK, {"reason": "x"})
+    winner = worker_on("near").claim(0)
+    assert winner is not None
+    assert zombie.publish_done({"shards": []}) == "won"
+    assert removed(clean_work_dir(planned.work_dir.root)) == set()
+    assert winner.attempt_dir.exists(), "the newest claim has no end"
+    winner.abandon()
+
+
+def test_a_finished_run_goes_and_its_result_stays(planned: OpenedRun, tmp_path: Path) -> None:
+    run_worker(planned.work_dir.root)
+    pack_run(planned)
+    digest = digest_of(tmp_path / "out")
+    report = clean_work_dir(planned.work_dir.root)
+    assert removed(report) == {planned.paths.root}
+    assert not planned.work_dir.current.exists()
+    assert digest_of(tmp_path / "out") == digest
+    assert clean_work_dir(planned.work_dir.root).removed == ()
+
+
+def test_a_default_work_dir_goes_as_a_whole(source_copy: Path) -> None:
+    leconvert.convert(source_copy, keep_work_dir=True)
+    root = default_work_dir(source_copy)
+    assert removed(clean_work_dir(root, target=source_copy)) == {root}
+    assert sorted(path.name for path in source_copy.parent.iterdir()) == ["small", "small_old"]
+
+
+def test_a_finished_run_whose_result_is_gone_stays(planned: OpenedRun, tmp_path: Path) -> None:
+    run_worker(planned.work_dir.root)
+    pack_run(planned)
+    shutil.rmtree(tmp_path / "out")
+    report = clean_work_dir(planned.work_dir.root)
+    assert report.removed == ()
+    assert "no v3.0 dataset" in report.kept[0].reason
+
+
+def test_a_run_that_was_interrupted_in_the_middle_of_its_swap_stays_with_its_trees(
+    planned: OpenedRun, restarted: OpenedRun, small_source: Path
+) -> None:
+    target = Path(planned.manifest.target)
+    journal = Journal(planned.paths, planned.manifest.run_id)
+    journal.begin()
+    # The exchange happened, and the old tree bears the new tree's name.
+    tree = staging_dir(target, planned.manifest.run_id, journal.generation)
+    shutil.copytree(small_source, tree)
+    journal.write(PackStep.SWAPPING, swap={"target": str(target), "old": f"{target}_old"})
+    before = snapshot(tree)
+    report = clean_work_dir(planned.work_dir.root, give_up=True)
+    assert planned.paths.root in kept(report)
+    assert snapshot(tree) == before
+    assert planned.paths.root.exists()
+
+
+def test_a_tree_that_holds_a_source_dataset_stays_whatever_the_records_say(
+    planned: OpenedRun, restarted: OpenedRun, small_source: Path
+) -> None:
+    tree = staging_dir(Path(planned.manifest.target), planned.manifest.run_id, 1)
+    shutil.copytree(small_source, tree)
+    before = snapshot(tree)
+    report = clean_work_dir(planned.work_dir.root)
+    assert {tree, planned.paths.root} <= kept(report)
+    assert snapshot(tree) == before
+
+
+def test_a_tree_of_an_unknown_run_is_named_and_stays(planned: OpenedRun, tmp_path: Path) -> None:
+    strange = tmp_path / ".out.leconvert-20200101T000000-abcdef.1"
+    strange.mkdir()
+    report = clean_work_dir(planned.work_dir.root, target=tmp_path / "out")
+    assert strange in kept(report)
+    alone = clean_work_dir(tmp_path / ".out.leconvert-work", target=tmp_path / "out")
+    assert kept(alone) == {strange}
+    assert strange.exists()
+
+
+def test_what_a_packer_replaced_goes_and_what_one_works_in_stays(planned: OpenedRun) -> None:
+    older, newer = begin_packing(planned), begin_packing(planned)
+    assert older != newer
+    assert removed(clean_work_dir(planned.work_dir.root)) == {older}
+    assert newer.exists()
+
+
+def test_nothing_is_removed_while_somebody_plans_or_packs(
+    planned: OpenedRun, restarted: OpenedRun
+) -> None:
+    with planner_lock(planned.work_dir), pytest.raises(BusyError):
+        clean_work_dir(planned.work_dir.root)
+    with packer_lock(planned.paths, planned.manifest.run_id):
+        report = clean_work_dir(planned.work_dir.root)
+    assert report.removed == ()
+    assert planned.paths.root.exists()
+
+
+def test_giving_up_needs_that_nobody_holds_a_batch(
+    planned: OpenedRun, worker_on: WorkerOn, tmp_path: Path
+) -> None:
+    lease = worker_on("far").claim(1)
+    assert lease is not None
+    tree = begin_packing(planned)
+    with pytest.raises(BusyError) as caught:
+        clean_work_dir(planned.work_dir.root, give_up=True)
+    assert "process 7 on far" in caught.value.details[0]
+    lease.hand_back("done with it")
+    report = clean_work_dir(planned.work_dir.root, give_up=True)
+    assert removed(report) == {tree, planned.paths.root}
+    assert planned.work_dir.current_run_id() is None
+    assert not tree.exists()
+
+
+def test_what_is_no_work_dir_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"x")
+    with pytest.raises(WorkDirError):
+        clean_work_dir(tmp_path)
+    assert (tmp_path / "precious").exists()
+
+
+def test_the_kept_source_goes_only_with_proof(source_copy: Path) -> None:
+    leconvert.convert(source_copy)
+    old = source_copy.with_name("small_old")
+    dry = clean_kept_source(source_copy, dry_run=True)
+    assert removed(dry) == {old}
+    assert old.exists()
+    assert removed(clean_kept_source(source_copy)) == {old}
+    assert not old.exists()
+    assert "not there" in clean_kept_source(source_copy).kept[0].reason
+
+
+@pytest.mark.parametrize("damage", ["row", "readme", "stray", "packet"])
+def test_a_kept_source_that_holds_anything_else_stays(source_copy: Path, damage: str) -> None:
+    leconvert.convert(source_copy)
+    old = source_copy.with_name("small_old")
+    if damage == "row":
+        lines = (old / "meta/episodes.jsonl").read_text().splitlines()
+        first = json.loads(lines[0])
+        first["tasks"] = ["another task"]
+        (old / "meta/episodes.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]))
+    elif damage == "readme":
+        (old / "README.md").write_text("more")
+    elif damage == "stray":
+        (old / "videos/chunk-000/stray.mp4").write_bytes(b"not in any episode")
+    else:
+        video = next(source_copy.glob("videos/**/*.mp4"))
+        content = bytearray(video.read_bytes())
+        content[-1] ^= 1
+        video.write_bytes(content)
+    before = snapshot(old)
+    report = clean_kept_source(source_copy)
+    assert report.removed == ()
+    assert snapshot(old) == before

@@ -1,0 +1,135 @@
+"""The end of a work dir: whole, or under another name; and what a failing disk is called."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import StorageError, TargetError, WorkDirError
+from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
+from leconvert.testing.faults import CrashError
+from leconvert.workdir.durable import sync_tree
+from leconvert.workdir.locks import packer_lock
+from leconvert.workdir.paths import WorkDir, default_work_dir, removed_work_dir
+from leconvert.workdir.removal import remove_leftovers, remove_work_dir
+from leconvert.workdir.trouble import any_storage_errors
+
+
+@pytest.fixture
+def work_dir(tmp_path: Path) -> Path:
+    return make_work_dir(tmp_path)
+
+
+def make_work_dir(parent: Path) -> Path:
+    root = default_work_dir(parent / "set")
+    WorkDir(root).run("r1").ensure()
+    WorkDir(root).set_current("r1")
+    return root
+
+
+def test_a_work_dir_is_removed(work_dir: Path, tmp_path: Path) -> None:
+    assert remove_work_dir(work_dir)
+    assert list(tmp_path.iterdir()) == []
+    assert remove_work_dir(work_dir), "gone already is gone"
+
+
+def test_a_death_at_any_operation_leaves_a_whole_run_or_none(tmp_path: Path) -> None:
+    for number in range(200):
+        parent = tmp_path / str(number)
+        parent.mkdir()
+        root = make_work_dir(parent)
+        before = sorted(path.relative_to(root) for path in root.rglob("*"))
+        try:
+            with WatchedDisk(parent, fault=Fault(number, FaultKind.DIE)):
+                remove_work_dir(root)
+        except CrashError:
+            pass
+        else:
+            assert number > 20
+            return
+        if root.exists():
+            assert sorted(path.relative_to(root) for path in root.rglob("*")) == before
+        assert remove_leftovers(root)
+        assert list(parent.iterdir()) in ([root], [])
+        assert remove_work_dir(root)
+    pytest.fail("the removal never came to its end")
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.ESTALE, errno.EBUSY])
+def test_a_failing_disk_is_told_and_not_raised(work_dir: Path, tmp_path: Path, code: int) -> None:
+    with WatchedDisk(tmp_path, fault=Fault(0, FaultKind.FAIL, code, lasts=True)):
+        assert not remove_work_dir(work_dir)
+    assert remove_work_dir(work_dir)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_earlier_removal_left_makes_room_for_the_next(work_dir: Path) -> None:
+    left = removed_work_dir(work_dir)
+    left.mkdir()
+    (left / "current").write_text("of an earlier run")
+    assert remove_work_dir(work_dir)
+    assert not left.exists()
+
+
+def test_a_folder_that_we_did_not_make_is_left_alone(tmp_path: Path) -> None:
+    theirs = tmp_path / "data"
+    theirs.mkdir()
+    with pytest.raises(WorkDirError, match="Refusing"):
+        remove_work_dir(theirs)
+    assert theirs.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ESTALE, "Stale", "/data/set/x"), "/data/set/x: the server no longer knows"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/data/y"), "/data/y: No such file"),
+        (OSError("what nobody knows"), "a file of the run: what nobody knows"),
+    ],
+)
+def test_every_disk_error_becomes_a_sentence_with_a_path_and_a_next_step(
+    error: OSError, said: str
+) -> None:
+    with pytest.raises(StorageError, match=said) as caught, any_storage_errors():
+        raise error
+    assert caught.value.next_step
+
+
+def test_our_own_errors_pass_through_unchanged() -> None:
+    ours = TargetError("it exists.")
+    with pytest.raises(TargetError) as caught, any_storage_errors():
+        raise ours
+    assert caught.value is ours
+
+
+def test_a_lock_that_cannot_be_released_hides_nothing(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = WorkDir(work_dir).run("r1")
+    real = fcntl.flock
+
+    def stale(descriptor: int, operation: int) -> None:
+        if operation & fcntl.LOCK_UN:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", stale)
+    with pytest.raises(TargetError, match="what went wrong"), packer_lock(run, "r1"):
+        raise TargetError("what went wrong.")
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_synced(tmp_path: Path) -> None:
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    with WatchedDisk(tmp_path) as disk:
+        sync_tree(tmp_path / "tree")
+    lists = [n for n, operation in enumerate(disk.operations) if operation.name == "scandir"]
+    assert len(lists) == 2
+    for number in lists:
+        with (
+            pytest.raises(StorageError, match="input/output"),
+            WatchedDisk(tmp_path, fault=Fault(number, FaultKind.FAIL, errno.EIO)),
+        ):
+            sync_tree(tmp_path / "tree")
