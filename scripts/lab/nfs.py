@@ -1,0 +1,142 @@
+"""A real NFS lab on one machine: `python scripts/lab/nfs.py --help`, or see docs/lab.md."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from nfs_lab import LabError, LabOptions, NfsLab, ScenarioFailedError
+from nfs_lab.lab import DEFAULT_FOLDER
+from nfs_lab.report import Row, as_table
+from nfs_lab.requirements import kernel_version
+from nfs_lab.scenarios import ALL, SCENARIOS, Ground, set_clock, set_latency
+
+from leconvert import __version__
+
+_RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+
+def lab_options(options: argparse.Namespace) -> LabOptions:
+    """Return what the lab shall look like."""
+    return LabOptions(
+        clients=options.clients,
+        file_system=options.fs,
+        mount_options=options.mount_options,
+        nfs_lease_seconds=options.nfs_lease_seconds,
+    )
+
+
+def run_scenarios(options: argparse.Namespace, lab: NfsLab) -> int:
+    """Run scenarios in a lab of their own; print each row as it comes, then the table."""
+    names = options.names or list(ALL)
+    if unknown := sorted(set(names) - set(SCENARIOS)):
+        raise LabError(f"There is no scenario {unknown[0]}; there are {', '.join(SCENARIOS)}.")
+    rows: list[Row] = []
+    failed = []
+    print(
+        f"leconvert {__version__}, Linux {kernel_version()} on every host, {options.clients} hosts "
+        f"and a server with {options.fs}, mount options {options.mount_options or 'by default'}, "
+        f"server's lease {options.nfs_lease_seconds} s, {os.cpu_count()} cores in all\n",
+        flush=True,
+    )
+    with lab.running(lab_options(options)):
+        ground = Ground(lab, options.recordings)
+        for name in names:
+            began = time.monotonic()
+            try:
+                for row in SCENARIOS[name](ground):
+                    rows.append(row)
+                    print(f"[{time.monotonic() - began:5.1f} s] {row.scenario}: {row.case}:"
+                          f" {row.outcome}", flush=True)  # fmt: skip
+            except (ScenarioFailedError, LabError) as error:
+                failed.append(name)
+                rows.append(Row(name, "FAILED", str(error).replace("\n", " ")))
+                print(f"[{time.monotonic() - began:5.1f} s] {name}: FAILED: {error}", flush=True)
+    print(f"\n{as_table(rows)}\n")
+    print(f"{len(names) - len(failed)} of {len(names)} scenarios hold.")
+    return 1 if failed else 0
+
+
+def run_on_host(options: argparse.Namespace, lab: NfsLab) -> int:
+    """Do one thing to one host of a lab that is up."""
+    guest = lab.host(options.host)
+    match options.verb:
+        case "exec":
+            done = guest.run(options.command, environment=lab.environment())
+            sys.stdout.write(done.out)
+            sys.stderr.write(done.err)
+            return done.code if done.code >= 0 else 128 - done.code
+        case "kill":
+            guest.power_off()
+        case "boot":
+            lab.boot(guest.name)
+        case "freeze":
+            guest.freeze()
+        case "thaw":
+            guest.thaw()
+        case "latency":
+            set_latency(guest, options.milliseconds)
+        case "clock":
+            set_clock(guest, options.hours)
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """Declare the verbs."""
+    top = argparse.ArgumentParser(description=__doc__)
+    top.add_argument("--folder", type=Path, default=DEFAULT_FOLDER, help="the lab's own folder")
+    verbs = top.add_subparsers(dest="verb", required=True)
+    up = verbs.add_parser("up", help="build a lab: a server and hosts that mount its disk")
+    scenario = verbs.add_parser("scenario", help="run scenarios in a lab of their own")
+    scenario.add_argument("names", nargs="*", help=f"default: {', '.join(ALL)}; or `brief`")
+    scenario.add_argument("--recordings", type=Path, default=_RECORDINGS, help="real datasets")
+    for verb, clients in ((up, 2), (scenario, 3)):
+        verb.add_argument("--clients", type=int, default=clients, help=f"hosts ({clients})")
+        verb.add_argument("--fs", choices=("ext4", "xfs"), default="ext4", help="of the export")
+        verb.add_argument("--mount-options", default="", help="for the hosts; default: none")
+        verb.add_argument("--nfs-lease-seconds", type=int, default=10, help="the server's (10)")
+    verbs.add_parser("down", help="end a lab, whatever state it is in")
+    for name, what in (
+        ("exec", "run a command on a host; the share is /mnt/work there"),
+        ("kill", "take a host's power away"),
+        ("boot", "give it back"),
+        ("freeze", "stop a host in its tracks"),
+        ("thaw", "let it go on"),
+        ("latency", "delay what a host sends"),
+        ("clock", "set a host's clock off this machine's"),
+    ):
+        verb = verbs.add_parser(name, help=what)
+        verb.add_argument("host", help="server, host1, host2, …")
+        if name == "exec":
+            verb.add_argument("command", nargs=argparse.REMAINDER)
+        elif name == "latency":
+            verb.add_argument("milliseconds", type=float)
+        elif name == "clock":
+            verb.add_argument("hours", type=float)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    lab = NfsLab(options.folder)
+    try:
+        if options.verb == "up":
+            lab.up(lab_options(options))
+        elif options.verb == "down":
+            lab.down()
+        elif options.verb == "scenario":
+            return run_scenarios(options, lab)
+        else:
+            return run_on_host(options, lab)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

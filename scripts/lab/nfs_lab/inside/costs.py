@@ -1,0 +1,95 @@
+"""What leases cost one worker on this host's NFS mount; prints JSON.
+
+    costs.py FOLDER BATCHES
+
+Requests are counted by the kernel, for the whole mount (``/proc/self/mountstats``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leconvert.leasing import Board, LeaseStore, WorkerIdentity
+from leconvert.workdir.paths import WorkDir
+
+RUN_ID = "costs"
+_TIMES = 200
+_OPERATION = re.compile(r"\s*([A-Z_0-9]+): (\d+) ")
+
+
+def requests(mount: str) -> dict[str, int]:
+    """Return how many requests of each kind the mount has sent, retransmissions left out."""
+    counts: dict[str, int] = {}
+    here = False
+    for line in Path("/proc/self/mountstats").read_text().splitlines():
+        if line.startswith("device "):
+            here = f" mounted on {mount} " in line
+        elif here and (found := _OPERATION.match(line)):
+            counts[found[1]] = int(found[2])
+    return counts
+
+
+def measure(mount: str, count: int, action: Callable[[], None]) -> dict[str, Any]:
+    """Run an action that does something ``count`` times; return the cost of each time."""
+    before, processor, wall = requests(mount), os.times(), time.monotonic()
+    action()
+    seconds = time.monotonic() - wall
+    after, later = requests(mount), os.times()
+    sent = {name: after[name] - before.get(name, 0) for name in after}
+    return {
+        "count": count,
+        "milliseconds": seconds / count * 1000,
+        "processor_milliseconds": (
+            (later.user + later.system - processor.user - processor.system) / count * 1000
+        ),
+        "requests": sum(sent.values()) / count,
+        "kinds": {
+            name: round(number / count, 2)
+            for name, number in sorted(sent.items(), key=lambda item: -item[1])
+            if number / count >= 0.01
+        },
+    }
+
+
+def main() -> None:
+    folder, batches = Path(sys.argv[1]), int(sys.argv[2])
+    mount = str(folder.parent)
+    while not os.path.ismount(mount):
+        mount = str(Path(mount).parent)
+    run = WorkDir(folder).run(RUN_ID)
+    run.ensure()
+    store = LeaseStore(run, RUN_ID, WorkerIdentity.of_this_process(), lease_seconds=3600)
+    board = Board(store, batches)
+    leases = []
+
+    def claim_all() -> None:
+        while (lease := board.next_fresh()) is not None:
+            leases.append(lease)
+
+    times = min(_TIMES, batches)
+
+    def beat() -> None:
+        for _ in range(times):
+            leases[0].heartbeat()
+
+    def publish() -> None:
+        for lease in leases[:times]:
+            lease.publish_done({"shards": []})
+
+    report = {"claim": measure(mount, batches, claim_all)}
+    if len(leases) != batches:
+        raise SystemExit(f"{len(leases)} of {batches} batches were claimed")
+    report["heartbeat"] = measure(mount, times, beat)
+    report["publication"] = measure(mount, times, publish)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""One host's part in races for claims and publications; prints what it won as JSON.
+
+    races.py claims FOLDER BATCHES START        every batch in the same order as the other hosts
+    races.py publications FOLDER BATCHES START  all hosts hold every batch and publish it at once
+    races.py share FOLDER BATCHES START         claims as workers do: spread, from a cached view
+
+START is a time of day, seconds since 1970 on the clock of the machine that the guests run on; each
+guest finds out how far its own is off. Each contest has a moment of its own, so that a host that
+was late meets the others again at the next, and chance moves each host by a few milliseconds, so
+that not always the same one is first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from leconvert.leasing import Board, Lease, LeaseStore, WorkerIdentity
+from leconvert.workdir.paths import RunPaths, WorkDir
+
+RUN_ID = "races"
+_BETWEEN_SECONDS = 0.04
+_CHANCE_SECONDS = 0.003
+_EVENTS = Path("/mnt/lab/events")
+
+
+def clock_offset() -> float:
+    """Return by how many seconds this guest's clock is ahead of the machine's.
+
+    A file made in the mailbox gets the machine's time, cut to whole seconds: the offset shows when
+    a second begins there.
+    """
+    probe = _EVENTS / f"clock-{os.getpid()}"
+    seen: float | None = None
+    while True:
+        probe.write_bytes(b"")
+        second, here = probe.stat().st_mtime, time.time()
+        probe.unlink()
+        if seen is not None and second > seen:
+            return here - second
+        seen = second
+
+
+def wait_for(moment: float) -> None:
+    """Sleep until just before a time of day on this guest's clock, then spin."""
+    time.sleep(max(0.0, moment - time.time() - 0.002))
+    while time.time() < moment:
+        pass
+
+
+def open_store(run: RunPaths, lease_seconds: float) -> LeaseStore:
+    """Return this process's access to the leases."""
+    return LeaseStore(run, RUN_ID, WorkerIdentity.of_this_process(), lease_seconds=lease_seconds)
+
+
+def race_for_claims(run: RunPaths, batches: int, start: float) -> dict[str, Any]:
+    """Try to claim each batch at the same moment as the others."""
+    store = open_store(run, lease_seconds=3600)
+    won = []
+    for batch in range(batches):
+        wait_for(start + batch * _BETWEEN_SECONDS + random.uniform(0, _CHANCE_SECONDS))
+        if store.claim(batch) is not None:
+            won.append(batch)
+    return {"token": store.worker.token, "won": won}
+
+
+def race_to_publish(run: RunPaths, batches: int, start: float) -> dict[str, Any]:
+    """Hold each batch, as others do after it expired, and publish at the same moment as they."""
+    store = open_store(run, lease_seconds=1e-6)  # everybody expires at once
+    leases: list[Lease] = []
+    for batch in range(batches):
+        lease = None
+        while lease is None:
+            lease = store.claim(batch)
+        leases.append(lease)
+    claimed = time.time()
+    if claimed > start:
+        raise SystemExit(f"claiming took {claimed - start:.1f} s too long for the start")
+    won = []
+    for lease in leases:
+        chance = random.uniform(0, _CHANCE_SECONDS)
+        wait_for(start + lease.batch_id * _BETWEEN_SECONDS + chance)
+        if lease.publish_done({"shards": []}) == "won":
+            won.append(lease.batch_id)
+    return {
+        "token": store.worker.token,
+        "won": won,
+        "generations": sorted({lease.generation for lease in leases}),
+    }
+
+
+def share(run: RunPaths, batches: int, start: float) -> dict[str, Any]:
+    """Claim what nobody has until nothing is left."""
+    store = open_store(run, lease_seconds=3600)
+    board = Board(store, batches)
+    wait_for(start)
+    began = time.time()
+    won = []
+    while (lease := board.next_fresh()) is not None:
+        won.append(lease.batch_id)
+    return {"token": store.worker.token, "won": won, "seconds": time.time() - began}
+
+
+def main() -> None:
+    kind, folder, batches, start = sys.argv[1:]
+    run = WorkDir(Path(folder)).run(RUN_ID)
+    run.ensure()
+    race = {"claims": race_for_claims, "publications": race_to_publish, "share": share}[kind]
+    print(json.dumps(race(run, int(batches), float(start) + clock_offset())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""What the machine must have before a lab can be built: root, a tap device, a few programs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from nfs_lab.errors import LabError
+
+__all__ = ["MODULES", "kernel_version", "missing_packages", "require"]
+
+MODULES = Path("/usr/lib/uml/modules")
+"""Where Debian keeps the modules of its User-Mode-Linux kernel, a folder a version."""
+
+_SEARCHED = os.pathsep.join((os.defpath, "/usr/local/sbin", "/usr/sbin", "/sbin"))
+_PACKAGES = {
+    "linux.uml": "user-mode-linux",
+    "mount.nfs4": "nfs-common",
+    "rpc.nfsd": "nfs-kernel-server",
+    "modprobe": "kmod",
+    "ethtool": "ethtool",
+    "ip": "iproute2",
+    "mkfs.ext4": "e2fsprogs",
+}
+_FILE_SYSTEM_PACKAGES = {"xfs": {"mkfs.xfs": "xfsprogs"}, "ext4": {}}
+
+
+def _find(program: str) -> str | None:
+    return shutil.which(program, path=_SEARCHED)
+
+
+def missing_packages(file_system: str, *, find: Callable[[str], str | None] = _find) -> list[str]:
+    """Return the Debian packages whose programs are not on this machine, sorted.
+
+    Args:
+        file_system: What the server's disk will be formatted with, ``ext4`` or ``xfs``.
+        find: Returns a program's path, or None.
+    """
+    wanted = _PACKAGES | _FILE_SYSTEM_PACKAGES[file_system]
+    return sorted({package for program, package in wanted.items() if find(program) is None})
+
+
+def require(file_system: str) -> None:
+    """Install what is missing, or say in one sentence why there can be no lab here.
+
+    Raises:
+        LabError: Not root, no tap device, or a package cannot be installed.
+    """
+    if os.geteuid() != 0:
+        raise LabError("The lab makes network namespaces and kernels: run it as root.")
+    if not Path("/dev/net/tun").exists():
+        raise LabError(
+            "There is no /dev/net/tun: load the module `tun`, or give the container the device."
+        )
+    missing = missing_packages(file_system)
+    if missing:
+        _install(missing)
+        still = missing_packages(file_system)
+        if still:
+            raise LabError(f"These packages are missing: {' '.join(still)}; install them by hand.")
+
+
+def kernel_version() -> str:
+    """Return the version of the guests' kernel.
+
+    Raises:
+        LabError: There are no modules for it.
+    """
+    versions = sorted(path.name for path in MODULES.glob("*") if (path / "modules.dep").exists())
+    if not versions:
+        raise LabError(f"{MODULES} holds no kernel's modules: reinstall user-mode-linux.")
+    return versions[-1]
+
+
+def _install(packages: Iterable[str]) -> None:
+    if shutil.which("apt-get") is None:
+        raise LabError(f"Install {' '.join(packages)} first: this machine has no apt-get.")
+    # RUNLEVEL keeps the packages' own services from being started on this machine.
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        subprocess.run(["apt-get", "update", "-qq"], env=environment, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise LabError(f"apt-get could not install {' '.join(packages)}: {last[0]}")

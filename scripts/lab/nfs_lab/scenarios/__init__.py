@@ -1,0 +1,38 @@
+"""What is done to the hosts, and what must hold all the same."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from nfs_lab.report import Row
+from nfs_lab.scenarios.conditions import (
+    clock_skew,
+    latency,
+    server_restart,
+    set_clock,
+    set_latency,
+)
+from nfs_lab.scenarios.contests import brief, late_names, races
+from nfs_lab.scenarios.costs import costs
+from nfs_lab.scenarios.ground import Ground
+from nfs_lab.scenarios.power import packer_power_loss, worker_power_loss
+from nfs_lab.scenarios.whole import whole_conversion
+from nfs_lab.scenarios.zombies import frozen_hosts
+
+__all__ = ["ALL", "SCENARIOS", "Ground", "set_clock", "set_latency"]
+
+SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
+    "brief": brief,
+    "races": races,
+    "late-names": late_names,
+    "worker-power-loss": worker_power_loss,
+    "packer-power-loss": packer_power_loss,
+    "frozen-host": frozen_hosts,
+    "clock-skew": clock_skew,
+    "latency": latency,
+    "server-restart": server_restart,
+    "whole-conversion": whole_conversion,
+    "costs": costs,
+}
+"""Every scenario by name, in the order in which they run."""
+
+ALL = tuple(name for name in SCENARIOS if name != "brief")
+"""The scenarios of a full run; the brief one repeats two of them on a smaller scale."""

@@ -1,0 +1,133 @@
+"""Several hosts want the same thing at the same moment."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from nfs_lab.conversion import check
+from nfs_lab.report import Row
+from nfs_lab.scenarios.ground import Ground
+from nfs_lab.scenarios.power import lose_a_worker
+
+__all__ = ["brief", "late_names", "races"]
+
+_CONTESTS = 200
+_BRIEF_CONTESTS = 40
+_NO_RUN = 7
+_NO_RESULT = (3, 7, 10, 11)
+
+
+def brief(ground: Ground) -> Iterator[Row]:
+    """Race for claims, then convert with the loss of a host in mid-batch: the lab in a minute."""
+    first, second, *_ = ground.all_on()
+    claims = ground.race("claims", _BRIEF_CONTESTS, [first, second])
+    _check_each_won_once(claims, _BRIEF_CONTESTS)
+    yield Row(
+        "brief",
+        f"2 hosts claim the same {_BRIEF_CONTESTS} batches in the same moments",
+        f"each claimed once; shares {_shares(claims)}",
+    )
+    yield lose_a_worker(ground, lease_seconds=3.0)
+
+
+def races(ground: Ground) -> Iterator[Row]:
+    """Race for claims, for publications, and through a whole conversion."""
+    hosts = ground.all_on()
+    claims = ground.race("claims", _CONTESTS, hosts)
+    _check_each_won_once(claims, _CONTESTS)
+    yield Row(
+        "races",
+        f"{len(hosts)} hosts claim the same {_CONTESTS} batches in the same moments",
+        f"each claimed once; shares {_shares(claims)}",
+    )
+
+    published = ground.race("publications", _CONTESTS, hosts)
+    _check_each_won_once(published, _CONTESTS)
+    records = ground.lab.server.shell(
+        "cd /mnt/disk/export/race-publications/runs/races/done && ls | wc -l && cat *.json"
+    )
+    count, _, rest = records.partition("\n")
+    winners = Counter(_tokens(rest))
+    check(
+        int(count) == _CONTESTS
+        and winners == Counter({one["token"]: len(one["won"]) for one in published if one["won"]}),
+        "The records of `done` do not name those who were told that they won.",
+    )
+    yield Row(
+        "races",
+        f"{len(hosts)} hosts hold the same {_CONTESTS} batches and publish them in the same "
+        "moments",
+        f"each published once, 0 double; shares {_shares(published)}",
+    )
+
+    conversion = ground.conversion("races", ground.many())
+    conversion.plan(hosts[0])
+    workers = conversion.work_together([guest for guest in hosts for _ in range(2)])
+    summaries = [json.loads(worker.finish().out) for worker in workers]
+    conversion.check_published_once()
+    check(
+        sum(one["batches_done"] for one in summaries) == conversion.batches,
+        "The workers' summaries do not add up to the plan's batches.",
+    )
+    conversion.pack(hosts[-1]).finish()
+    check(
+        conversion.digest(hosts[0]) == ground.digest_of(conversion.source),
+        "The result differs from that of a quiet conversion.",
+    )
+    tried = sum(len(worker.told("claimed", won=False)) for worker in workers)
+    yield Row(
+        "races",
+        f"{len(workers)} workers on {len(hosts)} hosts convert {conversion.batches} batches",
+        f"each published once, same digest; {tried} claims met another's",
+    )
+    conversion.remove()
+
+
+def _check_each_won_once(reports: list[dict[str, Any]], contests: int) -> None:
+    won = Counter(batch for report in reports for batch in report["won"])
+    check(
+        won == Counter(range(contests)),
+        f"Batches won by none or by several: {[b for b in range(contests) if won[b] != 1]}",
+    )
+
+
+def _shares(reports: list[dict[str, Any]]) -> str:
+    return " : ".join(str(len(report["won"])) for report in reports)
+
+
+def _tokens(records: str) -> Iterator[str]:
+    decoder = json.JSONDecoder()
+    rest = records.strip()
+    while rest:
+        record, end = decoder.raw_decode(rest)
+        yield record["token"]
+        rest = rest[end:].strip()
+
+
+def late_names(ground: Ground) -> Iterator[Row]:
+    """Look for a plan and a result in vain, and again as soon as another host has made them."""
+    first, second, *_ = ground.all_on()
+    conversion = ground.conversion("late", ground.small())
+    second.shell(f"mkdir -p {conversion.work_dir}")
+    conversion.leconvert(second, "work", conversion.work_dir, codes=(_NO_RUN,))
+    second.shell(f"! test -e {conversion.target()}")
+    conversion.plan(first)
+    conversion.work(second).finish()
+    conversion.check_published_once()
+    conversion.pack(first).finish()
+    arguments = ("verify", conversion.target(), "--source", conversion.source)
+    began = time.monotonic()
+    while conversion.leconvert(second, *arguments, codes=(0, *_NO_RESULT)).code:
+        pass
+    seconds = time.monotonic() - began
+    conversion.remove()
+    yield Row(
+        "late names",
+        "a worker starts before there is a plan and again at once after; `verify` on a host that "
+        "looked for the result in vain",
+        f"the worker finds the plan at once; the result is seen after {seconds:.1f} s",
+    )

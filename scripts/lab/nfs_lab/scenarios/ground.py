@@ -1,0 +1,117 @@
+"""What every scenario stands on: a lab, datasets that its hosts see, and the bytes to expect."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nfs_lab.conversion import Conversion, check, quiet_digest
+from nfs_lab.guest import INSIDE, Guest
+from nfs_lab.lab import MOUNT, SHARED, NfsLab
+
+__all__ = ["Ground"]
+
+_START_SECONDS = 5.0
+
+
+class Ground:
+    """A lab with datasets.
+
+    Args:
+        lab: A lab that is up.
+        recordings: A folder of real v2.1 datasets, or None.
+    """
+
+    def __init__(self, lab: NfsLab, recordings: Path | None = None) -> None:
+        self.lab = lab
+        self._recordings = recordings
+        self._digests: dict[str, str] = {}
+
+    @property
+    def hosts(self) -> list[Guest]:
+        """The clients; a scenario that needs them on calls `all_on` first."""
+        return self.lab.clients
+
+    def all_on(self) -> list[Guest]:
+        """Give power to every host that an earlier scenario left without, and return the clients.
+
+        A frozen host is thawed.
+        """
+        for guest in (self.lab.server, *self.hosts):
+            if guest.is_on:
+                guest.thaw()
+            else:
+                self.lab.boot(guest.name)
+        return self.hosts
+
+    def small(self) -> str:
+        """Return a dataset of twelve short episodes and two cameras."""
+        return self._generated("small", episodes=12, cameras=2)
+
+    def many(self) -> str:
+        """Return a dataset of a hundred short episodes and one camera."""
+        return self._generated("many", episodes=100, cameras=1)
+
+    def recording(self) -> str:
+        """Return the largest of the real recordings.
+
+        Raises:
+            ScenarioFailedError: There are none.
+        """
+        folder = self._recordings
+        found = [] if folder is None else sorted(folder.glob("*/meta/episodes_stats.jsonl"))
+        check(bool(found), f"{folder} holds no v2.1 dataset; name another with --recordings.")
+        roots = [path.parent.parent for path in found]
+        largest = max(roots, key=lambda root: sum(p.stat().st_size for p in root.rglob("*")))
+        if not (self.lab.shared / largest.name).exists():
+            shutil.copytree(largest, self.lab.shared / largest.name)
+        return f"{SHARED}/{largest.name}"
+
+    def digest_of(self, source: str) -> str:
+        """Return the digest of a quiet conversion, without NFS, of one of these datasets."""
+        if source not in self._digests:
+            self.lab.environment()  # makes the copy of the program that the guests use
+            program, name = self.lab.shared / "src", Path(source).name
+            self._digests[source] = quiet_digest(self.lab.shared / name, program)
+        return self._digests[source]
+
+    def conversion(self, name: str, source: str, lease_seconds: float = 4.0) -> Conversion:
+        """Return a conversion in a fresh folder of the share."""
+        return Conversion(self.lab, name, source, lease_seconds)
+
+    def race(self, kind: str, batches: int, hosts: Sequence[Guest]) -> list[dict[str, Any]]:
+        """Run one kind of ``races.py`` on several hosts at once; see there.
+
+        Returns:
+            What each host reports.
+        """
+        folder = f"{MOUNT}/race-{kind}"
+        # Holding every batch before the start takes a while, and Python's start does anyway.
+        ahead = _START_SECONDS + (batches * 0.1 if kind == "publications" else 0)
+        start = time.time() + ahead
+        command = self.lab.python(INSIDE / "races.py", kind, folder, batches, start)
+        started = [guest.start(command, environment=self.lab.environment()) for guest in hosts]
+        reports = []
+        for guest, one in zip(hosts, started, strict=True):
+            done = one.wait()
+            check(done.code == 0, f"races.py on {guest.name} failed: {done.err[-600:]}")
+            reports.append(json.loads(done.out))
+        return reports
+
+    def _generated(self, name: str, *, episodes: int, cameras: int) -> str:
+        from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+        from leconvert.testing.spec import RandomLengths
+
+        if not (self.lab.shared / name).exists():
+            keys = ("observation.images.top", "observation.images.wrist")[:cameras]
+            spec = DatasetSpec(
+                episodes=episodes,
+                frames=RandomLengths(seed=7, minimum=6, maximum=24),
+                cameras=[CameraSpec(key=key, width=64, height=48) for key in keys],
+            )
+            make_dataset(self.lab.shared / name, spec)
+        return f"{SHARED}/{name}"
