@@ -1,12 +1,16 @@
 """How planning, leasing and packing metadata grow with the number of episodes.
 
 Nothing here reads videos: the scan is simulated, so that the figures are those of the planner, the
-lease board and the metadata writers alone. Each size runs in a process of its own, so that peak
-memory is its own.
+leases and the metadata writers alone. Each size runs in a process of its own, so that peak memory
+is its own.
 
     python scripts/bench_scale.py plan --episodes 10000 100000 1000000
     python scripts/bench_scale.py metadata --episodes 10000 100000 1000000
     python scripts/bench_scale.py scan --dataset DATASET --threads 1 2 4
+    python scripts/bench_scale.py lease --batches 2500 20000 --workers 1 16 --scratch FOLDER
+
+``lease`` plans so many batches and lets so many processes claim, beat for and publish each of them
+(see `scale_lease`), then does what the packer and ``status`` do at the end of a run.
 
 Prints a line a run and appends it as JSON to ``bench_logs/scale-<part>.jsonl``.
 """
@@ -19,24 +23,35 @@ import multiprocessing
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from bench_convert import file_system_of, without_path
+from leconvert import tables
 from leconvert._version import __version__
 from leconvert.layout import cut_batches, layout_streams
-from leconvert.model import LayoutOptions, SourceScan, StreamScan
+from leconvert.model import Batch, LayoutOptions, SourceScan, StreamLayout, StreamScan
+from leconvert.workdir.manifest import Manifest, tool_versions
 
 CAMERAS = 4
 FRAMES = 300
+# One episode's slices fill about a twentieth of an output file each.
+EPISODES_PER_BATCH = 21
+RUN_ID = "simulated"
 LOGS = Path(__file__).resolve().parents[1] / "bench_logs"
 
 
@@ -68,9 +83,22 @@ def simulated_scan(episodes: int) -> SourceScan:
     )
 
 
+def simulated_manifest(
+    scan: SourceScan, layouts: Sequence[StreamLayout], batches: Sequence[Batch]
+) -> Manifest:
+    """Return the head of a simulated plan."""
+    return Manifest(
+        run_id=RUN_ID, source=scan.root, target="/result", options={}, versions=tool_versions(),
+        fps=scan.fps, block_align=0, streams=layouts, num_episodes=scan.num_episodes,
+        num_frames=scan.num_episodes * FRAMES, source_bytes=scan.source_bytes,
+        num_batches=len(batches), meta_digest=scan.meta_digest, data_schema=scan.data_schema,
+        extra_files=(), findings=(),
+    )  # fmt: skip
+
+
 def bench_plan(episodes: int, folder: Path) -> dict[str, Any]:
     """Lay out, cut batches and write the plan."""
-    from leconvert.workdir.manifest import BatchFile, Manifest, ScanTable, write_plan
+    from leconvert.workdir.manifest import BatchFile, ScanTable, write_plan
     from leconvert.workdir.paths import WorkDir
 
     scan = simulated_scan(episodes)
@@ -79,14 +107,8 @@ def bench_plan(episodes: int, folder: Path) -> dict[str, Any]:
     laid_out = time.perf_counter()
     batches = cut_batches(scan.streams, layouts, None)
     cut = time.perf_counter()
-    run = WorkDir(folder / "work").run("simulated")
-    manifest = Manifest(
-        run_id="simulated", source="/simulated", target="/result", options={}, versions={},
-        fps=scan.fps, block_align=0, streams=layouts, num_episodes=episodes,
-        num_frames=episodes * FRAMES, source_bytes=scan.source_bytes, num_batches=len(batches),
-        meta_digest=scan.meta_digest, data_schema=b"", extra_files=(), findings=(),
-    )  # fmt: skip
-    write_plan(run, manifest, scan, batches)
+    run = WorkDir(folder / "work").run(RUN_ID)
+    write_plan(run, simulated_manifest(scan, layouts, batches), scan, batches)
     written = time.perf_counter()
     table, file = ScanTable(run, layouts), BatchFile(run, layouts)
     some = range(0, len(file), max(1, len(file) // 100))
@@ -108,8 +130,6 @@ def bench_plan(episodes: int, folder: Path) -> dict[str, Any]:
 
 def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
     """Write ``meta/episodes`` and aggregate statistics, an episode at a time."""
-    from leconvert import tables
-
     chance = np.random.default_rng(0)
     vector = chance.normal(size=14).tolist()
     pixel = [[[0.5]], [[0.4]], [[0.3]]]
@@ -157,9 +177,10 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
 def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
     """Scan a real dataset: footers and MP4 headers."""
     from leconvert.source import scan_source
+    from leconvert.source.spread import Spread
 
     cpu, wall = time.process_time(), time.perf_counter()
-    scan = scan_source(dataset, num_threads=threads)
+    scan = scan_source(dataset, spread=Spread(threads=threads))
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     files = scan.num_episodes * len(scan.streams)
     return {
@@ -170,17 +191,81 @@ def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
     }
 
 
+def plan_leases(batches: int, work_dir: Path, source: Path) -> dict[str, Any]:
+    """Plan a run of exactly so many batches, for workers that write nothing."""
+    from leconvert.testing import DatasetSpec, make_dataset
+    from leconvert.workdir.manifest import write_plan
+    from leconvert.workdir.paths import WorkDir
+
+    make_dataset(source, DatasetSpec(episodes=1, cameras=()))  # a worker looks at its info.json
+    scan = replace(
+        simulated_scan(batches * EPISODES_PER_BATCH),
+        root=str(source),
+        data_schema=tables.serialize_schema(pa.schema([("index", pa.int64())])),
+    )
+    layouts = layout_streams(scan, LayoutOptions())
+    cut = cut_batches(scan.streams, layouts, None)[:batches]
+    if len(cut) < batches:
+        raise SystemExit(f"{scan.num_episodes} episodes make only {len(cut)} batches")
+    folder = WorkDir(work_dir)
+    write_plan(folder.run(RUN_ID), simulated_manifest(scan, layouts, cut), scan, cut)
+    folder.set_current(RUN_ID)
+    return {"episodes": scan.num_episodes}
+
+
+def bench_lease(batches: int, workers: int, folder: Path) -> dict[str, Any]:
+    """Plan, lease and publish every batch, collect: each in processes of its own."""
+    from scale_lease import lease_run
+
+    work_dir = folder / "work"
+    planned = in_own_process("plan_leases", batches, work_dir, folder / "source")
+    leased = lease_run(work_dir, batches, workers)
+    finished = in_own_process("finish_leases", work_dir)
+    return {
+        "batches": batches,
+        "workers": workers,
+        "folder": file_system_of(folder),
+        "episodes": planned["episodes"],
+        **leased,
+        **finished,
+    }
+
+
+def finish_leases(work_dir: Path) -> dict[str, Any]:
+    """Do what comes after the last batch, in a process of its own."""
+    from scale_lease import finish_run
+
+    return finish_run(work_dir)
+
+
 def in_own_process(name: str, *arguments: Any) -> dict[str, Any]:
     """Run one measurement in a fresh process and add its peak memory."""
     context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(_measured, (name, arguments))
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(_measured, name, arguments).result()
 
 
 def _measured(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
     result: dict[str, Any] = globals()[name](*arguments)
     result["peak_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return result
+
+
+def measure(part: str, size: tuple[int, ...], folder: Path, dataset: Path) -> dict[str, Any]:
+    """Run one measurement of a part.
+
+    Args:
+        part: The part.
+        size: What grows: episodes, threads, or workers and batches.
+        folder: An empty folder for it.
+        dataset: What ``scan`` reads.
+    """
+    if part == "scan":
+        return in_own_process("bench_scan", dataset, *size)
+    if part == "lease":
+        workers, batches = size
+        return bench_lease(batches, workers, folder)
+    return {"episodes": size[0], **in_own_process(f"bench_{part}", *size, folder)}
 
 
 def header() -> dict[str, Any]:
@@ -202,33 +287,35 @@ def header() -> dict[str, Any]:
         "commit": commit,
         "cpu": cpu,
         "cores": os.cpu_count(),
-        "command": " ".join(["scripts/bench_scale.py", *sys.argv[1:]]),
+        "command": " ".join(["scripts/bench_scale.py", *map(without_path, sys.argv[1:])]),
     }
 
 
 def main() -> int:
     """Run the asked part and log it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("part", choices=("plan", "metadata", "scan"))
+    parser.add_argument("part", choices=("plan", "metadata", "scan", "lease"))
     parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--dataset", type=Path, help="for scan: a v2.1 dataset")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--log-dir", type=Path, default=LOGS)
     options = parser.parse_args()
+    # Ending by a signal unwinds like any error, so that no process and no folder stays.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     about = header()
     options.log_dir.mkdir(exist_ok=True)
     with (options.log_dir / f"scale-{options.part}.jsonl").open("a") as log:
-        sizes = options.threads if options.part == "scan" else options.episodes
+        sizes: list[tuple[int, ...]] = list(product(options.episodes))
+        if options.part == "scan":
+            sizes = list(product(options.threads))
+        elif options.part == "lease":
+            sizes = list(product(options.workers, options.batches))
         for size in sizes:
             with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
-                if options.part == "scan":
-                    row = in_own_process("bench_scan", options.dataset, size)
-                else:
-                    row = {
-                        "episodes": size,
-                        **in_own_process(f"bench_{options.part}", size, Path(folder)),
-                    }
+                row = measure(options.part, size, Path(folder), options.dataset)
             line = {"part": options.part, **row, **about}
             log.write(json.dumps(line) + "\n")
             shown = {k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}
