@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from leconvert.errors import UsageError
 from leconvert.layout import cut_batches, layout_streams, roll_over
-from leconvert.model import MEBIBYTE, LayoutOptions, Shard, StreamLayout, StreamScan
+from leconvert.model import (
+    MEBIBYTE,
+    LayoutOptions,
+    Shard,
+    StreamLayout,
+    StreamScan,
+    output_path,
+)
 
 SIZES = st.lists(st.integers(0, 3 * MEBIBYTE), min_size=1, max_size=60)
 
@@ -99,8 +106,21 @@ def test_many_tiny_files_share_batches() -> None:
 
 
 def test_file_1000_is_the_first_of_the_second_chunk() -> None:
-    assert Shard("data", 999, 0, 1, True).name == "data/chunk-000/file-999.parquet"
-    assert Shard("videos/cam", 1000, 0, 1, True).name == "videos/cam/chunk-001/file-000.mp4"
+    assert output_path("data", 999) == "data/chunk-000/file-999.parquet"
+    assert output_path("videos/cam", 1000) == "videos/cam/chunk-001/file-000.mp4"
+
+
+@given(st.lists(st.text("a/%2F.", min_size=1, max_size=6), min_size=2, unique=True))
+def test_shards_of_different_streams_never_share_a_name(cameras: list[str]) -> None:
+    names = {Shard(f"videos/{camera}", 7, 0, 1, True).name for camera in cameras}
+    assert len(names) == len(cameras)
+    assert not any("/" in name for name in names)
+
+
+def test_parts_of_one_file_have_names_of_their_own() -> None:
+    whole = Shard("data", 999, 0, 4, True)
+    parts = [Shard("data", 999, first, first + 2, False) for first in (0, 2)]
+    assert len({shard.name for shard in (whole, *parts)}) == 3
 
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan")])

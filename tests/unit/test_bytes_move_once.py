@@ -8,7 +8,7 @@ from pathlib import Path
 from leconvert import media
 from leconvert.conversion import run_worker
 from leconvert.leasing import read_done
-from leconvert.model import LayoutOptions
+from leconvert.model import LayoutOptions, output_path
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 
@@ -22,10 +22,10 @@ def test_the_result_holds_the_very_files_that_the_workers_wrote(
     copied = 0
     for batch in run.batches:
         record = read_done(run.paths, run.manifest.run_id, batch.batch_id)
-        for shard in record["shards"]:
-            path = run.paths.root / record["attempt"] / shard["path"]
-            inodes[shard["path"]] = path.stat().st_ino
-            copied += shard.get("copied_bytes", 0)
+        for shard, written in zip(batch.shards, record["shards"], strict=True):
+            path = run.paths.root / record["attempt"] / written["path"]
+            inodes[output_path(shard.stream, shard.number)] = path.stat().st_ino
+            copied += written.get("copied_bytes", 0)
     packed = pack_run(run)
     assert (packed.linked, packed.copied, packed.joined) == (len(inodes), 0, 0)
     assert {
