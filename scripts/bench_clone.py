@@ -335,6 +335,7 @@ def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) 
         "moved": benches[PROFILE].moved(),
     }
     high_bytes, low_bytes = first["dataset"]["video_bytes"], low["video_bytes"]
+    runners = tuple(r for r in RUNNERS if not options.runners or r.name in options.runners)
     log = bench_convert.new_log(
         Path(options.log_dir), f"{first['started'][:10]}-clone-{options.file_system}"
     )
@@ -342,8 +343,8 @@ def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) 
     with log.open("w", encoding="utf-8", buffering=1) as file:
         file.write(json.dumps(first) + "\n")
         for repeat in range(options.repeats):
-            turn = repeat % len(RUNNERS)
-            for runner in RUNNERS[turn:] + RUNNERS[:turn]:
+            turn = repeat % len(runners)
+            for runner in runners[turn:] + runners[:turn]:
                 source = LOW if runner.name == CONVERT_LOW else PROFILE
                 row = {"repeat": repeat, "dataset": source, **benches[source].run(runner)}
                 rows.append(row)
@@ -352,7 +353,8 @@ def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) 
                 print(f"  {repeat} {runner.name:16} {seconds:8.2f} s {new:10.2f} MB", flush=True)
     print(f"\n{log.name}\n{bench_convert.table(rows, first['dataset']['bytes'])}\n")
     print(f"before these: {json.dumps(first['moved'])}")
-    print(summary(outcome(rows, high_bytes), high_bytes, low_bytes), flush=True)
+    if runners == RUNNERS:
+        print(summary(outcome(rows, high_bytes), high_bytes, low_bytes), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -366,6 +368,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scratch", default=scratch, help=f"where the image goes ({scratch})")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
+    parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     parser.add_argument("--log-dir", default=bench_convert.REPOSITORY / "bench_logs")
     parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -1,7 +1,5 @@
 """``python -m leconvert``."""
 
-import sys
+from leconvert.cli import program
 
-from leconvert.cli import main
-
-sys.exit(main())
+program()

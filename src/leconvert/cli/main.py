@@ -10,11 +10,12 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
+from typing import NoReturn
 
 from leconvert._version import __version__
 from leconvert.errors import LeconvertError, StorageError
 
-__all__ = ["main"]
+__all__ = ["main", "program"]
 
 # Name, module and one line of help; a module is imported only when its command runs.
 _COMMANDS = (
@@ -92,6 +93,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("leconvert: this is a bug; please report it with the lines above", file=sys.stderr)
         return LeconvertError.exit_code
     return code
+
+
+def program() -> NoReturn:
+    """Run as a program: like `main`, then end at once.
+
+    Taking NumPy's and Arrow's modules apart takes 30 ms, a tenth of a small conversion, and frees
+    what the system frees anyway. Nothing of ours waits for the interpreter's end.
+    """
+    try:
+        code = main()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        code = 120  # as Python ends where what it said cannot be written
+    os._exit(code)
 
 
 def _module(command: str) -> ModuleType:
