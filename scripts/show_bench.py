@@ -112,7 +112,7 @@ def plot(logs: Sequence[Log], path: Path) -> None:
             axis.annotate(f" {medians[place]:.2f} s", (max(walls), place), va="center", fontsize=7)
         axis.invert_yaxis()
         axis.set_xscale("log")
-        axis.tick_params(labelsize=7)
+        axis.tick_params(which="both", labelsize=7)
         axis.set_title(log.name, fontsize=9, loc="left")
         axis.margins(x=0.12)
     axes[-1, 0].set_xlabel("seconds, process start to end (dots: single runs)", fontsize=8)
