@@ -129,7 +129,7 @@ def unmount(mounted: Path) -> None:
                 return
             if time.monotonic() > deadline:
                 raise
-            time.sleep(SETTLE_SECONDS)
+            time.sleep(SETTLE_SECONDS)  # the processes that hold it are no children of this one
         else:
             return
 

@@ -89,14 +89,27 @@ def table(log: Log) -> str:
     return "\n".join(lines)
 
 
-def plot(logs: Sequence[Log], path: Path) -> None:
-    """Draw one panel a log: bars of medians, with every single run as a dot."""
+def pyplot() -> Any:
+    """Return matplotlib's pyplot, which draws the same file for the same rows."""
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "leconvert"  # the same file for the same rows
+    mpl.rcParams["svg.hashsalt"] = "leconvert"
     import matplotlib.pyplot as plt
 
+    return plt
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure without the date."""
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def plot(logs: Sequence[Log], path: Path) -> None:
+    """Draw one panel a log: bars of medians, with every single run as a dot."""
+    plt = pyplot()
     figure, axes = plt.subplots(
         len(logs), 1, figsize=(8, 0.5 + sum(0.6 + 0.28 * len(log.rows) for log in logs)),
         height_ratios=[0.6 + 0.28 * len(log.rows) for log in logs], squeeze=False,
@@ -116,19 +129,12 @@ def plot(logs: Sequence[Log], path: Path) -> None:
         axis.set_title(log.name, fontsize=9, loc="left")
         axis.margins(x=0.12)
     axes[-1, 0].set_xlabel("seconds, process start to end (dots: single runs)", fontsize=8)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
 
 
 def plot_grids(logs: Sequence[Log], path: Path) -> None:
     """Draw one panel a grid log: a line a batch size, workers to the right."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "leconvert"
-    import matplotlib.pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(1, len(logs), figsize=(4.5 * len(logs), 3.5), squeeze=False)
     for axis, log in zip(axes[0], logs, strict=True):
         lines: dict[str, list[tuple[int, float]]] = {}
@@ -140,9 +146,7 @@ def plot_grids(logs: Sequence[Log], path: Path) -> None:
         axis.axhline(log.median(COPY), color="#888888", linestyle="--", label=COPY)
         axis.set(title=log.name, xlabel="workers", ylabel="seconds", ylim=(0, None))
         axis.legend(fontsize=7)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    save(figure, path)
 
 
 def main() -> int:

@@ -135,6 +135,7 @@ class Storm:
             if self._kills_left and not self._packed and now >= next_blow:
                 self._strike()
                 next_blow = now + self._chance.expovariate(1 / self._pace_seconds)
+            # Until the next blow, or a death: processes of other kinds end, and nothing else tells.
             time.sleep(0.002)
         for pid in self._members:
             os.kill(pid, signal.SIGKILL)

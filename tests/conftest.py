@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.program import Leconvert, run_leconvert
+
+if TYPE_CHECKING:
+    from leconvert.workdir.opened import OpenedRun
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -69,3 +73,14 @@ def edit_json() -> Callable[..., None]:
 def leconvert() -> Leconvert:
     """Run ``leconvert ARGUMENTS`` and return what it said."""
     return run_leconvert
+
+
+@pytest.fixture
+def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
+    """A run of one batch an episode that nobody has worked on, from ``work`` to ``out``."""
+    from leconvert.model import LayoutOptions
+    from leconvert.planner import open_or_plan
+
+    return open_or_plan(
+        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
+    )

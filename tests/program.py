@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
-__all__ = ["Leconvert", "run_leconvert"]
+__all__ = ["Leconvert", "run_leconvert", "started"]
 
 Leconvert = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -21,3 +22,20 @@ def run_leconvert(*arguments: object, **options: object) -> subprocess.Completed
         check=False,
         **options,  # type: ignore[call-overload]
     )
+
+
+@contextmanager
+def started(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run ``python ARGUMENTS`` beside the block; killed if the block fails, else waited for."""
+    with (
+        subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+        ExitStack() as if_it_fails,
+    ):
+        if_it_fails.callback(process.kill)
+        yield process
+        if_it_fails.pop_all()

@@ -79,18 +79,22 @@ class Crew:
         )
         return store, Board(store, self._run.manifest.num_batches), identity
 
-    def check_all_done(self, remarks: Sequence[str] = ()) -> None:
-        """Raise unless every batch is done; ``remarks`` say what became of the workers."""
+    def look(self) -> Board:
+        """Return a view of the batches as they are now."""
         _, board, _ = self.board()
         board.refresh()
-        check_all_done(self._run, board, remarks)
+        return board
+
+    def check_all_done(self) -> None:
+        """Raise unless every batch is done."""
+        check_all_done(self._run, self.look())
 
     def bytes_left(self) -> int:
         """Return the source bytes of batches without a result."""
-        _, board, _ = self.board()
-        board.refresh()
-        done = set(board.done_ids())
-        return sum(b.source_bytes for b in self._run.batches if b.batch_id not in done)
+        left = dict(enumerate(self.source_bytes()))
+        for batch_id in self.look().done_ids():
+            del left[batch_id]
+        return sum(left.values())
 
     def source_bytes(self) -> list[int]:
         """Return the source bytes of every batch."""
@@ -181,8 +185,7 @@ class EngineWatcher(Watcher):
         self.ended_at: float | None = None
 
     def __enter__(self) -> Self:
-        _, board, _ = self._crew.board()
-        board.refresh()
+        board = self._crew.look()
         self._before = set(board.done_ids())
         left = sum(self._source_bytes) - sum(self._source_bytes[done] for done in self._before)
         with ExitStack() as begun:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Protocol, Self
 
 __all__ = ["NO_PROGRESS", "Progress", "SilentProgress", "Stage"]
@@ -17,12 +16,7 @@ class Stage(Protocol):
     def __enter__(self) -> Self:
         """Begin the stage."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the stage, finished or not."""
 
 
@@ -49,12 +43,7 @@ class _SilentStage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
 

@@ -32,7 +32,7 @@ from leconvert.source import SourcePaths, changed_files, load_info, source_chang
 from leconvert.workdir.durable import storage_errors, sync_file
 from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.patience import Patience
-from leconvert.workdir.target import codebase_version
+from leconvert.workdir.target import is_converted
 
 __all__ = ["Bell", "Worker", "WorkerSummary"]
 
@@ -199,8 +199,7 @@ class Worker:
             check_current(self._run)
         except StorageError:
             # A finished conversion removes its work dir; where none is mounted there is no result.
-            version = codebase_version(Path(self._run.manifest.target))
-            if version is None or not version.startswith("v3"):
+            if not is_converted(Path(self._run.manifest.target)):
                 raise
             return True
         return False

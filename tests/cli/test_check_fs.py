@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.program import Leconvert, run_leconvert
+from tests.program import Leconvert, run_leconvert, started
 
 FOLDERS = ["disk", "memory"]
 
@@ -41,20 +41,11 @@ def test_one_host_gets_a_table_and_a_verdict(leconvert: Leconvert, folder: Path)
 
 
 def test_two_processes_meet_and_both_tell_the_outcome(folder: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "leconvert", "check-fs", str(folder), "--peer", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as peer:
-        try:
-            assert peer.stderr is not None
-            assert "Waiting for" in peer.stderr.readline()
-            led = run_leconvert("check-fs", folder, "--wait", 30, "--json")
-            told, _ = peer.communicate(timeout=60)
-        except BaseException:
-            peer.kill()
-            raise
+    with started("-m", "leconvert", "check-fs", folder, "--peer", "--json") as peer:
+        assert peer.stderr is not None
+        assert "Waiting for" in peer.stderr.readline()
+        led = run_leconvert("check-fs", folder, "--wait", 30, "--json")
+        told, _ = peer.communicate(timeout=60)
     assert (led.returncode, peer.returncode) == (0, 0), led.stderr
     outcome = json.loads(led.stdout)
     assert outcome == json.loads(told)

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-
-import pytest
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.leasing import LeaseStore, WorkerIdentity
-from leconvert.model import LayoutOptions
-from leconvert.planner import open_or_plan
 from leconvert.workdir.opened import OpenedRun
 from tests.program import Leconvert
-
-
-@pytest.fixture
-def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
-    return open_or_plan(
-        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
-    )
 
 
 def test_a_failed_batch_is_released_done_and_packed(

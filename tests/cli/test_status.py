@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from leconvert.status import (
     VideoBytes,
     WorkerStatus,
 )
-from tests.program import Leconvert
+from tests.program import Leconvert, started
 
 GIB = 1024**3
 
@@ -146,20 +145,9 @@ def work_dir(leconvert: Leconvert, small_source: Path, tmp_path: Path) -> Path:
     return work
 
 
-@contextmanager
-def watching(work_dir: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """A watch in a process of its own, which ends with the block whatever happens in it."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "leconvert", "status", str(work_dir), "--watch", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as watch:
-        try:
-            yield watch
-        except BaseException:
-            watch.kill()
-            raise
+def watching(work_dir: Path, *options: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A watch in a process of its own."""
+    return started("-m", "leconvert", "status", work_dir, "--watch", *options)
 
 
 def test_a_watch_prints_one_json_object_a_line_and_ends_when_packed(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from leconvert.model import LayoutOptions
 from leconvert.planner import open_or_plan
 from leconvert.status import run_status
 from leconvert.workdir.opened import OpenedRun
-from tests.program import Leconvert
+from tests.program import Leconvert, started
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 # What a batch system gives before it kills; a worker needs far less, this machine may be busy.
@@ -35,32 +33,14 @@ TELL_OF_WAITING = (
 )
 
 
-@pytest.fixture
-def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
-    return open_or_plan(
-        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
-    )
-
-
 def store_of_another_host(run: OpenedRun) -> LeaseStore:
     return LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity("far-1-00000000", "far", 1))
 
 
-@contextmanager
-def working(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """A worker process that runs some code first; it ends with the block."""
+def working(code: str, *arguments: object) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A worker process that runs some code first."""
     program = f"{code}\nimport sys; from leconvert.cli import main\nsys.exit(main())"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "work", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        except BaseException:
-            process.kill()
-            raise
+    return started("-c", program, "work", *arguments)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -176,7 +156,7 @@ def test_a_disk_that_stays_broken_ends_a_worker_after_the_time_it_was_given(
         "import errno\n"
         "from leconvert.leasing import Board\n"
         "def broken(self):\n"
-        "    raise OSError(errno.ESTALE, 'Stale file handle', '/work/leases')\n"
+        "    raise OSError(errno.ESTALE, 'Stale file handle', 'the work dir')\n"
         "Board.next_lease = broken\n"
     )
     with working(code, planned.work_dir.root, "--max-trouble-seconds", 0.2) as worker:

@@ -40,14 +40,6 @@ def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -
     return digest_of(out)
 
 
-@pytest.fixture
-def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
-    """A run of one batch an episode that nobody has worked on."""
-    return open_or_plan(
-        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
-    )
-
-
 @pytest.mark.parametrize(
     "options",
     [

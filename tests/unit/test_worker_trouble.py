@@ -37,13 +37,6 @@ class Pauses:
 
 
 @pytest.fixture
-def planned(small_source: Path, tmp_path: Path) -> OpenedRun:
-    return open_or_plan(
-        small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(episodes_per_batch=1)
-    )
-
-
-@pytest.fixture
 def pauses() -> Pauses:
     return Pauses()
 

@@ -76,6 +76,7 @@ def wait_until(
             raise LabError(f"{what} did not happen: the host is off.")
         if time.monotonic() > deadline:
             raise LabError(f"{what} did not happen within {seconds:.0f} s.")
+        # A host tells by making files in its mailbox; nothing notifies across kernels.
         time.sleep(_LOOK_SECONDS)
 
 

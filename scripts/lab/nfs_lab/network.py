@@ -102,7 +102,7 @@ class Network:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-            time.sleep(0.05)
+            time.sleep(0.05)  # processes of others end: there is no child to wait for
         _run(["ip", "netns", "del", self.namespace])
 
     def _ip(self, *arguments: str) -> subprocess.CompletedProcess[str]:

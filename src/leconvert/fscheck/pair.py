@@ -137,6 +137,7 @@ def follow(
                 return outcome
             try:
                 answer = perform(task, channel)
+            # The lock library says so where the file system knows no flock.
             except (OSError, NotImplementedError) as error:
                 answer = {"error": f"the other host: {error}"}
             channel.send(**answer)

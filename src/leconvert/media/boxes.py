@@ -12,7 +12,7 @@ from struct import Struct
 from leconvert.errors import UnreadableSourceError
 from leconvert.media.errors import UnsupportedClipError
 
-__all__ = ["MOOV_LIMIT_BYTES", "Span", "broken", "children", "read_moov"]
+__all__ = ["MOOV_LIMIT_BYTES", "Span", "broken", "children", "read_moov", "unreadable"]
 
 # Payload of a box: first byte and the byte after the last, as places in a buffer.
 Span = tuple[int, int]
@@ -45,6 +45,15 @@ def broken(path: str, what: str) -> UnreadableSourceError:
         f"{path} is not a readable video: {what}.",
         path=path,
         next_step="Restore the file from its origin, or drop its episode (--on-bad-episode drop).",
+    )
+
+
+def unreadable(path: str, error: OSError) -> UnreadableSourceError:
+    """Return the error for a clip that the file system does not give out, ready to raise."""
+    return UnreadableSourceError(
+        f"{path} cannot be read: {error.strerror or error}.",
+        path=path,
+        next_step="Check the disk or the network and run the same command again.",
     )
 
 

@@ -11,8 +11,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import UnreadableSourceError
-from leconvert.media.boxes import broken
+from leconvert.media.boxes import broken, unreadable
 
 __all__ = [
     "ClipIndex",
@@ -214,11 +213,7 @@ def samples_sha256(index: ClipIndex, first: int = 0, stop: int | None = None) ->
             for piece in _pieces(file.fileno(), runs, index.path):
                 digest.update(piece)
     except OSError as error:
-        raise UnreadableSourceError(
-            f"{index.path} cannot be read: {error.strerror or error}.",
-            path=index.path,
-            next_step="Check the disk or the network and run the same command again.",
-        ) from error
+        raise unreadable(index.path, error) from error
     return digest.hexdigest()
 
 

@@ -22,7 +22,7 @@ from leconvert.errors import (
     UnreadableSourceError,
     UsageError,
 )
-from leconvert.media.boxes import broken
+from leconvert.media.boxes import broken, unreadable
 from leconvert.media.clip import ClipIndex, order_digest
 from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.header import FileSamples, build_header
@@ -258,11 +258,7 @@ def _move_episode(mover: RangeMover, episode: _Episode, position: int) -> None:
     try:
         source = os.open(episode.path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise UnreadableSourceError(
-            f"{episode.path} cannot be read: {error.strerror or error}.",
-            path=episode.path,
-            next_step="Check the disk or the network and run the same command again.",
-        ) from error
+        raise unreadable(episode.path, error) from error
     try:
         for start, length in episode.runs:
             mover.move(source, episode.path, start, length, position)

@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable
 from struct import Struct
 
-from leconvert.errors import InterruptedRunError, StorageError, UnreadableSourceError
-from leconvert.media.boxes import broken
+from leconvert.errors import InterruptedRunError, StorageError
+from leconvert.media.boxes import broken, unreadable
 
 __all__ = ["RangeMover"]
 
@@ -188,11 +188,7 @@ class RangeMover:
         try:
             moved = os.preadv(source.descriptor, [self._buffer[: min(count, _BUFFER_BYTES)]], start)
         except OSError as error:
-            raise UnreadableSourceError(
-                f"{source.path} cannot be read: {error.strerror or error}.",
-                path=source.path,
-                next_step="Check the disk or the network and run the same command again.",
-            ) from error
+            raise unreadable(source.path, error) from error
         if not moved:
             raise broken(source.path, "it is shorter than its index says")
         self.write(self._buffer[:moved], target_start)

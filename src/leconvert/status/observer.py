@@ -26,7 +26,7 @@ from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import read_packer
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir
-from leconvert.workdir.target import codebase_version
+from leconvert.workdir.target import is_converted
 
 __all__ = ["RunObserver", "run_status", "watch_run"]
 
@@ -174,8 +174,7 @@ class RunObserver:
 
     def after_removal(self) -> RunStatus | None:
         """Return a last status after the work dir vanished, if the result stands at its place."""
-        version = codebase_version(Path(self._run.manifest.target))
-        if self._last is None or version is None or not version.startswith("v3"):
+        if self._last is None or not is_converted(Path(self._run.manifest.target)):
             return None
         return replace(
             self._last,

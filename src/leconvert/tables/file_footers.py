@@ -136,12 +136,11 @@ class FooterReader:
         schema, rows, size, position = self._begin(footer)
         counts: list[int] = []
         for _ in range(size):
-            for shape in self._group_shapes.get(schema, ()):
-                found = shape.pattern.match(footer, position)
-                if found is not None:
-                    counts.append(_row_count(found[shape.pattern.groups]))
-                    position = found.end()
-                    break
+            known = self._known_group(footer, position, schema)
+            if known is not None:
+                shape, found = known
+                counts.append(_row_count(found[shape.pattern.groups]))
+                position = found.end()
             else:
                 group, position = self._row_group(footer, position, schema)
                 counts.append(group.rows)
@@ -182,9 +181,10 @@ class FooterReader:
                     break  # Another thread was faster.
         return known
 
-    def _row_group(
+    def _known_group(
         self, footer: bytes, position: int, schema: FileSchema
-    ) -> tuple[RowGroupEntry, int]:
+    ) -> tuple[_GroupShape, re.Match[bytes]] | None:
+        """Return the kind of the row group at ``position`` and what it matched; None if new."""
         known = self._group_shapes.get(schema, ())
         for place, shape in enumerate(known):
             match = shape.pattern.match(footer, position)
@@ -192,9 +192,18 @@ class FooterReader:
                 if place:
                     front = (shape, *known[:place], *known[place + 1 :])
                     self._group_shapes[schema] = front
-                groups = match.groups()
-                entries = [column.entry(groups[first:stop]) for column, first, stop in shape.parts]
-                return RowGroupEntry(_row_count(groups[-1]), tuple(entries)), match.end()
+                return shape, match
+        return None
+
+    def _row_group(
+        self, footer: bytes, position: int, schema: FileSchema
+    ) -> tuple[RowGroupEntry, int]:
+        known = self._known_group(footer, position, schema)
+        if known is not None:
+            shape, match = known
+            groups = match.groups()
+            entries = [column.entry(groups[first:stop]) for column, first, stop in shape.parts]
+            return RowGroupEntry(_row_count(groups[-1]), tuple(entries)), match.end()
         reader = CompactReader(footer, position)
         if reader.byte() != _ROW_GROUP_COLUMNS:
             raise ThriftError("a row group does not begin with its columns")

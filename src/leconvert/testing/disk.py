@@ -20,7 +20,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from leconvert.testing.faults import CrashError
@@ -129,12 +128,7 @@ class WatchedDisk:
         self._installed.enter_context(intercepted(self))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._installed.close()
 
     def watches(self, paths: Iterable[str]) -> bool:

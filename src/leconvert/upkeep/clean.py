@@ -29,7 +29,7 @@ from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.manifest import read_manifest
 from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir, staging_trees
 from leconvert.workdir.removal import remove_work_dir
-from leconvert.workdir.target import codebase_version
+from leconvert.workdir.target import codebase_version, is_converted
 from leconvert.workdir.trouble import storage_errors
 
 __all__ = ["CleanReport", "Leftover", "clean_work_dir"]
@@ -187,7 +187,7 @@ def _is_source(tree: Path) -> bool:
 
 
 def _finished(work: WorkDir, run: RunPaths, target: Path | None, *, alone: bool) -> Leftover:
-    if target is None or not (codebase_version(target) or "").startswith("v3"):
+    if target is None or not is_converted(target):
         return Leftover(run.root, "run", False, f"it is finished, but {target} is no v3.0 dataset")
     reason = f"it is finished; the result is {target}"
     if alone and work.root == default_work_dir(target):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leconvert.errors import TargetError
 
-__all__ = ["check_target", "codebase_version", "old_dir", "refusal"]
+__all__ = ["check_target", "codebase_version", "is_converted", "old_dir", "refusal"]
 
 _INFO_PATH = "meta/info.json"
 
@@ -26,6 +26,11 @@ def codebase_version(root: Path) -> str | None:
     except (OSError, ValueError, AttributeError):
         return None
     return version if isinstance(version, str) else None
+
+
+def is_converted(root: Path) -> bool:
+    """Tell whether a v3.0 dataset stands here."""
+    return (codebase_version(root) or "").startswith("v3")
 
 
 def check_target(target: Path, old: Path | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -80,31 +79,15 @@ def test_a_holder_elsewhere_is_unknown_until_it_beats_and_silent_once_it_stops(
     assert status.leased == 1, "silence alone changes no state: only a successor's claim does"
 
 
-def test_a_holder_on_this_host_is_known_to_run_or_to_have_ended(planned: OpenedRun) -> None:
-    program = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from leconvert.leasing import LeaseStore, WorkerIdentity\n"
-        "from leconvert.workdir.opened import open_run\n"
-        "run = open_run(Path(sys.argv[1]))\n"
-        "identity = WorkerIdentity.of_this_process()\n"
-        "lease = LeaseStore(run.paths, run.manifest.run_id, identity).claim(0)\n"
-        "print(lease.batch_id, flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(planned.work_dir.root)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "0\n"
-        [worker] = run_status(planned.work_dir.root).workers
-        assert (worker.pid, worker.liveness) == (holder.pid, Liveness.RUNNING)
-        holder.kill()
+def test_a_holder_on_this_host_is_known_to_run_or_to_have_ended(
+    planned: OpenedRun, holder_here: subprocess.Popen[str]
+) -> None:
     [worker] = run_status(planned.work_dir.root).workers
-    assert (worker.pid, worker.liveness, worker.batch_id) == (holder.pid, Liveness.ENDED, 0)
+    assert (worker.pid, worker.liveness) == (holder_here.pid, Liveness.RUNNING)
+    holder_here.kill()
+    holder_here.wait()
+    [worker] = run_status(planned.work_dir.root).workers
+    assert (worker.pid, worker.liveness, worker.batch_id) == (holder_here.pid, Liveness.ENDED, 0)
 
 
 def test_attempts_are_counted_and_the_reason_of_a_failure_is_shown_until_it_is_released(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -172,32 +171,6 @@ def test_a_successor_that_claims_right_before_the_release_is_not_robbed(
     assert fs.pending_faults == 0
     generations = worker_on("near").log.read(2).generations
     assert [entry.outcome for entry in generations] == [Outcome.HANDED_BACK, None]
-
-
-@pytest.fixture
-def holder_here(planned: OpenedRun) -> Any:
-    """A process of this host that holds batch 0 until it is killed."""
-    program = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from leconvert.leasing import LeaseStore, WorkerIdentity\n"
-        "from leconvert.workdir.opened import open_run\n"
-        "run = open_run(Path(sys.argv[1]))\n"
-        "identity = WorkerIdentity.of_this_process()\n"
-        "LeaseStore(run.paths, run.manifest.run_id, identity).claim(0)\n"
-        "print('held', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(planned.work_dir.root)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        yield holder
-        holder.kill()
 
 
 def test_a_process_of_this_host_keeps_its_batch_until_it_ends(

@@ -58,6 +58,7 @@ def main() -> None:
         except ChildProcessError:
             pid = 0
         if pid == 0:
+            # Commands come as files that another kernel makes: nothing notifies of them here.
             time.sleep(_LOOK_SECONDS)
         elif pid in running:  # others are orphans that came to the first process
             tell(running.pop(pid), os.waitstatus_to_exitcode(status))

@@ -85,7 +85,7 @@ def halt_at(place: str, tell: Journal, go: Path) -> None:
             if next(calls) == int(number):
                 tell("halted", place=place)
                 while go.name not in os.listdir(go.parent):  # noqa: PTH208
-                    time.sleep(_LOOK_SECONDS)
+                    time.sleep(_LOOK_SECONDS)  # the file is made outside this kernel
                 tell("going on", place=place)
             return original(*arguments, **options)
 
