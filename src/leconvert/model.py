@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from leconvert.repairs import NO_REPAIRS, Repairs
+
 __all__ = [
     "DATA_STREAM",
     "FILES_PER_CHUNK",
@@ -73,7 +75,8 @@ class Finding:
 
     Attributes:
         code: A stable short name, such as ``frame-count`` or ``missing-file``.
-        severity: ``error`` stops a plan, ``warning`` is shown, ``info`` is recorded.
+        severity: ``error`` stops a plan, ``warning`` is shown, ``info`` is recorded, ``repaired``
+            would stop it if the user had not allowed the repair.
         message: What was seen, in one sentence.
         episode: The episode's index, where it is about one.
         stream: The stream or table, where it is about one.
@@ -130,6 +133,7 @@ class SourceScan:
         meta_digest: SHA-256 over names and contents of the ``meta/`` files that are converted.
         data_schema: Arrow schema of the data files, IPC-serialised.
         findings: What the user should know; errors stop the plan.
+        repairs: What the conversion changes.
     """
 
     root: str
@@ -142,6 +146,7 @@ class SourceScan:
     meta_digest: str
     data_schema: bytes
     findings: Sequence[Finding]
+    repairs: Repairs = NO_REPAIRS
 
     @property
     def num_episodes(self) -> int:
@@ -166,12 +171,18 @@ class LayoutOptions:
         block_align: Block size in bytes that episodes in video files keep their source offset
             modulo; 0 for none, None to decide by the mean clip size. See
             `leconvert.layout.choose_block_align`.
+        layout: ``reference`` cuts files as LeRobot's converter does, each stream for itself;
+            ``streaming`` cuts data and cameras together, for loading.
+        loader_workers: Data files that ``streaming`` makes at least, where there are enough
+            episodes: a file is what one worker of a streaming loader reads.
     """
 
     data_file_size_in_mb: float = 100
     video_file_size_in_mb: float = 200
     episodes_per_batch: int | None = None
     block_align: int | None = None
+    layout: str = "reference"
+    loader_workers: int = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from leconvert.errors import SourceError, UsageError
 from leconvert.media.sample_entry import entry_for_output
+from leconvert.reach import placed_rate
 
 __all__ = ["FileHeader", "FileSamples", "build_header", "frame_ticks"]
 
@@ -164,9 +165,7 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
             f"A frame rate of {fps} is impossible.",
             next_step="Mend fps in meta/info.json.",
         )
-    if fps.numerator > _INT32_MAX or fps.denominator > _LONGEST_FRAME_TICKS:
-        most = _INT32_MAX // -(-fps.numerator // fps.denominator)
-        fps = fps.limit_denominator(min(most, _LONGEST_FRAME_TICKS))
+    fps = placed_rate(fps)
     factor = _TICKS_PER_FRAME
     while factor * fps.numerator > _INT32_MAX or factor * fps.denominator > _LONGEST_FRAME_TICKS:
         factor //= 2

@@ -1,9 +1,4 @@
-"""Where every episode goes: output files and batches, decided from plain numbers alone.
-
-Nothing here knows of workers, hosts or time, so a layout depends on the source and the options
-only. Sizes are counted in bytes with integers; the reference counts in floating MiB, which gives
-the same answers because a division by 2**20 is exact.
-"""
+"""Cut the work of writing output files into batches, the unit that workers lease."""
 
 from __future__ import annotations
 
@@ -18,15 +13,13 @@ from leconvert.model import (
     MEBIBYTE,
     Batch,
     IntArray,
-    LayoutOptions,
     OutputFile,
     Shard,
-    SourceScan,
     StreamLayout,
     StreamScan,
 )
 
-__all__ = ["choose_block_align", "cut_batches", "layout_streams", "roll_over"]
+__all__ = ["cut_batches"]
 
 # What one episode costs on top of its bytes, in bytes that could be copied meanwhile: a table is
 # decoded and encoded again (about 0.4 ms and a twelfth of the copying rate), a clip's index is
@@ -35,96 +28,9 @@ _TABLE_COST_FACTOR = 12
 _TABLE_COST_PER_EPISODE = 768 * 1024
 _CLIP_COST_PER_EPISODE = 256 * 1024
 
-_BLOCK_BYTES = 4096
-_BLOCKS_WORTH_ALIGNING = 16
-
 _SMALLEST_BATCH_COST = 16 * MEBIBYTE
 _LARGEST_SHARED_BATCH_COST = 256 * MEBIBYTE
 _BATCHES_WANTED = 64
-
-
-def roll_over(roll_bytes: IntArray, group: IntArray, limit_bytes: float) -> IntArray:
-    """Cut one stream into output files.
-
-    A new file starts before an episode that would bring the current file to the limit or beyond,
-    and wherever the decoder configuration changes. A file holds at least one episode.
-
-    Args:
-        roll_bytes: What each episode counts towards the limit, shape (E,).
-        group: Decoder configuration of each episode, shape (E,).
-        limit_bytes: The limit.
-
-    Returns:
-        First position of each file and, last, E; shape (files + 1,).
-    """
-    starts = [0]
-    filled = 0
-    previous = None
-    for position, (size, config) in enumerate(
-        zip(roll_bytes.tolist(), group.tolist(), strict=True)
-    ):
-        if position > starts[-1] and (filled + size >= limit_bytes or config != previous):
-            starts.append(position)
-            filled = 0
-        filled += size
-        previous = config
-    starts.append(len(roll_bytes))
-    return np.array(starts, dtype=np.int64)
-
-
-def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
-    """Return the output files of every stream, in the order of ``scan.streams``.
-
-    Raises:
-        UsageError: A file size limit is not positive.
-    """
-    for name, limit in (
-        ("--data-file-size-in-mb", options.data_file_size_in_mb),
-        ("--video-file-size-in-mb", options.video_file_size_in_mb),
-    ):
-        if not limit > 0:
-            raise UsageError(f"{name} must be positive, not {limit}.")
-    layouts = []
-    for stream in scan.streams:
-        limit_in_mb = (
-            options.data_file_size_in_mb
-            if stream.stream == DATA_STREAM
-            else options.video_file_size_in_mb
-        )
-        starts = roll_over(stream.roll_bytes, stream.group, limit_in_mb * MEBIBYTE)
-        layouts.append(StreamLayout(stream.stream, starts))
-    return layouts
-
-
-def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int:
-    """Return the block alignment of episodes in video files, in bytes.
-
-    File systems that share extents (XFS, btrfs, NFS 4.2 over them) do so in whole blocks, so an
-    episode can only be cloned where its offset in the output file equals its offset in the source
-    modulo the block size. That costs half a block of zeros an episode on average and leaves two
-    ragged blocks to write, which pays where clips hold many blocks. It is decided by the source
-    alone, so that results have the same bytes on every file system.
-
-    Args:
-        streams: What the scan knows of each stream.
-        wanted: What the user asked for; None for 4096 where clips have 16 blocks on average, else
-            0.
-
-    Raises:
-        UsageError: ``wanted`` is neither 0 nor a power of two from 512 to 1 MiB.
-    """
-    if wanted is not None:
-        if wanted and not (512 <= wanted <= MEBIBYTE and wanted & (wanted - 1) == 0):
-            raise UsageError(
-                f"--block-align takes auto, 0 or a power of two from 512 to 1048576, not {wanted}."
-            )
-        return wanted
-    videos = [stream.size_bytes for stream in streams if stream.stream != DATA_STREAM]
-    clips = sum(len(sizes) for sizes in videos)
-    if not clips:
-        return 0
-    mean = sum(int(sizes.sum()) for sizes in videos) / clips
-    return _BLOCK_BYTES if mean >= _BLOCKS_WORTH_ALIGNING * _BLOCK_BYTES else 0
 
 
 def cut_batches(

@@ -1,0 +1,24 @@
+"""Where every episode goes: output files and batches, decided from plain numbers alone.
+
+Nothing here knows of workers, hosts or time, so a layout depends on the source and the options
+only. Sizes are counted in bytes with integers; the reference counts in floating MiB, which gives
+the same answers because a division by 2**20 is exact.
+"""
+
+from leconvert.layout.batches import cut_batches
+from leconvert.layout.files import (
+    choose_block_align,
+    count_out_of_reach,
+    layout_streams,
+    roll_over,
+)
+from leconvert.layout.together import roll_together
+
+__all__ = [
+    "choose_block_align",
+    "count_out_of_reach",
+    "cut_batches",
+    "layout_streams",
+    "roll_over",
+    "roll_together",
+]

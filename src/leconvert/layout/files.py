@@ -1,0 +1,153 @@
+"""Cut every stream into output files, the way that the options say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from leconvert.errors import UsageError
+from leconvert.layout.together import roll_together
+from leconvert.model import (
+    DATA_STREAM,
+    MEBIBYTE,
+    IntArray,
+    LayoutOptions,
+    SourceScan,
+    StreamLayout,
+    StreamScan,
+    camera_of,
+)
+from leconvert.reach import frames_out_of_reach
+
+__all__ = ["choose_block_align", "count_out_of_reach", "layout_streams", "roll_over"]
+
+_REFERENCE, _STREAMING = "reference", "streaming"
+_BLOCK_BYTES = 4096
+_BLOCKS_WORTH_ALIGNING = 16
+
+
+def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
+    """Return the output files of every stream, in the order of ``scan.streams``.
+
+    Raises:
+        UsageError: A file size limit is not positive, the layout is unknown, or ``streaming`` is
+            to serve fewer than one loader worker.
+    """
+    _check(options)
+    limits = [
+        MEBIBYTE
+        * (
+            options.data_file_size_in_mb
+            if stream.stream == DATA_STREAM
+            else options.video_file_size_in_mb
+        )
+        for stream in scan.streams
+    ]
+    if options.layout == _STREAMING:
+        starts = roll_together(
+            scan.streams, limits, scan.length, scan.fps, min_files=options.loader_workers
+        )
+        return [StreamLayout(stream.stream, starts) for stream in scan.streams]
+    return [
+        StreamLayout(stream.stream, roll_over(stream.roll_bytes, stream.group, limit_bytes))
+        for stream, limit_bytes in zip(scan.streams, limits, strict=True)
+    ]
+
+
+def _check(options: LayoutOptions) -> None:
+    for name, limit in (
+        ("--data-file-size-in-mb", options.data_file_size_in_mb),
+        ("--video-file-size-in-mb", options.video_file_size_in_mb),
+    ):
+        if not limit > 0:
+            raise UsageError(f"{name} must be positive, not {limit}.")
+    if options.layout not in (_REFERENCE, _STREAMING):
+        raise UsageError(f"--layout takes {_REFERENCE} or {_STREAMING}, not {options.layout!r}.")
+    if options.loader_workers < 1:
+        raise UsageError(f"--loader-workers must be at least 1, not {options.loader_workers}.")
+
+
+def roll_over(roll_bytes: IntArray, group: IntArray, limit_bytes: float) -> IntArray:
+    """Cut one stream into output files.
+
+    A new file starts before an episode that would bring the current file to the limit or beyond,
+    and wherever the decoder configuration changes. A file holds at least one episode.
+
+    Args:
+        roll_bytes: What each episode counts towards the limit, shape (E,).
+        group: Decoder configuration of each episode, shape (E,).
+        limit_bytes: The limit.
+
+    Returns:
+        First position of each file and, last, E; shape (files + 1,).
+    """
+    starts = [0]
+    filled = 0
+    previous = None
+    for position, (size, config) in enumerate(
+        zip(roll_bytes.tolist(), group.tolist(), strict=True)
+    ):
+        if position > starts[-1] and (filled + size >= limit_bytes or config != previous):
+            starts.append(position)
+            filled = 0
+        filled += size
+        previous = config
+    starts.append(len(roll_bytes))
+    return np.array(starts, dtype=np.int64)
+
+
+def count_out_of_reach(scan: SourceScan, layouts: Sequence[StreamLayout]) -> Mapping[str, int]:
+    """Count the frames that LeRobot will not load from a layout, though their times are exact.
+
+    Args:
+        scan: The source.
+        layouts: The output files of its streams.
+
+    Returns:
+        Frames by stream, one entry a camera; see `leconvert.reach` for why.
+    """
+    ends = np.concatenate(([0], np.cumsum(scan.length)))
+    positions = np.arange(scan.num_episodes)
+    found: dict[str, int] = {}
+    counted: dict[bytes, int] = {}  # cameras whose files are cut alike lose the same frames
+    for layout in layouts:
+        if camera_of(layout.stream) is None:
+            continue
+        key = layout.starts.tobytes()
+        if key not in counted:
+            begins = ends[:-1] - ends[layout.starts[layout.file_numbers(positions)]]
+            counted[key] = int(frames_out_of_reach(begins, scan.length, scan.fps).sum())
+        found[layout.stream] = counted[key]
+    return found
+
+
+def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int:
+    """Return the block alignment of episodes in video files, in bytes.
+
+    File systems that share extents (XFS, btrfs, NFS 4.2 over them) do so in whole blocks, so an
+    episode can only be cloned where its offset in the output file equals its offset in the source
+    modulo the block size. That costs half a block of zeros an episode on average and leaves two
+    ragged blocks to write, which pays where clips hold many blocks. It is decided by the source
+    alone, so that results have the same bytes on every file system.
+
+    Args:
+        streams: What the scan knows of each stream.
+        wanted: What the user asked for; None for 4096 where clips have 16 blocks on average, else
+            0.
+
+    Raises:
+        UsageError: ``wanted`` is neither 0 nor a power of two from 512 to 1 MiB.
+    """
+    if wanted is not None:
+        if wanted and not (512 <= wanted <= MEBIBYTE and wanted & (wanted - 1) == 0):
+            raise UsageError(
+                f"--block-align takes auto, 0 or a power of two from 512 to 1048576, not {wanted}."
+            )
+        return wanted
+    videos = [stream.size_bytes for stream in streams if stream.stream != DATA_STREAM]
+    clips = sum(len(sizes) for sizes in videos)
+    if not clips:
+        return 0
+    mean = sum(int(sizes.sum()) for sizes in videos) / clips
+    return _BLOCK_BYTES if mean >= _BLOCKS_WORTH_ALIGNING * _BLOCK_BYTES else 0

@@ -1,0 +1,139 @@
+"""What ``layout="streaming"`` writes, through LeRobot's two ways of loading."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from pathlib import Path
+
+import comparison
+import numpy as np
+import pyarrow as pa
+import pytest
+from comparison import V21Source
+
+import leconvert
+from leconvert.reach import is_out_of_reach
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
+from leconvert.testing.spec import RandomLengths
+
+_WORKERS = 12
+_TOP = CameraSpec(key="observation.images.top", width=32, height=32, options={"bf": "0"})
+_SIDE = CameraSpec(key="observation.images.side", width=48, height=32)
+_LONG = CameraSpec(
+    width=16, height=16, gop_size=10, options={"preset": "ultrafast", "bf": "0", "crf": "10"}
+)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A source and its conversion with ``layout="streaming"``."""
+
+    source: V21Source
+    ours: Path
+
+    def file_numbers(self, stream: str) -> list[int]:
+        """Return the number of the file that each episode is in."""
+        table: pa.Table = comparison.episodes_table(self.ours)
+        assert set(table[f"{stream}/chunk_index"].to_pylist()) == {0}
+        return table[f"{stream}/file_index"].to_pylist()
+
+
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory: pytest.TempPathFactory) -> Streamed:
+    folder = tmp_path_factory.mktemp("streaming")
+    spec = DatasetSpec(
+        episodes=43,
+        frames=RandomLengths(seed=1, minimum=1, maximum=20),
+        cameras=(_TOP, _SIDE),
+        tasks_per_episode=2,
+    )
+    root = make_dataset(folder / "source", spec)
+    leconvert.convert(
+        root,
+        output=folder / "ours",
+        layout="streaming",
+        loader_workers=_WORKERS,
+        verify="bytes",
+    )
+    return Streamed(V21Source.open(root), folder / "ours")
+
+
+def test_data_and_cameras_share_their_cuts(streamed: Streamed) -> None:
+    numbers = streamed.file_numbers("data")
+    assert sorted(set(numbers)) == list(range(_WORKERS))
+    for camera in streamed.source.camera_keys:
+        assert streamed.file_numbers(f"videos/{camera}") == numbers
+    assert len(comparison.video_files(streamed.ours)) == 2 * _WORKERS
+
+
+def test_files_hold_about_equal_numbers_of_frames(streamed: Streamed) -> None:
+    lengths = streamed.source.lengths
+    frames = np.bincount(streamed.file_numbers("data"), weights=lengths)
+    assert np.abs(frames - sum(lengths) / _WORKERS).max() < max(lengths)
+
+
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_every_frame_is_the_sources_frame(streamed: Streamed, backend: str) -> None:
+    source = streamed.source
+    compared = comparison.assert_every_frame_is_the_sources(streamed.ours, source, backend)
+    assert compared == 2 * sum(source.lengths)
+
+
+def test_rows_packets_and_times_are_the_sources(streamed: Streamed) -> None:
+    comparison.assert_rows_are_the_sources(streamed.ours, streamed.source)
+    comparison.assert_packets_are_the_sources(streamed.ours, streamed.source)
+    comparison.assert_exact_times(comparison.episodes_table(streamed.ours), streamed.source)
+
+
+def test_every_loader_worker_has_a_shard_of_its_own(streamed: Streamed) -> None:
+    from lerobot.datasets.streaming_dataset import StreamingLeRobotDataset
+    from lerobot.datasets.utils import safe_shard
+
+    dataset = StreamingLeRobotDataset("ours/dataset", root=streamed.ours)
+    assert dataset.num_shards >= _WORKERS
+    episodes = [
+        sorted({row["episode_index"] for row in safe_shard(dataset.hf_dataset, shard, _WORKERS)})
+        for shard in range(_WORKERS)
+    ]
+    numbers = streamed.file_numbers("data")
+    assert list(chain.from_iterable(episodes)) == list(range(len(numbers)))
+    assert [{numbers[episode] for episode in held} for held in episodes] == [
+        {shard} for shard in range(_WORKERS)
+    ]
+
+
+def test_frames_that_the_reference_layout_loses_load(tmp_path: Path) -> None:
+    from lerobot.datasets import LeRobotDataset
+    from lerobot.datasets.video_utils import FrameTimestampError
+
+    lengths = [9000] * 4
+    spec = DatasetSpec(
+        episodes=4, frames=lengths, cameras=(_LONG,), state_dim=1, distinct_clips=1, stats_samples=2
+    )
+    root = make_dataset(tmp_path / "source", spec)
+    begins = np.array([0, *accumulate(lengths)])[3]
+    frames = np.arange(9000)
+    lost = np.flatnonzero(is_out_of_reach(np.full(9000, begins), frames, spec.rate))
+    assert len(lost) == 688
+    sampled = (begins + lost[::20]).tolist()
+
+    results, warnings = {}, {}
+    for layout in ("reference", "streaming"):
+        ours = tmp_path / layout
+        report = leconvert.convert(root, output=ours, layout=layout, loader_workers=1)
+        warnings[layout] = [
+            finding.message for finding in report.findings if finding.code == "float32-reach"
+        ]
+        results[layout] = LeRobotDataset("ours/dataset", root=ours, return_uint8=True)
+
+    (warning,) = warnings["reference"]
+    assert warning.startswith("688 of 36,000 frames ")
+    assert not warnings["streaming"]
+    for frame in sampled:
+        with pytest.raises(FrameTimestampError):
+            results["reference"][frame]
+        item = results["streaming"][frame]
+        assert read_label(item[_LONG.key].permute(1, 2, 0).numpy()).frame == item["frame_index"]
+    starts = comparison.episodes_table(tmp_path / "streaming")["data/file_index"].to_pylist()
+    assert starts == [0, 0, 1, 1]
