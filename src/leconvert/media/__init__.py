@@ -2,6 +2,7 @@
 
 from leconvert.media.clip import ClipIndex, order_digest, samples_sha256
 from leconvert.media.errors import UnsupportedClipError
+from leconvert.media.frames import decode_image, decode_shown
 from leconvert.media.header import frame_ticks
 from leconvert.media.index import read_clip_index, read_clip_indexes
 from leconvert.media.join import ClipRange, JoinedFile, join_clips
@@ -16,6 +17,8 @@ __all__ = [
     "UnsupportedClipError",
     "coded_packets",
     "decode_frames",
+    "decode_image",
+    "decode_shown",
     "frame_ticks",
     "join_clips",
     "order_digest",

@@ -1,0 +1,159 @@
+"""Statistics of a numeric column of one episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leconvert.statistics.quantiles import QUANTILES, rank_of
+
+__all__ = ["column_stats"]
+
+Array = npt.NDArray[Any]
+
+
+def column_stats(column: pa.Array | pa.ChunkedArray, *, quantiles: bool) -> dict[str, Any] | None:
+    """Compute the statistics of a column over all its rows, as an episode's statistics have them.
+
+    Minimum and maximum are the column's own values. Mean and standard deviation (of the population)
+    are computed in float64, from the differences to the first row and then from those to the mean,
+    so that a column that hardly changes keeps its digits and a constant one has a deviation of 0.
+    Quantiles are values of the column: those that `leconvert.statistics.quantiles` names.
+
+    LeRobot computes in the column's precision, float32 at least, and takes the deviation from
+    E[x²] − E[x]². With unit roundoff u (2⁻²⁴ for float32, 2⁻⁵³ for float64 and int64), n rows and
+    M = E[x²], sums of n terms are off by at most n u times the sum of their magnitudes (Higham,
+    *Accuracy and Stability of Numerical Algorithms*, section 4.2). So LeRobot's mean is within
+    (n + 1) u √M of the exact one, its variance within v = (3 n + 8) u M, and its deviation within
+    min(√v, v / std).
+
+    A row that holds NaN makes all statistics of its component NaN; an infinite value makes the mean
+    infinite or NaN and the deviation NaN, and leaves minimum, maximum and quantiles defined.
+
+    Args:
+        column: Numbers or truth values, or lists of them, nested to any depth, that have the same
+            lengths in all rows.
+        quantiles: Whether to add ``q01``, ``q10``, ``q50``, ``q90`` and ``q99``.
+
+    Returns:
+        ``min``, ``max``, ``mean``, ``std`` and the quantiles as nested lists in the shape of a row,
+        a scalar's being (1,); integers where minimum and maximum are of whole numbers or of truth
+        values (0 and 1), else floats. ``count`` is the number of rows, shape (1,). None for columns
+        of anything but numbers.
+
+    Raises:
+        ValueError: There are no rows, entries are null, or rows have different shapes.
+    """
+    values = _dense_values(column)
+    if values is None:
+        return None
+    shape = values.shape[1:] or (1,)
+    rows = values.reshape(len(values), -1)
+    # Infinities and NaN are carried along as documented and need no warning.
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean, std = _mean_and_std(rows.astype(np.float64))
+        found: dict[str, Array] = {"min": rows.min(axis=0), "max": rows.max(axis=0)}
+        found |= {"mean": mean, "std": std}
+    if quantiles:
+        found |= _quantiles_of(rows)
+    stats: dict[str, Any] = {name: value.reshape(shape).tolist() for name, value in found.items()}
+    # The order of keys of LeRobot's files: count comes before the quantiles.
+    first = {name: stats.pop(name) for name in ("min", "max", "mean", "std")}
+    return first | {"count": [len(rows)]} | stats
+
+
+def _mean_and_std(rows: npt.NDArray[np.float64]) -> tuple[Array, Array]:
+    """Return mean and deviation of each component; ``rows``, shape (n, components), is used up."""
+    origin = np.where(np.isfinite(rows[0]), rows[0], 0.0)
+    rows -= origin
+    offset = rows.mean(axis=0)
+    rows -= offset
+    # What is left of the mean after it was subtracted is rounding, and goes too.
+    rest = np.where(np.isfinite(offset), rows.mean(axis=0), 0.0)
+    np.square(rows, out=rows)
+    variance = rows.mean(axis=0) - np.square(rest)
+    return origin + (offset + rest), np.sqrt(np.maximum(variance, 0.0))
+
+
+def _quantiles_of(rows: Array) -> dict[str, Array]:
+    ranks = {name: rank_of(level, len(rows)) for name, level in QUANTILES.items()}
+    ordered = np.partition(rows, sorted(set(ranks.values())), axis=0)
+    found = {name: ordered[rank].astype(np.float64) for name, rank in ranks.items()}
+    if rows.dtype.kind == "f":
+        # NaN is sorted behind everything else and would leave the lower quantiles as they are.
+        is_nan = np.isnan(rows).any(axis=0)
+        for value in found.values():
+            value[is_nan] = np.nan
+    return found
+
+
+def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
+    """Return a column as one array of shape (rows, …), or None where it does not hold numbers.
+
+    It is read from Arrow's buffers; to ask pyarrow for a NumPy array would import pandas.
+    """
+    if _number_type(column.type) is None:
+        return None
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):  # extension types stay in chunks
+        array = pa.concat_arrays(
+            [chunk.storage for chunk in array.chunks] or [pa.array([], array.type.storage_type)]
+        )
+    if not len(array):
+        raise ValueError("there are no rows")
+    shape = [len(array)]
+    while True:
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+            continue
+        if array.null_count:
+            raise ValueError(f"{array.null_count} of its entries are null")
+        if not _is_list(array.type):
+            break
+        shape.append(_list_length(array))
+        array = array.flatten()
+    return _primitive_values(array).reshape(shape)
+
+
+def _number_type(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type of the innermost values, or None where they are not numbers."""
+    while isinstance(kind, pa.BaseExtensionType) or _is_list(kind):
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return kind if is_number or pa.types.is_boolean(kind) else None
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _list_length(array: pa.Array) -> int:
+    if pa.types.is_fixed_size_list(array.type):
+        length = array.type.list_size
+    else:
+        width = np.dtype(np.int64 if pa.types.is_large_list(array.type) else np.int32)
+        offsets = np.frombuffer(
+            array.buffers()[1], width, len(array) + 1, array.offset * width.itemsize
+        )
+        lengths = np.diff(offsets)
+        length = int(lengths[0])
+        if np.any(lengths != length):
+            raise ValueError(f"its lists have {lengths.min()} to {lengths.max()} entries")
+    if not length:
+        raise ValueError("its lists are empty")
+    return int(length)
+
+
+def _primitive_values(array: pa.Array) -> Array:
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    name = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(
+        str(array.type), str(array.type)
+    )
+    kind = np.dtype(name)
+    return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)

@@ -1,0 +1,164 @@
+"""Statistics of the features of one episode: of its table, and of its clips."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.media import decode_image, decode_shown
+from leconvert.statistics.columns import column_stats
+from leconvert.statistics.images import ImageStats
+from leconvert.statistics.sampling import sample_indices
+
+__all__ = ["clip_stats", "is_depth_map", "table_stats"]
+
+# Kinds of features that LeRobot computes no statistics for.
+_WITHOUT_STATS = ("string", "language")
+
+
+def is_depth_map(feature: Mapping[str, Any]) -> bool:
+    """Return whether a feature of ``info.json`` holds distances and not colours.
+
+    LeRobot's mark is ``is_depth_map`` in ``info``; older datasets have ``video.is_depth_map`` there
+    or in ``video_info``.
+    """
+    infos = (feature.get("info"), feature.get("video_info"))
+    return any(
+        bool(info.get(key))
+        for info in infos
+        if isinstance(info, Mapping)
+        for key in ("is_depth_map", "video.is_depth_map")
+    )
+
+
+def table_stats(
+    table: pa.Table,
+    features: Mapping[str, Mapping[str, Any]],
+    *,
+    names: Collection[str],
+    quantiles: bool,
+    path: str | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Compute the statistics of the features that an episode's table holds.
+
+    Numbers are taken whole; images are sampled, and only sampled ones are decoded.
+
+    Args:
+        table: The rows of one episode.
+        features: Declarations as in ``info.json``.
+        names: Features to compute. Videos, text and whatever else has no statistics among them are
+            passed over.
+        quantiles: Whether to add them.
+        path: The file that the rows come from, to be named in errors.
+
+    Returns:
+        Feature to statistics, in the order of ``features``.
+
+    Raises:
+        UnreadableSourceError: A feature has no column, its rows do not go together, or an image
+            cannot be decoded.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, feature in features.items():
+        kind = feature.get("dtype")
+        if name not in names or kind == "video" or kind in _WITHOUT_STATS:
+            continue
+        try:
+            if table.schema.get_field_index(name) < 0:
+                raise ValueError("it has no column")
+            column = table.column(name)
+            stats = (
+                _image_stats(column, is_depth=is_depth_map(feature), quantiles=quantiles)
+                if kind == "image"
+                else column_stats(column, quantiles=quantiles)
+            )
+        except (ValueError, UnreadableSourceError) as error:
+            reason = error.message[:-1] if isinstance(error, UnreadableSourceError) else str(error)
+            raise _not_computed(name, path, reason) from error
+        if stats is not None:
+            found[name] = stats
+    return found
+
+
+def clip_stats(
+    path: str | os.PathLike[str], length: int, *, is_depth: bool = False, quantiles: bool
+) -> dict[str, Any]:
+    """Compute the statistics of one camera in one episode from sampled frames of its clip.
+
+    Args:
+        path: The clip.
+        length: Frames of the episode; the clip's first ones in the order of presentation.
+        is_depth: The camera gives distances. Its statistics are of the 12-bit values that the
+            stream stores, as LeRobot's decoder gives them; what distance a value stands for is not
+            undone.
+        quantiles: Whether to add them.
+
+    Returns:
+        Statistics of shape (3, 1, 1) in 0..1, or (1, 1, 1) in stored values for depth.
+
+    Raises:
+        UnreadableSourceError: The clip cannot be decoded, or has fewer frames.
+    """
+    if length < 1:
+        raise UnreadableSourceError(
+            f"The statistics of {path} cannot be computed: its episode has no frames.",
+            path=os.fspath(path),
+            next_step="Drop the episode (--on-bad-episode drop).",
+        )
+    stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
+    for _, picture in decode_shown(path, sample_indices(length), is_depth=is_depth):
+        stats.add(picture)
+    return stats.result()
+
+
+def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) -> dict[str, Any]:
+    stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
+    for row in sample_indices(len(column)):
+        try:
+            data = _image_file(*_located(column, row))
+            stats.add(decode_image(memoryview(data), is_depth=is_depth))
+        except ValueError as error:
+            raise ValueError(f"row {row}: {error}") from error
+        except UnreadableSourceError as error:
+            raise ValueError(f"row {row}: {error.message[:-1]}") from error
+    return stats.result()
+
+
+def _image_file(chunk: pa.Array, place: int) -> pa.Buffer:
+    """Return the encoded bytes in one cell of an image column, which are not copied."""
+    while isinstance(chunk.type, pa.BaseExtensionType):
+        chunk = chunk.storage
+    if pa.types.is_struct(chunk.type):
+        if not chunk[place].is_valid:
+            raise ValueError("there is no image")
+        if chunk.type.get_field_index("bytes") < 0:
+            raise ValueError("an image has no bytes")
+        chunk = chunk.field("bytes")
+    if not (pa.types.is_binary(chunk.type) or pa.types.is_large_binary(chunk.type)):
+        raise ValueError(f"the column holds {chunk.type} and no image files")
+    cell = chunk[place]
+    if not cell.is_valid:
+        raise ValueError("there is no image, or only the path of one")
+    return cell.as_buffer()
+
+
+def _located(column: pa.ChunkedArray, row: int) -> tuple[pa.Array, int]:
+    for chunk in column.chunks:
+        if row < len(chunk):
+            return chunk, row
+        row -= len(chunk)
+    raise IndexError(row)
+
+
+def _not_computed(name: str, path: str | None, reason: str) -> UnreadableSourceError:
+    place = f" in {path}" if path else ""
+    return UnreadableSourceError(
+        f"The statistics of {name}{place} cannot be computed: {reason}.",
+        path=path,
+        next_step=f"Restore the file from its origin, or leave the feature out "
+        f"(--drop-feature {name}).",
+    )
