@@ -1,0 +1,75 @@
+"""``leconvert check``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leconvert.cli.options import add_json, dataset_root
+from leconvert.cli.progress import progress_for
+from leconvert.errors import SourceError, UsageError
+
+if TYPE_CHECKING:
+    from leconvert.verify.dataset import DatasetReport
+
+__all__ = ["add_arguments", "run"]
+
+_WIDTH_WITHOUT_TERMINAL = 100
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "root",
+        type=Path,
+        nargs="?",
+        metavar="DATASET",
+        help="the dataset folder itself, v2.x or v3.0, which holds meta/, data/ and videos/",
+    )
+    parser.add_argument(
+        "--repo-id",
+        metavar="ORG/NAME",
+        help="instead of DATASET: the folder $HF_LEROBOT_HOME/ORG/NAME",
+    )
+    parser.add_argument("--strict", action="store_true", help="let warnings fail the check too")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check one dataset, and list what is wrong with it."""
+    from leconvert.verify.dataset import check_dataset
+
+    if options.root is not None and options.repo_id is not None:
+        raise UsageError("Give either DATASET or --repo-id, not both.")
+    if options.root is None and options.repo_id is None:
+        raise UsageError(
+            "No dataset is given.", next_step="Pass its folder, or --repo-id ORG/NAME."
+        )
+    root = dataset_root(options).resolve()
+    report = check_dataset(root, progress=progress_for(quiet=options.json))
+    failed = report.count("error") + (report.count("warning") if options.strict else 0)
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+    else:
+        _show(report)
+    return SourceError.exit_code if failed else 0
+
+
+def _show(report: DatasetReport) -> None:
+    from leconvert.cli.findings import findings_lines
+
+    width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
+    for line in findings_lines(report.findings, width):
+        print(line)
+    counts = ", ".join(
+        f"{number:,} {word if number == 1 else words}"
+        for word, words in (("error", "errors"), ("warning", "warnings"), ("info", "infos"))
+        for number in [report.count(word)]
+    )
+    print(
+        f"{report.root} ({report.version}): {counts} in {report.episodes:,} episodes, "
+        f"{report.frames:,} frames, {report.files:,} files; {report.seconds:.1f} s."
+    )

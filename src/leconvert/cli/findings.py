@@ -1,0 +1,103 @@
+"""Findings as a table that fits the terminal."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leconvert.model import Finding
+
+__all__ = ["findings_lines", "print_findings"]
+
+_SHOWN_OF_A_CODE = 5
+_ORDER = ("error", "repaired", "warning", "info")
+_HEADINGS = ("severity", "finding", "episode", "stream", "what was seen, and what helps")
+_NARROWEST_MESSAGE = 40
+
+
+def print_findings(findings: Sequence[Finding], *, remarks: bool = False) -> None:
+    """Print findings on stderr; nothing where there are none.
+
+    Args:
+        findings: What was found.
+        remarks: Show those of severity ``info`` too.
+    """
+    shown = [finding for finding in findings if remarks or finding.severity != "info"]
+    width = shutil.get_terminal_size((100, 24)).columns
+    for line in findings_lines(shown, width):
+        print(line, file=sys.stderr)
+
+
+def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
+    """Return a table of findings, the gravest first; of many alike the first few.
+
+    Args:
+        findings: What was found.
+        width: Columns of the terminal.
+    """
+    if not findings:
+        return []
+    ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
+    total = Counter((finding.severity, finding.code) for finding in ordered)
+    seen: Counter[tuple[str, str]] = Counter()
+    rows: list[tuple[tuple[str, str, str, str], list[str]]] = []
+    for finding in ordered:
+        kind = (finding.severity, finding.code)
+        seen[kind] += 1
+        if seen[kind] > _SHOWN_OF_A_CODE:
+            continue
+        said = [_with_short_path(finding)]
+        if seen[kind] == _SHOWN_OF_A_CODE and total[kind] > _SHOWN_OF_A_CODE:
+            said.append(f"... and {total[kind] - _SHOWN_OF_A_CODE:,} more of this kind")
+        if finding.remedy and seen[kind] == 1:
+            said.append(f"→ {finding.remedy}")
+        episode = "" if finding.episode is None else str(finding.episode)
+        rows.append(((finding.severity, finding.code, episode, finding.stream or ""), said))
+    widths = [
+        max(len(heading), *(len(cells[column]) for cells, _ in rows))
+        for column, heading in enumerate(_HEADINGS[:-1])
+    ]
+    message_width = width - sum(widths) - 2 * len(widths)
+    if message_width < _NARROWEST_MESSAGE:
+        return _stacked(rows, width)
+    lines = [_aligned(_HEADINGS[:-1], widths) + _HEADINGS[-1]]
+    for cells, said in rows:
+        margin = _aligned(cells, widths)
+        for text in said:
+            for piece in _wrapped(text, message_width):
+                lines.append((margin + piece).rstrip())
+                margin = " " * len(margin)
+    return lines
+
+
+def _with_short_path(finding: Finding) -> str:
+    """Name the file relative to the dataset, which the table's reader knows."""
+    if not finding.path:
+        return finding.message
+    return re.sub(r"/\S*" + re.escape("/" + finding.path), finding.path, finding.message)
+
+
+def _stacked(rows: Sequence[tuple[tuple[str, str, str, str], list[str]]], width: int) -> list[str]:
+    """Return the same for a narrow terminal: what it is above what was seen."""
+    lines = []
+    for (severity, code, episode, stream), said in rows:
+        place = f", episode {episode}" if episode else ""
+        lines.append(f"{severity}: {code}{place}{f', {stream}' if stream else ''}")
+        for text in said:
+            lines += ["  " + piece for piece in _wrapped(text, max(20, width - 2))]
+    return lines
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"{cell:<{width}}  " for cell, width in zip(cells, widths, strict=True))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    # Paths stay whole where they fit: they are to be copied.
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]

@@ -1,0 +1,232 @@
+"""One dataset by itself: what is wrong with it, without a source and without decoding a frame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leconvert.errors import SourceError
+from leconvert.latency import THREADS_THAT_WAIT, Latency
+from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
+from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.source import scan_source
+from leconvert.verify.catalogue import found, shortened
+from leconvert.verify.data_files import DataFileReport, check_data_file
+from leconvert.verify.dataset_routes import (
+    Ranges,
+    RoutedFile,
+    check_order,
+    check_ranges,
+    files_of,
+    left_over,
+    streaming_findings,
+)
+from leconvert.verify.dataset_stats import check_stats, has_stats
+from leconvert.verify.declared import INFO_PATH, Declared, declaration, read_info, split_findings
+from leconvert.verify.episode_rows import EpisodeTable, read_episode_table
+from leconvert.verify.episode_stats import EpisodeStats
+from leconvert.verify.task_table import read_task_rows
+from leconvert.verify.video_files import check_video_file
+
+__all__ = ["DatasetReport", "check_dataset"]
+
+_SEVERITIES = ("error", "repaired", "warning", "info")
+# Where files are at hand: reading and arithmetic are done without Python's lock, parsing is not.
+_THREADS = 2
+# With these it cannot be said which row a task's text means.
+_TASKS_IN_DOUBT = {"tasks-order", "tasks-duplicate"}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetReport:
+    """What a check found.
+
+    Attributes:
+        root: The dataset.
+        version: Its ``codebase_version``.
+        findings: What is wrong or worth knowing, errors first.
+        episodes: Episodes in it.
+        frames: Rows in it.
+        files: Data and video files that were looked at.
+        seconds: How long it took.
+    """
+
+    root: str
+    version: str
+    findings: tuple[Finding, ...]
+    episodes: int
+    frames: int
+    files: int
+    seconds: float
+
+    def count(self, severity: str) -> int:
+        """Return the number of findings of one severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        counts = {f"{severity}s": self.count(severity) for severity in ("error", "warning", "info")}
+        return {"ok": not counts["errors"], **counts, **asdict(self)}
+
+
+def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetReport:
+    """Check a dataset of version v2.x or v3.0.
+
+    A v2.x dataset is scanned as for a conversion without repairs. Of a v3.0 dataset every table,
+    every row's place columns and every video's index are read; nothing is written and no frame is
+    decoded.
+
+    Args:
+        root: The dataset folder, the one that holds ``meta/``.
+        progress: Where to report.
+
+    Raises:
+        UnreadableSourceError: There is no dataset, or its info.json cannot be read.
+        SourceError: It is of another version, or a v2.x dataset that cannot even be scanned.
+    """
+    started = time.monotonic()
+    raw = read_info(root)
+    version = raw.get("codebase_version")
+    if isinstance(version, str) and version.startswith("v2."):
+        scan = scan_source(root, progress=progress)
+        findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
+        files = scan.num_episodes * len(scan.streams)
+    elif isinstance(version, str) and version.startswith("v3."):
+        check = _Check(root, raw, progress)
+        findings, episodes, frames = check.run(), check.episodes, check.frames
+        files = check.files
+    else:
+        raise SourceError(
+            f"{root / INFO_PATH} says codebase_version {version!r}; v2.x and v3.x can be checked.",
+            path=str(root / INFO_PATH),
+            next_step="Bring older datasets to v2.1 with the LeRobot version that reads them.",
+        )
+    kept = sorted(shortened(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
+    seconds = time.monotonic() - started
+    return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
+
+
+class _Check:
+    """A check of a v3.0 dataset, step by step; a step that cannot be done leaves its findings."""
+
+    def __init__(self, root: Path, raw: Mapping[str, Any], progress: Progress) -> None:
+        self._root = root
+        self._raw = raw
+        self._progress = progress
+        self._findings: list[Finding] = []
+        self.episodes = 0
+        self.frames = 0
+        self.files = 0
+
+    def run(self) -> list[Finding]:
+        declared, self._findings = declaration(self._raw)
+        texts, findings = read_task_rows(self._root, self._raw)
+        self._findings += findings
+        if declared is None:
+            return self._findings
+        streams = [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
+        in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
+        task_rows = None if texts is None or in_doubt else _rows_of(texts)
+        stats = EpisodeStats([key for key, ft in declared.features.items() if has_stats(ft)])
+        table, findings = read_episode_table(self._root, streams, task_rows, stats)
+        self._findings += findings
+        if table is not None:
+            self._findings += stats.findings()
+        self._findings += check_stats(self._root, declared.features, stats.aggregate())
+        if table is None:
+            if not findings:
+                self._findings.append(found("no-episodes", "meta/episodes has no rows."))
+            return self._findings
+        ranges, findings = check_ranges(table, declared)
+        self._findings += findings
+        self._findings += split_findings(self._raw, len(table))
+        self.episodes, self.frames = len(table), int(ranges.length.sum())
+        self._check_files(declared, table, ranges, streams, None if texts is None else len(texts))
+        return self._findings
+
+    def _check_files(
+        self,
+        declared: Declared,
+        table: EpisodeTable,
+        ranges: Ranges,
+        streams: list[str],
+        num_tasks: int | None,
+    ) -> None:
+        files = {
+            stream: files_of(table, declared, stream)
+            for stream in streams
+            if stream in declared.templates and stream in table.placed
+        }
+        self._findings += check_order(files.get(DATA_STREAM, []))
+        self._findings += streaming_findings(files)
+
+        every = [routed for routes in files.values() for routed in routes]
+        tables = [routed for routed in every if routed.stream == DATA_STREAM]
+        videos = every[len(tables) :]
+        untimed = np.zeros(len(table), np.bool_)
+
+        def table_report(routed: RoutedFile) -> DataFileReport:
+            return check_data_file(self._root, routed, table, ranges, declared, num_tasks)
+
+        def video_findings(routed: RoutedFile) -> list[Finding]:
+            return check_video_file(
+                self._root,
+                routed,
+                table.placed[routed.stream],
+                ranges,
+                declared.features[str(camera_of(routed.stream))],
+                declared.fps,
+                untimed,
+            )
+
+        with self._progress.stage("check", len(every), "files") as stage:
+            reports = _for_each(tables, table_report, stage)
+            self._add_table_reports(tables, reports)
+            for report in reports:
+                if report.untimed is not None:
+                    untimed[report.untimed] = True
+            for found_here in _for_each(videos, video_findings, stage):
+                self._findings += found_here
+        self.files = len(every)
+        paths = {routed.path: None for routed in every}
+        self._findings += left_over(self._root, paths, complete=len(files) == len(streams))
+
+    def _add_table_reports(
+        self, tables: Sequence[RoutedFile], reports: Sequence[DataFileReport]
+    ) -> None:
+        columns: tuple[tuple[str, str], ...] | None = None
+        for routed, report in zip(tables, reports, strict=True):
+            self._findings += report.findings
+            columns = columns or report.columns
+            if report.columns is not None and report.columns != columns:
+                message = f"{routed.path} has other columns or types than the first file."
+                self._findings.append(
+                    found("data-schema", message, stream=DATA_STREAM, path=routed.path)
+                )
+
+
+def _rows_of(texts: Sequence[str]) -> dict[str, int]:
+    return {text: row for row, text in enumerate(texts)}
+
+
+def _for_each[Seen](
+    every: Sequence[RoutedFile], look: Callable[[RoutedFile], Seen], stage: Stage
+) -> list[Seen]:
+    """Look at the first file alone; whether it made us wait tells how many to ask at a time."""
+
+    def one(routed: RoutedFile) -> Seen:
+        seen = look(routed)
+        stage.advance(1)
+        return seen
+
+    with Latency() as latency:
+        first = [one(routed) for routed in every[:1]]
+    threads = THREADS_THAT_WAIT if latency.dominates else _THREADS
+    with ThreadPoolExecutor(threads, thread_name_prefix="check") as pool:
+        return [*first, *pool.map(one, every[1:])]
