@@ -76,6 +76,7 @@ class Crew:
             identity,
             lease_seconds=self._leases.lease_seconds,
             max_attempts=self._leases.max_attempts,
+            fs=self._run.fs,
         )
         return store, Board(store, self._run.manifest.num_batches), identity
 

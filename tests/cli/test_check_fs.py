@@ -51,12 +51,12 @@ def test_two_processes_meet_and_both_tell_the_outcome(folder: Path) -> None:
     assert outcome == json.loads(told)
     assert (outcome["same_host"], outcome["tested_between_hosts"]) == (True, False)
     assert {f["promise"] for f in outcome["findings"] if f["need"] == "several hosts"} == {
-        "race", "create_race", "listing", "news",
+        "link", "race", "create_race", "listing", "news",
     }  # fmt: skip
     assert list(folder.iterdir()) == []
 
 
-def test_a_file_system_without_hard_links_is_refused_with_a_code(tmp_path: Path) -> None:
+def test_a_file_system_without_hard_links_is_for_one_host_and_has_a_code(tmp_path: Path) -> None:
     code = (
         "import errno, sys\n"
         "from leconvert.workdir.filesystem import FileSystem\n"
@@ -72,9 +72,9 @@ def test_a_file_system_without_hard_links_is_refused_with_a_code(tmp_path: Path)
         text=True,
         check=False,
     )
-    assert checked.returncode == 11
-    assert "cannot work here" in checked.stdout
-    assert "EPERM" in checked.stdout
+    assert checked.returncode == 13
+    assert "refuses every host but the one that planned it" in checked.stdout
+    assert "EPERM: one host only" in checked.stdout
 
 
 def test_a_folder_that_does_not_exist_is_a_sentence(leconvert: Leconvert, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def campaign(tmp_path: Path) -> Campaign:
     return run
 
 
-@pytest.mark.parametrize("name", ["output", "in-place"])
+@pytest.mark.parametrize("name", ["output", "in-place", "one-host"])
 def test_no_change_of_the_disk_goes_unseen(
     smallest_source: Path, tmp_path: Path, name: str
 ) -> None:
@@ -58,7 +58,7 @@ def test_no_change_of_the_disk_goes_unseen(
     case = CASES[name]
     place = Place(case, smallest_source, tmp_path / "place")
     before = {str(path) for path in place.root.rglob("*")}
-    disk = WatchedDisk(place.root)
+    disk = WatchedDisk(place.root, has_links=case.has_links)
     with disk:
         conversion.convert(
             place.source,
@@ -120,6 +120,9 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
         ("in-place", "plan,work,pack,swap,finish,clean,end", 205),
         ("two-renames", "swap", 30),
         ("copied", "pack", 50),
+        ("one-host", "plan,work", 110),
+        ("one-lock", "work", 55),
+        ("no-locks", "pack", 50),
     ],
 )
 def test_a_death_at_any_operation_costs_nothing_but_the_same_command(

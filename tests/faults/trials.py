@@ -47,7 +47,13 @@ STAGES = ("plan", "work", "pack", "swap", "finish", "clean")
 WRITING = frozenset({"StorageError", "OutcomeUnknownError"})
 """What a run may end with after an operation failed that would have changed something."""
 LOOKING = frozenset(
-    {"SourceError", "UnreadableSourceError", "SourceChangedError", "VerificationError"}
+    {
+        "SourceError",
+        "FindingsError",
+        "UnreadableSourceError",
+        "SourceChangedError",
+        "VerificationError",
+    }
 )
 """What it may end with besides where a file of the source or the new tree cannot be looked at."""
 _TRIAL_SECONDS = 60
@@ -64,6 +70,8 @@ class Case:
         episodes_per_batch: 1 makes the packer join files, None makes it link them.
         can_exchange: Whether two names can be exchanged in one step; not over NFS.
         can_link: Whether shards can be linked into the new tree; not from another file system.
+        has_links: Whether there are hard links at all; without them one host works alone.
+        has_locks: Whether there is ``flock``.
     """
 
     name: str
@@ -71,6 +79,8 @@ class Case:
     episodes_per_batch: int | None = None
     can_exchange: bool = True
     can_link: bool = True
+    has_links: bool = True
+    has_locks: bool = True
 
 
 CASES = {
@@ -80,6 +90,9 @@ CASES = {
         Case("in-place", in_place=True),
         Case("two-renames", in_place=True, can_exchange=False),
         Case("copied", in_place=False, can_link=False),
+        Case("one-host", in_place=False, episodes_per_batch=1, has_links=False),
+        Case("one-lock", in_place=True, can_exchange=False, has_links=False),
+        Case("no-locks", in_place=False, has_locks=False),
     )
 }
 
@@ -176,13 +189,17 @@ class Place:
             self.source,
             fault=fault,
             can_exchange=self.case.can_exchange,
+            has_links=self.case.has_links,
+            has_locks=self.case.has_locks,
             on_death=on_death,
         )
 
     def convert(self, disk: WatchedDisk) -> None:
         """Convert in this process."""
         links = nullcontext() if self.case.can_link else _links_refused()
-        with disk, _stages_marked(disk), links:
+        # Where there is no flock, locks lie in the folder for temporary files.
+        temporary = mock.patch.object(tempfile, "tempdir", str(self.root.parent))
+        with disk, _stages_marked(disk), links, temporary:
             conversion.convert(
                 self.source,
                 output=None if self.case.in_place else self.target,

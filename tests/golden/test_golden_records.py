@@ -16,8 +16,11 @@ from leconvert.leasing.log import LeaseLogFiles
 from leconvert.leasing.state import BatchState, Generation, Outcome
 from leconvert.leasing.store import LeaseStore
 from leconvert.model import Batch, Shard
+from leconvert.workdir.exclusion import Exclusion
+from leconvert.workdir.host import HostIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.manifest import BatchFile, ScanTable, read_manifest
+from leconvert.workdir.one_host import read_one_host
 from leconvert.workdir.paths import RunPaths, WorkDir
 from leconvert.workdir.records import read_record
 
@@ -63,6 +66,7 @@ def test_every_kind_of_record_has_a_golden_file() -> None:
         "leconvert/lease-reset",
         "leconvert/lock-holder",
         "leconvert/manifest",
+        "leconvert/one-host",
         "leconvert/tree",
         "leconvert/worker",
     }
@@ -175,9 +179,17 @@ def test_marks_and_lock_holders_are_read(work_dir: Path, run: RunPaths) -> None:
         assert (record["host"], record["pid"]) == ("node1", 101)
 
 
+def test_the_only_host_that_may_work_is_read(run: RunPaths) -> None:
+    alone = read_one_host(run, RUN_ID)
+    assert alone is not None
+    assert alone.host == HostIdentity("node1", "5d" * 16, BOOT.partition("/")[0])
+    assert (alone.device, alone.exclusion, alone.reason) == (2049, Exclusion.RENAME, "EPERM")
+
+
 REFUSING: dict[str, Callable[[RunPaths], object]] = {
     "current": lambda run: WorkDir(run.root.parent.parent).current_run_id(),
     f"runs/{RUN_ID}/manifest.json": lambda run: read_manifest(run, RUN_ID),
+    f"runs/{RUN_ID}/one_host.json": lambda run: read_one_host(run, RUN_ID),
     f"runs/{RUN_ID}/done/000000.json": lambda run: read_done(run, RUN_ID, 0),
     f"runs/{RUN_ID}/failed/000002.json": lambda run: read_failed(run, RUN_ID, 2),
     f"runs/{RUN_ID}/journal/0004.json": lambda run: Journal(run, RUN_ID).read(),
@@ -214,6 +226,7 @@ def test_records_of_another_run_are_refused(tmp_path: Path) -> None:
         lambda: read_done(run, "another", 0),
         lambda: read_failed(run, "another", 2),
         lambda: Journal(run, "another").read(),
+        lambda: read_one_host(run, "another"),
     ):
         with pytest.raises(WorkDirError, match=f"belongs to run {RUN_ID}, not to another"):
             read()

@@ -100,6 +100,8 @@ def _show(outcome: Mapping[str, Any]) -> None:
 def _verdict(outcome: Mapping[str, Any]) -> str:
     if outcome["fitness"] == "none":
         return "leconvert cannot work here."
+    if any(found["promise"] == "link" and not found["holds"] for found in outcome["findings"]):
+        return "Only one host may work here: a run refuses every host but the one that planned it."
     if outcome["fitness"] == "one_host":
         return "Only one host may work here: start no worker on a second one."
     if outcome["tested_between_hosts"]:

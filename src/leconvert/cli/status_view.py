@@ -53,7 +53,15 @@ def _head(status: RunStatus) -> list[str]:
         f"{pace}",
         f"video    {video}",
         f"packer   {_packer(status)}",
+        *_hosts(status),
     ]
+
+
+def _hosts(status: RunStatus) -> list[str]:
+    if status.one_host is None:
+        return []
+    name = shorten(status.one_host, _HOST_WIDTH)
+    return [f"hosts    {name} alone: the work dir has no hard links"]
 
 
 def _packer(status: RunStatus) -> str:

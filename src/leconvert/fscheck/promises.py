@@ -59,11 +59,10 @@ class Promise(StrEnum):
 _NEEDS = {
     Promise.WRITE: Need.ALWAYS,
     Promise.CREATE: Need.ALWAYS,
-    Promise.LINK: Need.ALWAYS,
+    Promise.LINK: Need.SEVERAL_HOSTS,
     Promise.FOLDER: Need.ALWAYS,
     Promise.REPLACE: Need.ALWAYS,
     Promise.MOVE: Need.ALWAYS,
-    Promise.LOCK: Need.ALWAYS,
     Promise.SYNC_FILE: Need.ALWAYS,
     Promise.RACE: Need.SEVERAL_HOSTS,
     Promise.CREATE_RACE: Need.SEVERAL_HOSTS,
@@ -71,15 +70,17 @@ _NEEDS = {
     Promise.NEWS: Need.SEVERAL_HOSTS,
 }
 _CANNOT = "cannot work here: put the work dir elsewhere"
+# Of these one is enough for one host: see `leconvert.workdir.exclusion`.
+_EXCLUSIVE = frozenset({Promise.LINK, Promise.NO_REPLACE, Promise.LOCK})
 _ALONE = "one host only: start no worker on a second one"
 _OTHERWISE = {
     Promise.WRITE: _CANNOT,
     Promise.CREATE: _CANNOT,
-    Promise.LINK: _CANNOT,
+    Promise.LINK: "one host only; its renames decide, or a lock",
     Promise.FOLDER: _CANNOT,
     Promise.REPLACE: _CANNOT,
     Promise.MOVE: "cannot put a result in place here",
-    Promise.LOCK: _CANNOT,
+    Promise.LOCK: "locks on this host alone; a second packer is fenced",
     Promise.SYNC_FILE: "refuses: what it wrote might not survive a power loss",
     Promise.SYNC_FOLDER: "goes on; names are as safe as the server makes them",
     Promise.NO_REPLACE: "looks first, then renames",
@@ -135,8 +136,9 @@ class Fitness(StrEnum):
 
 def fitness_of(findings: Iterable[Finding]) -> Fitness:
     """Return what may be done, given what holds; what was not probed does not count."""
-    broken = {finding.promise.need for finding in findings if not finding.holds}
-    if Need.ALWAYS in broken:
+    missing = {finding.promise for finding in findings if not finding.holds}
+    broken = {promise.need for promise in missing}
+    if Need.ALWAYS in broken or missing >= _EXCLUSIVE:
         return Fitness.NONE
     return Fitness.ONE_HOST if Need.SEVERAL_HOSTS in broken else Fitness.SEVERAL_HOSTS
 

@@ -41,7 +41,7 @@ def run_status(work_dir: Path) -> RunStatus:
     Raises:
         WorkDirError: There is no run, or its records cannot be used.
     """
-    return RunObserver(open_run(work_dir, allow_mixed_versions=True)).look()
+    return RunObserver(open_run(work_dir, allow_mixed_versions=True, only_look=True)).look()
 
 
 def watch_run(
@@ -62,7 +62,7 @@ def watch_run(
         try:
             if observer is None or WorkDir(work_dir).current_run_id() != observer.run_id:
                 observer = RunObserver(
-                    open_run(work_dir, allow_mixed_versions=True),
+                    open_run(work_dir, allow_mixed_versions=True, only_look=True),
                     clock=clock,
                     records_a_look=_RECORDS_A_LOOK,
                 )
@@ -160,6 +160,7 @@ class RunObserver:
             done_frames=sum(self._frames[batch_id] for batch_id in done),
             packed=packed,
             packer=packer,
+            one_host=None if self._run.one_host is None else self._run.one_host.host.name,
             video=self._look_at_done(done),
             bytes_per_second=round(rate, 1),
             frames_per_second=round(sum(worker.frames_per_second for worker in workers), 1),

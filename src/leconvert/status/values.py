@@ -150,6 +150,7 @@ class RunStatus:
         ended_workers: Workers that said good-bye, or are known to have ended.
         unsettled: Every batch that is not done and was ever claimed.
         failures: Why batches were set aside.
+        one_host: The only host that may work on the run; None for any number of hosts.
     """
 
     run_id: str
@@ -175,6 +176,7 @@ class RunStatus:
     ended_workers: int
     unsettled: Sequence[BatchStatus]
     failures: Sequence[Failure]
+    one_host: str | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""

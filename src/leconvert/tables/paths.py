@@ -8,6 +8,7 @@ __all__ = [
     "DATA_PATH_TEMPLATE",
     "EPISODES_DIR",
     "INFO_PATH",
+    "REPAIRS_PATH",
     "STATS_PATH",
     "TASKS_PATH",
     "VIDEO_PATH_TEMPLATE",
@@ -17,6 +18,7 @@ __all__ = [
 INFO_PATH = "meta/info.json"
 STATS_PATH = "meta/stats.json"
 TASKS_PATH = "meta/tasks.parquet"
+REPAIRS_PATH = "meta/repairs.json"
 EPISODES_DIR = "meta/episodes"
 
 # The templates that info.json carries; readers fill them with str.format.

@@ -97,6 +97,8 @@ class WatchedDisk:
         roots: The folders that are watched.
         fault: What goes wrong, or None.
         can_exchange: Whether the file system knows the flags of ``renameat2``; NFS does not.
+        has_links: Whether it has hard links; FAT and most mounts of object stores do not.
+        has_locks: Whether it has ``flock``; some mounts of Lustre do not.
         on_death: Called instead of raising `CrashError`.
         really_sync: Whether fsync reaches the disk; a test of process deaths does not need it.
 
@@ -110,12 +112,16 @@ class WatchedDisk:
         *roots: Path,
         fault: Fault | None = None,
         can_exchange: bool = True,
+        has_links: bool = True,
+        has_locks: bool = True,
         on_death: Callable[[], None] | None = None,
         really_sync: bool = False,
     ) -> None:
         self.operations: list[Operation] = []
         self.stage = ""
         self.can_exchange = can_exchange
+        self.has_links = has_links
+        self.has_locks = has_locks
         self.really_sync = really_sync
         self._roots = [os.path.realpath(root) for root in roots]
         self._fault = fault

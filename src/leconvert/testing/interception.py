@@ -42,6 +42,8 @@ class Watcher(Protocol):
     """What is asked before each operation; see `leconvert.testing.disk.WatchedDisk`."""
 
     can_exchange: bool
+    has_links: bool
+    has_locks: bool
     really_sync: bool
 
     def do[Result](
@@ -122,7 +124,13 @@ def _of_two_paths(watcher: Watcher, name: str) -> Callable[..., Any]:
             _where(source, options.get("src_dir_fd")),
             _where(target, options.get("dst_dir_fd")),
         )
-        return watcher.do(name, paths, lambda: real(source, target, **options))
+
+        def move() -> Any:
+            if name == "link" and not watcher.has_links and watcher.watches(paths):
+                raise OSError(errno.EPERM, os.strerror(errno.EPERM), paths[0], None, paths[1])
+            return real(source, target, **options)
+
+        return watcher.do(name, paths, move)
 
     return call
 
@@ -232,7 +240,13 @@ def _flock(watcher: Watcher) -> Callable[[int, int], None]:
         if operation & fcntl.LOCK_UN:
             return real(descriptor, operation)  # the kernel does it for the dead
         paths = (_where(descriptor),)
-        return watcher.do("flock", paths, lambda: real(descriptor, operation), changes=False)
+
+        def lock() -> None:
+            if not watcher.has_locks and watcher.watches(paths):
+                raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+            real(descriptor, operation)
+
+        return watcher.do("flock", paths, lock, changes=False)
 
     return call
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from leconvert.errors import LeconvertError, StorageError, WorkDirError
-from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.filesystem import CANNOT_LINK, LOCAL, FileSystem
 from leconvert.workdir.trouble import CHECK_DISK, storage_errors
 
 __all__ = [
@@ -41,9 +41,9 @@ __all__ = [
 _READ_BACKS = 3
 
 _NO_LINKS = (
-    "Put the work dir on a file system with hard links (ext4, XFS, NFS and most others have them)."
+    "The run was planned where there were some: work on the host that planned it, or begin anew"
+    " with --restart."
 )
-_CANNOT_LINK = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 
 
 class AlreadyPublishedError(LeconvertError):
@@ -159,6 +159,9 @@ def publish_exclusively(
 ) -> None:
     """Give ``source`` the name ``target`` if nobody has it; exactly one caller succeeds.
 
+    That is what ``fs.give_name`` promises: among all hosts by a hard link, among the processes of
+    one host where the run has no hard links (`leconvert.workdir.exclusion`).
+
     ``source`` must be complete, closed, synced where ``sync`` matters, and contain a random token.
     It keeps its own name too.
 
@@ -174,12 +177,12 @@ def publish_exclusively(
 
     Raises:
         AlreadyPublishedError: Another record has the name.
-        OutcomeUnknownError: The link failed, and so did reading back.
-        StorageError: The link certainly did not happen: full, read-only, no hard links.
+        OutcomeUnknownError: It failed, and so did reading back.
+        StorageError: It certainly did not happen: full, read-only, no hard links.
         FileNotFoundError: ``source`` or the folder of ``target`` does not exist.
     """
     try:
-        fs.link(source, target)
+        fs.give_name(source, target, sync=sync)
     except OSError as error:
         _settle(source, target, error, fs)
     if sync:
@@ -212,7 +215,7 @@ def _settle(source: Path, target: Path, failure: OSError, fs: FileSystem) -> Non
     if isinstance(failure, FileExistsError):
         # It existed for the server, yet it is not listed: somebody renamed it in between.
         raise AlreadyPublishedError(f"{target} was published and moved away.", path=str(target))
-    if failure.errno in _CANNOT_LINK - {errno.EMLINK}:
+    if failure.errno in CANNOT_LINK - {errno.EMLINK}:
         raise StorageError(
             f"Cannot use {target.parent}: it does not allow hard links, and they decide who wins.",
             path=str(target.parent),
@@ -284,7 +287,7 @@ def link_into_tree(
                 return "linked"
             if isinstance(error, FileExistsError):
                 return _replace_in_tree(source, target, fs)
-            if error.errno in _CANNOT_LINK or error.errno == errno.EXDEV:
+            if error.errno in CANNOT_LINK or error.errno == errno.EXDEV:
                 return _copy_into_tree(source, target, fs)
             raise
     return "linked"
@@ -302,7 +305,7 @@ def _replace_in_tree(source: Path, target: Path, fs: FileSystem) -> Literal["lin
     try:
         fs.link(source, temporary)
     except OSError as error:
-        if error.errno in _CANNOT_LINK or error.errno == errno.EXDEV:
+        if error.errno in CANNOT_LINK or error.errno == errno.EXDEV:
             return _copy_into_tree(source, target, fs)
         raise
     fs.replace(temporary, target)

@@ -11,10 +11,15 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["LOCAL", "FileSystem", "Identity"]
+__all__ = ["CANNOT_FLAG", "CANNOT_LINK", "LOCAL", "FileSystem", "Identity"]
 
 Identity = tuple[int, int]
 """Device and inode number: two names with the same identity are one file."""
+
+CANNOT_LINK = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+"""What `FileSystem.link` fails with where there are no hard links, or not this many of one file."""
+CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""What an exclusive rename or an exchange fails with where the file system has no such thing."""
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
@@ -68,6 +73,18 @@ class FileSystem:
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name; exactly one of several callers succeeds for one name."""
         os.link(source, target)
+
+    def give_name(self, source: Path, target: Path, *, sync: bool) -> None:  # noqa: ARG002
+        """Give a small finished record a name that nobody else gets; ``source`` keeps its own.
+
+        Here by a hard link, which any number of hosts may try at once.
+
+        Args:
+            source: The record; on the disk already where ``sync`` matters.
+            target: The name.
+            sync: Whether what has the name must be on the disk before it has it.
+        """
+        self.link(source, target)
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename, replacing what ``target`` names."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from leconvert.workdir.host import boot_id
+
 __all__ = ["WorkerIdentity", "new_token", "process_is_gone", "process_is_running"]
 
 
@@ -97,9 +99,9 @@ def process_is_running(fields: Mapping[str, Any]) -> bool:
 
 
 def _boot() -> str:
+    boot = boot_id()
     try:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot_id}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115  (not a path)
+        return boot and f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115 - not a path
     except OSError:
         return ""
 

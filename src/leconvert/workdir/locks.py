@@ -3,14 +3,24 @@
 Not promised: that a holder which was frozen stays the only one. Over NFS the server gives the lock
 away when a host is silent, and that host's renames still go through. The lock spares work and
 confusion; what makes a second packer harmless are packer generations (`leconvert.workdir.swap`).
+
+**Where the work dir's file system has no flock**, a file in this host's folder for temporary files
+is locked instead: that excludes the processes of this host that see the same folder, and no others.
+It is enough. Two packers meet in the journal, where the generation decides, as after a lost lock;
+two planners write runs of their own, of which ``current`` names one, and the planner whose run it
+does not name finds out when it opens it.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.workdir.durable import replace_record, storage_errors
@@ -19,9 +29,13 @@ from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.paths import RunPaths, WorkDir
 from leconvert.workdir.records import encode_record, read_record
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
 __all__ = ["hold_lock", "packer_lock", "planner_lock", "read_packer"]
 
 _HOLDER_VERSION = 1
+_NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
 @contextmanager
@@ -76,6 +90,8 @@ def hold_lock(
 ) -> Iterator[None]:
     """Hold a lock file without waiting, and say beside it who holds it.
 
+    Without flock a lock of this host takes its place; see the module's docstring.
+
     Args:
         path: The lock file; it stays after release.
         role: ``planner`` or ``packer``, for messages.
@@ -87,14 +103,12 @@ def hold_lock(
         BusyError: Somebody else holds it; the message names the host and process.
         StorageError: The lock cannot be written.
     """
-    from filelock import FileLock, Timeout
+    from filelock import Timeout
 
     holder_path = _holder(path)
-    # Never a soft lock instead: after a crash it would stay for ever.
-    lock = FileLock(path, timeout=0, fallback_to_soft=False, thread_local=False)
     with storage_errors(path):
         try:
-            lock.acquire()
+            lock = _acquire(path)
         except Timeout:
             raise _busy(path, holder_path, role, fs) from None
     try:
@@ -106,6 +120,30 @@ def hold_lock(
         # What was done under it counts whatever becomes of the lock: it goes with the process.
         with suppress(OSError):
             lock.release()
+
+
+def _acquire(path: Path) -> BaseFileLock:
+    from filelock import FileLock
+
+    # Never a soft lock instead: after a crash it would stay for ever.
+    lock = FileLock(path, timeout=0, fallback_to_soft=False, thread_local=False)
+    try:
+        lock.acquire()
+    except NotImplementedError:
+        pass  # how some versions of filelock say ENOSYS
+    except OSError as error:
+        if error.errno not in _NO_FLOCK:
+            raise
+    else:
+        return lock
+    lock = FileLock(_lock_of_this_host(path), timeout=0, fallback_to_soft=False, thread_local=False)
+    lock.acquire()
+    return lock
+
+
+def _lock_of_this_host(path: Path) -> Path:
+    digest = hashlib.sha256(os.path.realpath(path).encode(errors="surrogateescape")).hexdigest()
+    return Path(tempfile.gettempdir(), f"leconvert-{digest[:24]}.lock")
 
 
 def _holder(path: Path) -> Path:

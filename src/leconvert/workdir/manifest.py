@@ -32,7 +32,9 @@ from leconvert.model import (
     StreamLayout,
     StreamScan,
 )
+from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.workdir.durable import sync_dir, sync_file, write_durably
+from leconvert.workdir.one_host import plan_one_host
 from leconvert.workdir.paths import RunPaths
 from leconvert.workdir.records import encode_record, read_record
 
@@ -72,6 +74,7 @@ class Manifest:
         data_schema: Arrow schema of the data files, IPC-serialised.
         extra_files: Files that come along unchanged.
         findings: What the scan found.
+        repairs: What the conversion changes.
     """
 
     run_id: str
@@ -90,6 +93,7 @@ class Manifest:
     data_schema: bytes
     extra_files: Sequence[str]
     findings: Sequence[Finding]
+    repairs: Repairs = NO_REPAIRS
 
 
 def tool_versions() -> dict[str, str]:
@@ -103,8 +107,16 @@ def tool_versions() -> dict[str, str]:
 def write_plan(
     run: RunPaths, manifest: Manifest, scan: SourceScan, batches: Sequence[Batch]
 ) -> None:
-    """Write a plan durably: scan table and batches first, the manifest that names them last."""
+    """Write a plan durably: scan table and batches first, the manifest that names them last.
+
+    Where the work dir has no hard links the run is this host's alone from the start; see
+    `leconvert.workdir.one_host`.
+
+    Raises:
+        StorageError: The work dir is full, read-only, fails, or cannot even serve one host.
+    """
     run.ensure()
+    plan_one_host(run, manifest.run_id)
     _write_scan_table(run, scan)
     _write_batches(run, manifest.streams, batches)
     fields = {
@@ -124,6 +136,7 @@ def write_plan(
         "data_schema": base64.b64encode(manifest.data_schema).decode("ascii"),
         "extra_files": list(manifest.extra_files),
         "findings": [asdict(finding) for finding in manifest.findings],
+        "repairs": manifest.repairs.as_record() if manifest.repairs else None,
         "streams": [
             {"stream": layout.stream, "starts": layout.starts.tolist()}
             for layout in manifest.streams
@@ -167,6 +180,7 @@ def read_manifest(run: RunPaths, run_id: str) -> Manifest:
         data_schema=base64.b64decode(fields["data_schema"]),
         extra_files=fields["extra_files"],
         findings=[Finding(**entry) for entry in fields["findings"]],
+        repairs=Repairs.from_record(fields.get("repairs")),
     )
 
 

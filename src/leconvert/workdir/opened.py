@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leconvert.errors import PlanMismatchError, StorageError, WorkDirError
+from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.manifest import (
     BatchFile,
     Manifest,
@@ -13,6 +14,7 @@ from leconvert.workdir.manifest import (
     read_manifest,
     tool_versions,
 )
+from leconvert.workdir.one_host import OneHost, check_still_alone, come_in, read_one_host
 from leconvert.workdir.paths import RunPaths, WorkDir
 
 __all__ = ["OpenedRun", "check_current", "open_run"]
@@ -28,6 +30,7 @@ class OpenedRun:
         manifest: The head of the plan.
         batches: Its batches.
         scan: Its scan table.
+        one_host: Who alone may work on it; None for any number of hosts.
     """
 
     work_dir: WorkDir
@@ -35,17 +38,27 @@ class OpenedRun:
     manifest: Manifest
     batches: BatchFile
     scan: ScanTable
+    one_host: OneHost | None = None
+
+    @property
+    def fs(self) -> FileSystem:
+        """The file operations that every process of this run must publish with."""
+        return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
 
 
-def open_run(root: Path, *, allow_mixed_versions: bool = False) -> OpenedRun:
+def open_run(
+    root: Path, *, allow_mixed_versions: bool = False, only_look: bool = False
+) -> OpenedRun:
     """Open the current run of a work dir.
 
     Args:
         root: The work dir.
         allow_mixed_versions: Work even if this host's libraries differ from the planner's, at the
             price of results that may differ in their bytes.
+        only_look: Nothing will be written: then any host may open a run of one host.
 
     Raises:
+        OneHostOnlyError: Another host alone may work on it.
         WorkDirError: There is no run, or its records cannot be used.
         PlanMismatchError: This host's libraries differ from the planner's.
     """
@@ -72,12 +85,16 @@ def open_run(root: Path, *, allow_mixed_versions: bool = False) -> OpenedRun:
             next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
             "that are equal in content but perhaps not in bytes.",
         )
+    one_host = read_one_host(paths, run_id)
+    if one_host is not None and not only_look:
+        one_host = come_in(paths, run_id, one_host)
     return OpenedRun(
         work_dir=work_dir,
         paths=paths,
         manifest=manifest,
         batches=BatchFile(paths, manifest.streams),
         scan=ScanTable(paths, manifest.streams),
+        one_host=one_host,
     )
 
 
@@ -86,12 +103,15 @@ def check_current(run: OpenedRun) -> None:
 
     Raises:
         PlanMismatchError: It was given up for another one (``--restart``).
+        OneHostOnlyError: It is one host's alone, and is now used through another one or mount.
         StorageError: The work dir names no run any more: it was removed, or is not mounted; or it
             cannot be read just now.
     """
     root, mine = run.work_dir.root, run.manifest.run_id
     now = run.work_dir.current_run_id()
     if now == mine:
+        if run.one_host is not None:
+            check_still_alone(run.paths, mine, run.one_host)
         return
     if now is None:
         raise StorageError(

@@ -237,6 +237,16 @@ class RunPaths:
         return self.root / "workers"
 
     @property
+    def one_host(self) -> Path:
+        """Who alone may work on the run; only where there are no hard links."""
+        return self.root / "one_host.json"
+
+    @property
+    def naming_lock(self) -> Path:
+        """Held while a record is given its name, where neither links nor renames are exclusive."""
+        return self.root / "naming.lock"
+
+    @property
     def journal(self) -> Path:
         """How far packing, swap and push have come: a folder with one record a packer."""
         return self.root / "journal"

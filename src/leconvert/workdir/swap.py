@@ -28,7 +28,7 @@ from pathlib import Path
 
 from leconvert.errors import BusyError, TargetError, WorkDirError
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree
-from leconvert.workdir.filesystem import FileSystem
+from leconvert.workdir.filesystem import CANNOT_FLAG, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.paths import staging_dir, staging_generations
 from leconvert.workdir.records import encode_record, read_record
@@ -49,7 +49,6 @@ __all__ = [
 
 TREE_RECORD = ".leconvert-tree.json"
 _TREE_VERSION = 1
-_CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 _MOST_STEPS = 8
 
 
@@ -305,7 +304,7 @@ def _act(action: Action, plan: SwapPlan, fs: FileSystem) -> None:
         try:
             fs.exchange(plan.staging, plan.target)
         except OSError as error:
-            if error.errno not in _CANNOT_FLAG:
+            if error.errno not in CANNOT_FLAG:
                 raise
             # A superseded packer must not move the target away: look again just before.
             if _exists(plan.staging, fs):
@@ -316,7 +315,7 @@ def _rename(source: Path, target: Path, fs: FileSystem) -> None:
     try:
         fs.rename_no_replace(source, target)
     except OSError as error:
-        if error.errno not in _CANNOT_FLAG:
+        if error.errno not in CANNOT_FLAG:
             raise
         # A plain rename of a folder replaces nothing but an empty folder.
         fs.replace(source, target)

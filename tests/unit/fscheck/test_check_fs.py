@@ -63,15 +63,24 @@ def test_what_a_file_system_lacks_is_found_and_named(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_hard_links_nothing_works_and_without_exchange_everything_does(
+def test_without_hard_links_one_host_may_work_and_without_exchange_several(
     tmp_path: Path,
 ) -> None:
     no_links, no_flags = FaultyFileSystem(), FaultyFileSystem()
     no_links.fail("link", errno.EPERM, times=None)
     for operation in ("exchange", "rename_no_replace"):
         no_flags.fail(operation, errno.EINVAL, times=None)
-    assert fitness_of(probe_folder(tmp_path, fs=no_links)) is Fitness.NONE
+    assert fitness_of(probe_folder(tmp_path, fs=no_links)) is Fitness.ONE_HOST
     assert fitness_of(probe_folder(tmp_path, fs=no_flags)) is Fitness.SEVERAL_HOSTS
+
+
+def test_with_neither_links_nor_exclusive_renames_nor_locks_nothing_works() -> None:
+    exclusive = (Promise.LINK, Promise.NO_REPLACE, Promise.LOCK)
+    lacking = [Finding(promise, False) for promise in exclusive]
+    assert fitness_of(lacking) is Fitness.NONE
+    for promise in exclusive:
+        rest = [finding for finding in lacking if finding.promise is not promise]
+        assert fitness_of([*rest, Finding(promise, True)]) is not Fitness.NONE
 
 
 class Careless(FileSystem):

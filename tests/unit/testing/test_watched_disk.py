@@ -113,6 +113,26 @@ def test_a_lie_happens_and_reports_an_error(folder: Path) -> None:
     assert (folder / "b").exists()
 
 
+def test_a_disk_without_links_and_locks_has_none_and_others_keep_theirs(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "a").touch()
+    (tmp_path / "elsewhere").touch()
+    with WatchedDisk(folder, has_links=False, has_locks=False) as disk:
+        with pytest.raises(OSError, match="Operation not permitted"):
+            os.link(folder / "a", folder / "b")
+        with (folder / "a").open() as file, pytest.raises(OSError, match="not implemented"):
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        os.link(tmp_path / "elsewhere", tmp_path / "linked")
+        with (tmp_path / "elsewhere").open() as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+    assert [(done.name, done.error) for done in disk.operations if done.error] == [
+        ("link", errno.EPERM),
+        ("flock", errno.ENOSYS),
+    ]
+    assert list(folder.iterdir()) == [folder / "a"]
+
+
 def test_a_full_disk_stays_full_but_can_be_read(folder: Path) -> None:
     (folder / "a").write_text("a")
     with WatchedDisk(folder, fault=Fault(0, FaultKind.FAIL, errno.ENOSPC, lasts=True)):

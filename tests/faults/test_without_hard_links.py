@@ -1,0 +1,178 @@
+"""Conversions on FAT and exFAT: no hard links, no symbolic ones, times in steps of two seconds.
+
+One host works there alone, and whatever stops it, the same command ends in the bytes of any other
+file system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tests.program import Leconvert
+from tests.trees import digest_of, snapshot
+
+import leconvert
+
+ROOT = Path(__file__).resolve().parents[2]
+# In order of preference. A kernel without exFAT still mounts it through FUSE, which knows no flags
+# of `renameat2`.
+KINDS = {
+    "vfat": (["mkfs.vfat", "-F", "32"], ["mount", "-t", "vfat"]),
+    "exfat": (["mkfs.exfat"], ["mount", "-t", "exfat"]),
+    "exfat through FUSE": (["mkfs.exfat"], ["mount.exfat-fuse"]),
+}
+
+
+@pytest.fixture
+def linkless_disk(tmp_path: Path) -> Iterator[Path]:
+    """The first file system without hard links that this machine can make and mount."""
+    image, folder = tmp_path / "image", tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate(128 * 1024**2)
+    folder.mkdir()
+    attached = said(["losetup", "--find", "--show", str(image)])
+    if attached.returncode:
+        pytest.skip(f"needs root and a loop device: {attached.stderr.strip()}")
+    device = attached.stdout.strip()
+    why = ""
+    try:
+        for maker, mount in KINDS.values():
+            for command in ([*maker, device], [*mount, device, str(folder)]):
+                done = said(command)
+                if done.returncode:
+                    why += f" {command[0]}: {done.stderr.strip()}"
+                    break
+            else:
+                yield folder
+                subprocess.run(["umount", str(folder)], check=True)
+                return
+        pytest.skip(f"needs dosfstools, or exfatprogs and exfat-fuse:{why}")
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=True)
+
+
+def said(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program of the system that need not be there."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        return subprocess.CompletedProcess(command, 127, "", str(error))
+
+
+@pytest.fixture(scope="module")
+def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the result on a file system with hard links."""
+    return digest_of(
+        leconvert.convert(small_source, output=tmp_path_factory.mktemp("quiet") / "out").output
+    )
+
+
+def record_of(work: Path) -> Path:
+    (path,) = work.glob("runs/*/one_host.json")
+    return path
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_conversion_gives_the_bytes_of_any_other_and_leaves_nothing(
+    linkless_disk: Path, small_source: Path, quiet_digest: str, leconvert: Leconvert, in_place: bool
+) -> None:
+    source = Path(shutil.copytree(small_source, linkless_disk / "set"))
+    with pytest.raises(OSError, match="Operation not permitted"):
+        os.link(source / "README.md", linkless_disk / "link")
+    before = snapshot(source)
+    places = (
+        ["--root", source] if in_place else ["--root", source, "--output", linkless_disk / "out"]
+    )
+    done = leconvert("convert", *places, "--num-workers", 2)
+    assert done.returncode == 0, done.stderr
+    assert "only this host" in done.stderr
+    assert digest_of(linkless_disk / ("set" if in_place else "out")) == quiet_digest
+    kept = linkless_disk / ("set_old" if in_place else "set")
+    assert snapshot(kept) == before
+    names = {path.name for path in linkless_disk.iterdir()}
+    assert names == ({"set", "set_old"} if in_place else {"set", "out"})
+
+
+def test_a_killed_run_is_resumed_and_shards_stay_until_it_is_finished(
+    linkless_disk: Path, small_source: Path, quiet_digest: str, leconvert: Leconvert
+) -> None:
+    work, out = linkless_disk / "work", linkless_disk / "out"
+    planned = leconvert("plan", "--root", small_source, "--output", out, "--work-dir", work)
+    assert planned.returncode == 0, planned.stderr
+    assert json.loads(record_of(work).read_bytes())["reason"] == "EPERM"
+    assert leconvert("work", work, "--max-batches", 1).returncode == 0
+    holding = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from leconvert.leasing import LeaseStore, WorkerIdentity\n"
+        "from leconvert.workdir.opened import open_run\n"
+        "run = open_run(Path(sys.argv[1]))\n"
+        "store = LeaseStore(run.paths, run.manifest.run_id, WorkerIdentity.of_this_process(),\n"
+        "                   fs=run.fs)\n"
+        "lease = next(filter(None, map(store.claim, range(len(run.batches)))))\n"
+        "(lease.attempt_dir / 'half').write_bytes(b'half a shard')\n"
+        "print(lease.batch_id, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(work)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None
+        held = int(holder.stdout.readline())
+        holder.send_signal(signal.SIGKILL)
+    ended = leconvert("work", work, "--lease-seconds", 5)
+    assert ended.returncode == 0, ended.stderr
+    (run,) = work.glob("runs/*")
+    assert len(list((run / "leases" / f"{held:06d}").glob("000?"))) == 2
+    shards = sorted(path for path in run.glob("attempts/*/*/*") if path.suffix in {".mp4"})
+    assert shards
+    packed = leconvert("pack", work, "--no-wait")
+    assert packed.returncode == 0, packed.stderr
+    assert "0 files linked" in packed.stdout
+    assert digest_of(out) == quiet_digest
+    assert not (run / "attempts").exists()
+
+
+def test_another_host_is_refused_with_a_sentence_and_may_look(
+    linkless_disk: Path, small_source: Path, leconvert: Leconvert
+) -> None:
+    work = linkless_disk / "work"
+    convert = ("--root", small_source, "--output", linkless_disk / "out", "--work-dir", work)
+    assert leconvert("plan", *convert).returncode == 0
+    fields = json.loads(record_of(work).read_bytes())
+    fields |= {"host": "far-away", "machine": "00" * 16, "boot": "another boot"}
+    record_of(work).write_text(json.dumps(fields))
+    for command in (("work", work), ("pack", work), ("convert", *convert), ("plan", *convert)):
+        refused = leconvert(*command)
+        assert refused.returncode == 13, refused.stderr
+        assert "Only far-away may work on run" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    looked = leconvert("status", work)
+    assert looked.returncode == 0
+    assert "far-away alone: the work dir has no hard links" in looked.stdout
+    assert leconvert("plan", *convert, "--restart").returncode == 0
+    assert leconvert("convert", *convert).returncode == 0
+
+
+def test_a_storm_of_kills_and_stops_ends_in_the_quiet_runs_bytes(linkless_disk: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(ROOT / "scripts" / "storm.py"),
+         "--kills", "30", "--kills-per-round", "15", "--episodes", "20", "--seed", "5",
+         "--folder", str(linkless_disk)],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, *rounds, total = map(json.loads, done.stdout.splitlines())
+    assert [row["troubles"] for row in rounds if not row["ok"]] == []
+    assert total["kills"] >= 30
+    assert total["take_overs"] > 0
+    assert list(linkless_disk.iterdir()) == []

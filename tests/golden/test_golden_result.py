@@ -1,0 +1,44 @@
+"""Records of version 1 that lie in results parse for ever."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from leconvert import tables
+from leconvert.errors import UnreadableSourceError
+from leconvert.repairs import DroppedEpisode, Repairs
+
+GOLDEN = Path(__file__).parent / "v1_result"
+
+
+@pytest.fixture
+def result(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN, tmp_path / "result"))
+
+
+def change(path: Path, **keys: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | keys))
+
+
+@pytest.mark.parametrize("later_keys", [{}, {"of_a_later_release": [1]}])
+def test_repairs_are_read(result: Path, later_keys: dict[str, object]) -> None:
+    change(result / tables.REPAIRS_PATH, **later_keys)
+    assert tables.read_repairs(result) == Repairs(
+        dropped_episodes=(DroppedEpisode(3, "frame-count"),),
+        dropped_features=("observation.images.egoview",),
+        computed_columns=("timestamp", "frame_index", "episode_index", "index"),
+        added_columns=("frame_index",),
+        task_map={2: 0, 5: 1},
+        computed_stats=("action", "timestamp"),
+        quantiles=True,
+    )
+
+
+def test_repairs_of_another_version_are_refused(result: Path) -> None:
+    change(result / tables.REPAIRS_PATH, version=2)
+    with pytest.raises(UnreadableSourceError, match="version 2"):
+        tables.read_repairs(result)

@@ -1,0 +1,38 @@
+"""A file system of one host whose operations a test can break, and other hosts."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+from leconvert.testing.faults import FaultyFileSystem
+from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
+from leconvert.workdir.host import HostIdentity
+
+HERE = HostIdentity("here", "a" * 32, "boot-1")
+ELSEWHERE = HostIdentity("elsewhere", "b" * 32, "boot-2")
+
+
+class FaultyOneHost(OneHostFileSystem, FaultyFileSystem):
+    """`OneHostFileSystem` over operations that fail, lie or stop where a test says so."""
+
+    def __init__(
+        self,
+        exclusion: Exclusion,
+        lock: Path,
+        *,
+        crash_at: int | None = None,
+        wait_seconds: float = 20.0,
+    ) -> None:
+        OneHostFileSystem.__init__(self, exclusion, lock, wait_seconds=wait_seconds)
+        FaultyFileSystem.__init__(self, crash_at)
+
+
+def without_links(*, code: int = errno.EPERM, exclusive_renames: bool = True) -> FaultyFileSystem:
+    """Return operations as on FAT; without exclusive renames as through FUSE."""
+    fs = FaultyFileSystem()
+    fs.fail("link", code, times=None)
+    if not exclusive_renames:
+        # Linux refuses a taken name before it asks a server that knows no flags.
+        fs.fail("rename_no_replace", errno.EINVAL, match="-free", times=None)
+    return fs

@@ -1,0 +1,229 @@
+"""A run without hard links is one host's: who that is, who is refused, what a reboot changes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from one_host_fakes import ELSEWHERE, HERE, without_links
+
+from leconvert.errors import OneHostOnlyError, WorkDirError
+from leconvert.model import LayoutOptions
+from leconvert.planner import open_or_plan
+from leconvert.testing.disk import WatchedDisk
+from leconvert.workdir import host as host_module
+from leconvert.workdir import one_host as one_host_module
+from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
+from leconvert.workdir.filesystem import LOCAL
+from leconvert.workdir.host import HostIdentity
+from leconvert.workdir.one_host import (
+    OneHost,
+    check_still_alone,
+    come_in,
+    plan_one_host,
+    read_one_host,
+)
+from leconvert.workdir.opened import OpenedRun, check_current, open_run
+from leconvert.workdir.paths import RunPaths, WorkDir
+
+
+@pytest.fixture
+def this_host(monkeypatch: pytest.MonkeyPatch) -> list[HostIdentity]:
+    """The host that the test runs on, which it may replace."""
+    now = [HERE]
+    monkeypatch.setattr(HostIdentity, "of_this_host", classmethod(lambda _cls: now[-1]))
+    return now
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    paths = WorkDir(tmp_path / "work").run("r1")
+    paths.ensure()
+    return paths
+
+
+@pytest.fixture
+def planned_here(run: RunPaths, this_host: list[HostIdentity]) -> OneHost:
+    found = plan_one_host(run, "r1", fs=without_links())
+    assert found is not None
+    assert found.host == this_host[0]
+    return found
+
+
+@pytest.fixture
+def planned_run(small_source: Path, tmp_path: Path, this_host: list[HostIdentity]) -> OpenedRun:
+    """A whole plan in a work dir without hard links."""
+    assert this_host == [HERE]
+    with WatchedDisk(tmp_path, has_links=False):
+        return open_or_plan(small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions())
+
+
+def test_with_hard_links_there_is_no_record_and_any_host_may_work(planned: OpenedRun) -> None:
+    assert planned.one_host is None
+    assert planned.fs is LOCAL
+    assert not planned.paths.one_host.exists()
+
+
+def test_the_record_says_who_may_work_how_and_why(run: RunPaths, planned_here: OneHost) -> None:
+    assert (planned_here.exclusion, planned_here.reason) == (Exclusion.RENAME, "EPERM")
+    assert read_one_host(run, "r1") == planned_here
+    assert "only this host, here," in planned_here.remark
+    publishing = planned_here.file_system(run)
+    assert isinstance(publishing, OneHostFileSystem)
+    assert publishing.exclusion is Exclusion.RENAME
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        replace(HERE, boot="boot-9"),
+        replace(HERE, name="container", machine="c" * 32),
+        replace(HERE, machine=""),
+    ],
+    ids=["after a reboot", "in a container of the same kernel", "where its id cannot be read"],
+)
+def test_the_host_that_planned_comes_in_again(
+    run: RunPaths, planned_here: OneHost, this_host: list[HostIdentity], later: HostIdentity
+) -> None:
+    this_host[0] = later
+    now = come_in(run, "r1", planned_here)
+    assert now == replace(planned_here, host=replace(HERE, boot=later.boot))
+    assert read_one_host(run, "r1") == now
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ELSEWHERE,
+        replace(ELSEWHERE, machine=HERE.machine),
+        replace(ELSEWHERE, name=HERE.name),
+        replace(HERE, machine="", boot="boot-9"),
+        HostIdentity(HERE.name, "", ""),
+    ],
+    ids=["another", "a copied image", "the same name", "unknown after a reboot", "unknown"],
+)
+def test_every_other_host_is_refused_with_a_way_out(
+    run: RunPaths, planned_here: OneHost, this_host: list[HostIdentity], other: HostIdentity
+) -> None:
+    this_host[0] = other
+    before = run.one_host.read_bytes()
+    with pytest.raises(OneHostOnlyError, match="Only here may work on run r1") as caught:
+        come_in(run, "r1", planned_here)
+    assert caught.value.exit_code == 13
+    assert "no hard links (EPERM)" in caught.value.message
+    assert caught.value.message.endswith(
+        "This host is here, another one." if other.name == "here" else "This host is elsewhere."
+    )
+    assert "Run the command on here" in str(caught.value.next_step)
+    assert "--restart" in str(caught.value.next_step)
+    assert run.one_host.read_bytes() == before
+
+
+def test_a_machine_that_knows_nothing_of_itself_is_never_the_same_after_a_boot() -> None:
+    unknown = HostIdentity("node", "", "")
+    assert not unknown.is_same_host(unknown)
+    assert not HostIdentity("node", "", "boot-1").is_same_host(HostIdentity("node", "", "boot-2"))
+
+
+def test_opening_is_refused_elsewhere_and_looking_is_not(
+    planned_run: OpenedRun, this_host: list[HostIdentity]
+) -> None:
+    root = planned_run.work_dir.root
+    assert open_run(root).one_host == planned_run.one_host
+    this_host[0] = ELSEWHERE
+    with pytest.raises(OneHostOnlyError):
+        open_run(root)
+    looked = open_run(root, only_look=True)
+    assert looked.one_host == planned_run.one_host
+
+
+def test_another_host_may_begin_anew(
+    planned_run: OpenedRun, this_host: list[HostIdentity], small_source: Path, tmp_path: Path
+) -> None:
+    this_host[0] = ELSEWHERE
+    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
+    with WatchedDisk(tmp_path, has_links=False):
+        with pytest.raises(OneHostOnlyError):
+            open_or_plan(*places)
+        again = open_or_plan(*places, restart=True)
+    assert again.manifest.run_id != planned_run.manifest.run_id
+    assert again.one_host is not None
+    assert again.one_host.host == ELSEWHERE
+
+
+def test_two_machines_that_pass_for_one_are_found_out_by_the_first(
+    planned_run: OpenedRun, this_host: list[HostIdentity]
+) -> None:
+    check_current(planned_run)
+    this_host[0] = replace(HERE, boot="boot of the copied machine")
+    second = open_run(planned_run.work_dir.root)
+    check_current(second)
+    with pytest.raises(OneHostOnlyError, match="used through another host or mount now"):
+        check_current(planned_run)
+
+
+def test_a_second_mount_of_the_same_folder_is_found_out_by_the_first(
+    run: RunPaths, planned_here: OneHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(one_host_module, "_device", lambda _folder: planned_here.device + 1)
+    second = come_in(run, "r1", planned_here)
+    check_still_alone(run, "r1", second)
+    with pytest.raises(OneHostOnlyError) as caught:
+        check_still_alone(run, "r1", planned_here)
+    assert "/etc/machine-id" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize("change", [{"exclusion": "hope"}, {"device": None}, {"reason": None}])
+def test_a_record_that_does_not_say_who_may_work_is_refused(
+    run: RunPaths, planned_here: OneHost, change: dict[str, object]
+) -> None:
+    assert planned_here
+    fields = json.loads(run.one_host.read_bytes()) | change
+    if change.get("reason", "") is None:
+        del fields["reason"]
+    run.one_host.write_text(json.dumps(fields))
+    with pytest.raises(WorkDirError, match="does not say who may work") as caught:
+        read_one_host(run, "r1")
+    assert caught.value.path == str(run.one_host)
+
+
+def system(root: Path, files: dict[str, str]) -> Path:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+def test_this_host_has_one_identity_and_it_is_stable() -> None:
+    here = HostIdentity.of_this_host()
+    assert here == HostIdentity.of_this_host()
+    assert here.is_same_host(here)
+    assert HostIdentity.from_fields(here.as_fields()) == here
+
+
+def test_a_machine_is_told_by_its_id_and_the_id_itself_is_not_published(tmp_path: Path) -> None:
+    machine_id = "0123456789abcdef0123456789abcdef"
+    boot = {"proc/sys/kernel/random/boot_id": "boot-7\n"}
+    first = system(tmp_path / "1", {"etc/machine-id": f"{machine_id}\n", **boot})
+    copied = system(tmp_path / "2", {"var/lib/dbus/machine-id": f"{machine_id}\n"})
+    other = system(tmp_path / "3", {"etc/machine-id": machine_id[::-1]})
+    seen = [HostIdentity.of_this_host(root) for root in (first, copied, other)]
+    assert seen[0].machine == seen[1].machine != seen[2].machine
+    assert seen[0].machine
+    assert machine_id not in seen[0].machine
+    assert [identity.boot for identity in seen] == ["boot-7", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("card", "known"), [(0x001B21AABBCC, True), (0x0242AC110002, False), (0x0100000000AA, False)]
+)
+def test_without_an_id_a_real_network_card_tells_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, card: int, known: bool
+) -> None:
+    """An address that a container's bridge made up, or a random one, tells nothing."""
+    system(tmp_path, {"etc/machine-id": "uninitialized\n"})
+    monkeypatch.setattr(host_module.uuid, "getnode", lambda: card)
+    assert bool(HostIdentity.of_this_host(tmp_path).machine) is known
