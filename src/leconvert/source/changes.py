@@ -62,12 +62,19 @@ def signed_inode(inode: int) -> int:
 
 
 def meta_digest(root: Path) -> str:
-    """Return a SHA-256 over names and contents of the ``meta/`` tables that are converted."""
+    """Return a SHA-256 over names and contents of the ``meta/`` tables that are converted.
+
+    A table that is not there counts as such: v2.0 has no statistics of episodes.
+    """
     digest = hashlib.sha256()
     for name in _CONVERTED_META_FILES:
         digest.update(name.encode() + b"\0")
-        with (root / name).open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        path = root / name
+        if path.is_file():
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        else:
+            digest.update(b"absent")
     return digest.hexdigest()
 
 

@@ -14,7 +14,7 @@ from leconvert.errors import SourceError, UnreadableSourceError
 __all__ = ["INFO_PATH", "DatasetInfo", "load_info"]
 
 INFO_PATH = "meta/info.json"
-_SUPPORTED_VERSION = "v2.1"
+_SUPPORTED_VERSIONS = ("v2.0", "v2.1")
 _DEFAULT_CHUNK_SIZE = 1000
 _GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
 _RESERVED_IN_KEYS = {"", ".", ".."}
@@ -26,7 +26,7 @@ class DatasetInfo:
 
     Attributes:
         raw: The file as parsed.
-        codebase_version: ``v2.1``.
+        codebase_version: ``v2.1``, or ``v2.0``, which has no statistics of episodes.
         fps: Frame rate, the exact fraction of the decimal in the file.
         features: Declared features by key.
         camera_keys: Features of dtype ``video``, sorted.
@@ -55,12 +55,12 @@ def load_info(root: Path) -> DatasetInfo:
 
     Raises:
         UnreadableSourceError: The folder or the file is missing or not JSON.
-        SourceError: It is not a v2.1 dataset, or lacks what a conversion needs.
+        SourceError: It is not a v2.0 or v2.1 dataset, or lacks what a conversion needs.
     """
     path = root / INFO_PATH
     raw = _parse(root, path)
     version = raw.get("codebase_version")
-    if version != _SUPPORTED_VERSION:
+    if version not in _SUPPORTED_VERSIONS:
         raise _wrong_version(path, version)
     features = raw.get("features")
     if not isinstance(features, dict) or not features:
@@ -101,6 +101,8 @@ def _parse(root: Path, path: Path) -> dict[str, Any]:
             path=str(root),
             next_step=_GIVE_THE_FOLDER,
         )
+    if path.exists() and not path.is_file():
+        raise UnreadableSourceError(f"{path} is no file.", path=str(path))
     try:
         raw = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -134,11 +136,11 @@ def _wrong_version(path: Path, version: object) -> SourceError:
         return SourceError(
             f"{path.parent.parent} is already {version}; there is nothing to convert.",
             path=str(path),
-            next_step="Give the v2.1 dataset, if you meant another folder.",
+            next_step="Give the v2.x dataset, if you meant another folder.",
         )
     return SourceError(
-        f"{path} says codebase_version {version!r}; this version of leconvert reads "
-        f"{_SUPPORTED_VERSION}.",
+        f"{path} says codebase_version {ascii(version)[:60]}; leconvert reads "
+        f"{' and '.join(_SUPPORTED_VERSIONS)}.",
         path=str(path),
-        next_step="Older datasets must first be brought to v2.1 with LeRobot's own script.",
+        next_step="Older datasets must first be brought to v2.0 with LeRobot's own script.",
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,21 +15,32 @@ import orjson
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.model import IntArray
 
-__all__ = ["EPISODES_PATH", "STATS_PATH", "TASKS_PATH", "EpisodeLines", "load_tasks"]
+__all__ = [
+    "EPISODES_PATH",
+    "STATS_PATH",
+    "TASKS_PATH",
+    "EpisodeLines",
+    "load_tasks",
+    "parse_line",
+    "read_lines",
+]
 
 EPISODES_PATH = "meta/episodes.jsonl"
 STATS_PATH = "meta/episodes_stats.jsonl"
 TASKS_PATH = "meta/tasks.jsonl"
 
-_BEGINS_WITH_INDEX = re.compile(rb'\{"episode_index": ?([0-9]{1,18}),')
+# Larger ones are no numbers of episodes or tasks, and would not fit where they are stored.
+_LARGEST_INDEX = 10**15
+_BEGINS_WITH_INDEX = re.compile(rb'\{"episode_index": ?([0-9]{1,15}),')
 
 
 def load_tasks(root: Path) -> list[tuple[int, str]]:
-    """Return (task_index, task) pairs in ascending order of the index.
+    """Return (task_index, task) pairs as listed, in ascending order of the index.
+
+    Whether indices repeat or leave gaps is for the scan to say.
 
     Raises:
         UnreadableSourceError: The file is missing or malformed.
-        SourceError: Indices repeat or leave gaps, so that rows and indices would disagree.
     """
     path = root / TASKS_PATH
     tasks: list[tuple[int, str]] = []
@@ -38,16 +50,10 @@ def load_tasks(root: Path) -> list[tuple[int, str]]:
                 continue
             record = _parse(path, number, line)
             index, task = record.get("task_index"), record.get("task")
-            if type(index) is not int or not isinstance(task, str):
+            if type(index) is not int or abs(index) > _LARGEST_INDEX or not isinstance(task, str):
                 raise _malformed(path, number, "needs an integer task_index and a text task")
             tasks.append((index, task))
     tasks.sort(key=lambda entry: entry[0])
-    if [index for index, _ in tasks] != list(range(len(tasks))):
-        raise SourceError(
-            f"{path} does not number its tasks 0 to {len(tasks) - 1}: readers of v3.0 find a task "
-            "by its row.",
-            path=str(path),
-        )
     return tasks
 
 
@@ -97,31 +103,75 @@ class EpisodeLines:
     def __len__(self) -> int:
         return len(self.episode_index)
 
+    def offsets_of(self, episode_index: IntArray) -> IntArray:
+        """Return where the lines of some episodes begin, in bytes; -1 where there is none.
+
+        Args:
+            episode_index: Indices, shape (N,).
+        """
+        if not len(self):
+            return np.full(len(episode_index), -1, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self.episode_index, episode_index), len(self) - 1)
+        found = self.episode_index[places] == episode_index
+        return np.where(found, self._offsets[places], -1)
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the lines in ascending order of the episode index."""
         with _open(self.path) as file:
-            position = -1
-            for offset in self._offsets.tolist():
-                if offset != position:
-                    file.seek(offset)
-                line = file.readline()
-                position = offset + len(line)
+            for line in _lines_at(file, self._offsets.tolist()):
+                assert line is not None
                 yield _parse(self.path, None, line)
+
+
+def read_lines(path: Path, offsets: Sequence[int]) -> list[bytes | None]:
+    """Return the lines at some places of a JSON-lines table; None for a place of -1.
+
+    Raises:
+        UnreadableSourceError: The table cannot be read.
+    """
+    with _open(path) as file:
+        return list(_lines_at(file, offsets))
+
+
+def parse_line(path: Path, line: bytes) -> dict[str, Any]:
+    """Return the record of a line.
+
+    Raises:
+        UnreadableSourceError: It is no JSON object.
+    """
+    return _parse(path, None, line)
+
+
+def _lines_at(file: BinaryIO, offsets: Sequence[int]) -> Iterator[bytes | None]:
+    position = -1
+    for offset in offsets:
+        if offset < 0:
+            yield None
+            continue
+        if offset != position:
+            file.seek(offset)
+        line = file.readline()
+        position = offset + len(line)
+        yield line
 
 
 def _episode_index(path: Path, number: int, line: bytes) -> int:
     index = _parse(path, number, line).get("episode_index")
-    if type(index) is not int or index < 0:
+    if type(index) is not int or not 0 <= index <= _LARGEST_INDEX:
         raise _malformed(path, number, "needs an integer episode_index of 0 or more")
     return index
 
 
 def _open(path: Path) -> BinaryIO:
     try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no file")
         return path.open("rb")
     except OSError as error:
         raise UnreadableSourceError(
-            f"{path} cannot be read: {error.strerror or error}.", path=str(path)
+            f"{path} cannot be read: {error.strerror or error}.",
+            path=str(path),
+            next_step="Restore the table from another copy of the dataset.",
         ) from error
 
 
@@ -141,4 +191,8 @@ def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
 
 def _malformed(path: Path, number: int | None, what: str) -> UnreadableSourceError:
     place = f" line {number}" if number is not None else ""
-    return UnreadableSourceError(f"{path}{place} {what}.", path=str(path))
+    return UnreadableSourceError(
+        f"{path}{place} {what}.",
+        path=str(path),
+        next_step="Mend the line, or restore the table from another copy of the dataset.",
+    )

@@ -1,27 +1,32 @@
-"""One block of a source's episodes, looked at: sizes, parquet footers, MP4 headers."""
+"""One block of a source's episodes, looked at: sizes, parquet footers, MP4 headers, statistics."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from leconvert import media, tables
 from leconvert.errors import UnreadableSourceError
-from leconvert.model import DATA_STREAM, Finding, IntArray
+from leconvert.model import DATA_STREAM, IntArray, camera_of
 from leconvert.source.changes import FileFacts, signed_inode
-from leconvert.source.legacy import EPISODES_PATH
+from leconvert.source.clip_checks import ClipCheck
+from leconvert.source.legacy import EPISODES_PATH, parse_line, read_lines
 from leconvert.source.paths import SourcePaths
+from leconvert.source.seen import Notes, Remark, Sightings, counted, shown
+from leconvert.source.stats_checks import StatsCheck
+from leconvert.source.table_checks import Extremes, RowFacts, TableCheck
 
-__all__ = ["Block", "Looker"]
+__all__ = ["NO_FILE", "Block", "Looker"]
 
-# How far LeRobot lets a frame lie from the timestamp that asks for it.
-_LEROBOT_TOLERANCE_SECONDS = 1e-4
+# Size of a file that is not there.
+NO_FILE = -1
 
 
 class _Facts(NamedTuple):
@@ -32,149 +37,208 @@ class _Facts(NamedTuple):
     inode: int = 0
     frames: int = 0
     roll_bytes: int = 0
-    config: str = ""
+    kind: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+_MISSING = _Facts(size_bytes=NO_FILE)
+
+
+@dataclass(slots=True, eq=False)
 class Block:
-    """Some consecutive episodes: for each stream numbers of shape (n, 5), and configurations."""
+    """Some consecutive episodes, n of them.
 
-    numbers: list[IntArray]
-    configs: list[list[str]]
-    findings: list[Finding]
+    Attributes:
+        numbers: For each stream size, time, inode, frames and roll bytes, shape (n, 5).
+        kinds: For each stream what equal slices share: columns and types of a table, the decoder
+            configuration of a clip; empty where a file cannot be read.
+        rows: What the tables' rows say.
+        remarks: About single episodes.
+        sightings: About many.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class _Remark:
-    """A finding before it knows where it was made."""
-
-    code: str
-    message: str
-    severity: str = "error"
+    numbers: list[IntArray] = field(default_factory=list)
+    kinds: list[list[str]] = field(default_factory=list)
+    rows: list[RowFacts] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+    sightings: Sightings = field(default_factory=Sightings)
 
 
 class Looker:
     """Looks at one block of episodes after another.
 
-    Threads may share it, and it can be sent to another process: it holds nothing that changes.
+    Threads may share it, and it can be sent to another process: it holds nothing that changes but
+    what it remembers to be faster.
 
     Args:
         paths: Where the source's files are.
         fps: Frames a second.
-        streams: What to look at in each episode.
+        features: Declared features, without those that are left out.
+        streams: What to look at in each episode: data first, then cameras.
         episode_index: Indices of all episodes, shape (E,).
         length: Their frames, shape (E,).
+        stats: The table of statistics and where in it the episodes' lines begin, -1 for those
+            without; None in versions that have no such table.
     """
 
     def __init__(
         self,
         paths: SourcePaths,
         fps: Fraction,
+        features: Mapping[str, Mapping[str, Any]],
         streams: Sequence[str],
         episode_index: IntArray,
         length: IntArray,
+        stats: tuple[Path, IntArray] | None,
     ) -> None:
+        self._arguments = (paths, fps, features, streams, episode_index, length, stats)
         self._paths = paths
         self._fps = fps
         self._streams = streams
         self._episode_index = episode_index
         self._length = length
+        self._stats = stats
+        self._check_table = TableCheck(fps, features, has_cameras=len(streams) > 1)
+        self._check_stats = StatsCheck(features)
+        self._check_clip = {
+            stream: ClipCheck(features[camera])
+            for stream in streams
+            if (camera := camera_of(stream)) is not None
+        }
+        self._columns: dict[bytes, str] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not what it remembers: another thread may be adding to that.
+        return Looker, self._arguments
 
     def __call__(self, first: int, stop: int) -> Block:
         """Look at the episodes at places ``first`` to ``stop``."""
-        block = Block([], [], [])
+        block = Block()
+        notes = Notes(block.remarks, block.sightings, folder_length=len(f"{self._paths.root}/"))
         indices = self._episode_index[first:stop].tolist()
         lengths = self._length[first:stop].tolist()
+        seen: list[list[_Facts]] = []
         for stream in self._streams:
+            notes.stream = stream
             paths = list(self._paths.absolute(stream, indices))
-            clips = None if stream == DATA_STREAM else media.read_clip_indexes(paths)
-            seen: list[_Facts] = []
-            for index, length, path in zip(indices, lengths, paths, strict=True):
-                remarks: list[_Remark] = []
-                clip = None if clips is None else next(clips)
-                try:
-                    facts = (
-                        self._table(path, length, remarks)
-                        if clip is None
-                        else self._clip(path, clip, length, remarks)
-                    )
-                except FileNotFoundError:
-                    remarks.append(_Remark("missing-file", f"{path} is missing."))
-                    facts = _Facts()
-                except UnreadableSourceError as error:
-                    remarks.append(_Remark("unreadable-file", error.message))
-                    facts = _Facts()
-                except OSError as error:
-                    said = f"{path} cannot be read: {error.strerror or error}."
-                    remarks.append(_Remark("unreadable-file", said))
-                    facts = _Facts()
-                seen.append(facts)
-                for remark in remarks:
-                    block.findings.append(
-                        Finding(
-                            remark.code,
-                            remark.severity,
-                            remark.message,
-                            episode=index,
-                            stream=stream,
-                            path=self._paths.relative(stream, index),
-                        )
-                    )
-            block.numbers.append(np.array([facts[:-1] for facts in seen], dtype=np.int64))
-            block.configs.append([facts.config for facts in seen])
+            if stream == DATA_STREAM:
+                facts = self._look_at_tables(paths, indices, lengths, first, notes, block.rows)
+            else:
+                facts = self._look_at_clips(paths, indices, lengths, notes)
+            seen.append(facts)
+            block.numbers.append(np.array([fact[:-1] for fact in facts], dtype=np.int64))
+            block.kinds.append([fact.kind for fact in facts])
+        self._compare_lengths(seen, indices, lengths, notes)
         return block
 
-    def _table(self, path: str, length: int, remarks: list[_Remark]) -> _Facts:
-        file = FileFacts.of(path)
-        footer = tables.read_data_footer(path)
-        if footer.rows != length:
-            said = f"{path} has {footer.rows} rows, {EPISODES_PATH} says {length}."
-            remarks.append(_Remark("row-count", said))
-        elif footer.timestamp_range is not None:
-            begin, end = footer.timestamp_range
-            last = float((length - 1) / self._fps)
-            if max(abs(begin), abs(end - last)) >= _LEROBOT_TOLERANCE_SECONDS:
-                said = (
-                    f"{path} has timestamps from {begin:g} to {end:g} s, its {length} frames stand "
-                    f"at 0 to {last:g} s; LeRobot will not find frames by such timestamps."
-                )
-                remarks.append(_Remark("timestamps", said, "warning"))
+    def _look_at_tables(
+        self,
+        paths: Sequence[str],
+        indices: Sequence[int],
+        lengths: Sequence[int],
+        first: int,
+        notes: Notes,
+        rows: list[RowFacts],
+    ) -> list[_Facts]:
+        found: list[_Facts] = []
+        for path, index, length, line in zip(
+            paths, indices, lengths, self._stats_lines(first, len(paths)), strict=True
+        ):
+            notes.episode, notes.file = index, path
+            row_facts = RowFacts()
+            extremes: Extremes = {}
+            try:
+                file_facts = FileFacts.of(path)
+                with tables.DataFile(path) as table:
+                    facts = self._table_facts(table, file_facts)
+                    if facts.frames == length:
+                        extremes = table.extremes
+                        row_facts = self._check_table(table, extremes, notes)
+            except (OSError, UnreadableSourceError) as error:
+                facts = _unread(error, notes)
+            if self._stats is not None:
+                # One line at a time: parsed, it is hundreds of objects.
+                record = None if line is None else parse_line(self._stats[0], line)
+                self._check_stats(record, length, extremes, notes)
+            found.append(facts)
+            rows.append(row_facts)
+        return found
+
+    def _stats_lines(self, first: int, number: int) -> list[bytes | None]:
+        if self._stats is None:
+            return [None] * number
+        path, offsets = self._stats
+        return read_lines(path, offsets[first : first + number].tolist())
+
+    def _table_facts(self, table: tables.DataFile, file: FileFacts) -> _Facts:
+        key = table.schema_key
+        kind = self._columns.get(key) if key is not None else None
+        if kind is None:
+            schema = tables.read_data_schema(table.path)
+            kind = "\n".join(sorted(f"{field.name!r}: {field.type}" for field in schema)) or "none"
+            if key is not None:
+                self._columns[key] = kind
         return _Facts(
             file.size_bytes,
             file.mtime_ns,
             signed_inode(file.inode),
-            footer.rows,
-            footer.uncompressed_bytes,
+            table.counts.rows,
+            table.counts.uncompressed_bytes,
+            kind,
         )
 
-    def _clip(
+    def _look_at_clips(
+        self,
+        paths: Sequence[str],
+        indices: Sequence[int],
+        lengths: Sequence[int],
+        notes: Notes,
+    ) -> list[_Facts]:
+        files: list[FileFacts | OSError] = []
+        for path in paths:
+            try:
+                files.append(FileFacts.of(path))
+            except OSError as error:
+                files.append(error)
+        there = [path for path, file in zip(paths, files, strict=True) if _is_there(file)]
+        clips = media.read_clip_indexes(there)
+        found: list[_Facts] = []
+        for path, index, length, file in zip(paths, indices, lengths, files, strict=True):
+            notes.episode, notes.file = index, path
+            try:
+                if isinstance(file, OSError):
+                    raise file
+                found.append(self._clip_facts(path, next(clips), file, length, notes))
+            except (OSError, UnreadableSourceError) as error:
+                found.append(_unread(error, notes))
+        return found
+
+    def _clip_facts(
         self,
         path: str,
         clip: media.ClipIndex | UnreadableSourceError,
+        file: FileFacts,
         length: int,
-        remarks: list[_Remark],
+        notes: Notes,
     ) -> _Facts:
-        file = FileFacts.of(path)
         if isinstance(clip, media.UnsupportedClipError):
-            said = f"{path} will be remuxed: {clip.reason}."
-            remarks.append(_Remark("remux", said, "info"))
+            notes.sight("remux", f"{shown(notes.path)} will be remuxed: {clip.reason}.")
             clip = _index_of_remuxed(path, self._fps)
         elif isinstance(clip, UnreadableSourceError):
             raise clip
-        if clip.num_samples != length:
-            said = f"{path} has {clip.num_samples} frames, {EPISODES_PATH} says {length}."
-            remarks.append(_Remark("frame-count", said))
-        elif not clip.keyframes[0]:
-            remarks.append(_Remark("no-keyframe", f"{path} does not begin with a keyframe."))
-        elif late := clip.frames_off_their_place(self._fps):
-            said = (
-                f"{path} stores {late} of {length} frames half a frame or more away from their "
-                "place at i/fps; frames are placed by their order."
-            )
-            remarks.append(_Remark("frame-times", said, "warning"))
+        if clip.num_samples == length:
+            if not clip.keyframes[0]:
+                notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")
+            elif late := clip.frames_off_their_place(self._fps):
+                notes.sight(
+                    "frame-times",
+                    f"{shown(notes.path)} shows {late} of {length} frames half a frame or more "
+                    "from frame / fps; they are placed by their order.",
+                )
         if clip.other_tracks:
-            said = f"{path} also holds {', '.join(clip.other_tracks)} tracks, which are left out."
-            remarks.append(_Remark("other-tracks", said, "warning"))
+            tracks = ", ".join(map(shown, clip.other_tracks))
+            said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
+            notes.sight("other-tracks", said)
+        self._check_clip[notes.stream](clip, notes)
         return _Facts(
             file.size_bytes,
             file.mtime_ns,
@@ -183,6 +247,55 @@ class Looker:
             file.size_bytes,
             clip.config_key,
         )
+
+    def _compare_lengths(
+        self,
+        seen: Sequence[Sequence[_Facts]],
+        indices: Sequence[int],
+        lengths: Sequence[int],
+        notes: Notes,
+    ) -> None:
+        """Compare the frames of each episode's slices with its length."""
+        wrong = {
+            place
+            for facts in seen
+            for place, (fact, length) in enumerate(zip(facts, lengths, strict=True))
+            if fact.frames != length and fact.kind
+        }
+        for place in sorted(wrong):
+            index, length = indices[place], lengths[place]
+            table, *clips = [facts[place] for facts in seen]
+            notes.episode = index
+            frames = sorted({clip.frames for clip in clips if clip.kind})
+            says = f"{EPISODES_PATH} says {length}"
+            for stream, facts in zip(self._streams, (table, *clips), strict=True):
+                if not facts.kind or facts.frames == length:
+                    continue
+                notes.stream, notes.file = stream, next(self._paths.absolute(stream, [index]))
+                if facts is table:
+                    videos = f", its videos have {_joined(frames)} frames" if frames else ""
+                    has = counted(facts.frames, "row")
+                    notes.say("row-count", f"{shown(notes.path)} has {has}, {says}{videos}.")
+                else:
+                    rows = f", its table has {table.frames} rows" if table.kind else ""
+                    has = counted(facts.frames, "frame")
+                    notes.say("frame-count", f"{shown(notes.path)} has {has}, {says}{rows}.")
+
+
+def _is_there(file: FileFacts | OSError) -> bool:
+    return not isinstance(file, OSError)
+
+
+def _unread(error: OSError | UnreadableSourceError, notes: Notes) -> _Facts:
+    """Say why a file cannot be read; that one is missing is said once all are known."""
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return _MISSING
+    if isinstance(error, UnreadableSourceError):
+        said = shown(error.message)
+    else:
+        said = f"{shown(notes.path)} cannot be read: {shown(error.strerror or str(error))}."
+    notes.say("unreadable-file", said)
+    return _Facts()
 
 
 def _index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:
@@ -193,3 +306,7 @@ def _index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:
         return media.read_clip_index(plain)
     finally:
         shutil.rmtree(folder)
+
+
+def _joined(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))

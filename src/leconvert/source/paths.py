@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from leconvert.errors import SourceError
-from leconvert.model import DATA_STREAM, camera_of
+from leconvert.model import DATA_STREAM, camera_of, stream_of_camera
 from leconvert.source.info import INFO_PATH, DatasetInfo
+from leconvert.source.seen import shown
 
-__all__ = ["LEGACY_META_FILES", "SourcePaths"]
+__all__ = ["LEGACY_META_FILES", "PathTemplateError", "SourcePaths"]
 
 LEGACY_META_FILES = (
     INFO_PATH,
@@ -19,22 +21,30 @@ LEGACY_META_FILES = (
     "meta/stats.json",
     "meta/tasks.jsonl",
 )
-_DATA_FIELDS = {"episode_chunk", "episode_index"}
-_VIDEO_FIELDS = {*_DATA_FIELDS, "video_key"}
+_CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
+# A width in a template could otherwise ask for a name of gigabytes.
+_NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
+_PATTERNS = {_CHUNK: r"[0-9]+", _INDEX: r"[0-9]+", _CAMERA: r".+"}
+
+
+class PathTemplateError(SourceError):
+    """A template says nothing that could be a file's name."""
 
 
 class SourcePaths:
     """Relative and absolute paths of episodes' files.
 
     A template is filled by name only (no attribute look-ups), and a path that would leave the
-    dataset is refused.
+    dataset is refused. Symbolic links on the way are the user's own and are followed.
 
     Args:
         root: The dataset folder.
         info: Its ``info.json``.
 
     Raises:
-        SourceError: A template has a placeholder that LeRobot does not define, or leads outside.
+        PathTemplateError: A template has a placeholder that LeRobot does not define, is malformed,
+            or names one file for all episodes.
+        SourceError: A template leads outside.
     """
 
     def __init__(self, root: Path, info: DatasetInfo) -> None:
@@ -42,18 +52,22 @@ class SourcePaths:
         self._chunks_size = info.chunks_size
         self._data = info.data_path
         self._video = info.video_path or ""
-        _check_template(root, "data_path", self._data, _DATA_FIELDS)
+        path = root / INFO_PATH
+        self._data_pattern = _pattern(path, "data_path", self._data, {_CHUNK, _INDEX})
+        self._video_pattern: re.Pattern[str] | None = None
+        self._only_camera = next(iter(info.camera_keys), "")
         if info.camera_keys:
-            _check_template(root, "video_path", self._video, _VIDEO_FIELDS)
-        for stream_path in (
-            self.relative(DATA_STREAM, 0),
-            *(self.relative(f"videos/{key}", 0) for key in info.camera_keys),
-        ):
-            if PurePosixPath(stream_path).is_absolute() or ".." in PurePosixPath(stream_path).parts:
-                raise SourceError(
-                    f"{root / INFO_PATH} leads outside the dataset: {stream_path!r}.",
-                    path=str(root / INFO_PATH),
+            self._video_pattern = _pattern(
+                path, "video_path", self._video, {_CHUNK, _INDEX, _CAMERA}
+            )
+            if len(info.camera_keys) > 1 and _CAMERA not in self._video_pattern.groupindex:
+                raise PathTemplateError(
+                    f"{path} has a video_path without {{{_CAMERA}}}: all cameras would share one "
+                    "file.",
+                    path=str(path),
                 )
+        for stream in (DATA_STREAM, *map(stream_of_camera, info.camera_keys)):
+            _check_inside(path, self.relative(stream, 0))
 
     def relative(self, stream: str, episode_index: int) -> str:
         """Return the path of one slice's file, relative to the dataset."""
@@ -76,28 +90,86 @@ class SourcePaths:
                 episode_chunk=index // chunks_size, episode_index=index, video_key=camera
             )
 
+    @property
+    def are_usual(self) -> bool:
+        """Whether all files of episodes are below ``data`` and ``videos``."""
+        return self._data.startswith("data/") and (
+            self._video_pattern is None or self._video.startswith("videos/")
+        )
 
-def _check_template(root: Path, name: str, template: str, allowed: set[str]) -> None:
-    path = root / INFO_PATH
+    def slice_of(self, relative: str) -> tuple[str, int] | None:
+        """Return the stream and the episode that a file's name stands for; None for other names.
+
+        The camera may be one that is not declared, the episode one that does not exist.
+
+        Args:
+            relative: A path relative to the dataset.
+        """
+        found = self._data_pattern.fullmatch(relative)
+        if found is not None:
+            index = int(found[_INDEX])
+            if self.relative(DATA_STREAM, index) == relative:
+                return DATA_STREAM, index
+        found = self._video_pattern.fullmatch(relative) if self._video_pattern else None
+        if found is None:
+            return None
+        camera = found.groupdict().get(_CAMERA, self._only_camera)
+        stream, index = stream_of_camera(camera), int(found[_INDEX])
+        return (stream, index) if self.relative(stream, index) == relative else None
+
+
+def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Pattern[str]:
+    """Check a template and return what matches the names that it makes.
+
+    Args:
+        path: ``info.json``, for errors.
+        name: The template's key.
+        template: It.
+        allowed: Placeholders that may stand in it.
+    """
+    pattern = ""
+    fields: set[str] = set()
     try:
-        fields = {
-            field for _, field, _, _ in string.Formatter().parse(template) if field is not None
-        }
+        for literal, field, form, conversion in string.Formatter().parse(template):
+            pattern += re.escape(literal)
+            if field is None:
+                continue
+            if field not in allowed:
+                raise PathTemplateError(
+                    f"{path} has a {name} with the unknown placeholder {shown(f'{{{field}}}')}.",
+                    path=str(path),
+                    next_step=f"Known placeholders are {', '.join(sorted(allowed))}.",
+                )
+            is_plain = field == _CAMERA and not form
+            is_number = field != _CAMERA and _NUMBER_FORMAT.fullmatch(form or "")
+            if conversion is not None or not (is_plain or is_number):
+                raise ValueError(f"{{{field}}} has a format that is not known")
+            # A name that stands there twice is checked by filling the template again.
+            group = f"(?P<{field}>" if field not in fields else "(?:"
+            pattern += f"{group}{_PATTERNS[field]})"
+            fields.add(field)
     except ValueError as error:
-        raise SourceError(f"{path} has a malformed {name}: {error}.", path=str(path)) from error
-    unknown = sorted(fields - allowed)
-    if unknown:
-        raise SourceError(
-            f"{path} has a {name} with the unknown placeholder {{{unknown[0]}}}.",
-            path=str(path),
-            next_step=f"Known placeholders are {', '.join(sorted(allowed))}.",
-        )
-    if "episode_index" not in fields:
-        raise SourceError(
-            f"{path} has a {name} without {{episode_index}}: all episodes would share one file.",
+        raise PathTemplateError(
+            f"{path} has a malformed {name}: {shown(str(error))}.", path=str(path)
+        ) from error
+    if _INDEX not in fields:
+        raise PathTemplateError(
+            f"{path} has a {name} without {{{_INDEX}}}: all episodes would share one file.",
             path=str(path),
         )
+    return re.compile(pattern, re.DOTALL)
+
+
+def _check_inside(path: Path, relative: str) -> None:
+    """Refuse a name that no file of the dataset can have."""
+    parts = PurePosixPath(relative).parts
     try:
-        template.format(episode_chunk=0, episode_index=0, video_key="key")
-    except (ValueError, TypeError) as error:
-        raise SourceError(f"{path} has a malformed {name}: {error}.", path=str(path)) from error
+        is_name = "\0" not in relative and bool(relative.encode())
+    except UnicodeEncodeError:
+        is_name = False
+    if PurePosixPath(relative).is_absolute() or ".." in parts or not is_name:
+        raise SourceError(
+            f"{path} leads outside the dataset: {shown(relative)}.",
+            path=str(path),
+            next_step="Mend the templates; they name files relative to the dataset's folder.",
+        )

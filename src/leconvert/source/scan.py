@@ -2,203 +2,264 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from leconvert import tables
-from leconvert.errors import SourceError, UnreadableSourceError
-from leconvert.model import DATA_STREAM, Finding, IntArray, SourceScan, StreamScan, stream_of_camera
+from leconvert.model import DATA_STREAM, IntArray, SourceScan, StreamScan, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairs import RepairOptions, Repairs
+from leconvert.source.catalogue import check_accepted
 from leconvert.source.changes import meta_digest
-from leconvert.source.info import DatasetInfo, load_info
-from leconvert.source.legacy import EPISODES_PATH, STATS_PATH, EpisodeLines, load_tasks
+from leconvert.source.episode_table import (
+    EpisodeTable,
+    TaskTable,
+    read_episode_table,
+    read_task_table,
+)
+from leconvert.source.gathered import Gathered, Gatherer
+from leconvert.source.info import INFO_PATH, DatasetInfo, load_info
+from leconvert.source.info_checks import check_columns, check_declarations, check_totals
+from leconvert.source.legacy import STATS_PATH, EpisodeLines
 from leconvert.source.looker import Looker
-from leconvert.source.paths import LEGACY_META_FILES, SourcePaths
+from leconvert.source.paths import PathTemplateError, SourcePaths
+from leconvert.source.seen import Remark, counted, shown
+from leconvert.source.settle import Settled, SourceFacts, check_dropped_features, settle
 from leconvert.source.spread import Spread, look_at_all
+from leconvert.source.survey import Survey, survey_folder
+from leconvert.source.whole_checks import (
+    DataColumns,
+    absent_features,
+    check_files,
+    check_global_index,
+    check_tasks,
+    codec_changes,
+    common_columns,
+    dropped_phantoms,
+    expected_totals,
+)
 
 __all__ = ["scan_source"]
 
-_FOLDERS_LEFT_BEHIND = {".cache", ".git", "data", "videos"}
-
 
 def scan_source(
-    root: Path, *, progress: Progress = NO_PROGRESS, spread: Spread | None = None
+    root: Path,
+    options: RepairOptions | None = None,
+    *,
+    progress: Progress = NO_PROGRESS,
+    spread: Spread | None = None,
 ) -> SourceScan:
-    """Look at every file of a v2.1 dataset: sizes, parquet footers, MP4 headers.
+    """Look at every file of a v2.x dataset, and settle what is done about what is wrong.
 
-    Errors of single files are collected, so that one run tells the user about all of them; the
-    caller decides by the findings' severity.
+    Errors are collected, so that one run tells the user about all of them; the caller decides by
+    the findings' severity. Episodes that are left out are not in the result.
 
     Args:
         root: The dataset folder.
+        options: What the user allows the conversion to change; nothing by default.
         progress: Where to report.
         spread: Threads or processes that read headers; by default as many as the first block's
             cost asks for.
 
     Raises:
+        UsageError: The options name findings or features that do not exist, or cannot be given up.
         UnreadableSourceError: A table under ``meta/`` is missing or malformed.
-        SourceError: The dataset as a whole cannot be converted.
+        SourceError: The dataset as a whole cannot be converted, or no episode would be left.
     """
+    options = options or RepairOptions()
+    check_accepted(options.accept)
     info = load_info(root)
-    paths = SourcePaths(root, info)
-    load_tasks(root)  # for its checks; the packer reads it again when it writes the table
-    episodes = EpisodeLines(root / EPISODES_PATH)
-    episode_stats = EpisodeLines(root / STATS_PATH)
-    if not len(episodes):
-        raise SourceError(
-            f"{root / EPISODES_PATH} lists no episodes.", path=str(root / EPISODES_PATH)
-        )
-    _check_indices(episodes, episode_stats)
-    length = _lengths(episodes)
-    findings: list[Finding] = []
+    remarks = list(check_declarations(info.features))
+    tasks = read_task_table(root, remarks)
+    episodes = read_episode_table(root, tasks, remarks)
+    streams = [
+        DATA_STREAM,
+        *(stream_of_camera(key) for key in info.camera_keys if key not in options.drop_features),
+    ]
+    try:
+        paths = SourcePaths(root, info)
+    except PathTemplateError as error:
+        check_dropped_features(options.drop_features, list(info.features))
+        survey = survey_folder(root, lambda _: None, lambda _: True, ())
+        near = survey.stray_near(DATA_STREAM)
+        said = error.message.removesuffix(".")
+        said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
+        remarks.append(Remark("path-template", said, path=INFO_PATH))
+        nothing = [_nothing(stream, len(episodes.index)) for stream in streams]
+        settled = settle(remarks, options, _facts(info, episodes, tasks, remarks))
+        return _scan(root, info, episodes, nothing, survey, b"", settled)
+    look = Looker(
+        paths,
+        info.fps,
+        {key: value for key, value in info.features.items() if key not in options.drop_features},
+        streams,
+        episodes.index,
+        episodes.length,
+        _stats_lines(root, info, episodes, remarks),
+    )
+    gathered = _look(look, streams, len(episodes.index), progress, spread)
+    is_usual = paths.are_usual and len(streams) == 1 + len(info.camera_keys)
+    survey = survey_folder(
+        root,
+        paths.slice_of,
+        _Membership(episodes.index),
+        info.camera_keys,
+        num_known=gathered.num_files if is_usual else None,
+    )
+    columns = common_columns(paths, episodes, gathered.slices[0], options.drop_features, remarks)
+    stored = [] if columns.schema is None else columns.schema.names
+    check_dropped_features(options.drop_features, [*info.features, *stored])
+    remarks += _whole_remarks(info, paths, episodes, tasks, survey, gathered, columns)
+    remarks += dropped_phantoms(info, options.drop_features, survey)
+    settled = settle(remarks, options, _facts(info, episodes, tasks, remarks))
+    scans = [
+        slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM)
+        for slices in gathered.slices
+    ]
+    schema = _result_schema(info, columns, settled.repairs)
+    return _scan(root, info, episodes, scans, survey, schema, settled)
 
-    streams = [DATA_STREAM, *(stream_of_camera(key) for key in info.camera_keys)]
-    look = Looker(paths, info.fps, streams, episodes.episode_index, length)
-    columns = [_Columns(stream) for stream in streams]
+
+def _look(
+    look: Looker,
+    streams: list[str],
+    num_episodes: int,
+    progress: Progress,
+    spread: Spread | None,
+) -> Gathered:
+    gatherer = Gatherer(streams, num_episodes)
     with (
-        progress.stage("scan", len(episodes) * len(streams), "files") as stage,
-        closing(look_at_all(look, len(episodes), spread)) as blocks,
+        progress.stage("scan", num_episodes * len(streams), "files") as stage,
+        closing(look_at_all(look, num_episodes, spread)) as blocks,
     ):
         for block in blocks:
-            for column, numbers, configs in zip(columns, block.numbers, block.configs, strict=True):
-                column.add(numbers, configs)
-            findings += block.findings
-            stage.advance(sum(map(len, block.numbers)))
-    scans = [column.scan() for column in columns]
+            stage.advance(gatherer.add(block))
+    return gatherer.gathered()
 
-    schema = b""
-    with suppress(UnreadableSourceError):  # a missing first file is a finding already
-        first = next(paths.absolute(DATA_STREAM, [int(episodes.episode_index[0])]))
-        schema = tables.serialize_schema(
-            tables.output_schema(tables.read_data_schema(first), info.features)
-        )
+
+def _stats_lines(
+    root: Path, info: DatasetInfo, episodes: EpisodeTable, remarks: list[Remark]
+) -> tuple[Path, IntArray] | None:
+    """Return where each episode's statistics are; None in v2.0, which has none of them."""
+    path = root / STATS_PATH
+    if info.codebase_version == "v2.0":
+        said = "v2.0 has no statistics of episodes; they are computed from the data."
+        remarks.append(Remark("computed-stats", said))
+        return None
+    if not path.exists():
+        remarks.append(Remark("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
+        return None
+    # Each line is parsed when its episode is looked at.
+    lines = EpisodeLines(path, validated=True)
+    strange = len(lines) - int(np.isin(lines.episode_index, episodes.index).sum())
+    if strange:
+        said = f"{STATS_PATH} has {counted(strange, 'episode')} that episodes.jsonl does not list."
+        remarks.append(Remark("stray-stats", said, path=STATS_PATH))
+    return path, lines.offsets_of(episodes.index)
+
+
+def _whole_remarks(
+    info: DatasetInfo,
+    paths: SourcePaths,
+    episodes: EpisodeTable,
+    tasks: TaskTable,
+    survey: Survey,
+    gathered: Gathered,
+    columns: DataColumns,
+) -> list[Remark]:
+    """Return what was said of single files, and what is to be said now that all are known."""
+    absent = absent_features(info.features, columns.schema, gathered.slices)
+    remarks = [
+        remark
+        for remark in gathered.sightings.remarks()
+        if not (remark.code == "missing-stats" and remark.feature in absent)
+    ]
+    remarks += gathered.remarks
+    about_files = list(check_files(paths, episodes, gathered.slices, survey))
+    remarks += about_files
+    # Where a template misses every file, all of them are strays.
+    missed = {
+        "data" if remark.stream == DATA_STREAM else "videos"
+        for remark in about_files
+        if remark.code == "path-template"
+    }
+    remarks += survey.remarks(missed)
+    if columns.schema is not None:
+        num_tasks = len(tasks.of_text) if tasks.is_there else 0
+        remarks += check_columns(info.features, columns.schema, num_tasks=num_tasks)
+    remarks += check_global_index(episodes, gathered, columns)
+    remarks += check_tasks(paths, episodes, tasks, gathered)
+    remarks += codec_changes(gathered.slices)
+    totals = expected_totals(info, episodes, tasks, gathered.slices, survey)
+    remarks += check_totals(info, totals)
+    return remarks
+
+
+def _facts(
+    info: DatasetInfo, episodes: EpisodeTable, tasks: TaskTable, remarks: list[Remark]
+) -> SourceFacts:
+    return SourceFacts(
+        episode_index=episodes.index,
+        features=info.features,
+        tasks=tasks.listed,
+        missing_columns=[
+            remark.feature
+            for remark in remarks
+            if remark.code == "missing-column" and remark.severity != "error" and remark.feature
+        ],
+        has_episode_stats=info.codebase_version != "v2.0",
+    )
+
+
+def _result_schema(info: DatasetInfo, columns: DataColumns, repairs: Repairs) -> bytes:
+    """Return the schema of the result's data files; nothing where no table could be read."""
+    if columns.schema is None:
+        return b""
+    repaired = tables.repaired_schema(columns.schema, repairs)
+    return tables.serialize_schema(tables.output_schema(repaired, repairs.features(info.features)))
+
+
+def _scan(
+    root: Path,
+    info: DatasetInfo,
+    episodes: EpisodeTable,
+    streams: list[StreamScan],
+    survey: Survey,
+    data_schema: bytes,
+    settled: Settled,
+) -> SourceScan:
     return SourceScan(
         root=str(root),
         info=info.raw,
         fps=info.fps,
-        episode_index=episodes.episode_index,
-        length=length,
-        streams=scans,
-        extra_files=_extra_files(root),
+        episode_index=episodes.index[settled.kept],
+        length=episodes.length[settled.kept],
+        streams=streams,
+        extra_files=survey.extra_files,
         meta_digest=meta_digest(root),
-        data_schema=schema,
-        findings=(
-            *sorted(findings, key=lambda finding: (finding.episode, finding.stream)),
-            *_total_findings(info, length),
-        ),
+        data_schema=data_schema,
+        findings=settled.findings,
+        repairs=settled.repairs,
     )
 
 
-class _Columns:
-    """One stream's numbers, gathered block by block; 48 bytes an episode."""
-
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._numbers: list[IntArray] = []
-        self._groups: list[IntArray] = []
-        self._group_of: dict[str, int] = {}
-
-    def add(self, numbers: IntArray, configs: Sequence[str]) -> None:
-        self._numbers.append(numbers)
-        groups = [self._group_of.setdefault(config, len(self._group_of)) for config in configs]
-        self._groups.append(np.array(groups, dtype=np.int64))
-
-    def scan(self) -> StreamScan:
-        size_bytes, mtime_ns, inode, frames, roll_bytes = np.concatenate(self._numbers).T.copy()
-        return StreamScan(
-            self._stream, size_bytes, mtime_ns, inode, frames, roll_bytes,
-            np.concatenate(self._groups),
-        )  # fmt: skip
+def _nothing(stream: str, num_episodes: int) -> StreamScan:
+    """Return the scan of a stream whose files nobody can name."""
+    none = np.zeros(num_episodes, dtype=np.int64)
+    return StreamScan(stream, none, none, none, none, none, none)
 
 
-def _check_indices(episodes: EpisodeLines, episode_stats: EpisodeLines) -> None:
-    expected = np.arange(len(episodes))
-    if not np.array_equal(episodes.episode_index, expected):
-        gap = int(expected[episodes.episode_index != expected][0])
-        raise SourceError(
-            f"{episodes.path} has no episode {gap}: indices must run from 0 without gaps.",
-            path=str(episodes.path),
-            next_step="Renumber the episodes, their files and their columns.",
-        )
-    if not np.array_equal(episode_stats.episode_index, episodes.episode_index):
-        missing = np.setdiff1d(episodes.episode_index, episode_stats.episode_index)
-        extra = np.setdiff1d(episode_stats.episode_index, episodes.episode_index)
-        what = (
-            f"lacks episode {int(missing[0])}" if len(missing) else f"has episode {int(extra[0])}"
-        )
-        raise SourceError(
-            f"{episode_stats.path} {what}, unlike {EPISODES_PATH}.", path=str(episode_stats.path)
-        )
+class _Membership:
+    """Whether there is an episode of an index."""
 
+    def __init__(self, index: IntArray) -> None:
+        self._index = index
+        self._last = int(index[-1])
+        self._has_gaps = self._last != len(index) - 1
 
-def _lengths(episodes: EpisodeLines) -> IntArray:
-    lengths = np.empty(len(episodes), dtype=np.int64)
-    for position, record in enumerate(episodes):
-        length, episode_tasks = record.get("length"), record.get("tasks")
-        if type(length) is not int or length < 1:
-            raise SourceError(
-                f"{episodes.path} gives episode {record['episode_index']} the length {length!r}.",
-                path=str(episodes.path),
-            )
-        if not isinstance(episode_tasks, list) or not all(
-            isinstance(task, str) for task in episode_tasks
-        ):
-            raise SourceError(
-                f"{episodes.path} gives episode {record['episode_index']} tasks that are no list "
-                "of texts.",
-                path=str(episodes.path),
-            )
-        lengths[position] = length
-    return lengths
-
-
-def _total_findings(info: DatasetInfo, length: IntArray) -> list[Finding]:
-    findings = []
-    for key, found in (("total_episodes", len(length)), ("total_frames", int(length.sum()))):
-        declared = info.raw.get(key)
-        if declared != found:
-            findings.append(
-                Finding(
-                    "stale-total",
-                    "warning",
-                    f"info.json says {key} {declared!r}, {EPISODES_PATH} holds {found}; the result "
-                    "states the latter.",
-                    path="meta/info.json",
-                )
-            )
-    return findings
-
-
-def _extra_files(root: Path) -> tuple[str, ...]:
-    """Return what comes along unchanged: every file that the conversion does not replace."""
-
-    def fail(error: OSError) -> None:
-        # By default a folder that cannot be listed is passed over, and what is in it is lost.
-        raise UnreadableSourceError(
-            f"{error.filename} cannot be listed: {error.strerror}.",
-            path=str(error.filename),
-            next_step="Check the disk or the network and run the same command again.",
-        ) from error
-
-    found: list[str] = []
-    for folder, folders, files in os.walk(root, onerror=fail):
-        relative = Path(folder).relative_to(root)
-        if relative == Path():
-            folders[:] = [name for name in folders if name not in _FOLDERS_LEFT_BEHIND]
-        for name in files:
-            path = (relative / name).as_posix()
-            if not _is_replaced(path) and (root / path).is_file():
-                found.append(path)
-    return tuple(sorted(found))
-
-
-def _is_replaced(path: str) -> bool:
-    return (
-        path in LEGACY_META_FILES
-        or path == "meta/tasks.parquet"
-        or path.startswith("meta/episodes/")
-    )
+    def __call__(self, index: int) -> bool:
+        if index > self._last:
+            return False
+        return not self._has_gaps or bool(self._index[np.searchsorted(self._index, index)] == index)

@@ -39,7 +39,7 @@ class Spread:
 
 
 def spread_for(cpu_seconds: float, wall_seconds: float, *, blocks_left: int, cores: int) -> Spread:
-    """Return how a scan goes on, from what its first block cost.
+    """Return how a scan goes on, from what a block cost.
 
     Parsing headers holds Python's lock, so threads gain nothing where files answer at once (and
     lose half to the lock): there a long scan is shared with other processes, one a core. Where
@@ -63,17 +63,22 @@ def look_at_all(look: Looker, num_episodes: int, spread: Spread | None = None) -
     Args:
         look: What looks.
         num_episodes: Episodes in all.
-        spread: By default what the first block's cost asks for.
+        spread: By default what the cost of one of the first asks for.
     """
-    edges = [*range(0, num_episodes, _EPISODES_PER_BLOCK), num_episodes]
-    blocks = list(pairwise(edges))
+    half = max(1, _EPISODES_PER_BLOCK // 2)
+    edges = {0, min(half, num_episodes), num_episodes}
+    edges.update(range(2 * half, num_episodes, _EPISODES_PER_BLOCK))
+    blocks = list(pairwise(sorted(edges)))
     if spread is None:
+        # The first half of a block costs more than others: what files share is learned there.
+        yield look(*blocks.pop(0))
         with Latency() as latency:
-            first = look(*blocks.pop(0))
-        yield first
+            second = [look(*block) for block in blocks[:1]]
+        yield from second
+        blocks = blocks[1:]
         spread = spread_for(
-            latency.cpu_seconds,
-            latency.wall_seconds,
+            2 * latency.cpu_seconds,
+            2 * latency.wall_seconds,
             blocks_left=len(blocks),
             cores=len(os.sched_getaffinity(0)),
         )

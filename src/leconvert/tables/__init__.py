@@ -1,10 +1,12 @@
 """Tables and records of a dataset: data files, ``meta/episodes``, tasks, statistics, info.
 
-Everything here takes the dataset's folder or a file and plain values. Rows are copied, never
-derived again, and images in rows are never decoded. Nothing is synced to disk: the caller does it.
+Everything here takes the dataset's folder or a file and plain values. Rows are copied
+unless a repair says otherwise, and images in rows are never decoded. Nothing is synced to disk:
+the caller does it.
 """
 
 from leconvert.tables.aggregation import StatsAggregator
+from leconvert.tables.data_file import DataFile
 from leconvert.tables.episodes import EpisodeRecord, VideoSpan, read_episodes, write_episodes
 from leconvert.tables.footers import (
     DataFooter,
@@ -13,15 +15,21 @@ from leconvert.tables.footers import (
     row_group_rows,
 )
 from leconvert.tables.join import JoinedTable, RowRange, footer_digest, join_tables
+from leconvert.tables.paths import REPAIRS_PATH
 from leconvert.tables.records import converted_info, fps_number, write_info, write_stats
+from leconvert.tables.repair_record import read_repairs, write_repairs
+from leconvert.tables.rewrite import RowRepair, repaired_schema
 from leconvert.tables.schemas import deserialize_schema, output_schema, serialize_schema
 from leconvert.tables.tasks import read_tasks, write_tasks
 
 __all__ = [
+    "REPAIRS_PATH",
+    "DataFile",
     "DataFooter",
     "EpisodeRecord",
     "JoinedTable",
     "RowRange",
+    "RowRepair",
     "StatsAggregator",
     "VideoSpan",
     "converted_info",
@@ -33,11 +41,14 @@ __all__ = [
     "read_data_footer",
     "read_data_schema",
     "read_episodes",
+    "read_repairs",
     "read_tasks",
+    "repaired_schema",
     "row_group_rows",
     "serialize_schema",
     "write_episodes",
     "write_info",
+    "write_repairs",
     "write_stats",
     "write_tasks",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from struct import Struct
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from leconvert.tables.thrift import ContradictionError, ThriftError
 
 __all__ = [
     "DataFooter",
+    "data_footer",
     "open_parquet",
     "read_data_footer",
     "read_data_schema",
@@ -43,6 +44,8 @@ class DataFooter:
         columns: Top-level column names, in file order.
         timestamp_range: Smallest and greatest ``timestamp`` by the statistics, in seconds; None
             where a row group has none, or the column is not float32 or float64.
+        parts: The footer itself, where it is of a known kind: its entries lie within the file and
+            are like those that Arrow reads.
     """
 
     rows: int
@@ -50,6 +53,7 @@ class DataFooter:
     uncompressed_bytes: int
     columns: tuple[str, ...]
     timestamp_range: tuple[float, float] | None = None
+    parts: FileFooter | None = field(default=None, compare=False, repr=False)
 
 
 def open_parquet(path: str | os.PathLike[str], *, buffer_bytes: int = 0) -> pq.ParquetReader:
@@ -88,21 +92,30 @@ def read_data_footer(path: str | os.PathLike[str]) -> DataFooter:
     Raises:
         UnreadableSourceError: The file is missing, truncated or no parquet file.
     """
+    with OpenedTable(os.fspath(path)) as table:
+        return data_footer(table)
+
+
+def data_footer(table: OpenedTable) -> DataFooter:
+    """Return the counts of an open parquet file, as `read_data_footer` does.
+
+    Raises:
+        UnreadableSourceError: The file is truncated or no parquet file.
+    """
     footer: FileFooter | None = None
     found: DataFooter | None = None
-    with OpenedTable(os.fspath(path)) as table:
-        try:
-            footer = _FOOTERS.read(table.footer())
-        except ContradictionError as error:
-            raise unreadable(path, error) from error
-        except ThriftError:
-            # Arrow knows more kinds of footers, and says what is wrong with a damaged one.
-            pass
-        else:
-            found = _counts(footer, table.size_bytes)
-            if found is not None and _TRUSTED.holds(footer):
-                return found
-    known = _counts_by_walking(path)
+    try:
+        footer = _FOOTERS.read(table.footer())
+    except ContradictionError as error:
+        raise unreadable(table.path, error) from error
+    except ThriftError:
+        # Arrow knows more kinds of footers, and says what is wrong with a damaged one.
+        pass
+    else:
+        found = _counts(footer, table.size_bytes)
+        if found is not None and _TRUSTED.holds(footer):
+            return found
+    known = _counts_by_walking(table.path)
     if footer is None or found is None or known != replace(found, timestamp_range=None):
         return known
     _TRUSTED.add(footer)
@@ -132,7 +145,8 @@ def _counts(footer: FileFooter, size_bytes: int) -> DataFooter | None:
     except UnicodeDecodeError:
         return None
     groups = len(footer.row_groups)
-    return DataFooter(footer.rows, groups, uncompressed_bytes, names, _range(extremes, groups))
+    timestamps = _range(extremes, groups)
+    return DataFooter(footer.rows, groups, uncompressed_bytes, names, timestamps, footer)
 
 
 def _extremes(chunk: ChunkEntry) -> tuple[float, float] | None:

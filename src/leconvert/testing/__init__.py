@@ -5,6 +5,7 @@ and frame it is (``read_label``), so that a test can tell the right frame from i
 """
 
 from leconvert.testing.dataset import make_dataset
+from leconvert.testing.defects import edit_info, edit_lines, edit_table, with_column
 from leconvert.testing.pixels import FrameLabel, draw_frame, encode_png, read_label
 from leconvert.testing.profiles import PROFILES
 from leconvert.testing.spec import CameraSpec, DatasetSpec
@@ -15,7 +16,11 @@ __all__ = [
     "DatasetSpec",
     "FrameLabel",
     "draw_frame",
+    "edit_info",
+    "edit_lines",
+    "edit_table",
     "encode_png",
     "make_dataset",
     "read_label",
+    "with_column",
 ]

@@ -1,0 +1,168 @@
+"""Statistics of an episode against what the footer of its table says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from leconvert.source.legacy import STATS_PATH
+from leconvert.source.seen import Notes, shown
+from leconvert.source.table_checks import Extremes
+
+__all__ = ["TEXT_DTYPES", "StatsCheck"]
+
+# Features that LeRobot keeps no statistics of.
+TEXT_DTYPES = frozenset({"string", "language"})
+_VISUAL_DTYPES = frozenset({"video", "image"})
+# Extremes of these are compared by another order than the footer's bytes are read in.
+_UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
+# Statistics are often computed and written in single precision.
+_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
+_MAX_DEPTH = 8
+
+
+class StatsCheck:
+    """Checks lines of ``episodes_stats.jsonl``.
+
+    Args:
+        features: Declared features, without those that are left out or have no data.
+    """
+
+    def __init__(self, features: Mapping[str, Mapping[str, Any]]) -> None:
+        self._numeric: list[tuple[str, int]] = []
+        self._visual: list[str] = []
+        self._unchecked: list[str] = []
+        for name, feature in features.items():
+            dtype, shape = feature["dtype"], feature.get("shape")
+            if dtype in TEXT_DTYPES:
+                continue
+            if dtype in _VISUAL_DTYPES:
+                self._visual.append(name)
+            elif dtype in _UNSIGNED_DTYPES:
+                self._unchecked.append(name)
+            else:
+                is_vector = isinstance(shape, list) and len(shape) == 1
+                size = shape[0] if is_vector and shape and type(shape[0]) is int else 0
+                self._numeric.append((name, size))
+
+    def __call__(
+        self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: Notes
+    ) -> None:
+        """Check one line.
+
+        Args:
+            line: It; None where the episode has none.
+            rows: Rows of the episode's table.
+            found: Extremes of its columns; only what is there is compared.
+            notes: Where to say what is wrong.
+        """
+        stats = None if line is None else line.get("stats")
+        if not isinstance(stats, dict):
+            what = "no statistics" if line is None else "a line without statistics"
+            notes.sight(
+                "missing-stats",
+                f"{STATS_PATH} has {what} of episode {notes.episode}.",
+                path=STATS_PATH,
+            )
+            return
+        for name, size in self._numeric:
+            try:
+                entry = stats[name]
+                low, high, counts = entry["min"], entry["max"], entry["count"]
+                sound = (
+                    len(low) == len(high) == len(entry["mean"]) == len(entry["std"])
+                    and len(counts) == 1
+                    and (not size or len(low) == size)
+                )
+            except (KeyError, TypeError):
+                sound = False
+            if not sound:
+                self._say_unsound(stats, name, notes)
+                continue
+            extremes = found.get(name)
+            if extremes is None:
+                continue
+            try:
+                if min(low) == extremes[0] and max(high) == extremes[1] and counts[0] == rows:
+                    continue
+            except TypeError:
+                pass  # nested, or no numbers
+            self._compare(name, entry, extremes, rows, notes)
+        for name in self._visual:
+            try:
+                entry = stats[name]
+                sound = (
+                    _is_of_channels(entry["min"])
+                    and _is_of_channels(entry["max"])
+                    and _is_of_channels(entry["mean"])
+                    and _is_of_channels(entry["std"])
+                    and len(entry["count"]) == 1
+                )
+            except (KeyError, TypeError):
+                sound = False
+            if not sound:
+                self._say_unsound(stats, name, notes)
+        for name in self._unchecked:
+            if not isinstance(stats.get(name), dict):
+                self._say_unsound(stats, name, notes)
+
+    def _say_unsound(self, stats: Mapping[str, Any], name: str, notes: Notes) -> None:
+        what = "in a shape that does not fit" if name in stats else "not there"
+        notes.sight(
+            "missing-stats",
+            f"Statistics of {shown(name)} are {what} in {STATS_PATH} for episode {notes.episode}.",
+            feature=name,
+            path=STATS_PATH,
+        )
+
+    def _compare(
+        self,
+        name: str,
+        entry: Mapping[str, Any],
+        extremes: tuple[float, float],
+        rows: int,
+        notes: Notes,
+    ) -> None:
+        lows = [value for value in _numbers(entry["min"]) if math.isfinite(value)]
+        highs = [value for value in _numbers(entry["max"]) if math.isfinite(value)]
+        least, greatest = min(lows, default=math.nan), max(highs, default=math.nan)
+        if _differ(least, extremes[0]) or _differ(greatest, extremes[1]):
+            said = f"from {least:g} to {greatest:g}, the data goes from {extremes[0]:g} to "
+            said += f"{extremes[1]:g}"
+        elif entry["count"][0] != rows:
+            said = f"of {shown(entry['count'][0])} frames, the table has {rows}"
+        else:
+            return
+        notes.sight(
+            "stale-stats",
+            f"Statistics of {shown(name)} are stale: for episode {notes.episode} {STATS_PATH} has "
+            f"them {said}.",
+            feature=name,
+            path=STATS_PATH,
+        )
+
+
+def _differ(stated: float, found: float) -> bool:
+    """Whether two extremes differ by more than rounding; NaN says nothing."""
+    if math.isnan(stated) or not math.isfinite(found):
+        return False
+    return not math.isclose(stated, found, rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)
+
+
+def _numbers(value: object, depth: int = 0) -> Iterator[float]:
+    """Yield the numbers in a nested list."""
+    if isinstance(value, int | float):
+        try:
+            yield float(value)
+        except OverflowError:
+            yield math.inf
+    elif isinstance(value, list) and depth < _MAX_DEPTH:
+        items: Iterable[object] = value
+        for item in items:
+            yield from _numbers(item, depth + 1)
+
+
+def _is_of_channels(value: Any) -> bool:
+    """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
+    return len(value) in (1, 3) and len(value[-1]) == 1 == len(value[-1][0])

@@ -1,0 +1,184 @@
+"""What can be wrong with the table of one episode, mostly by what its footer says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.source.seen import Notes, shown
+from leconvert.tables import DataFile
+
+__all__ = ["NOT_KNOWN", "Extremes", "RowFacts", "TableCheck"]
+
+# Column to its least and its greatest value.
+Extremes = Mapping[str, tuple[float, float]]
+Times = npt.NDArray[np.floating[Any]]
+
+# How far LeRobot lets a frame lie from the timestamp that asks for it.
+_LEROBOT_TOLERANCE_SECONDS = 1e-4
+_FIRST_FRAMES = 2048
+_KEPT_TIMES = 256
+# No index or task has this number.
+NOT_KNOWN = -(2**62)
+_NOT_COUNTED_DTYPES = frozenset({"video", "image", "string", "language"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What a table's rows say about their place in the dataset.
+
+    Attributes:
+        first_index: ``index`` of the first row, `NOT_KNOWN` where rows are not counted by one.
+        tasks: The tasks of its rows, ascending; () where there is no such column.
+        was_looked_at: Whether there were rows to look at.
+    """
+
+    first_index: int = NOT_KNOWN
+    tasks: tuple[int, ...] = ()
+    was_looked_at: bool = False
+
+
+class TableCheck:
+    """Checks tables of one dataset.
+
+    Args:
+        fps: Frames a second.
+        features: Declared features, without those that are left out.
+        has_cameras: Whether timestamps are used to find video frames.
+    """
+
+    def __init__(
+        self, fps: Fraction, features: Mapping[str, Mapping[str, Any]], *, has_cameras: bool
+    ) -> None:
+        self._fps = fps
+        self._expected: dict[str, Times] = {}
+        self._right_times: set[tuple[object, bytes]] = set()
+        self._times_severity = "" if has_cameras else "warning"
+        self._elements = {
+            name: size
+            for name, feature in features.items()
+            if feature["dtype"] not in _NOT_COUNTED_DTYPES
+            and name not in DEFAULT_COLUMNS
+            and (size := _elements(feature.get("shape"))) is not None
+        }
+
+    def __call__(self, file: DataFile, extremes: Extremes, notes: Notes) -> RowFacts:
+        """Check a table that has as many rows as its episode has frames.
+
+        Args:
+            file: It.
+            extremes: What its footer says of the extremes of its columns.
+            notes: Where to say what is wrong.
+
+        Raises:
+            UnreadableSourceError: A column that the footer does not describe cannot be read.
+        """
+        rows = file.counts.rows
+        columns = file.counts.columns
+        for name, elements in self._elements.items():
+            values = file.num_values(name)
+            if values is not None and values != rows * elements:
+                notes.sight(
+                    "shape-mismatch",
+                    f"{shown(name)} has {values / rows:g} values a row in {shown(notes.path)}, "
+                    f"{elements} are declared.",
+                    feature=name,
+                )
+        if "episode_index" in columns:
+            least, greatest = _extremes(file, extremes, "episode_index")
+            if (least, greatest) != (notes.episode, notes.episode):
+                notes.say(
+                    "episode-index",
+                    f"{shown(notes.path)} has rows of episode {_span(least, greatest)}.",
+                )
+        if "frame_index" in columns:
+            least, greatest = _extremes(file, extremes, "frame_index")
+            if (least, greatest) != (0, rows - 1):
+                notes.say(
+                    "frame-index",
+                    f"{shown(notes.path)} counts its {rows} frames {_span(least, greatest)} "
+                    f"instead of {_span(0, rows - 1)}.",
+                )
+        if "timestamp" in columns:
+            self._check_times(file, notes)
+        first_index = NOT_KNOWN
+        if "index" in columns:
+            least, greatest = _extremes(file, extremes, "index")
+            if greatest - least == rows - 1 and least == int(least):
+                first_index = int(least)
+        tasks: tuple[int, ...] = ()
+        if "task_index" in columns:
+            least, greatest = _extremes(file, extremes, "task_index")
+            found = [least] if least == greatest else file.distinct("task_index")
+            tasks = tuple(int(task) if task == task else NOT_KNOWN for task in found)  # noqa: PLR0124
+        return RowFacts(first_index, tasks, was_looked_at=True)
+
+    def _check_times(self, file: DataFile, notes: Notes) -> None:
+        # Episodes of one length have the same times, and mostly the same bytes for them.
+        raw = file.raw("timestamp")
+        if raw is not None and raw in self._right_times:
+            return
+        times = file.numbers("timestamp")
+        expected = self._times(len(times), times.dtype)
+        if (times == expected).all():
+            if raw is not None:
+                if len(self._right_times) >= _KEPT_TIMES:
+                    self._right_times.clear()
+                self._right_times.add(raw)
+            return
+        offsets = np.abs(times - expected.astype(np.float64))
+        right = offsets < _LEROBOT_TOLERANCE_SECONDS
+        if right.all():
+            return
+        wrong = np.flatnonzero(~right)
+        worst = float(np.nanmax(offsets)) if not np.isnan(offsets).all() else float("nan")
+        notes.say(
+            "timestamps",
+            f"{shown(notes.path)}: {len(wrong)} of {len(times)} timestamps are not frame / fps, "
+            f"first at frame {int(wrong[0])} ({float(times[wrong[0]]):g} s), at worst "
+            f"{worst:g} s off.",
+            severity=self._times_severity,
+        )
+
+    def _times(self, length: int, kind: np.dtype[Any]) -> Times:
+        """Return frame / fps for the frames of an episode, shape (length,).
+
+        They are rounded as LeRobot rounds them where it stores them in this type: late in long
+        episodes that is coarse, but right.
+        """
+        known = self._expected.get(kind.str)
+        if known is None or len(known) < length:
+            frames = np.arange(max(length, _FIRST_FRAMES), dtype=np.float64)
+            times = frames * self._fps.denominator / self._fps.numerator
+            known = times.astype(np.float32) if kind == np.float32 else times
+            self._expected[kind.str] = known
+        return known[:length]
+
+
+def _extremes(file: DataFile, extremes: Extremes, column: str) -> tuple[float, float]:
+    """Return the least and the greatest number of a column of at least one row."""
+    found = extremes.get(column)
+    if found is None:
+        values = file.numbers(column)
+        found = values.min().item(), values.max().item()
+    return found
+
+
+def _span(least: float, greatest: float) -> str:
+    return f"{least:g}" if least == greatest else f"{least:g} to {greatest:g}"
+
+
+def _elements(shape: object) -> int | None:
+    """Return the values a row of a declared shape; None where it makes no sense."""
+    if not isinstance(shape, list) or not shape:
+        return None
+    if not all(type(size) is int and 0 < size < 2**31 for size in shape):
+        return None
+    return prod(shape)

@@ -1,0 +1,276 @@
+"""What can only be said once every file was looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from leconvert import tables
+from leconvert.errors import UnreadableSourceError
+from leconvert.model import DATA_STREAM, camera_of, stream_of_camera
+from leconvert.source.episode_table import EpisodeTable, TaskTable
+from leconvert.source.gathered import BoolArray, Gathered, Slices
+from leconvert.source.info import DatasetInfo
+from leconvert.source.legacy import EPISODES_PATH, TASKS_PATH
+from leconvert.source.paths import SourcePaths
+from leconvert.source.seen import Remark, Sightings, counted, shown
+from leconvert.source.survey import Survey
+from leconvert.source.table_checks import NOT_KNOWN
+from leconvert.tables.alignment import align_table
+
+__all__ = [
+    "DataColumns",
+    "absent_features",
+    "check_files",
+    "check_global_index",
+    "check_tasks",
+    "codec_changes",
+    "common_columns",
+    "dropped_phantoms",
+    "expected_totals",
+]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DataColumns:
+    """The columns of a dataset's tables.
+
+    Attributes:
+        schema: Those of most tables, left-out ones among them; None where none could be read.
+        is_common: Whether each table can be joined with these, shape (E,).
+    """
+
+    schema: pa.Schema | None
+    is_common: BoolArray
+
+
+def check_files(
+    paths: SourcePaths, episodes: EpisodeTable, slices: Sequence[Slices], survey: Survey
+) -> Iterator[Remark]:
+    """Say which files are missing, and which streams have none at all."""
+    num_episodes = len(episodes.index)
+    for stream in slices:
+        missing = stream.is_missing
+        there = num_episodes - int(np.count_nonzero(missing))
+        camera = camera_of(stream.stream)
+        example = shown(paths.relative(stream.stream, int(episodes.index[0])))
+        if there == 0:
+            near = survey.stray_near(stream.stream)
+            beside = f"on disk there is {shown(near)}" if near else "nothing like it is on disk"
+            if camera is not None and near is None:
+                said = f"{shown(camera)} is declared, but has no video: no {example} and so on."
+                yield Remark("phantom-feature", said, stream=stream.stream, feature=camera)
+            else:
+                name = "data_path" if camera is None else "video_path"
+                said = f"{name} names no file that exists, such as {example}; {beside}."
+                yield Remark("path-template", said, stream=stream.stream, path="meta/info.json")
+            continue
+        what = "tables" if camera is None else "videos"
+        for episode in episodes.index[missing].tolist():
+            path = paths.relative(stream.stream, episode)
+            said = f"{shown(path)} is missing; there are {there} {what} of {num_episodes} episodes."
+            yield Remark("missing-file", said, episode, stream.stream, path)
+
+
+def common_columns(
+    paths: SourcePaths,
+    episodes: EpisodeTable,
+    data: Slices,
+    left_out: Sequence[str],
+    remarks: list[Remark],
+) -> DataColumns:
+    """Find the columns that most tables have, and tables that do not fit to them.
+
+    Args:
+        paths: Where the files are.
+        episodes: The episodes.
+        data: Their tables.
+        left_out: Columns in which tables may differ, since they are left out.
+        remarks: Where to say what is wrong.
+
+    Raises:
+        UnreadableSourceError: A file that could be read a moment ago cannot be read any more.
+    """
+    readable = data.is_readable
+    counts = np.bincount(data.kind[readable], minlength=len(data.kinds))
+    if not counts.any():
+        return DataColumns(None, readable)
+    common = int(counts.argmax())
+    schema = _schema_of(paths, episodes, data, common)
+    fits = np.zeros(len(data.kinds), dtype=np.bool_)
+    fits[common] = True
+    reasons: dict[int, str] = {}
+    for kind in np.flatnonzero(counts).tolist():
+        if kind == common:
+            continue
+        other = _schema_of(paths, episodes, data, kind)
+        reason = _misfit(_without(other, left_out), _without(schema, left_out))
+        if reason is None:
+            fits[kind] = True
+        else:
+            reasons[kind] = reason
+    is_common: BoolArray = fits[data.kind] & readable
+    for position in np.flatnonzero(readable & ~is_common).tolist():
+        episode = int(episodes.index[position])
+        path = paths.relative(DATA_STREAM, episode)
+        said = f"{shown(path)} has other columns than most: {reasons[int(data.kind[position])]}."
+        remarks.append(Remark("schema-mismatch", said, episode, DATA_STREAM, path))
+    return DataColumns(schema, is_common)
+
+
+def _schema_of(paths: SourcePaths, episodes: EpisodeTable, data: Slices, kind: int) -> pa.Schema:
+    episode = int(episodes.index[np.flatnonzero(data.kind == kind)[0]])
+    return tables.read_data_schema(next(paths.absolute(DATA_STREAM, [episode])))
+
+
+def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    return pa.schema([field for field in schema if field.name not in names])
+
+
+def _misfit(found: pa.Schema, wanted: pa.Schema) -> str | None:
+    """Say why tables cannot be brought to other columns; None where they can."""
+    missing = sorted(set(wanted.names) - set(found.names))
+    extra = sorted(set(found.names) - set(wanted.names))
+    if missing or extra:
+        said = [f"{shown(name)} is missing" for name in missing]
+        return ", ".join([*said, *(f"{shown(name)} is not expected" for name in extra)])
+    for field in wanted:
+        one_column = pa.schema([found.field(field.name)])
+        with suppress(UnreadableSourceError):
+            align_table(one_column.empty_table(), pa.schema([field]), path="")
+            continue
+        return f"{shown(field.name)} is {found.field(field.name).type} instead of {field.type}"
+    return None
+
+
+def check_global_index(
+    episodes: EpisodeTable, gathered: Gathered, columns: DataColumns
+) -> Iterator[Remark]:
+    """Say where the column ``index`` does not go on from episode to episode.
+
+    Rows are counted as ``length`` says or as the tables have them, where these differ: that one of
+    them is wrong is said elsewhere. Where episodes are missing nobody knows the right numbers.
+    """
+    if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
+        return
+    wrong = gathered.has_rows & columns.is_common
+    rows = gathered.slices[0].numbers[:, 3]
+    for counts in (episodes.length, np.where(gathered.slices[0].is_readable, rows, 0)):
+        wrong &= gathered.first_index != np.cumsum(counts) - counts
+    positions = np.flatnonzero(wrong)
+    if not len(positions):
+        return
+    position = int(positions[0])
+    first = int(np.cumsum(episodes.length)[position] - episodes.length[position])
+    found = int(gathered.first_index[position])
+    what = "does not count its rows" if found == NOT_KNOWN else f"begins with {found}"
+    sightings = Sightings()
+    said = f"The column index of episode {int(episodes.index[position])} {what} instead of {first}."
+    sightings.add(Remark("global-index", said, stream=DATA_STREAM), len(positions))
+    yield from sightings.remarks()
+
+
+def check_tasks(
+    paths: SourcePaths, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
+) -> Iterator[Remark]:
+    """Compare the tasks of rows with those that are listed."""
+    if not tasks.is_there:
+        return
+    sightings = Sightings()
+    listed = np.array([index for index, _ in tasks.listed], dtype=np.int64)
+    # Rows of one task that is the only one listed, under its first index, are the rule.
+    usual = (gathered.task == episodes.task) & np.isin(gathered.task, listed)
+    usual |= ~gathered.has_rows
+    for position in np.flatnonzero(~usual).tolist():
+        found = gathered.tasks.get(position) or (int(gathered.task[position]),)
+        if found == (NOT_KNOWN,):
+            continue
+        episode = int(episodes.index[position])
+        unknown = [task for task in found if task not in tasks.first_index]
+        if unknown:
+            path = paths.relative(DATA_STREAM, episode)
+            said = f"{shown(path)} has rows of task {_shown_task(unknown[0])}, which {TASKS_PATH} "
+            yield Remark("task-index", f"{said}lacks.", episode, DATA_STREAM, path)
+            continue
+        own = episodes.tasks.get(position) or {int(episodes.task[position])}
+        strange = {tasks.first_index[task] for task in found} - own
+        if strange and own != {-1}:
+            said = f"Rows of episode {episode} have task {min(strange)}, which {EPISODES_PATH} "
+            remark = Remark("task-mismatch", f"{said}does not list for it.", stream=DATA_STREAM)
+            sightings.add(remark)
+    yield from sightings.remarks()
+
+
+def _shown_task(task: int) -> str:
+    return "NaN" if task == NOT_KNOWN else str(task)
+
+
+def absent_features(
+    features: Mapping[str, Mapping[str, Any]], schema: pa.Schema | None, slices: Sequence[Slices]
+) -> set[str]:
+    """Return features that have no data at all, of which nobody expects statistics."""
+    absent = {
+        camera
+        for stream in slices
+        if (camera := camera_of(stream.stream)) is not None and bool(stream.is_missing.all())
+    }
+    if schema is not None:
+        absent |= {
+            name
+            for name, feature in features.items()
+            if feature["dtype"] != "video" and name not in schema.names
+        }
+    return absent
+
+
+def codec_changes(slices: Sequence[Slices]) -> Iterator[Remark]:
+    """Say how often the decoder configuration changes within a camera."""
+    for stream in slices[1:]:
+        kinds = stream.kind[stream.is_readable]
+        changes = int(np.count_nonzero(np.diff(kinds)))
+        if changes:
+            number = counted(len(set(kinds.tolist())), "decoder configuration")
+            said = f"{shown(camera_of(stream.stream))} has {number}, which take "
+            said += f"{counted(changes, 'output file')} more."
+            yield Remark("codec-change", said, stream=stream.stream)
+
+
+def expected_totals(
+    info: DatasetInfo,
+    episodes: EpisodeTable,
+    tasks: TaskTable,
+    slices: Sequence[Slices],
+    survey: Survey,
+) -> dict[str, Sequence[int]]:
+    """Return what the totals of ``info.json`` may be."""
+    num_episodes = len(episodes.index)
+    empty = {stream.stream for stream in slices if bool(stream.is_missing.all())}
+    looked_at = {stream.stream for stream in slices}
+    with_clips = sum(
+        stream not in empty if stream in looked_at else camera in survey.cameras
+        for camera in info.camera_keys
+        for stream in (stream_of_camera(camera),)
+    )
+    totals: dict[str, Sequence[int]] = {
+        "total_episodes": [num_episodes],
+        "total_frames": [int(episodes.length.sum())],
+        "total_videos": [num_episodes * number for number in (with_clips, len(info.camera_keys))],
+        "total_chunks": [-(-(int(episodes.index[-1]) + 1) // info.chunks_size)],
+    }
+    if tasks.is_there:
+        totals["total_tasks"] = [len(tasks.of_text), len(tasks.listed)]
+    return totals
+
+
+def dropped_phantoms(info: DatasetInfo, dropped: Sequence[str], survey: Survey) -> Iterator[Remark]:
+    """Say which cameras that are left out, and so were not looked at, have no video."""
+    for camera in info.camera_keys:
+        if camera in dropped and camera not in survey.cameras:
+            said = f"{shown(camera)} is declared, but has no video."
+            stream = stream_of_camera(camera)
+            yield Remark("phantom-feature", said, stream=stream, feature=camera)

@@ -1,0 +1,382 @@
+"""Declarations, statistics and clips that disagree: each gives exactly its finding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pyarrow as pa
+import pytest
+from sound_dataset import LENGTHS, SOUND, TOP, WRIST, Only, Severities
+
+from leconvert import media
+from leconvert.repairs import RepairOptions
+from leconvert.source import scan_source
+from leconvert.source.clip_checks import pixel_format
+from leconvert.testing import (
+    PROFILES,
+    CameraSpec,
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
+
+CLIP = "videos/chunk-000/observation.images.top/episode_{:06d}.mp4"
+
+
+# --- declarations -----------------------------------------------------------------------------
+
+
+def test_a_wider_type_than_declared_is_a_warning(source: Path, only: Only) -> None:
+    for episode in range(4):
+        edit_table(
+            source,
+            episode,
+            lambda table: with_column(
+                table, "action", table.column("action").cast(pa.list_(pa.float64(), 6))
+            ),
+        )
+    finding = only(scan_source(source), "dtype-mismatch")
+    assert finding.severity == "warning"
+    assert "float64" in finding.message
+    assert "float32" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("feature", "shape", "said"),
+    [
+        (TOP, [3, 48, 64], "channels first"),
+        (TOP, [64, 48, 3], "48 x 64"),
+        (TOP, "48x64x3", "with the shape 48x64x3"),
+        ("action", [7], "6 values a row"),
+        ("action", [], "with the shape []"),
+        ("action", [-6], "with the shape [-6]"),
+        ("observation.matrix", [2, 4], "6 values a row"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_a_warning(
+    source: Path, severities: Severities, feature: str, shape: object, said: str
+) -> None:
+    edit_info(source, lambda info: info["features"][feature].update(shape=shape))
+    scan = scan_source(source, RepairOptions(recompute_stats=True))
+    assert severities(scan)["shape-mismatch"] == {"warning"}
+    assert severities(scan).keys() <= {"shape-mismatch", "missing-stats"}
+    assert said in next(f.message for f in scan.findings if f.code == "shape-mismatch")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("video.codec", "av1", "codec h264 (av1 is declared)"),
+        ("video.pix_fmt", "yuv444p", "pixel format yuv420p (yuv444p is declared)"),
+        ("video.fps", 25, "30 frames a second (25 are declared)"),
+    ],
+)
+@pytest.mark.parametrize("place", ["info", "video_info"])
+def test_clips_that_are_not_as_declared_are_one_warning(
+    source: Path, severities: Severities, key: str, value: object, said: str, place: str
+) -> None:
+    def declare(info: dict[str, dict[str, dict[str, dict[str, object]]]]) -> None:
+        feature = info["features"][TOP]
+        facts = feature.pop("info")
+        facts[key] = value
+        feature[place] = facts
+
+    edit_info(source, declare)
+    scan = scan_source(source)
+    expected = {"codec-mismatch": {"warning"}}
+    if place == "video_info":
+        expected["video-info"] = {"info"}
+    assert severities(scan) == expected
+    assert any(said in f.message and "4 episodes" in f.message for f in scan.findings)
+
+
+def test_another_name_of_the_same_codec_is_right(source: Path) -> None:
+    facts = {"video.codec": "libx264", "video.pix_fmt": "yuvj420p", "video.fps": 30.0}
+    edit_info(source, lambda info: info["features"][TOP]["info"].update(facts))
+    assert scan_source(source).findings == ()
+
+
+def test_names_that_are_nested_or_missing_are_told(tmp_path: Path, severities: Severities) -> None:
+    spec = DatasetSpec(episodes=1, frames=3, cameras=(), nested_names=True)
+    source = make_dataset(tmp_path / "nested", spec)
+    assert severities(scan_source(source)) == {"nested-names": {"info"}}
+    edit_info(source, lambda info: info["features"]["action"].update(names=None))
+    edit_info(source, lambda info: info["features"]["observation.state"].update(names=["a"] * 6))
+    assert severities(scan_source(source)) == {"null-names": {"info"}}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("total_episodes", 5),
+        ("total_frames", 1),
+        ("total_tasks", 0),
+        ("total_videos", "8"),
+        ("total_chunks", True),
+    ],
+)
+def test_a_stale_total_is_a_warning(source: Path, only: Only, key: str, value: object) -> None:
+    edit_info(source, lambda info: info.update({key: value}))
+    finding = only(scan_source(source), "stale-total")
+    assert (finding.severity, key in finding.message) == ("warning", True)
+
+
+def test_totals_that_are_not_stated_are_not_missed(source: Path) -> None:
+    edit_info(source, lambda info: info.pop("total_chunks"))
+    assert scan_source(source).findings == ()
+
+
+# --- statistics -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("feature", "key", "value"),
+    [
+        ("action", "min", [-9.0] * 6),
+        ("observation.matrix", "max", [[9.0] * 3] * 2),
+        ("timestamp", "max", [0.5]),
+        ("index", "min", [1]),
+        ("next.done", "max", [False]),
+        ("action", "count", [3]),
+    ],
+)
+def test_stale_statistics_are_one_warning_a_feature(
+    source: Path, only: Only, feature: str, key: str, value: object
+) -> None:
+    for episode in range(4):
+        edit_lines(
+            source,
+            "episodes_stats",
+            lambda lines, e=episode: lines[e]["stats"][feature].update({key: value}),
+        )
+    finding = only(scan_source(source), "stale-stats")
+    assert (finding.severity, finding.remedy) == ("warning", "--recompute-stats")
+    assert finding.message.startswith(f"Statistics of {feature} are stale: for episode ")
+    assert "4 episodes are like this" in finding.message
+    scan = scan_source(source, RepairOptions(recompute_stats=True))
+    assert only(scan, "stale-stats").severity == "repaired"
+    assert {feature, TOP, WRIST} <= set(scan.repairs.computed_stats)
+
+
+def test_statistics_that_were_rounded_or_are_no_number_are_right(source: Path) -> None:
+    def change(lines: list[dict[str, dict[str, dict[str, list[float]]]]]) -> None:
+        action = lines[0]["stats"]["action"]
+        action["min"] = [float(f"{value:.6g}") for value in action["min"]]
+        lines[1]["stats"]["action"]["max"] = [float("nan")] * 6
+
+    edit_lines(source, "episodes_stats", change)
+    assert scan_source(source).findings == ()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda stats: stats.pop("action"),
+        lambda stats: stats["action"].pop("std"),
+        lambda stats: stats["action"].update(min=[0.0] * 5),
+        lambda stats: stats.update(action=7),
+        lambda stats: stats["action"].update(mean=None),
+        lambda stats: stats.pop(TOP),
+        lambda stats: stats[TOP].update(mean=[0.5, 0.5, 0.5]),
+    ],
+)
+def test_missing_statistics_of_a_feature_are_one_error(
+    source: Path, only: Only, damage: Callable[[dict[str, object]], object]
+) -> None:
+    for episode in (1, 2):
+        edit_lines(source, "episodes_stats", lambda lines, e=episode: damage(lines[e]["stats"]))
+    finding = only(scan_source(source), "missing-stats")
+    assert (finding.severity, finding.remedy) == ("error", "--recompute-stats")
+    assert "2 episodes are like this" in finding.message
+    scan = scan_source(source, RepairOptions(recompute_stats=True))
+    assert only(scan, "missing-stats").severity == "repaired"
+
+
+def test_missing_lines_of_statistics_are_one_error(source: Path, only: Only) -> None:
+    edit_lines(source, "episodes_stats", lambda lines: lines.pop(2))
+    assert "no statistics of episode 2" in only(scan_source(source), "missing-stats").message
+    (source / "meta/episodes_stats.jsonl").unlink()
+    assert "is not there" in only(scan_source(source), "missing-stats").message
+
+
+def test_a_line_of_statistics_too_many_is_a_warning(source: Path, only: Only) -> None:
+    edit_lines(
+        source, "episodes_stats", lambda lines: lines.append({"episode_index": 9, "stats": {}})
+    )
+    assert only(scan_source(source), "stray-stats").severity == "warning"
+
+
+def test_quantiles_compute_the_statistics_of_every_feature(source: Path) -> None:
+    repairs = scan_source(source, RepairOptions(quantiles=True)).repairs
+    assert repairs.quantiles
+    assert len(repairs.computed_stats) == 11
+
+
+def test_statistics_of_v20_are_computed_of_all_but_text(tmp_path: Path, only: Only) -> None:
+    spec = replace(SOUND, codebase_version="v2.0", image_keys=("observation.images.still",))
+    source = make_dataset(tmp_path / "old", spec)
+    for episode, length in enumerate(LENGTHS):
+        edit_table(
+            source,
+            episode,
+            lambda table, n=length: with_column(table, "note", pa.array(["x"] * n)),
+        )
+    note = {"dtype": "string", "shape": [1], "names": None}
+    edit_info(source, lambda info: info["features"].update(note=note))
+    scan = scan_source(source)
+    assert only(scan, "computed-stats").severity == "info"
+    assert {TOP, "observation.images.still", "action", "index"} <= set(scan.repairs.computed_stats)
+    assert "note" not in scan.repairs.computed_stats
+
+
+# --- clips ------------------------------------------------------------------------------------
+
+
+def test_frames_far_from_their_place_are_a_warning(source: Path, only: Only) -> None:
+    edit_info(source, lambda info: info["features"][TOP].pop("info"))
+    path = source / CLIP.format(0)
+    content = bytearray(path.read_bytes())
+    timescale = content.index(b"mdhd") + 16
+    ticks = int.from_bytes(content[timescale : timescale + 4], "big")
+    content[timescale : timescale + 4] = (2 * ticks).to_bytes(4, "big")
+    path.write_bytes(content)
+    finding = only(scan_source(source), "frame-times")
+    assert (finding.severity, finding.stream) == ("warning", f"videos/{TOP}")
+
+
+def test_audio_is_left_out_with_a_warning(
+    source: Path, severities: Severities, make_clip: Callable[..., None]
+) -> None:
+    make_clip(source / CLIP.format(2), 4, audio=True)
+    found = severities(scan_source(source))
+    assert found.pop("codec-change", {"info"}) == {"info"}  # other options of the same codec
+    assert found == {"other-tracks": {"warning"}}
+
+
+def test_a_change_of_codec_is_told_with_what_it_costs(
+    source: Path, make_clip: Callable[..., None]
+) -> None:
+    edit_info(source, lambda info: info["features"][TOP].pop("info"))
+    make_clip(source / CLIP.format(1), 5, codec="mpeg4")
+    scan = scan_source(source)
+    assert [(f.code, f.severity) for f in scan.findings] == [("codec-change", "info")]
+    assert "2 output files more" in scan.findings[0].message
+    assert scan.streams[1].group.tolist() == [0, 1, 0, 0]
+
+
+def test_groups_are_numbered_anew_where_episodes_are_dropped(
+    source: Path, make_clip: Callable[..., None]
+) -> None:
+    edit_info(source, lambda info: info["features"][TOP].pop("info"))
+    make_clip(source / CLIP.format(0), 6, codec="mpeg4")
+    (source / "data/chunk-000/episode_000000.parquet").unlink()
+    scan = scan_source(source, RepairOptions(on_bad_episode="drop"))
+    assert scan.streams[1].group.tolist() == [0, 0, 0]
+
+
+def test_a_fragmented_clip_will_be_remuxed(
+    source: Path, severities: Severities, make_clip: Callable[..., None]
+) -> None:
+    for episode, length in enumerate(LENGTHS):
+        make_clip(
+            source / CLIP.format(episode),
+            length,
+            muxer={"movflags": "frag_keyframe+empty_moov"},
+        )
+    found = severities(scan_source(source))
+    assert found.pop("codec-mismatch", {"warning"}) == {"warning"}
+    assert found == {"remux": {"info"}}
+
+
+@pytest.mark.parametrize(
+    ("codec", "pixels"),
+    [
+        ("libx264", "yuv420p"),
+        ("libx264", "yuv444p"),
+        ("libx264", "yuv422p10le"),
+        ("libx265", "yuv420p"),
+        ("libx265", "yuv420p10le"),
+        ("libx265", "gray12le"),
+        ("libsvtav1", "yuv420p"),
+        ("libsvtav1", "yuv420p10le"),
+        ("libvpx-vp9", "yuv420p"),
+        ("libvpx-vp9", "yuv444p"),
+    ],
+)
+def test_a_pixel_format_is_read_from_the_header(tmp_path: Path, codec: str, pixels: str) -> None:
+    path = tmp_path / "clip.mp4"
+    with av.open(str(path), "w") as output:
+        video = output.add_stream(codec, rate=30)
+        video.width, video.height, video.pix_fmt = 64, 64, pixels
+        if codec == "libx265":
+            video.options = {"x265-params": "pools=none:frame-threads=1:log-level=error:bframes=0"}
+        picture = np.zeros((64, 64, 3), np.uint8)
+        frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=pixels)
+        frame.pts, frame.time_base = 0, Fraction(1, 30)
+        output.mux(video.encode(frame))
+        output.mux(video.encode())
+    with av.open(str(path)) as found:
+        actual = found.streams.video[0].codec_context.pix_fmt
+    assert pixel_format(media.read_clip_index(path)) == actual == pixels
+
+
+# --- what is sound stays so -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_generated_datasets_of_every_profile_have_no_findings(tmp_path: Path, name: str) -> None:
+    spec = PROFILES[name]
+    small = tuple(
+        replace(camera, width=64, height=64, target_clip_bytes=None) for camera in spec.cameras
+    )
+    spec = replace(spec, episodes=3, frames=[5, 1, 6], cameras=small, image_size=(16, 16))
+    assert scan_source(make_dataset(tmp_path / name, spec)).findings == ()
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        DatasetSpec(episodes=2, frames=4, fps="29.97", quantiles=True),
+        DatasetSpec(episodes=3, frames=3, chunks_size=2, state_dim=1, cameras=()),
+        DatasetSpec(
+            episodes=2,
+            frames=3,
+            cameras=(CameraSpec(key='observation.images.the "left"\nwrist é'),),
+            tasks=("Öffne die Tür",),
+        ),
+    ],
+)
+def test_unusual_but_sound_datasets_have_no_findings(tmp_path: Path, spec: DatasetSpec) -> None:
+    assert scan_source(make_dataset(tmp_path / "sound", spec)).findings == ()
+
+
+def test_real_recordings_have_exactly_what_is_known_of_them(
+    shared_data: Path, severities: Severities
+) -> None:
+    assert severities(scan_source(shared_data / "g1_inspire_12ep")) == {"nested-names": {"info"}}
+    scan = scan_source(shared_data / "cr5_5ep")
+    assert severities(scan) == {"stale-stats": {"warning"}}
+    assert "timestamp" in scan.findings[0].message
+    scan = scan_source(shared_data / "robot_sim_picknplace_v20")
+    assert severities(scan) == {
+        "computed-stats": {"info"},
+        "missing-column": {"warning"},
+        "phantom-feature": {"error"},
+        "several-tasks": {"info"},
+        "stale-total": {"warning"},
+        "timestamps": {"error"},
+        "video-info": {"info"},
+    }
+    options = RepairOptions(retime=True, drop_features=("observation.images.egoview",))
+    repaired = scan_source(shared_data / "robot_sim_picknplace_v20", options)
+    assert "error" not in {finding.severity for finding in repaired.findings}
+    assert repaired.repairs.computed_columns == ("timestamp", "frame_index")
+    assert repaired.repairs.added_columns == ("frame_index",)
