@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from leconvert.engines.local import LocalEngine
 from leconvert.errors import (
     UsageError,
 )
-from leconvert.model import Finding, LayoutOptions
+from leconvert.model import Finding, LayoutOptions, camera_of
 from leconvert.packer import PackOptions, PackReport, pack_run, swap_has_begun
 from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairs import RepairOptions
 from leconvert.source import load_info
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
@@ -37,6 +38,7 @@ __all__ = ["ConversionReport", "LeaseOptions", "convert", "run_worker"]
 # What a source file costs besides moving its bytes, how fast these move, and from which work on
 # processes are worth their start; only a guess at which way of working is faster hangs on them.
 _SECONDS_A_FILE = 0.0002
+_SECONDS_A_CLIP_IS_DECODED = 0.2
 _BYTES_A_SECOND = 1e9
 _SECONDS_WORTH_PROCESSES = 1.0
 
@@ -60,7 +62,8 @@ class ConversionReport:
         seconds: Wall clock of the whole command.
         stage_seconds: Wall clock of plan, work and pack.
         verified: The depth of the check before the swap, ``none`` if it was skipped.
-        findings: What the scan found, warnings and remarks.
+        findings: What the scan found: warnings, remarks, and what was repaired.
+        repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing.
     """
 
     source: Path
@@ -78,6 +81,7 @@ class ConversionReport:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     verified: str = "structure"
     findings: Sequence[Finding] = ()
+    repairs: Mapping[str, Any] = field(default_factory=dict)
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -97,6 +101,9 @@ def convert(
     video_file_size_in_mb: float = 200,
     episodes_per_batch: int | None = None,
     block_align: int | None = None,
+    layout: str = "reference",
+    loader_workers: int = 16,
+    repairs: RepairOptions | None = None,
     orchestrate: bool | None = None,
     num_workers: int | None = None,
     max_workers: int | None = None,
@@ -128,6 +135,10 @@ def convert(
         block_align: Block size in bytes that episodes in video files are aligned to, so that file
             systems that share extents need not copy them; 0 for none, None to decide by the size
             of the clips.
+        layout: ``reference`` cuts files as LeRobot's converter does; ``streaming`` cuts data and
+            cameras together, so that every frame loads and many workers can stream.
+        loader_workers: Data files that ``streaming`` makes at least.
+        repairs: What the conversion may change about the dataset; nothing by default.
         orchestrate: Work in processes that lease batches, instead of threads of this process. None
             goes by which of the two numbers below is given; without either it takes processes
             where the work is many small files, which Python's lock makes slow in threads.
@@ -175,8 +186,14 @@ def convert(
             target,
             folder,
             LayoutOptions(
-                data_file_size_in_mb, video_file_size_in_mb, episodes_per_batch, block_align
+                data_file_size_in_mb,
+                video_file_size_in_mb,
+                episodes_per_batch,
+                block_align,
+                layout,
+                loader_workers,
             ),
+            repairs,
             restart=restart,
             allow_mixed_versions=allow_mixed_versions,
             progress=progress,
@@ -273,6 +290,9 @@ def _in_processes(
         return False
     manifest = run.manifest
     handling = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
+    cameras = {camera_of(layout.stream) for layout in manifest.streams}
+    decoded = cameras.intersection(manifest.repairs.computed_stats)
+    handling += manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
     moving = manifest.source_bytes / _BYTES_A_SECOND
     return handling > max(moving, _SECONDS_WORTH_PROCESSES)
 
@@ -297,4 +317,5 @@ def _report(
         stage_seconds=seconds,
         verified=packed.verified,
         findings=manifest.findings,
+        repairs=manifest.repairs.as_record() if manifest.repairs else {},
     )

@@ -3,6 +3,7 @@
     LeconvertError                70   something that should not happen; please report it
     ├── UsageError                 2   options that contradict each other or make no sense
     ├── SourceError                3   the source cannot be converted as it is
+    │   ├── FindingsError          3   the scan found errors, all of which it lists
     │   ├── UnreadableSourceError  3   a file of the source is missing, truncated or of another kind
     │   └── SourceChangedError     4   the source changed after it was planned
     ├── TargetError                5   the target cannot be written, or would be overwritten
@@ -14,6 +15,7 @@
     ├── StorageError              11   the disk is full, read-only, or fails
     ├── BusyError                 12   another process plans, packs, or holds a batch of this run
     ├── OneHostOnlyError          13   the file system lets only one host work
+    ├── ProbeError                14   a probe loaded wrong frames, or none, or cannot measure here
     └── InterruptedRunError      130   stopped by a signal; the run can be resumed
 
 Codes 0 (success) and 2 (argparse's own) complete the list. Every error is one sentence that names
@@ -23,17 +25,19 @@ can cross a process boundary with their fields.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 __all__ = [
     "BatchesFailedError",
     "BusyError",
+    "FindingsError",
     "IncompleteError",
     "InterruptedRunError",
     "LeconvertError",
     "OneHostOnlyError",
     "PlanMismatchError",
+    "ProbeError",
     "SourceChangedError",
     "SourceError",
     "StorageError",
@@ -108,6 +112,38 @@ class SourceError(LeconvertError):
     exit_code = 3
 
 
+class FindingsError(SourceError):
+    """The scan found errors in the source.
+
+    Args:
+        message: As for all errors.
+        path: The source.
+        next_step: As for all errors.
+        findings: Each of them, and warnings beside them, as a mapping of the fields of
+            `leconvert.model.Finding`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        next_step: str | None = None,
+        details: Sequence[str] = (),
+        findings: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        super().__init__(message, path=path, next_step=next_step, details=details)
+        self.findings = tuple(findings)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, arguments = super().__reduce__()
+        return rebuild, arguments, {"findings": self.findings}
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the error with its findings."""
+        return {**super().as_record(), "findings": list(self.findings)}
+
+
 class UnreadableSourceError(SourceError):
     """A file of the source is missing, truncated, or not what its name says."""
 
@@ -170,6 +206,12 @@ class OneHostOnlyError(LeconvertError):
     """The file system does not keep what several hosts rely on; one may work."""
 
     exit_code = 13
+
+
+class ProbeError(LeconvertError):
+    """A probe loaded wrong or unreadable frames, or none at all, or cannot measure on this host."""
+
+    exit_code = 14
 
 
 class InterruptedRunError(LeconvertError):

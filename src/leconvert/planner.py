@@ -5,19 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypedDict
 
 from leconvert.errors import (
+    FindingsError,
     PlanMismatchError,
-    SourceError,
     StorageError,
     TargetError,
     UsageError,
 )
-from leconvert.layout import choose_block_align, cut_batches, layout_streams
+from leconvert.layout import (
+    choose_block_align,
+    count_out_of_reach,
+    cut_batches,
+    layout_streams,
+)
 from leconvert.model import (
     DATA_STREAM,
     MEBIBYTE,
@@ -29,6 +34,7 @@ from leconvert.model import (
     StreamScan,
 )
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairs import RepairOptions
 from leconvert.source import check_source_unchanged, scan_source
 from leconvert.workdir.durable import storage_errors
 from leconvert.workdir.extents import can_clone
@@ -38,8 +44,6 @@ from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, new_run_id
 
 __all__ = ["Draft", "PlanSummary", "check_places", "draft_plan", "open_or_plan", "summarize"]
-
-_CHANGES_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +130,27 @@ def draft_plan(
     source: Path,
     target: Path,
     options: LayoutOptions,
+    repairs: RepairOptions | None = None,
     *,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
     """Scan a source and lay it out; writes nothing.
 
     Raises:
-        SourceError: The scan found errors; ``details`` has one line each.
+        FindingsError: The scan found errors that no repair option covers.
+        SourceError: The source cannot be converted at all.
     """
-    scan = scan_source(source, progress=progress)
+    scan = scan_source(source, repairs or RepairOptions(), progress=progress)
     errors = [finding for finding in scan.findings if finding.severity == "error"]
     if errors:
-        shown = [finding.message for finding in errors[:_CHANGES_SHOWN]]
-        if len(errors) > len(shown):
-            shown.append(f"... and {len(errors) - len(shown)} more")
-        raise SourceError(
-            f"{source} cannot be converted as it is: {_count(len(errors), 'finding')}.",
+        raise FindingsError(
+            f"{source} cannot be converted as it is: {_count(len(errors), 'error')}.",
             path=str(source),
-            details=shown,
-            next_step="Repair these files and run the command again; nothing was written.",
+            next_step=_what_helps(errors),
+            findings=[asdict(finding) for finding in scan.findings],
         )
     streams = layout_streams(scan, options)
+    findings = (*scan.findings, *_lost_frames(scan, streams, options.layout))
     batches = cut_batches(scan.streams, streams, options.episodes_per_batch)
     block_align = choose_block_align(scan.streams, options.block_align)
     summary = PlanSummary(
@@ -157,9 +161,37 @@ def draft_plan(
         batches=len(batches),
         block_align=block_align,
         **_space(source, target, block_align, scan.streams),
-        findings=scan.findings,
+        findings=findings,
     )
-    return Draft(scan, streams, batches, block_align, summary)
+    return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
+
+
+def _what_helps(errors: Sequence[Finding]) -> str:
+    flags = list(dict.fromkeys(error.remedy for error in errors if error.remedy))
+    if not flags or any(error.remedy is None for error in errors):
+        helps = "Repair the source and run the command again"
+        return f"{helps}{f', with {_joined(flags)}' if flags else ''}; nothing was written."
+    return f"Run the command again with {_joined(flags)}; nothing was written."
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _lost_frames(scan: SourceScan, streams: Sequence[StreamLayout], layout: str) -> list[Finding]:
+    """Say how many frames of the result LeRobot will refuse although their times are exact."""
+    return [
+        Finding(
+            "float32-reach",
+            "warning",
+            f"{lost:,} of {int(scan.length.sum()):,} frames will stand so late in their file that "
+            "LeRobot's comparison of times in float32 refuses them.",
+            stream=stream,
+            remedy="--layout streaming" if layout == "reference" else None,
+        )
+        for stream, lost in count_out_of_reach(scan, streams).items()
+        if lost
+    ]
 
 
 def summarize(run: OpenedRun) -> PlanSummary:
@@ -202,6 +234,7 @@ def open_or_plan(
     target: Path,
     work_dir: Path,
     options: LayoutOptions,
+    repairs: RepairOptions | None = None,
     *,
     restart: bool = False,
     allow_mixed_versions: bool = False,
@@ -216,40 +249,55 @@ def open_or_plan(
         target: Where the result will stand, absolute; the source itself for in-place.
         work_dir: The folder that all hosts share, absolute.
         options: What decides the layout and the batches.
+        repairs: What the conversion may change about the dataset; nothing by default.
         restart: Give up a run under way and plan a new one, under a new run id.
         allow_mixed_versions: Join a run that other library versions planned.
         progress: Where to report.
 
     Raises:
         BusyError: Another process is planning in this work dir.
+        OneHostOnlyError: Another host alone may work on the run under way.
         PlanMismatchError: A run with another source, target or other options is under way.
         SourceChangedError: The source changed since the run was planned.
-        SourceError: The source cannot be converted.
+        SourceError: The source cannot be converted, as it is or at all.
         StorageError: There is not enough space, or the work dir cannot be written.
     """
     check_places(source, target, work_dir)
     folder = WorkDir(work_dir)
+    repairs = repairs or RepairOptions()
     draft: Draft | None = None
     if restart or folder.current_run_id() is None:
         # Before anything is made on disk: a source that cannot be converted leaves no trace.
-        draft = draft_plan(source, target, options, progress=progress)
+        draft = draft_plan(source, target, options, repairs, progress=progress)
         _check_space(draft.summary, target)
     with planner_lock(folder):
         if not restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
-            _check_same_plan(run.manifest, source, target, options, work_dir)
+            _check_same_plan(
+                run.manifest, source, target, _plan_options(options, repairs), work_dir
+            )
             check_source_unchanged(run)
             if draft is None:
                 progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
+            _say_who_may_work(run, progress)
             return run
         if draft is None:  # the run that was there a moment ago is gone
-            draft = draft_plan(source, target, options, progress=progress)
-        _write(folder, draft, source, target, options)
-    return open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
+            draft = draft_plan(source, target, options, repairs, progress=progress)
+        _write(folder, draft, source, target, _plan_options(options, repairs))
+    run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
+    # Without a lock between hosts another planner's run may be the current one by now.
+    _check_same_plan(run.manifest, source, target, _plan_options(options, repairs), work_dir)
+    _say_who_may_work(run, progress)
+    return run
+
+
+def _say_who_may_work(run: OpenedRun, progress: Progress) -> None:
+    if run.one_host is not None:
+        progress.say(run.one_host.remark)
 
 
 def _write(
-    folder: WorkDir, draft: Draft, source: Path, target: Path, options: LayoutOptions
+    folder: WorkDir, draft: Draft, source: Path, target: Path, options: dict[str, Any]
 ) -> None:
     scan = draft.scan
     run_id = new_run_id(datetime.now(UTC), os.urandom)
@@ -257,7 +305,7 @@ def _write(
         run_id=run_id,
         source=str(source),
         target=str(target),
-        options=_plan_options(options),
+        options=options,
         versions=tool_versions(),
         fps=scan.fps,
         block_align=draft.block_align,
@@ -270,34 +318,39 @@ def _write(
         data_schema=scan.data_schema,
         extra_files=scan.extra_files,
         findings=scan.findings,
+        repairs=scan.repairs,
     )
     with storage_errors(folder.root):
         write_plan(folder.run(run_id), manifest, scan, draft.batches)
         folder.set_current(run_id)
 
 
-def _plan_options(options: LayoutOptions) -> dict[str, Any]:
-    return {
+def _plan_options(options: LayoutOptions, repairs: RepairOptions) -> dict[str, Any]:
+    record = {
         "data_file_size_in_mb": options.data_file_size_in_mb,
         "video_file_size_in_mb": options.video_file_size_in_mb,
         "episodes_per_batch": options.episodes_per_batch,
         "block_align": "auto" if options.block_align is None else options.block_align,
+        **repairs.as_record(),
     }
+    if options.layout != "reference":
+        record |= {"layout": options.layout, "loader_workers": options.loader_workers}
+    return record
 
 
 def _check_same_plan(
-    manifest: Manifest, source: Path, target: Path, options: LayoutOptions, work_dir: Path
+    manifest: Manifest, source: Path, target: Path, options: Mapping[str, Any], work_dir: Path
 ) -> None:
     planned: Mapping[str, Any] = {
         "source": manifest.source,
         "target": manifest.target,
         **manifest.options,
     }
-    wanted = {"source": str(source), "target": str(target), **_plan_options(options)}
+    wanted = {"source": str(source), "target": str(target), **options}
     differences = [
-        f"{name}: {planned.get(name)} planned, {value} now"
-        for name, value in wanted.items()
-        if planned.get(name) != value
+        f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"
+        for name in dict.fromkeys([*wanted, *planned])
+        if planned.get(name) != wanted.get(name)
     ]
     if differences:
         raise PlanMismatchError(

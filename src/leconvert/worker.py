@@ -16,20 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from leconvert import media, tables
 from leconvert.bell import Bell
 from leconvert.errors import (
     InterruptedRunError,
     LeconvertError,
     SourceChangedError,
     StorageError,
-    UnreadableSourceError,
 )
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
-from leconvert.model import DATA_STREAM, Batch, Shard
-from leconvert.source import SourcePaths, changed_files, load_info, source_changed
-from leconvert.workdir.durable import storage_errors, sync_file
+from leconvert.model import Batch
+from leconvert.shards import ShardWriter
+from leconvert.workdir.durable import storage_errors
 from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.patience import Patience
 from leconvert.workdir.target import is_converted
@@ -108,10 +106,7 @@ class Worker:
         self._stop = stop
         self._on_bytes = on_bytes
         self._reporter = reporter
-        root = Path(run.manifest.source)
-        self._root = root
-        self._paths = SourcePaths(root, load_info(root))
-        self._schema = tables.deserialize_schema(run.manifest.data_schema)
+        self._shards = ShardWriter(run)
 
     def run(
         self, *, max_batches: int | None = None, max_idle_seconds: float | None = None
@@ -287,88 +282,25 @@ class Worker:
 
         written: list[dict[str, Any]] = []
         for shard in batch.shards:
-            path = lease.attempt_dir / shard.name
-            with storage_errors(path):
-                try:
-                    record = self._write_shard(shard, path, should_stop)
-                except InterruptedRunError:
-                    record = {}  # it was `should_stop` that ended it; why is asked below
+            record: dict[str, Any] = {}
+            with storage_errors(lease.attempt_dir / shard.name):
+                # It is `should_stop` that ends it early; why is asked below.
+                with suppress(InterruptedRunError):
+                    record = self._shards.write(
+                        shard, lease.attempt_dir, on_bytes=self._tell, should_stop=should_stop
+                    )
                 if lease_lost.is_set():
                     raise LeaseLostError(f"batch {batch.batch_id} was taken over")
                 if self._stop.is_set():
                     raise _stopped()
-                sync_file(path)
             written.append(record)
         return written
 
-    def _write_shard(
-        self, shard: Shard, path: Path, should_stop: Callable[[], bool]
-    ) -> dict[str, Any]:
-        """Write one shard, between two looks at its source files."""
-        scan, episode_index = self._run.scan.stream(shard.stream, shard.first, shard.stop)
-        sources = list(self._paths.absolute(shard.stream, episode_index.tolist()))
-        frames = scan.frames.tolist()
-
-        def check_unchanged() -> None:
-            changes = changed_files(self._paths, scan, episode_index)
-            if changes:
-                raise source_changed(self._root, changes)
-
-        check_unchanged()
-        told = 0
-
-        def tell(size_bytes: int) -> None:
-            nonlocal told
-            told += size_bytes
-            if self._reporter is not None:
-                self._reporter.advance(size_bytes)
-            if self._on_bytes:
-                self._on_bytes(size_bytes)
-
-        record: dict[str, Any] = {"path": shard.name}
-        try:
-            if shard.stream == DATA_STREAM:
-                table = tables.join_tables(
-                    [
-                        tables.RowRange(source, rows)
-                        for source, rows in zip(sources, frames, strict=True)
-                    ],
-                    path,
-                    schema=self._schema,
-                    should_stop=should_stop,
-                )
-                record |= {"size_bytes": table.size_bytes, "header_sha256": table.footer_sha256}
-            else:
-                joined = media.join_clips(
-                    [media.ClipRange(source) for source in sources],
-                    path,
-                    fps=self._run.manifest.fps,
-                    block_align=self._run.manifest.block_align,
-                    scratch_dir=path.parent,
-                    on_bytes=tell,
-                    should_stop=should_stop,
-                )
-                if joined.samples != sum(frames):
-                    raise UnreadableSourceError(
-                        f"{path.name} got {joined.samples} frames, the scan counted {sum(frames)}.",
-                        path=str(path),
-                    )
-                record |= {
-                    "size_bytes": joined.size_bytes,
-                    "header_sha256": joined.header_sha256,
-                    "copied_bytes": joined.copied_bytes,
-                    "cloned_bytes": joined.cloned_bytes,
-                    "remuxed": [list(entry) for entry in joined.remuxed],
-                    "clip_digests": list(joined.clip_digests),
-                }
-        except UnreadableSourceError:
-            check_unchanged()  # a file replaced under us is not a broken file
-            raise
-        check_unchanged()
-        tell(
-            int(scan.size_bytes.sum()) - told
-        )  # source bytes that are not samples: indices, tables
-        return record
+    def _tell(self, size_bytes: int) -> None:
+        if self._reporter is not None:
+            self._reporter.advance(size_bytes)
+        if self._on_bytes:
+            self._on_bytes(size_bytes)
 
 
 def _stopped() -> InterruptedRunError:

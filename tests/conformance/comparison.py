@@ -8,7 +8,7 @@ know. Each of these is compared by what is right instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import batched
@@ -35,18 +35,37 @@ _REFERENCE_INFO_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class V21Source:
-    """The v2.1 dataset that both converters read."""
+    """The v2.x dataset that converters read, or what a repair leaves of it.
+
+    Attributes:
+        root: Its folder.
+        info: Its ``info.json``.
+        lengths: Frames of each episode that is kept.
+        indices: Indices of these episodes.
+        dropped_features: Features that are left out.
+    """
 
     root: Path
     info: dict[str, Any]
     lengths: list[int]
+    indices: list[int]
+    dropped_features: frozenset[str] = frozenset()
 
     @classmethod
-    def open(cls, root: Path) -> V21Source:
+    def open(
+        cls,
+        root: Path,
+        *,
+        dropped_episodes: Sequence[int] = (),
+        dropped_features: Sequence[str] = (),
+    ) -> V21Source:
         """Read the metadata."""
         info = json.loads((root / "meta/info.json").read_text("utf-8"))
         lines = (root / "meta/episodes.jsonl").read_text("utf-8").splitlines()
-        return cls(root, info, [json.loads(line)["length"] for line in lines])
+        lengths = {line["episode_index"]: line["length"] for line in map(json.loads, lines)}
+        for episode in dropped_episodes:
+            del lengths[episode]
+        return cls(root, info, list(lengths.values()), list(lengths), frozenset(dropped_features))
 
     @property
     def fps(self) -> Fraction:
@@ -57,7 +76,11 @@ class V21Source:
     def camera_keys(self) -> list[str]:
         """Video features, sorted."""
         features = self.info["features"]
-        return sorted(key for key, value in features.items() if value["dtype"] == "video")
+        return sorted(
+            key
+            for key, value in features.items()
+            if value["dtype"] == "video" and key not in self.dropped_features
+        )
 
     def _path(self, template: str, episode: int, **names: str) -> Path:
         chunk = episode // self.info["chunks_size"]
@@ -346,7 +369,8 @@ def assert_every_frame_is_the_sources(
         for key, images in frames.items():
             if first == 0:
                 assert next(clips.get(key, iter(())), None) is None, "the source has more frames"
-                clips[key] = source_windows(source.clip_path(key, episode), backend, window)
+                clip = source.clip_path(key, source.indices[episode])
+                clips[key] = source_windows(clip, backend, window)
             expected = next(clips[key])
             assert np.array_equal(images, expected), (key, episode, first)
             compared += len(images)

@@ -29,6 +29,7 @@ from leconvert.model import LayoutOptions
 from leconvert.packer import Watcher, pack_run
 from leconvert.packer import run as packing
 from leconvert.planner import open_or_plan
+from leconvert.shards import ShardWriter
 from leconvert.testing.faults import CrashError
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.opened import OpenedRun, open_run
@@ -89,19 +90,23 @@ class Frozen:
             self.outcome = error
 
 
+ALL_SHARDS = (Worker, "_write_shards")
+EACH_SHARD = (ShardWriter, "write")
+
+
 @contextlib.contextmanager
 def frozen_in_a_batch(
-    monkeypatch: pytest.MonkeyPatch, work_dir: Path, *, before: str = "_write_shard"
+    monkeypatch: pytest.MonkeyPatch, work_dir: Path, *, before: tuple[type, str] = EACH_SHARD
 ) -> Iterator[Frozen]:
     """A worker that is frozen with a batch in hand, right before one of its steps."""
     worker = Frozen(lambda: run_worker(work_dir))
-    step = getattr(Worker, before)
+    step = getattr(*before)
 
-    def freezing(self: Worker, *arguments: Any) -> Any:
+    def freezing(self: object, *arguments: Any, **options: Any) -> Any:
         worker.freeze_here()
-        return step(self, *arguments)
+        return step(self, *arguments, **options)
 
-    monkeypatch.setattr(Worker, before, freezing)
+    monkeypatch.setattr(*before, freezing)
     with worker:
         yield worker
 
@@ -136,13 +141,13 @@ def test_a_worker_of_a_run_that_was_given_up_cannot_touch_the_new_one(
     assert WorkDir(work).current_run_id() == new.manifest.run_id
 
 
-@pytest.mark.parametrize("before", ["_write_shards", "_write_shard"])
+@pytest.mark.parametrize("before", [ALL_SHARDS, EACH_SHARD], ids=["all shards", "each shard"])
 def test_a_worker_whose_run_was_removed_ends_quietly_and_makes_nothing(
     small_source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     quiet_digest: str,
-    before: str,
+    before: tuple[type, str],
 ) -> None:
     out = tmp_path / "out"
     work = default_work_dir(out)

@@ -133,13 +133,13 @@ def test_ctrl_c_hands_back_and_says_so(small_source: Path, tmp_path: Path) -> No
     """A signal that comes while the program starts is the shell's affair; this one comes later."""
     code = (
         "import os, signal, sys\n"
-        "import leconvert.worker\n"
+        "from leconvert.shards import ShardWriter\n"
         "from leconvert.cli import main\n"
-        "original = leconvert.worker.Worker._write_shard\n"
-        "def interrupted(self, *arguments):\n"
+        "original = ShardWriter.write\n"
+        "def interrupted(self, *arguments, **options):\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "    return original(self, *arguments)\n"
-        "leconvert.worker.Worker._write_shard = interrupted\n"
+        "    return original(self, *arguments, **options)\n"
+        "ShardWriter.write = interrupted\n"
         "sys.exit(main())"
     )
     arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
@@ -260,13 +260,13 @@ def test_sigterm_makes_a_worker_process_hand_back(planned: OpenedRun) -> None:
     """The worker is frozen inside a batch, asked to end, and thawed."""
     code = (
         "import os, signal, sys\n"
-        "import leconvert.worker\n"
+        "from leconvert.shards import ShardWriter\n"
         "from leconvert.cli import main\n"
-        "original = leconvert.worker.Worker._write_shard\n"
-        "def frozen(self, *arguments):\n"
+        "original = ShardWriter.write\n"
+        "def frozen(self, *arguments, **options):\n"
         "    os.kill(os.getpid(), signal.SIGSTOP)\n"
-        "    return original(self, *arguments)\n"
-        "leconvert.worker.Worker._write_shard = frozen\n"
+        "    return original(self, *arguments, **options)\n"
+        "ShardWriter.write = frozen\n"
         "sys.exit(main())"
     )
     process = subprocess.Popen(
@@ -322,13 +322,13 @@ def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(
 ) -> None:
     code = (
         "import shutil, sys\n"
-        "import leconvert.worker\n"
+        "from leconvert.shards import ShardWriter\n"
         "from leconvert.cli import main\n"
-        "original = leconvert.worker.Worker._write_shard\n"
-        "def removed(self, *arguments):\n"
+        "original = ShardWriter.write\n"
+        "def removed(self, *arguments, **options):\n"
         f"    shutil.rmtree({str(planned.work_dir.root)!r})\n"
-        "    return original(self, *arguments)\n"
-        "leconvert.worker.Worker._write_shard = removed\n"
+        "    return original(self, *arguments, **options)\n"
+        "ShardWriter.write = removed\n"
         "sys.exit(main())"
     )
     stopped = subprocess.run(

@@ -40,11 +40,13 @@ def test_the_result_holds_the_very_files_that_the_workers_wrote(
 
 def test_info_keeps_what_it_does_not_know(source_copy: Path, tmp_path: Path) -> None:
     import leconvert
+    from leconvert.repairs import RepairOptions
 
     path = source_copy / "meta/info.json"
     info = json.loads(path.read_bytes())
     path.write_text(json.dumps({**info, "license": "mit", "fps": 29.97}))
-    leconvert.convert(source_copy, output=tmp_path / "out")
+    accepted = RepairOptions(accept=("timestamps",))
+    leconvert.convert(source_copy, output=tmp_path / "out", repairs=accepted)
     converted = json.loads((tmp_path / "out/meta/info.json").read_bytes())
     assert converted["license"] == "mit"
     assert converted["fps"] == 29.97

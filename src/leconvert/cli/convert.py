@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 
+from leconvert.cli.findings import print_findings
 from leconvert.cli.options import (
     add_json,
     add_lease_options,
     add_plan_options,
     places,
     push_wanted,
+    repair_options,
 )
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
-from leconvert.cli.text import amount, print_findings
+from leconvert.cli.text import amount
 
 __all__ = ["add_arguments", "run"]
 
@@ -57,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
         return plan.run(options)
     from leconvert.conversion import LeaseOptions, convert
+    from leconvert.repairs import Repairs
 
     source, target, work_dir = places(options)
     push_wanted(options)
@@ -69,6 +72,9 @@ def run(options: argparse.Namespace) -> int:
             video_file_size_in_mb=options.video_file_size_in_mb,
             episodes_per_batch=options.episodes_per_batch,
             block_align=options.block_align,
+            layout=options.layout,
+            loader_workers=options.loader_workers,
+            repairs=repair_options(options),
             orchestrate=options.orchestrate,
             num_workers=options.num_workers,
             max_workers=options.max_workers,
@@ -96,6 +102,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"  kept          {report.kept_source}")
     if report.cloned_bytes:
         print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
+    changes = Repairs.from_record(report.repairs).summary()
+    if changes:
+        print(f"  changed       {changes[0]}")
+        for change in changes[1:]:
+            print(f"                {change}")
     print(f"  checked       {report.verified}")
     if not options.no_push:
         print("  Hub           nothing was pushed; a local dataset is pushed only on request")

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from leconvert._version import __version__
-from leconvert.errors import LeconvertError, StorageError
+from leconvert.errors import FindingsError, LeconvertError, StorageError
 
 __all__ = ["main", "program"]
 
@@ -26,6 +26,7 @@ _COMMANDS = (
     ("status", "say how far a run is"),
     ("release", "give failed or stuck batches of a run back"),
     ("clean", "remove what finished and given-up runs left"),
+    ("check", "say what is wrong with one dataset, v2.x or v3.0"),
     ("check-fs", "probe what leasing and the swap need of a file system"),
     ("verify", "compare a result with its source"),
     ("demo", "make a small dataset, convert it, verify it"),
@@ -38,8 +39,7 @@ exit codes:
   4 source changed meanwhile     11 disk full, read-only or failing
   5 target in the way            12 another process plans, packs or holds a batch
   6 another plan is under way    13 only one host may work on this file system
-  7 damaged work dir            130 interrupted; the same command resumes
-                                 70 a bug: please report it
+ 70 a bug: please report it     130 interrupted; the same command resumes
 """
 
 
@@ -126,6 +126,11 @@ def _fail(error: LeconvertError, *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(error.as_record(), indent=2))
     print(f"leconvert: {error.message}", file=sys.stderr)
+    if isinstance(error, FindingsError):
+        from leconvert.cli.findings import print_findings
+        from leconvert.model import Finding
+
+        print_findings([Finding(**finding) for finding in error.findings])
     for line in error.details:
         print(f"  {line}", file=sys.stderr)
     if error.next_step:

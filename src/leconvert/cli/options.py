@@ -11,17 +11,20 @@ from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
     from leconvert.model import LayoutOptions
+    from leconvert.repairs import RepairOptions
 
 __all__ = [
     "add_json",
     "add_lease_options",
     "add_plan_options",
+    "add_repair_options",
     "add_trouble_option",
     "add_version_option",
     "dataset_root",
     "layout_options",
     "places",
     "push_wanted",
+    "repair_options",
 ]
 
 
@@ -78,9 +81,70 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "their bytes with the source (default: auto, by the size of the clips)",
     )  # fmt: skip
     parser.add_argument(
+        "--layout", choices=("reference", "streaming"), default="reference",
+        help="reference: files as LeRobot's converter cuts them; streaming: data and cameras cut "
+        "together, so that every frame loads and many workers can stream (default: reference)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--loader-workers", type=int, default=16, metavar="N",
+        help="with --layout streaming: data files to make at least, one a loading worker "
+        "(default: 16)",
+    )  # fmt: skip
+    add_repair_options(parser)
+    parser.add_argument(
         "--restart", action="store_true", help="give up a run under way and begin a new one"
     )
     add_version_option(parser)
+
+
+def add_repair_options(parser: argparse.ArgumentParser) -> None:
+    """Add what the user allows a conversion to change; see docs/findings.md."""
+    group = parser.add_argument_group("repairs", "nothing is repaired unless one of these says so")
+    group.add_argument(
+        "--on-bad-episode", choices=("fail", "drop"), default="fail",
+        help="drop: leave damaged episodes out and number the others anew (default: fail)",
+    )  # fmt: skip
+    group.add_argument("--retime", action="store_true", help="timestamps become frame / fps")
+    group.add_argument(
+        "--reindex", action="store_true",
+        help="count frame_index, episode_index and index anew",
+    )  # fmt: skip
+    group.add_argument(
+        "--remap-tasks", action="store_true",
+        help="number tasks from 0 without gaps, each text once",
+    )  # fmt: skip
+    group.add_argument(
+        "--recompute-stats", action="store_true",
+        help="compute the statistics of every feature from the data",
+    )  # fmt: skip
+    group.add_argument(
+        "--quantiles", action="store_true",
+        help="add q01, q10, q50, q90 and q99 to the statistics, computed from the data",
+    )  # fmt: skip
+    group.add_argument(
+        "--drop-feature", action="append", default=[], metavar="NAME",
+        help="leave a feature out, columns and videos alike; may be given again",
+    )  # fmt: skip
+    group.add_argument(
+        "--accept", action="append", default=[], metavar="FINDING",
+        help="convert in spite of a finding, named by its code; may be given again",
+    )  # fmt: skip
+
+
+def repair_options(options: argparse.Namespace) -> RepairOptions:
+    """Return what the user allows a conversion to change."""
+    from leconvert.repairs import RepairOptions
+
+    return RepairOptions(
+        on_bad_episode=options.on_bad_episode,
+        retime=options.retime,
+        reindex=options.reindex,
+        remap_tasks=options.remap_tasks,
+        recompute_stats=options.recompute_stats,
+        quantiles=options.quantiles,
+        drop_features=tuple(options.drop_feature),
+        accept=tuple(options.accept),
+    )
 
 
 def add_version_option(parser: argparse.ArgumentParser) -> None:
@@ -131,6 +195,8 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
         options.video_file_size_in_mb,
         options.episodes_per_batch,
         options.block_align,
+        options.layout,
+        options.loader_workers,
     )
 
 

@@ -6,9 +6,16 @@ import argparse
 import json
 from dataclasses import asdict
 
-from leconvert.cli.options import add_json, add_plan_options, layout_options, places
+from leconvert.cli.findings import print_findings
+from leconvert.cli.options import (
+    add_json,
+    add_plan_options,
+    layout_options,
+    places,
+    repair_options,
+)
 from leconvert.cli.progress import progress_for
-from leconvert.cli.text import amount, print_findings, table
+from leconvert.cli.text import amount, table
 
 __all__ = ["add_arguments", "run"]
 
@@ -28,14 +35,14 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.planner import check_places, draft_plan, open_or_plan, summarize
 
     source, target, work_dir = places(options)
-    layout = layout_options(options)
+    layout, repairs = layout_options(options), repair_options(options)
     progress = progress_for(quiet=options.json)
     if options.dry_run:
         check_places(source, target, work_dir)
-        plan = draft_plan(source, target, layout, progress=progress).summary
+        plan = draft_plan(source, target, layout, repairs, progress=progress).summary
     else:
         opened = open_or_plan(
-            source, target, work_dir, layout,
+            source, target, work_dir, layout, repairs,
             restart=options.restart,
             allow_mixed_versions=options.allow_mixed_versions,
             progress=progress,

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from leconvert.model import Finding
-
-__all__ = ["amount", "duration", "print_findings", "shorten", "table"]
+__all__ = ["amount", "duration", "shorten", "table"]
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_FINDINGS_SHOWN = 20
 
 
 def amount(size_bytes: float) -> str:
@@ -46,15 +40,6 @@ def shorten(text: str, width: int, *, keep: str = "head") -> str:
     if len(line) <= width:
         return line
     return "…" + line[len(line) - width + 1 :] if keep == "tail" else line[: width - 1] + "…"
-
-
-def print_findings(findings: Sequence[Finding]) -> None:
-    """Print warnings and errors on stderr, the first of many."""
-    shown = [finding for finding in findings if finding.severity != "info"]
-    for finding in shown[:_FINDINGS_SHOWN]:
-        print(f"{finding.severity}: {finding.message}", file=sys.stderr)
-    if len(shown) > _FINDINGS_SHOWN:
-        print(f"... and {len(shown) - _FINDINGS_SHOWN} more findings", file=sys.stderr)
 
 
 def table(rows: Iterable[Sequence[object]]) -> str:

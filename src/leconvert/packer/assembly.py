@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
-from fractions import Fraction
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from leconvert import media, tables
-from leconvert.errors import (
-    WorkDirError,
-)
-from leconvert.model import DATA_STREAM, OutputFile, Shard, camera_of
-from leconvert.source import (
-    EpisodeLines,
-    load_info,
-    load_tasks,
-)
-from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
+from leconvert.errors import WorkDirError
+from leconvert.model import DATA_STREAM, OutputFile, Shard
+from leconvert.packer.metadata import StatsFiles, write_meta
 from leconvert.workdir.durable import (
     link_into_tree,
     make_folders_below,
@@ -64,12 +54,16 @@ class Assembly:
         target = self._tree / relative
         self._put(target, lambda partial: shutil.copyfile(source, partial))
 
-    def add_meta(self) -> None:
-        """Write every table under ``meta/`` anew."""
+    def add_meta(self, stats_files: StatsFiles) -> None:
+        """Write every table under ``meta/`` anew.
+
+        Args:
+            stats_files: For each stream the files of computed statistics, by first position.
+        """
         with storage_errors(self._tree):
             make_folders_below(self._tree, self._tree / "meta")
             shutil.rmtree(self._tree / "meta" / "episodes", ignore_errors=True)
-            written = _write_meta(self._run, self._tree)
+            written = write_meta(self._run, self._tree, stats_files)
             for path in written:
                 sync_file(self._tree / path)
 
@@ -119,82 +113,4 @@ class Assembly:
             fps=self._run.manifest.fps,
             block_align=self._run.manifest.block_align,
             scratch_dir=target.parent,
-        )
-
-
-def _write_meta(run: OpenedRun, tree: Path) -> list[str]:
-    """Write tasks, episodes, statistics and info; return their paths in the tree."""
-    manifest = run.manifest
-    source = Path(manifest.source)
-    info = load_info(source)
-    tasks = load_tasks(source)
-    aggregate = tables.StatsAggregator()
-    aggregated = 0
-
-    def records() -> Iterator[tables.EpisodeRecord]:
-        nonlocal aggregated
-        for position, record in enumerate(_episode_records(run, source)):
-            if position == aggregated:  # once, even if the rows are asked for again
-                if record.stats is not None:
-                    aggregate.update(record.stats, episode_index=record.episode_index)
-                aggregated += 1
-            yield record
-
-    placed_fps = Fraction(*media.frame_ticks(manifest.fps))
-    written = tables.write_episodes(tree, records, fps=placed_fps)
-    tables.write_tasks(tree, tasks)
-    tables.write_stats(tree, aggregate.result())
-    tables.write_info(
-        tree,
-        tables.converted_info(
-            info.raw,
-            fps=manifest.fps,
-            data_file_size_in_mb=manifest.options["data_file_size_in_mb"],
-            video_file_size_in_mb=manifest.options["video_file_size_in_mb"],
-            has_videos=bool(info.camera_keys),
-            total_episodes=manifest.num_episodes,
-            total_frames=manifest.num_frames,
-            total_tasks=len(tasks),
-        ),
-    )
-    return [*written, "meta/tasks.parquet", "meta/stats.json", "meta/info.json"]
-
-
-def _episode_records(run: OpenedRun, source: Path) -> Iterator[tables.EpisodeRecord]:
-    """Yield one row of ``meta/episodes`` an episode, in order."""
-    manifest = run.manifest
-    _, length = run.scan.lengths()
-    ends = np.concatenate(([0], np.cumsum(length)))
-    positions = np.arange(len(length))
-    numbers = {layout.stream: layout.file_numbers(positions) for layout in manifest.streams}
-    begins = {
-        layout.stream: ends[:-1] - ends[layout.starts[numbers[layout.stream]]]
-        for layout in manifest.streams
-    }
-    cameras = sorted(
-        (camera, layout.stream)
-        for layout in manifest.streams
-        if (camera := camera_of(layout.stream)) is not None
-    )
-    legacy = EpisodeLines(source / EPISODES_PATH, validated=True)
-    stats = EpisodeLines(source / STATS_PATH, validated=True)
-    for position, (line, stats_line) in enumerate(zip(legacy, stats, strict=True)):
-        frames = int(length[position])
-        videos = tuple(
-            tables.VideoSpan(
-                camera,
-                int(numbers[stream][position]),
-                int(begins[stream][position]),
-                int(begins[stream][position]) + frames,
-            )
-            for camera, stream in cameras
-        )
-        yield tables.EpisodeRecord(
-            episode_index=line["episode_index"],
-            data_file=int(numbers[DATA_STREAM][position]),
-            dataset_from_index=int(ends[position]),
-            length=frames,
-            videos=videos,
-            legacy=line,
-            stats=stats_line.get("stats"),
         )

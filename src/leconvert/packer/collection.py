@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,8 @@ class Collector:
         clip_digests: For each camera's stream what the workers found of its clips, shape (E,).
         cloned_bytes: Coded video bytes that are shared with the source.
         copied_bytes: Coded video bytes that were copied.
+        stats_files: For each stream the files of computed statistics and the first position of
+            each, in no order.
     """
 
     def __init__(self, run: OpenedRun) -> None:
@@ -85,6 +88,7 @@ class Collector:
             if layout.stream != DATA_STREAM
         }
         self.cloned_bytes = self.copied_bytes = 0
+        self.stats_files: dict[str, list[tuple[int, Path]]] = {}
 
     def take(
         self, batch_ids: Iterable[int]
@@ -118,6 +122,9 @@ class Collector:
                     ]
                     self.cloned_bytes += entry["cloned_bytes"]
                     self.copied_bytes += entry["copied_bytes"]
+                if "stats" in entries[shard.name]:
+                    path = attempt / entries[shard.name]["stats"]["path"]
+                    self.stats_files.setdefault(shard.stream, []).append((shard.first, path))
                 yield from self._completed(shard, attempt / shard.name)
         if voided:
             raise IncompleteError(
@@ -155,4 +162,17 @@ def _damage(
             return f"{path} has {found} bytes instead of {entry and entry['size_bytes']}"
         if shard.stream != DATA_STREAM and len(entry["clip_digests"]) != shard.stop - shard.first:
             return f"{path} is described for another number of episodes"
+        if "stats" in entry:
+            problem = _stats_damage(attempt / entry["stats"]["path"], entry["stats"])
+            if problem is not None:
+                return problem
     return None
+
+
+def _stats_damage(path: Path, entry: Mapping[str, Any]) -> str | None:
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return f"{path} is gone"
+    return None if found == entry["sha256"] else f"{path} is not what its worker wrote"

@@ -116,7 +116,8 @@ class PackReport:
         target: The v3.0 dataset.
         kept: Where the replaced dataset is, or None.
         linked: Files that were linked into the tree.
-        copied: Shards that had to be copied, because the work dir is on another file system.
+        copied: Shards that had to be copied, because the work dir is on another file system
+            or on one without hard links.
         joined: Files that were joined from parts.
         cloned_bytes: Coded video bytes that the workers shared with the source.
         copied_bytes: Coded video bytes that they copied.
@@ -174,7 +175,7 @@ def pack_run(
     manifest = run.manifest
     source, target = Path(manifest.source), Path(manifest.target)
     with packer_lock(run.paths, manifest.run_id):
-        journal = Journal(run.paths, manifest.run_id)
+        journal = Journal(run.paths, manifest.run_id, fs=run.fs)
         before = journal.begin()
         if before.step is PackStep.FINISHED or recover_swap(journal) is SwapOutcome.COMPLETED:
             return _finish(run, journal)
@@ -193,7 +194,7 @@ def pack_run(
             remove_tree(tree)  # only links and tables: whoever packs next makes them again
             raise
         if options.verify != "none":
-            _verify(tree, source, options.verify, collector.clip_digests, progress)
+            _verify(run, tree, options.verify, collector.clip_digests, progress)
         _check_stop(stop)
         old = options.old_place(source, target)
         notes = {
@@ -225,9 +226,10 @@ def _assemble(
 ) -> None:
     """Fill the tree: tables while workers still work, each file as soon as it is there."""
     extra_files = run.manifest.extra_files
-    early = not board.all_settled()
+    # Statistics that workers compute are there when the last of them is done.
+    early = not board.all_settled() and not run.manifest.repairs.computed_stats
     if early:
-        assembly.add_meta()
+        assembly.add_meta({})
     taken: set[int] = set()
     idle = False
     while True:
@@ -253,7 +255,7 @@ def _assemble(
     with progress.stage("pack", num_files + len(extra_files) + 1, "files") as stage:
         stage.advance(num_files)
         if not early:
-            assembly.add_meta()
+            assembly.add_meta(collector.stats_files)
         stage.advance(1)
         for relative in extra_files:
             _check_stop(stop)
@@ -309,13 +311,21 @@ def _board(run: OpenedRun) -> Board:
 
 
 def _verify(
+    run: OpenedRun,
     tree: Path,
-    source: Path,
     depth: str,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]],
     progress: Progress,
 ) -> None:
-    report = verify_pair(tree, source, depth=depth, progress=progress, clip_digests=clip_digests)
+    source = Path(run.manifest.source)
+    report = verify_pair(
+        tree,
+        source,
+        depth=depth,
+        progress=progress,
+        clip_digests=clip_digests,
+        repairs=run.manifest.repairs,
+    )
     if not report.ok:
         shown = [str(difference) for difference in report.differences[:_DIFFERENCES_SHOWN]]
         if len(report.differences) > len(shown):

@@ -23,6 +23,7 @@ from leconvert.tables.file_footers import FileFooter
 from leconvert.tables.footers import open_parquet
 from leconvert.tables.opened import MAGIC, OpenedTable, unreadable
 from leconvert.tables.output import SequentialOutput
+from leconvert.tables.rewrite import RowRepair
 from leconvert.tables.verbatim import TableCopier
 
 __all__ = ["JoinedTable", "RowRange", "footer_digest", "join_tables"]
@@ -42,11 +43,13 @@ class RowRange:
         path: A parquet file.
         rows: Rows that the episode has.
         row_group: The row group to take, or None for the whole file.
+        repair: What becomes of the rows, or None to take them as they are.
     """
 
     path: str
     rows: int
     row_group: int | None = None
+    repair: RowRepair | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def join_tables(
     *,
     schema: pa.Schema,
     on_rows: Callable[[int], None] | None = None,
+    on_table: Callable[[pa.Table], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> JoinedTable:
     """Write the rows of ``episodes`` into one new parquet file, a row group an episode, in order.
@@ -85,9 +89,10 @@ def join_tables(
     joining files that this function wrote, row group by row group, gives the bytes of joining their
     sources. Nothing is synced to disk. Images are carried as bytes, never decoded.
 
-    A row group is copied if it is an episode's only one, was written by Arrow with the schema's
-    columns and types, and is compressed with Snappy and has statistics throughout. Whether it has
-    dictionaries, how long its pages are and how exact its statistics is then as in the source. What
+    A row group is copied if it needs no repair, is an episode's only one, was written by Arrow with
+    the schema's columns and types, and is compressed with Snappy and has statistics throughout.
+    Whether it has dictionaries, how long its pages are and how exact its statistics is then as in
+    the source. What
     the pages hold is not looked at, but their headers are: see
     :func:`~leconvert.tables.pages.check_pages`. All other episodes are decoded and encoded again
     with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
@@ -99,6 +104,8 @@ def join_tables(
             of another type are cast where that loses nothing, see
             :func:`~leconvert.tables.alignment.align_table`.
         on_rows: Called with the number of rows after each episode.
+        on_table: Called with the rows of each episode as they are in the result; they are then
+            read even where their pages are copied.
         should_stop: Asked before each episode; True ends the work.
 
     Raises:
@@ -120,7 +127,7 @@ def join_tables(
             next_step="Remove it, or write elsewhere.",
         ) from error
     try:
-        with _Join(descriptor, target, schema) as join:
+        with _Join(descriptor, target, schema, on_table) as join:
             for episode in episodes:
                 if should_stop is not None and should_stop():
                     raise InterruptedRunError(
@@ -168,9 +175,16 @@ class _Join:
     entries of the footer.
     """
 
-    def __init__(self, descriptor: int, target: Path, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        target: Path,
+        schema: pa.Schema,
+        on_table: Callable[[pa.Table], None] | None,
+    ) -> None:
         self._target = target
         self._schema = schema
+        self._on_table = on_table
         self._copier = TableCopier(schema)
         self._output = SequentialOutput(descriptor)
         self._output.append(MAGIC)
@@ -203,12 +217,16 @@ class _Join:
             self._close_source()
             source = self._source = OpenedTable(episode.path)
             self._footer = self._copier.footer_of(source)
-        reason = self._footer if isinstance(self._footer, str) else None
-        if not isinstance(self._footer, str):
+        if episode.repair is not None:
+            reason: str | None = "its rows are repaired"
+        elif isinstance(self._footer, str):
+            reason = self._footer
+        else:
             reason = self._copy(source, self._footer, episode)
         if reason is not None:
-            self._encode(episode)
             self._reencoded.append((episode.path, reason))
+        if reason is not None or self._on_table is not None:
+            self._decode(episode, encode=reason is not None)
         self._rows += episode.rows
 
     def finish(self) -> JoinedTable:
@@ -238,14 +256,18 @@ class _Join:
         self._copied += 1
         return None
 
-    def _encode(self, episode: RowRange) -> None:
+    def _decode(self, episode: RowRange, *, encode: bool) -> None:
+        """Read an episode's rows; show them to whoever asked, and encode them where wanted."""
         if self._reader is None:
             self._reader = open_parquet(episode.path, buffer_bytes=self._buffer_bytes)
         table = _read(self._reader, episode, self._schema)
-        if self._encoder is None:
-            self._encoder = RowGroupEncoder(self._schema, self._output.append)
-            self._encoder_start = self._output.position
-        self._encoder.write(table)
+        if encode:
+            if self._encoder is None:
+                self._encoder = RowGroupEncoder(self._schema, self._output.append)
+                self._encoder_start = self._output.position
+            self._encoder.write(table)
+        if self._on_table is not None:
+            self._on_table(table)
         self._passed_bytes += table.get_total_buffer_size()
         # Before the next one is read: otherwise two episodes are in memory.
         del table
@@ -297,5 +319,7 @@ def _read(reader: pq.ParquetReader, episode: RowRange, schema: pa.Schema) -> pa.
             table = reader.read_row_group(episode.row_group, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise unreadable(episode.path, error) from error
+    if episode.repair is not None:
+        table = episode.repair(table, path=episode.path)
     # Pages are cut at chunk boundaries, so chunks would show in the bytes.
     return align_table(table, schema, path=episode.path).combine_chunks()

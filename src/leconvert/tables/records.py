@@ -40,6 +40,7 @@ def converted_info(
     """Return the v3.0 ``info.json`` of a v2.x one.
 
     The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
+    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``.
     ``info`` is left alone.
 
     Args:
@@ -55,10 +56,14 @@ def converted_info(
     """
     rate = fps_number(fps)
     features = copy.deepcopy(dict(info["features"]))
-    for feature in features.values():
+    for key, feature in features.items():
         # Video features carry the rate among the facts about their encoding.
         if feature.get("dtype") != "video":
             feature["fps"] = rate
+        elif "video_info" in feature and "info" not in feature:
+            # v2.0's name for these facts; readers of v3.0 look for the other.
+            renamed = {"video_info": "info"}
+            features[key] = {renamed.get(name, name): value for name, value in feature.items()}
     converted: dict[str, Any] = {
         "codebase_version": _CODEBASE_VERSION,
         "fps": rate,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
@@ -16,6 +16,7 @@ import pyarrow as pa
 from leconvert import tables
 from leconvert.arrow import int64_values
 from leconvert.model import IntArray
+from leconvert.repairs import Repairs
 from leconvert.source import EpisodeLines, load_tasks
 from leconvert.verify.difference import Difference
 
@@ -25,7 +26,10 @@ __all__ = [
     "compare_info",
     "compare_stats",
     "compare_tasks",
+    "kept_lines",
     "read_source_episodes",
+    "same_statistic",
+    "stats_of_row",
 ]
 
 _EPISODES = "meta/episodes"
@@ -34,10 +38,17 @@ _ROWS_AT_A_TIME = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceEpisodes:
-    """Index and length of every episode of the source, arrays of shape (E,)."""
+    """The source's episodes as the result must hold them; arrays of shape (E,).
+
+    Attributes:
+        index: Index in the source.
+        length: Frames.
+        repairs: What the conversion changed.
+    """
 
     index: IntArray
     length: IntArray
+    repairs: Repairs
 
     def __len__(self) -> int:
         return len(self.index)
@@ -48,10 +59,12 @@ class SourceEpisodes:
         return int(self.length.sum())
 
 
-def read_source_episodes(lines: EpisodeLines) -> SourceEpisodes:
-    """Read lengths from ``episodes.jsonl``, a line at a time."""
+def read_source_episodes(lines: EpisodeLines, repairs: Repairs) -> SourceEpisodes:
+    """Read lengths from ``episodes.jsonl``, a line at a time, of the episodes that were kept."""
     lengths = np.fromiter((int(line["length"]) for line in lines), np.int64, count=len(lines))
-    return SourceEpisodes(lines.episode_index, lengths)
+    dropped = [dropped.episode for dropped in repairs.dropped_episodes]
+    kept = ~np.isin(lines.episode_index, dropped)
+    return SourceEpisodes(lines.episode_index[kept], lengths[kept], repairs)
 
 
 def compare_info(
@@ -68,28 +81,31 @@ def compare_info(
         "codebase_version": "v3.0",
         "total_episodes": len(episodes),
         "total_frames": episodes.num_frames,
-        "total_tasks": len(load_tasks(source)),
+        "total_tasks": len(episodes.repairs.tasks(load_tasks(source))),
         "fps": int(fps) if fps.denominator == 1 else float(fps),
         "robot_type": source_info.get("robot_type"),
     }
     for key, expected in totals.items():
         if info.get(key) != expected:
             yield Difference(key, path, str(expected), str(info.get(key)))
-    features, expected_features = info.get("features", {}), source_info["features"]
+    features = info.get("features", {})
+    expected_features = episodes.repairs.features(source_info["features"])
     if set(features) != set(expected_features):
         yield Difference("features", path, str(sorted(expected_features)), str(sorted(features)))
         return
     for key, feature in expected_features.items():
         for name, expected in feature.items():
+            if name == "video_info" and "info" not in feature:
+                name = "info"  # noqa: PLW2901 - v2.0's name for it
             if name != "fps" and features[key].get(name) != expected:
                 yield Difference(
                     f"{name} of feature {key!r}", path, str(expected), str(features[key].get(name))
                 )
 
 
-def compare_tasks(result: Path, source: Path) -> Iterator[Difference]:
+def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Difference]:
     """Compare the tasks, by index and text."""
-    expected, found = load_tasks(source), tables.read_tasks(result)
+    expected, found = repairs.tasks(load_tasks(source)), tables.read_tasks(result)
     if expected != found:
         yield Difference("tasks", "meta/tasks.parquet", str(expected), str(found))
 
@@ -103,7 +119,7 @@ def compare_episodes(
         return
     ends = np.cumsum(episodes.length)
     expected = {
-        "episode_index": episodes.index,
+        "episode_index": np.arange(len(episodes)),
         "length": episodes.length,
         "dataset_from_index": ends - episodes.length,
         "dataset_to_index": ends,
@@ -118,7 +134,7 @@ def compare_episodes(
                 str(found[row]),
                 episode=int(episodes.index[row]),
             )
-    source_lines = iter(lines)
+    source_lines = kept_lines(lines, episodes)
     tasks = table.column("tasks")
     for start in range(0, len(episodes), _ROWS_AT_A_TIME):
         found_tasks = tasks.slice(start, _ROWS_AT_A_TIME).to_pylist()
@@ -128,31 +144,81 @@ def compare_episodes(
                 yield Difference("tasks", _EPISODES, str(line["tasks"]), str(have), episode=index)
 
 
-def compare_stats(result: Path, table: pa.Table, lines: EpisodeLines) -> Iterator[Difference]:
-    """Compare every episode's statistics, and the dataset's with their aggregate."""
+def kept_lines(lines: EpisodeLines, episodes: SourceEpisodes) -> Iterator[dict[str, Any]]:
+    """Yield a line for each episode that was kept; one without statistics where there is none."""
+    remaining = iter(lines)
+    line = next(remaining, None)
+    for index in episodes.index.tolist():
+        while line is not None and line["episode_index"] < index:
+            line = next(remaining, None)
+        is_there = line is not None and line["episode_index"] == index
+        yield line if is_there and line is not None else {"episode_index": index, "stats": {}}
+
+
+def compare_stats(
+    result: Path, table: pa.Table, lines: Iterator[dict[str, Any]], repairs: Repairs
+) -> Iterator[Difference]:
+    """Compare every episode's statistics, and the dataset's with their aggregate.
+
+    Statistics that the conversion computed are not compared here but with the rows that they are
+    of; those of videos are taken as they stand.
+    """
+    changed = {*repairs.dropped_features, *repairs.computed_stats}
     aggregate = tables.StatsAggregator()
     columns = {name: table.column(name) for name in table.column_names if name.startswith("stats/")}
-    records = iter(lines)
     for start in range(0, table.num_rows, _ROWS_AT_A_TIME):
         block = {
             name: column.slice(start, _ROWS_AT_A_TIME).to_pylist()
             for name, column in columns.items()
         }
         rows = min(_ROWS_AT_A_TIME, table.num_rows - start)
-        for row, record in enumerate(islice(records, rows)):
-            stats = record.get("stats", {})
+        for row, record in enumerate(islice(lines, rows)):
+            stats = {
+                name: values
+                for name, values in record.get("stats", {}).items()
+                if name not in changed
+            }
             index = int(record["episode_index"])
-            aggregate.update(stats, episode_index=index)
             expected = dict(_flatten(stats, "stats"))
+            for name in repairs.computed_stats:
+                found_stats = stats_of_row(block, name, row)
+                if not found_stats:
+                    yield Difference(
+                        f"statistics of {name!r}", _EPISODES, "computed ones", "none", episode=index
+                    )
+                stats[name] = found_stats
+                expected |= _flatten({name: found_stats}, "stats")
+            aggregate.update(stats, episode_index=index)
             for name in sorted(columns.keys() | expected.keys()):
                 found = block[name][row] if name in block else None
-                if _nested(expected.get(name)) != _nested(found):
+                if not same_statistic(_nested(expected.get(name)), _nested(found)):
                     yield Difference(
                         name, _EPISODES, str(expected.get(name)), str(found), episode=index
                     )
-    found_stats = json.loads((result / "meta/stats.json").read_bytes())
-    if _plain(aggregate.result()) != found_stats:
+    found_aggregate = json.loads((result / "meta/stats.json").read_bytes())
+    if not same_statistic(_plain(aggregate.result()), found_aggregate):
         yield Difference("aggregate", "meta/stats.json", "the episodes' aggregate", "other values")
+
+
+def same_statistic(expected: object, found: object) -> bool:
+    """Tell whether nested mappings and lists hold the same numbers; NaN equals NaN."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        return expected.keys() == found.keys() and all(
+            same_statistic(value, found[key]) for key, value in expected.items()
+        )
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(same_statistic, expected, found))
+    return expected == found or (expected != expected and found != found)  # noqa: PLR0124
+
+
+def stats_of_row(block: Mapping[str, Sequence[Any]], feature: str, row: int) -> dict[str, Any]:
+    """Return one feature's statistics of one episode, from columns ``stats/<feature>/<name>``."""
+    prefix = f"stats/{feature}/"
+    return {
+        column.removeprefix(prefix): values[row]
+        for column, values in block.items()
+        if column.startswith(prefix) and values[row] is not None
+    }
 
 
 def _flatten(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

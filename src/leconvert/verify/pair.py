@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,9 @@ from leconvert.model import (
     stream_of_camera,
 )
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairs import Repairs
 from leconvert.source import EpisodeLines, SourcePaths, load_info
+from leconvert.source.info import DatasetInfo
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
 from leconvert.verify.difference import Difference, VerificationReport
 from leconvert.verify.metadata import (
@@ -36,9 +38,10 @@ from leconvert.verify.metadata import (
     compare_info,
     compare_stats,
     compare_tasks,
+    kept_lines,
     read_source_episodes,
 )
-from leconvert.verify.rows import RowSpan, compare_table
+from leconvert.verify.rows import RowRules, RowSpan, compare_table
 from leconvert.verify.videos import Span, compare_video
 
 __all__ = ["verify_pair"]
@@ -61,6 +64,7 @@ def verify_pair(
     progress: Progress = NO_PROGRESS,
     num_threads: int | None = None,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None,
+    repairs: Repairs | None = None,
 ) -> VerificationReport:
     """Compare a v3.0 result with the v2.x dataset that it was converted from.
 
@@ -75,6 +79,8 @@ def verify_pair(
         clip_digests: For each camera's stream, what `leconvert.media.order_digest` gave for each
             episode's clip when a worker read it, shape (E,) of 16 bytes; ``structure`` then does
             not read the clips again.
+        repairs: What the conversion was told to change; by default what the result says of itself
+            in ``meta/repairs.json``. Anything else that differs is a difference.
 
     Raises:
         SourceError: The source itself cannot be read.
@@ -86,22 +92,29 @@ def verify_pair(
     info = load_info(source)
     paths = SourcePaths(source, info)
     episodes = EpisodeLines(source / EPISODES_PATH)
-    expected = read_source_episodes(episodes)
-    frames = expected.num_frames
-    streams = [DATA_STREAM, *(stream_of_camera(key) for key in info.camera_keys)]
     differences: list[Difference] = []
 
     try:
+        declared = tables.read_repairs(result)
+        if repairs is not None and declared != repairs:
+            differences.append(
+                Difference("repairs", tables.REPAIRS_PATH, str(repairs), str(declared))
+            )
+        repairs = repairs or declared
+        expected = read_source_episodes(episodes, repairs)
+        frames = expected.num_frames
+        cameras = [key for key in info.camera_keys if key not in repairs.dropped_features]
+        streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
         table = tables.read_episodes(result, stats=depth == "bytes")
         differences += compare_info(result, info.raw, info.fps, expected, source)
-        differences += compare_tasks(result, source)
+        differences += compare_tasks(result, source, repairs)
         routing = _routing(table, streams)
     except (OSError, KeyError, ValueError, pa.ArrowException, UnreadableSourceError) as error:
         differences.append(Difference("readable metadata", "meta/", "its tables", repr(error)))
         return VerificationReport(depth, differences, 0, 0, 0, 0)
     differences += compare_episodes(table, expected, episodes)
     if depth == "bytes":
-        differences += compare_stats(result, table, EpisodeLines(source / STATS_PATH))
+        differences += compare_stats(result, table, _stats_lines(source, expected), repairs)
     if table.num_rows != len(expected):
         return VerificationReport(depth, differences, 0, 0, 0, 0)
 
@@ -123,7 +136,8 @@ def verify_pair(
                     expected,
                     routing,
                     paths,
-                    info.fps,
+                    info,
+                    table,
                     clip_digests=None if clip_digests is None else clip_digests.get(stream),
                     deep=depth == "bytes",
                 )
@@ -146,7 +160,7 @@ def verify_pair(
         differences=tuple(differences),
         files=len(jobs),
         episodes=len(expected),
-        video_frames=frames * len(info.camera_keys),
+        video_frames=frames * len(cameras),
         rows=frames,
     )
 
@@ -159,7 +173,8 @@ def _file_job(
     episodes: SourceEpisodes,
     routing: _Routing,
     paths: SourcePaths,
-    fps: Fraction,
+    info: DatasetInfo,
+    table: pa.Table,
     *,
     clip_digests: npt.NDArray[np.bytes_] | None,
     deep: bool,
@@ -171,9 +186,11 @@ def _file_job(
         # One at a time: thousands of short episodes may be in one file.
         sources = paths.absolute(stream, indices)
         if stream == DATA_STREAM:
-            row_spans = map(RowSpan, indices, lengths.tolist(), sources)
+            begins = (np.cumsum(episodes.length)[first:stop] - lengths).tolist()
+            row_spans = map(RowSpan, indices, lengths.tolist(), sources, positions, begins)
+            rules = RowRules(info, episodes.repairs, _computed_stats(table, episodes.repairs))
             yield from compare_table(
-                result, path, len(indices), row_spans, read_rows=deep, on_frames=advance
+                result, path, len(indices), row_spans, rules, read_rows=deep, on_frames=advance
             )
         else:
             spans = map(
@@ -191,12 +208,25 @@ def _file_job(
                 stream,
                 int(lengths.sum()),
                 spans,
-                fps,
+                info.fps,
                 read_bytes=deep,
                 on_frames=advance,
             )
 
     return compare
+
+
+def _stats_lines(source: Path, episodes: SourceEpisodes) -> Iterator[dict[str, Any]]:
+    path = source / STATS_PATH
+    if path.exists():
+        return kept_lines(EpisodeLines(path), episodes)
+    return ({"episode_index": index, "stats": {}} for index in episodes.index.tolist())
+
+
+def _computed_stats(table: pa.Table, repairs: Repairs) -> pa.Table:
+    """Return the columns of statistics that the conversion computed."""
+    prefixes = tuple(f"stats/{name}/" for name in repairs.computed_stats)
+    return table.select([name for name in table.column_names if name.startswith(prefixes)])
 
 
 def _digests(known: npt.NDArray[np.bytes_] | None, first: int, stop: int) -> Iterator[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -12,18 +13,47 @@ import pyarrow.parquet as pq
 
 from leconvert import tables
 from leconvert.errors import UnreadableSourceError
+from leconvert.repairs import DEFAULT_COLUMNS, Repairs
+from leconvert.source.info import DatasetInfo
 from leconvert.verify.difference import Difference
+from leconvert.verify.metadata import same_statistic
 
-__all__ = ["RowSpan", "compare_table", "same_values"]
+__all__ = ["RowRules", "RowSpan", "compare_table", "same_values"]
 
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """One episode's rows: its index, its length and the parquet file it came from."""
+    """One episode's rows.
+
+    Attributes:
+        episode: Its index in the source.
+        length: Its rows.
+        source: The parquet file it came from.
+        position: Its place in the result.
+        first_index: Place of its first row in the result.
+    """
 
     episode: int
     length: int
     source: str
+    position: int
+    first_index: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRules:
+    """What rows must be, beside copies.
+
+    Attributes:
+        info: The source's ``info.json``.
+        repairs: What the conversion changed.
+        computed_stats: Columns of ``meta/episodes`` with statistics that it computed, a row an
+            episode.
+    """
+
+    info: DatasetInfo
+    repairs: Repairs
+    computed_stats: pa.Table
 
 
 def compare_table(
@@ -31,6 +61,7 @@ def compare_table(
     path: str,
     num_episodes: int,
     spans: Iterable[RowSpan],
+    rules: RowRules,
     *,
     read_rows: bool,
     on_frames: Callable[[int], None],
@@ -42,6 +73,7 @@ def compare_table(
         path: The file, relative to it.
         num_episodes: How many episodes it holds.
         spans: They, in order.
+        rules: What the conversion changed.
         read_rows: Compare every value too, not only the number of rows.
         on_frames: Called with the rows of each episode that was compared.
     """
@@ -71,14 +103,20 @@ def compare_table(
                 except (OSError, pa.ArrowException) as error:
                     yield differs("readable row group", "rows", error, span)
                     continue
-                for what, expected, seen in _compare_columns(span.source, found):
+                for what, expected, seen in itertools.chain(
+                    _compare_columns(span, found, rules), _compare_stats(span, found, rules)
+                ):
                     yield differs(what, expected, seen, span)
             on_frames(span.length)
 
 
-def _compare_columns(source: str, found: pa.Table) -> Iterator[tuple[str, object, object]]:
-    with pq.ParquetFile(source) as file:
+def _compare_columns(
+    span: RowSpan, found: pa.Table, rules: RowRules
+) -> Iterator[tuple[str, object, object]]:
+    with pq.ParquetFile(span.source) as file:
         expected = file.read(use_threads=False)
+    if rules.repairs.change_rows:
+        expected = _repaired(expected, span, rules, found.schema)
     if sorted(expected.column_names) != sorted(found.column_names):
         yield "columns", expected.column_names, found.column_names
         return
@@ -93,6 +131,59 @@ def _compare_columns(source: str, found: pa.Table) -> Iterator[tuple[str, object
                 theirs[row].as_py() if row < len(theirs) else None,
                 ours[row].as_py() if row < len(ours) else None,
             )
+
+
+def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema) -> pa.Table:
+    """Return the rows as the repairs demand them, found in another way than the worker's."""
+    repairs, fps = rules.repairs, rules.info.fps
+    columns = {name: table.column(name) for name in table.column_names}
+    for name in repairs.dropped_features:
+        columns.pop(name, None)
+    rows = range(span.length)
+    demanded: dict[str, list[int] | list[float]] = {
+        "timestamp": [row * fps.denominator / fps.numerator for row in rows],
+        "frame_index": list(rows),
+        "episode_index": [span.position] * span.length,
+        "index": [span.first_index + row for row in rows],
+        "task_index": [0] * span.length,
+    }
+    if repairs.task_map is not None and "task_index" in columns:
+        tasks = columns["task_index"].to_pylist()
+        demanded["task_index"] = [repairs.task_map.get(task, -1) for task in tasks]
+    changed = [*repairs.computed_columns, *(["task_index"] if repairs.task_map else [])]
+    for name in changed:
+        # A stored type that cannot hold the values gives way to LeRobot's.
+        kind = pa.type_for_alias(DEFAULT_COLUMNS[name])
+        if name in columns and name in found.names and found.field(name).type != kind:
+            kind = columns[name].type
+        columns[name] = pa.chunked_array([pa.array(demanded[name]).cast(kind, safe=False)])
+    return pa.table(columns)
+
+
+def _compare_stats(
+    span: RowSpan, found: pa.Table, rules: RowRules
+) -> Iterator[tuple[str, object, object]]:
+    """Compute again what the conversion computed of these rows, and compare."""
+    stats = rules.computed_stats
+    names = [name for name in rules.repairs.computed_stats if name not in rules.info.camera_keys]
+    if not names:
+        return
+    from leconvert.statistics import table_stats  # decoders of images: only where there is need
+
+    expected = table_stats(
+        found,
+        rules.repairs.features(rules.info.features),
+        names=names,
+        quantiles=rules.repairs.quantiles,
+    )
+    for feature, values in expected.items():
+        for name, value in values.items():
+            column = f"stats/{feature}/{name}"
+            have = None
+            if column in stats.column_names:
+                have = stats.column(column)[span.position].as_py()
+            if not same_statistic(value, have):
+                yield column, value, have
 
 
 def _first_difference(expected: pa.Array, found: pa.Array) -> int:

@@ -79,7 +79,7 @@ def _back_while_the_successor_works(ground: Ground) -> Row:
     zombie.wait_for("halted")
     first.freeze()
     shards = 3 * (conversion.batches - 1)
-    successor = conversion.work(second, halt=f"leconvert.worker:Worker._write_shard#{shards + 2}")
+    successor = conversion.work(second, halt=f"leconvert.shards:ShardWriter.write#{shards + 2}")
     successor.wait_for("halted")
     zombie.go_on()
     first.thaw()

@@ -1,0 +1,189 @@
+"""The tables under ``meta/`` of the result: the source's, routed anew and with repairs applied."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leconvert import media, tables
+from leconvert.errors import WorkDirError
+from leconvert.model import DATA_STREAM, IntArray, camera_of
+from leconvert.source import EpisodeLines, load_info, load_tasks
+from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
+from leconvert.workdir.opened import OpenedRun
+
+__all__ = ["StatsFiles", "write_meta"]
+
+# For each stream the files of computed statistics, with the first position of each.
+StatsFiles = Mapping[str, Sequence[tuple[int, Path]]]
+
+
+def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]:
+    """Write tasks, episodes, statistics, info and what was repaired.
+
+    Args:
+        run: The run.
+        tree: The new dataset's folder.
+        stats_files: Statistics that workers computed.
+
+    Returns:
+        What was written, relative to the tree.
+    """
+    manifest = run.manifest
+    repairs = manifest.repairs
+    source = Path(manifest.source)
+    info = load_info(source)
+    tasks = repairs.tasks(load_tasks(source))
+    aggregate = tables.StatsAggregator()
+    aggregated = 0
+
+    def records() -> Iterator[tables.EpisodeRecord]:
+        nonlocal aggregated
+        for position, record in enumerate(_episode_records(run, source, stats_files)):
+            if position == aggregated:  # once, even if the rows are asked for again
+                if record.stats is not None:
+                    aggregate.update(record.stats, episode_index=record.episode_index)
+                aggregated += 1
+            yield record
+
+    placed_fps = Fraction(*media.frame_ticks(manifest.fps))
+    written = tables.write_episodes(tree, records, fps=placed_fps)
+    tables.write_tasks(tree, tasks)
+    tables.write_stats(tree, aggregate.result())
+    index, _ = run.scan.lengths()
+    tables.write_info(
+        tree,
+        tables.converted_info(
+            {**info.raw, "features": repairs.features(info.features)},
+            fps=manifest.fps,
+            data_file_size_in_mb=manifest.options["data_file_size_in_mb"],
+            video_file_size_in_mb=manifest.options["video_file_size_in_mb"],
+            has_videos=len(manifest.streams) > 1,
+            total_episodes=manifest.num_episodes,
+            total_frames=manifest.num_frames,
+            total_tasks=len(tasks),
+            splits=_kept_splits(info.raw.get("splits"), index) if repairs else None,
+        ),
+    )
+    written += ["meta/tasks.parquet", "meta/stats.json", "meta/info.json"]
+    if repairs:
+        tables.write_repairs(tree, repairs)
+        written.append(tables.REPAIRS_PATH)
+    return written
+
+
+def _episode_records(
+    run: OpenedRun, source: Path, stats_files: StatsFiles
+) -> Iterator[tables.EpisodeRecord]:
+    """Yield one row of ``meta/episodes`` an episode, in order."""
+    manifest = run.manifest
+    index, length = run.scan.lengths()
+    ends = np.concatenate(([0], np.cumsum(length)))
+    positions = np.arange(len(length))
+    numbers = {layout.stream: layout.file_numbers(positions) for layout in manifest.streams}
+    begins = {
+        layout.stream: ends[:-1] - ends[layout.starts[numbers[layout.stream]]]
+        for layout in manifest.streams
+    }
+    cameras = sorted(
+        (camera, layout.stream)
+        for layout in manifest.streams
+        if (camera := camera_of(layout.stream)) is not None
+    )
+    lines = _lines_of(EpisodeLines(source / EPISODES_PATH, validated=True), index)
+    all_stats = _all_stats(run, source, index, stats_files)
+    for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
+        frames = int(length[position])
+        videos = tuple(
+            tables.VideoSpan(
+                camera,
+                int(numbers[stream][position]),
+                int(begins[stream][position]),
+                int(begins[stream][position]) + frames,
+            )
+            for camera, stream in cameras
+        )
+        yield tables.EpisodeRecord(
+            episode_index=position,
+            data_file=int(numbers[DATA_STREAM][position]),
+            dataset_from_index=int(ends[position]),
+            length=frames,
+            videos=videos,
+            legacy=line,
+            stats=stats,
+        )
+
+
+def _lines_of(table: EpisodeLines, index: IntArray) -> Iterator[dict[str, Any]]:
+    """Yield a line for each episode that is kept; an empty one where the table has none."""
+    lines = iter(table)
+    line = next(lines, None)
+    for episode in index.tolist():
+        while line is not None and line["episode_index"] < episode:
+            line = next(lines, None)
+        yield line if line is not None and line["episode_index"] == episode else {}
+
+
+def _all_stats(
+    run: OpenedRun, source: Path, index: IntArray, stats_files: StatsFiles
+) -> Iterator[dict[str, Any] | None]:
+    """Yield each episode's statistics: copied, but for what was computed or left out."""
+    repairs = run.manifest.repairs
+    left_out = {*repairs.dropped_features, *repairs.computed_stats}
+    computed = [_computed_lines(run, files) for files in stats_files.values()]
+    path = source / STATS_PATH
+    copied: Iterator[dict[str, Any]]
+    if path.exists():
+        copied = _lines_of(EpisodeLines(path, validated=True), index)
+    else:
+        copied = iter([{}] * len(index))
+    for position, line in enumerate(copied):
+        stats = line.get("stats")
+        if not repairs:
+            yield stats
+            continue
+        fresh: dict[str, Any] = {}
+        for lines in computed:
+            found = next(lines)
+            assert found["episode_index"] == position, "shards are read in order"
+            fresh |= found["stats"]
+        merged = {
+            name: fresh.pop(name, values)
+            for name, values in (stats or {}).items()
+            if name not in left_out or name in fresh
+        }
+        yield merged | fresh
+
+
+def _computed_lines(run: OpenedRun, files: Sequence[tuple[int, Path]]) -> Iterator[dict[str, Any]]:
+    for _, path in sorted(files):
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise WorkDirError(
+                        f"{path} is damaged: {error}.",
+                        path=str(path),
+                        next_step=f"Start {run.work_dir.root} anew with --restart.",
+                    ) from error
+
+
+def _kept_splits(splits: object, index: IntArray) -> dict[str, str]:
+    """Return splits by the result's numbering; those that are no range stay as they are."""
+    if not isinstance(splits, Mapping):
+        return {}
+    kept = {}
+    for name, text in splits.items():
+        begin, colon, end = str(text).partition(":")
+        if colon and begin.isdigit() and end.isdigit():
+            first, stop = np.searchsorted(index, [int(begin), int(end)]).tolist()
+            kept[str(name)] = f"{first}:{stop}"
+        else:
+            kept[str(name)] = text
+    return kept

@@ -1,0 +1,137 @@
+"""Rows of one episode as an explicit repair wants them; everything else in them stays.
+
+Computed columns follow from the episode's place in the result alone, so that whoever writes the
+episode, in whatever batch, writes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+import pyarrow as pa
+
+from leconvert.arrow import int64_array, int64_values
+from leconvert.errors import UnreadableSourceError
+from leconvert.repairs import DEFAULT_COLUMNS, Repairs
+
+__all__ = ["RowRepair", "frame_times", "repaired_schema"]
+
+
+def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
+    """Return the schema of rows after a repair: without dropped columns, with added ones last.
+
+    Args:
+        schema: Schema of the source's data files.
+        repairs: What is changed.
+    """
+    kept = [
+        pa.field(field.name, _computed_type(field.name, field.type))
+        if field.name in repairs.computed_columns
+        else field
+        for field in schema
+        if field.name not in repairs.dropped_features
+    ]
+    added = [
+        pa.field(name, pa.type_for_alias(DEFAULT_COLUMNS[name])) for name in repairs.added_columns
+    ]
+    return pa.schema([*kept, *added], metadata=schema.metadata)
+
+
+def frame_times(length: int, fps: Fraction, kind: pa.DataType) -> pa.Array:
+    """Return the timestamps of an episode's frames in seconds: frame / fps, shape (length,).
+
+    Each is the exact quotient rounded once to float64 and then, for a float32 column, to float32,
+    as LeRobot computes them when it records.
+
+    Args:
+        length: Frames of the episode.
+        fps: Frames a second.
+        kind: float32 or float64.
+    """
+    # Both factors are whole numbers far below 2**53, so that only the division rounds.
+    times = np.arange(length, dtype=np.float64) * fps.denominator / fps.numerator
+    return pa.Array.from_buffers(pa.float64(), length, [None, pa.py_buffer(times)]).cast(
+        kind, safe=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowRepair:
+    """What becomes of the rows of one episode.
+
+    Attributes:
+        repairs: What is changed.
+        fps: Frames a second.
+        position: The episode's place in the result, which is its index there.
+        first_index: Place of its first frame in the result.
+    """
+
+    repairs: Repairs
+    fps: Fraction
+    position: int
+    first_index: int
+
+    def __call__(self, table: pa.Table, *, path: str) -> pa.Table:
+        """Return the repaired rows.
+
+        Args:
+            table: The rows as the source has them.
+            path: Where they come from, for errors.
+
+        Raises:
+            UnreadableSourceError: A row's task is not in the source's table of tasks.
+        """
+        repairs = self.repairs
+        table = table.drop_columns(
+            [name for name in repairs.dropped_features if name in table.column_names]
+        )
+        for name in repairs.computed_columns:
+            place = table.schema.get_field_index(name)
+            kind = _computed_type(name, table.schema.field(place).type if place >= 0 else None)
+            values = self._computed(name, table.num_rows, kind)
+            field = pa.field(name, kind)
+            if place >= 0:
+                table = table.set_column(place, field, values)
+            else:
+                table = table.append_column(field, values)
+        if repairs.task_map is not None and "task_index" not in repairs.computed_columns:
+            table = self._with_mapped_tasks(table, path)
+        return table
+
+    def _computed(self, name: str, length: int, kind: pa.DataType) -> pa.Array:
+        if name == "timestamp":
+            return frame_times(length, self.fps, kind)
+        if name in ("episode_index", "task_index"):
+            value = self.position if name == "episode_index" else 0
+            numbers = np.full(length, value, dtype=np.int64)
+        else:
+            first = self.first_index if name == "index" else 0
+            numbers = np.arange(first, first + length, dtype=np.int64)
+        return int64_array(numbers).cast(kind)
+
+    def _with_mapped_tasks(self, table: pa.Table, path: str) -> pa.Table:
+        task_map = self.repairs.task_map or {}
+        place = table.schema.get_field_index("task_index")
+        column = table.column(place)
+        values = int64_values(column.cast(pa.int64()))
+        distinct, inverse = np.unique(values, return_inverse=True)
+        unknown = [value for value in distinct.tolist() if value not in task_map]
+        if unknown:
+            raise UnreadableSourceError(
+                f"{path} has rows of task {unknown[0]}, which tasks.jsonl does not list.",
+                path=path,
+                next_step="Add the task, or leave the episode out with --on-bad-episode drop.",
+            )
+        mapped = np.array([task_map[value] for value in distinct.tolist()], dtype=np.int64)
+        numbers = int64_array(mapped[inverse]).cast(column.type)
+        return table.set_column(place, pa.field("task_index", column.type), numbers)
+
+
+def _computed_type(name: str, stored: pa.DataType | None) -> pa.DataType:
+    """Return the type of a computed column: the stored one if it can hold it, else LeRobot's."""
+    holds = pa.types.is_floating if name == "timestamp" else pa.types.is_integer
+    if stored is not None and holds(stored) and stored.bit_width >= 32:
+        return stored
+    return pa.type_for_alias(DEFAULT_COLUMNS[name])

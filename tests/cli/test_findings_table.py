@@ -1,0 +1,109 @@
+"""Findings as users see them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from leconvert.cli.findings import findings_lines
+from leconvert.model import Finding
+from tests.program import Leconvert
+
+LOST = Finding(
+    "missing-file",
+    "error",
+    "/data/set/videos/top/episode_000003.mp4 is missing.",
+    episode=3,
+    stream="videos/top",
+    path="videos/top/episode_000003.mp4",
+    remedy="--on-bad-episode drop",
+)
+STALE = Finding("stale-total", "warning", "info.json says total_frames 9, the episodes have 12.")
+
+
+def test_no_findings_need_no_table() -> None:
+    assert findings_lines([], 80) == []
+
+
+def test_the_gravest_come_first_with_what_helps() -> None:
+    assert findings_lines([STALE, LOST], 90) == [
+        "severity  finding       episode  stream      what was seen, and what helps",
+        "error     missing-file  3        videos/top  videos/top/episode_000003.mp4 is missing.",
+        "                                             → --on-bad-episode drop",
+        "warning   stale-total                        info.json says total_frames 9, the episodes",
+        "                                             have 12.",
+    ]
+
+
+def test_a_narrow_terminal_gets_lines_instead_of_columns() -> None:
+    assert findings_lines([LOST], 60) == [
+        "error: missing-file, episode 3, videos/top",
+        "  videos/top/episode_000003.mp4 is missing.",
+        "  → --on-bad-episode drop",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 100, 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    lines = findings_lines([LOST, STALE], width)
+    words = max(len(word) for line in lines for word in line.split())
+    assert max(map(len, lines)) <= max(width, words + 45)
+
+
+def test_many_alike_are_counted() -> None:
+    lines = findings_lines([LOST] * 8, 100)
+    assert sum("is missing" in line for line in lines) == 5
+    assert lines[-1].endswith("... and 3 more of this kind")
+
+
+def test_a_conversion_that_stops_lists_every_finding(
+    small_source: Path, leconvert: Leconvert, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(small_source, source)
+    clip = next(source.glob("videos/chunk-000/*top/episode_000002.mp4"))
+    clip.unlink()
+    stopped = leconvert("convert", "--root", source, "--output", tmp_path / "out", "--json")
+    assert stopped.returncode == 3
+    record = json.loads(stopped.stdout)
+    assert [(f["code"], f["episode"]) for f in record["findings"] if f["severity"] == "error"] == [
+        ("missing-file", 2)
+    ]
+    assert "--on-bad-episode drop" in stopped.stderr
+    assert "Traceback" not in stopped.stderr
+    assert not (tmp_path / "out").exists()
+
+    done = leconvert(
+        "convert", "--root", source, "--output", tmp_path / "out", "--on-bad-episode", "drop",
+        "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["episodes"] == 4
+    assert record["repairs"]["dropped_episodes"] == [{"episode": 2, "code": "missing-file"}]
+
+
+def test_a_plan_shows_what_it_would_repair(
+    small_source: Path, leconvert: Leconvert, tmp_path: Path
+) -> None:
+    shown = leconvert(
+        "plan", "--dry-run", "--root", small_source, "--output", tmp_path / "out", "--json",
+        "--recompute-stats", "--layout", "streaming", "--loader-workers", "3",
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    record = json.loads(shown.stdout)
+    assert record["files"]["data"] == 3
+    assert set(record["files"].values()) == {3}
+
+
+def test_another_repair_is_another_plan(
+    small_source: Path, leconvert: Leconvert, tmp_path: Path
+) -> None:
+    places = ["--root", small_source, "--output", tmp_path / "out", "--work-dir", tmp_path / "work"]
+    assert leconvert("plan", *places, "--retime").returncode == 0
+    again = leconvert("plan", *places)
+    assert again.returncode == 6
+    assert "retime: True planned, not now" in again.stderr
