@@ -21,7 +21,7 @@ from leconvert.media.clip import ClipIndex
 from leconvert.media.index import read_clip_index
 from leconvert.media.packets import opened_video
 
-__all__ = ["decode_image", "decode_shown"]
+__all__ = ["decode_image", "decode_shown", "rgb_converter"]
 
 Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 BoolArray = npt.NDArray[np.bool_]
@@ -69,7 +69,7 @@ def decode_shown(
         return
     if wanted[0] < 0:
         raise broken(name, f"there is no frame {wanted[0]}")
-    picture_of = _depth_picture if is_depth else _rgb_converter()
+    picture_of = _depth_picture if is_depth else rgb_converter()
     with opened_video(name) as (container, stream):
         try:
             index = read_clip_index(name)
@@ -153,10 +153,10 @@ def _stored_picture(frame: Any, is_depth: bool) -> Picture:
     if stored.startswith("yuvj4"):
         # By itself swscale repeats chroma; libjpeg interpolates it.
         frame = frame.reformat(format="yuvj444p", interpolation="BILINEAR")
-    return _rgb_converter()(frame)
+    return rgb_converter()(frame)
 
 
-def _rgb_converter() -> Callable[[Any], Picture]:
+def rgb_converter() -> Callable[[Any], Picture]:
     """Return a function from frames of one stream to RGB; it keeps FFmpeg's tables."""
     from av.video.reformatter import Colorspace, VideoReformatter
 

@@ -1,0 +1,272 @@
+"""What a v3.0 dataset says about itself: plain arrays that every worker gets a copy of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.model import IntArray
+from leconvert.probe.files import Files
+from leconvert.tables import read_episodes, read_tasks
+
+__all__ = ["CameraFiles", "DatasetMeta", "EpisodeTable", "load_meta"]
+
+_INFO = "meta/info.json"
+_STATS = "meta/stats.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CameraFiles:
+    """Where the frames of one camera lie; arrays of shape (E,).
+
+    Attributes:
+        paths: Every file, relative to the dataset.
+        file: Place in ``paths`` of each episode's file.
+        first_frame: Number of the episode's first frame within the file, in the order of
+            presentation.
+    """
+
+    paths: tuple[str, ...]
+    file: IntArray
+    first_frame: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeTable:
+    """``meta/episodes`` as far as loading needs it; arrays of shape (E,).
+
+    Attributes:
+        index: ``episode_index``.
+        length: Frames.
+        from_index: Number of the first frame in the whole dataset.
+        data_paths: Every data file, relative to the dataset.
+        data_file: Place in ``data_paths`` of each episode's file.
+        first_row: First row within that file.
+        cameras: Video files by camera, in the order of the features.
+    """
+
+    index: IntArray
+    length: IntArray
+    from_index: IntArray
+    data_paths: tuple[str, ...]
+    data_file: IntArray
+    first_row: IntArray
+    cameras: Mapping[str, CameraFiles]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def files(self) -> list[IntArray]:
+        """Return the file of each episode, for the data and for each camera."""
+        return [self.data_file, *(camera.file for camera in self.cameras.values())]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetMeta:
+    """A v3.0 dataset's metadata.
+
+    Attributes:
+        root: Where it came from.
+        info: ``meta/info.json``.
+        fps: Frames a second, as ``info`` writes it.
+        features: Declared features by key.
+        tasks: Text of each task by ``task_index``.
+        episodes: All episodes.
+        stats: ``meta/stats.json``: arrays by feature and statistic; empty where there is none.
+    """
+
+    root: str
+    info: Mapping[str, Any]
+    fps: float
+    features: Mapping[str, Mapping[str, Any]]
+    tasks: tuple[str, ...]
+    episodes: EpisodeTable
+    stats: Mapping[str, Mapping[str, Any]] = field(repr=False)
+
+    @property
+    def video_keys(self) -> tuple[str, ...]:
+        """Cameras whose frames are in video files."""
+        return tuple(key for key, ft in self.features.items() if ft["dtype"] == "video")
+
+    @property
+    def image_keys(self) -> tuple[str, ...]:
+        """Cameras whose frames are images in the data files."""
+        return tuple(key for key, ft in self.features.items() if ft["dtype"] == "image")
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        """All cameras, in the order of the features."""
+        return tuple(key for key, ft in self.features.items() if ft["dtype"] in {"video", "image"})
+
+    def is_depth(self, key: str) -> bool:
+        """Return whether a camera gives distances."""
+        feature = self.features[key]
+        facts = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
+        return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
+
+    def fingerprint(self) -> str:
+        """Return a digest of what the order and the content of samples follow from."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(json.dumps([self.fps, self.features], sort_keys=True).encode())
+        table = self.episodes
+        arrays = [table.index, table.length, table.from_index, table.first_row, *table.files()]
+        arrays += [camera.first_frame for camera in table.cameras.values()]
+        for numbers in arrays:
+            digest.update(np.ascontiguousarray(numbers, np.int64))
+        return digest.hexdigest()
+
+
+def load_meta(files: Files) -> DatasetMeta:
+    """Read the metadata of a v3.0 dataset.
+
+    Of a remote dataset ``meta/`` is fetched into a temporary folder first.
+
+    Raises:
+        SourceError: It is a dataset of another version, or its metadata contradict themselves.
+        UnreadableSourceError: Something is missing or damaged.
+    """
+    info = _load_info(files)
+    if files.is_local:
+        return _read(Path(files.root), files.root, info)
+    with tempfile.TemporaryDirectory(prefix="leconvert-meta-") as folder:
+        files.copy_folder("meta", Path(folder))
+        return _read(Path(folder), files.root, info)
+
+
+def _load_info(files: Files) -> dict[str, Any]:
+    name = files.name(_INFO)
+    if files.is_local and not os.path.isdir(files.root):  # noqa: PTH112 (a name, not a Path)
+        raise UnreadableSourceError(
+            f"{files.root} is not a folder.",
+            path=files.root,
+            next_step="Give the dataset folder itself, which holds meta/, data/ and videos/.",
+        )
+    try:
+        info = json.loads(files.read(_INFO))
+        version = str(info["codebase_version"])
+        features = info["features"]
+        float(info["fps"])
+        keys_are_sound = all(isinstance(feature["dtype"], str) for feature in features.values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableSourceError(
+            f"{name} is no description of a dataset: {error!r}.", path=name
+        ) from error
+    if version.startswith("v2"):
+        raise SourceError(
+            f"{files.root} is of version {version}; only v3.0 can be loaded.",
+            path=files.root,
+            next_step=f"Convert it first: leconvert convert --root {files.root} --output NEW.",
+        )
+    if not version.startswith("v3") or not keys_are_sound:
+        raise SourceError(
+            f"{files.root} says that it is of version {version}; only v3.0 can be loaded.",
+            path=files.root,
+        )
+    return dict(info)
+
+
+def _read(folder: Path, root: str, info: dict[str, Any]) -> DatasetMeta:
+    table = read_episodes(folder)
+    tasks = read_tasks(folder)
+    stats: dict[str, Any] = {}
+    if (folder / _STATS).exists():
+        stats = json.loads((folder / _STATS).read_bytes())
+    features = {key: dict(feature) for key, feature in info["features"].items()}
+    try:
+        episodes = _episode_table(table, info, features)
+    except (KeyError, ValueError, IndexError) as error:
+        raise SourceError(
+            f"{root}/meta/episodes does not say where its episodes lie: {error}.",
+            path=f"{root}/meta/episodes",
+            next_step="Convert the dataset again, or restore its metadata.",
+        ) from error
+    fps = info["fps"]
+    return DatasetMeta(
+        root=root,
+        info=info,
+        fps=fps if isinstance(fps, int) else float(fps),
+        features=features,
+        tasks=tuple(text for _, text in tasks),
+        episodes=episodes,
+        stats={
+            key: {name: np.array(value) for name, value in found.items()}
+            for key, found in stats.items()
+        },
+    )
+
+
+def _episode_table(
+    table: pa.Table, info: Mapping[str, Any], features: Mapping[str, Mapping[str, Any]]
+) -> EpisodeTable:
+    from_index = _integers(table, "dataset_from_index")
+    length = _integers(table, "dataset_to_index") - from_index
+    if len(length) and int(length.min()) < 1:
+        raise ValueError(f"episode {int(np.argmin(length))} has no frame")
+    data_paths, data_file = _paths(table, "data/", info["data_path"], {})
+    first_of_file = np.full(len(data_paths), np.iinfo(np.int64).max)
+    np.minimum.at(first_of_file, data_file, from_index)
+    cameras = {}
+    for key, feature in features.items():
+        if feature["dtype"] != "video":
+            continue
+        prefix = f"videos/{key}/"
+        paths, file = _paths(table, prefix, info["video_path"], {"video_key": key})
+        begins = _floats(table, prefix + "from_timestamp") * float(info["fps"])
+        cameras[key] = CameraFiles(paths, file, np.rint(begins).astype(np.int64))
+    return EpisodeTable(
+        index=_integers(table, "episode_index"),
+        length=length,
+        from_index=from_index,
+        data_paths=data_paths,
+        data_file=data_file,
+        first_row=from_index - first_of_file[data_file],
+        cameras=cameras,
+    )
+
+
+def _paths(
+    table: pa.Table, prefix: str, template: str, words: Mapping[str, str]
+) -> tuple[tuple[str, ...], IntArray]:
+    """Return the files of a stream and the place of each episode's file among them."""
+    chunks = _integers(table, prefix + "chunk_index")
+    files = _integers(table, prefix + "file_index")
+    pairs, places = np.unique(np.stack([chunks, files], axis=1), axis=0, return_inverse=True)
+    paths = tuple(
+        template.format(chunk_index=chunk, file_index=file, **words)
+        for chunk, file in pairs.tolist()
+    )
+    return paths, places.reshape(-1).astype(np.int64)
+
+
+def _integers(table: pa.Table, name: str) -> IntArray:
+    numbers: IntArray = _column(table, name, pa.int64(), np.int64)
+    return numbers
+
+
+def _floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
+    numbers: npt.NDArray[np.float64] = _column(table, name, pa.float64(), np.float64)
+    return numbers
+
+
+def _column(table: pa.Table, name: str, kind: pa.DataType, scalar: Any) -> Any:
+    """Return a column without pandas, which pyarrow would import where it is asked for NumPy's."""
+    column = table.column(name).cast(kind)
+    if column.null_count:
+        raise ValueError(f"{name} has empty cells")
+    parts = [
+        np.frombuffer(chunk.buffers()[1], scalar, len(chunk), chunk.offset * 8)
+        for chunk in column.chunks
+        if len(chunk)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, scalar)

@@ -1,0 +1,60 @@
+"""Which of several training processes this is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from leconvert.errors import UsageError
+
+__all__ = ["find_rank"]
+
+# torchrun's, then SLURM's.
+_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+
+
+def find_rank(
+    rank: int | None = None,
+    world_size: int | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[int, int]:
+    """Return rank and world size: as given, else accelerate's, torchrun's or SLURM's, else 0 of 1.
+
+    accelerate is only asked where the program already started it: asking would start it.
+
+    Args:
+        rank: This process, from 0; with ``world_size`` or not at all.
+        world_size: How many there are.
+        environment: Instead of the process's own variables.
+
+    Raises:
+        UsageError: One of the two is missing, or they do not go together.
+    """
+    if rank is not None or world_size is not None:
+        return _checked(rank, world_size, "the arguments")
+    state = sys.modules.get("accelerate.state")
+    if state is not None and state.PartialState._shared_state:  # noqa: SLF001 (see above)
+        running = state.PartialState()
+        return _checked(running.process_index, running.num_processes, "accelerate")
+    variables = os.environ if environment is None else environment
+    for rank_name, size_name in _VARIABLES:
+        if rank_name in variables and size_name in variables:
+            try:
+                numbers = int(variables[rank_name]), int(variables[size_name])
+            except ValueError as error:
+                raise UsageError(
+                    f"{rank_name}={variables[rank_name]} and {size_name}={variables[size_name]} "
+                    "are no numbers."
+                ) from error
+            return _checked(*numbers, f"{rank_name} and {size_name}")
+    return 0, 1
+
+
+def _checked(rank: int | None, world_size: int | None, origin: str) -> tuple[int, int]:
+    if rank is None or world_size is None:
+        raise UsageError("A rank needs a world size, and the other way round.")
+    if not 0 <= rank < world_size:
+        raise UsageError(f"There is no rank {rank} of {world_size} (from {origin}).")
+    return rank, world_size

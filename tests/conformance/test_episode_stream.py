@@ -1,0 +1,241 @@
+"""`EpisodeStream` against LeRobot's own dataset: every sample, every key, every picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from tests.conformance.reference import convert_with_reference
+
+from leconvert.conversion import convert
+from leconvert.probe.compare import compare_samples, compare_with_map
+from leconvert.probe.depth import DepthScale
+from leconvert.probe.loader import StreamLoader
+from leconvert.probe.stream import EpisodeStream
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+TOP = "observation.images.top"
+WRIST = "observation.images.wrist"
+LENGTHS = [12, 7, 1, 9, 15, 3, 11]
+CAMERAS = (
+    CameraSpec(key=TOP, width=64, height=48, noise_amplitude=32),
+    CameraSpec(key=WRIST, width=32, height=32, noise_amplitude=32),
+)
+# Steps before the episode, after it, many more than some episodes have, and one step only.
+WINDOWS = {
+    TOP: [-10 / 30, -1 / 30, 0.0, 14 / 30],
+    WRIST: [0.0],
+    "action": [step / 30 for step in range(-3, 9)],
+    "observation.state": [-1 / 30],
+}
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def make_v30(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Generate and convert a dataset; equal arguments share one."""
+    made: dict[str, Path] = {}
+
+    def make(spec: DatasetSpec, *, by: str = "leconvert", video_mb: float = 0.004) -> Path:
+        key = repr((spec, by, video_mb))
+        if key not in made:
+            folder = tmp_path_factory.mktemp("stream")
+            source = make_dataset(folder / "v21", spec)
+            if by == "leconvert":
+                convert(source, output=folder / "v30", video_file_size_in_mb=video_mb)
+            else:
+                convert_with_reference(source, folder / "v30", video_file_size_in_mb=video_mb)
+            made[key] = folder / "v30"
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def dataset(make_v30: Make) -> Path:
+    """Uneven episodes, two cameras, several MP4s each; do not change it."""
+    return make_v30(DatasetSpec(episodes=len(LENGTHS), frames=LENGTHS, cameras=CAMERAS))
+
+
+def assert_all_equal(stream: EpisodeStream, samples: int) -> None:
+    comparison = compare_with_map(stream, samples + 1)
+    assert comparison.differences == ()
+    assert comparison.samples == samples
+    assert comparison.is_right
+
+
+def loaded(loader: StreamLoader) -> list[list[int]]:
+    return [batch["index"].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+@pytest.mark.parametrize("deltas", [None, WINDOWS], ids=["frames", "windows"])
+def test_every_sample_equals_that_of_lerobot(dataset: Path, backend: Any, deltas: Any) -> None:
+    assert len(list((dataset / "videos" / TOP).rglob("*.mp4"))) > 2
+    stream = EpisodeStream(dataset, delta_timestamps=deltas, video_backend=backend)
+    assert_all_equal(stream, sum(LENGTHS))
+
+
+def test_keys_come_in_the_same_order(dataset: Path) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    reference = LeRobotDataset("a/b", root=dataset, delta_timestamps=WINDOWS)
+    sample = next(iter(EpisodeStream(dataset, delta_timestamps=WINDOWS, shuffle=False)))
+    assert list(sample) == list(reference[0])
+
+
+def test_float_pictures_equal_those_of_lerobot(dataset: Path) -> None:
+    assert_all_equal(EpisodeStream(dataset, return_uint8=False), sum(LENGTHS))
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+@pytest.mark.parametrize(
+    "camera",
+    [
+        CameraSpec(key=TOP, width=64, height=48, codec="libx264", gop_size=8, options={"bf": "3"}),
+        CameraSpec(key=TOP, width=64, height=64, codec="libsvtav1", options={"preset": "12"}),
+    ],
+    ids=["B-frames", "AV1"],
+)
+def test_codecs(make_v30: Make, camera: CameraSpec, backend: Any) -> None:
+    path = make_v30(DatasetSpec(episodes=4, frames=[9, 14, 5, 30], cameras=(camera,)))
+    stream = EpisodeStream(
+        path, delta_timestamps={TOP: [-2 / 30, 0.0, 3 / 30]}, video_backend=backend
+    )
+    assert_all_equal(stream, 58)
+
+
+def test_a_fractional_frame_rate(make_v30: Make) -> None:
+    spec = DatasetSpec(episodes=4, frames=[40, 9, 23, 31], fps="29.97", cameras=CAMERAS)
+    stream = EpisodeStream(make_v30(spec), delta_timestamps={TOP: [-1 / 29.97, 0.0]})
+    assert_all_equal(stream, 103)
+
+
+@pytest.mark.parametrize("by", ["leconvert", "reference"])
+def test_images_in_tables_scalars_matrices_and_booleans(make_v30: Make, by: str) -> None:
+    spec = DatasetSpec(
+        episodes=3,
+        frames=[5, 1, 8],
+        cameras=(),
+        image_keys=("observation.images.a", "observation.images.b"),
+        image_size=(20, 24),
+        state_dim=1,
+        # The reference cannot join the rows of a matrix.
+        matrix_shape=(2, 3) if by == "leconvert" else None,
+        has_done=True,
+        tasks_per_episode=2,
+    )
+    windows = {
+        "observation.images.b": [-1 / 30, 0.0],
+        "observation.images.a": [0.0],
+        "observation.state": [0.0, 1 / 30],
+    }
+    if by == "leconvert":
+        windows["observation.matrix"] = [0.0, 2 / 30]
+    assert_all_equal(EpisodeStream(make_v30(spec, by=by), delta_timestamps=windows), 14)
+
+
+def test_a_dataset_without_cameras(make_v30: Make) -> None:
+    spec = DatasetSpec(episodes=3, frames=[5, 1, 8], cameras=())
+    assert_all_equal(EpisodeStream(make_v30(spec), delta_timestamps={"action": [0, 1]}), 14)
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+def test_a_result_of_the_reference_converter(make_v30: Make, backend: Any) -> None:
+    # Its row groups hold many episodes, and its times may drift beyond what LeRobot accepts.
+    spec = DatasetSpec(episodes=30, frames=[7 + n % 5 for n in range(30)], cameras=CAMERAS[:1])
+    path = make_v30(spec, by="reference", video_mb=100.0)
+    (table,) = (path / "data").rglob("*.parquet")
+    assert pq.ParquetFile(table).num_row_groups == 1
+    comparison = compare_with_map(EpisodeStream(path, video_backend=backend), 1000)
+    assert comparison.samples + comparison.unreadable == sum(spec.lengths())
+    assert comparison.samples > 100
+    assert comparison.differences[: -comparison.unreadable or None] == ()
+
+
+@pytest.mark.parametrize("use_log", [True, False])
+def test_depth_codes_become_lerobots_millimetres(use_log: bool) -> None:
+    from lerobot.datasets.depth_utils import dequantize_depth
+
+    codes = torch.arange(4096, dtype=torch.int32).to(torch.uint16).reshape(1, 64, 64, 1)
+    scale = DepthScale(least=0.2, largest=7.5, shift=1.5, use_log=use_log)
+    wanted = dequantize_depth(
+        codes.movedim(-1, -3), depth_min=0.2, depth_max=7.5, shift=1.5, use_log=use_log
+    )
+    assert torch.equal(scale.millimetres(codes).movedim(-1, -3), wanted)
+
+
+def test_ranks_and_workers_are_disjoint_and_together_complete(dataset: Path) -> None:
+    frames: list[int] = []
+    tasks: list[tuple[int, str]] = []
+    for rank in range(2):
+        stream = EpisodeStream(dataset, rank=rank, world_size=2, episode_pool_size=2)
+        for batch in StreamLoader(stream, batch_size=4, num_workers=2):
+            frames += batch["index"].tolist()
+            tasks += zip(batch["task_index"].tolist(), batch["task"], strict=True)
+    assert sorted(frames) == list(range(sum(LENGTHS)))
+    assert set(tasks) == {(0, "Pick up the cube."), (1, "Put the cube into the bowl.")}
+
+
+def test_batches_of_workers_hold_the_samples_of_lerobot(dataset: Path) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    reference = LeRobotDataset("a/b", root=dataset, delta_timestamps=WINDOWS, return_uint8=True)
+    stream = EpisodeStream(dataset, delta_timestamps=WINDOWS)
+    samples = (
+        {key: value[place] for key, value in batch.items()}
+        for batch in StreamLoader(stream, batch_size=5, num_workers=2)
+        for place in range(len(batch["task"]))
+    )
+    comparison = compare_samples(samples, reference, cameras=stream.meta.camera_keys)
+    assert comparison.differences == ()
+    assert comparison.samples == sum(LENGTHS)
+
+
+def test_torchs_own_loader_and_collation_give_the_same_batches(dataset: Path) -> None:
+    stream = EpisodeStream(dataset, delta_timestamps=WINDOWS)
+    ours = list(StreamLoader(stream, batch_size=5, num_workers=2))
+    stream = EpisodeStream(dataset, delta_timestamps=WINDOWS)
+    theirs = list(torch.utils.data.DataLoader(stream, batch_size=5, num_workers=2))
+    assert len(ours) == len(theirs)
+    for batch, other in zip(ours, theirs, strict=True):
+        assert list(batch) == list(other)
+        for key, value in batch.items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, other[key])
+            else:
+                assert value == other[key]
+
+
+@pytest.mark.parametrize(
+    ("workers", "pool", "drop_last"),
+    [(0, 2, False), (0, 2, True), (1, 2, False), (3, 2, False), (3, 2, True), (2, 32, False)],
+)
+def test_resuming_after_any_batch_equals_never_stopping(
+    dataset: Path, workers: int, pool: int, drop_last: bool
+) -> None:
+    def make() -> StreamLoader:
+        stream = EpisodeStream(dataset, episode_pool_size=pool, rank=0, world_size=1)
+        size = 4 if not workers else 7
+        return StreamLoader(stream, batch_size=size, num_workers=workers, drop_last=drop_last)
+
+    whole = make()
+    length = len(whole)
+    states = [whole.state_dict()]
+    batches = []
+    for batch in whole:
+        batches.append(batch["index"].tolist())
+        states.append(whole.state_dict())
+    assert len(batches) == length
+    second = loaded(whole)
+    assert whole.epoch == 2
+    for number in range(len(states)):
+        again = make()
+        again.load_state_dict(states[number])
+        assert loaded(again) == batches[number:]
+        assert again.epoch == 1
+    assert loaded(again) == second
