@@ -30,6 +30,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     left_out = terminalreporter.config.stash.get(_LEFT_OUT, 0)
     if left_out:
         terminalreporter.write_line(
-            f"{left_out} tests of the NFS lab did NOT run. As root: "
-            '`scripts/test -m "lab and not slow"` (a minute), `scripts/test -m lab` (all).'
+            f"{left_out} tests of the labs did NOT run. As root: "
+            '`scripts/test -m "lab and not slow"` (minutes), `scripts/test -m lab` (all).'
         )

@@ -1,0 +1,263 @@
+"""One cluster: munge, a controller, and a daemon a node, from `running` to its end.
+
+The daemons are children in the foreground, so they are ended by their ids, and the kernel ends them
+too if whoever built the cluster dies. There is neither systemd nor cgroups; all nodes are this
+machine under several names, so a node's cores are only SLURM's bookkeeping.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_lab.errors import ClusterError
+from slurm_lab.requirements import program, require
+
+__all__ = ["ClusterError", "JobEnd", "SlurmCluster"]
+
+_UP_SECONDS = 30.0
+_END_SECONDS = 20.0
+_CORES_A_NODE = 4
+_MB_A_NODE = 64000
+# What the controller writes of a job that it puts back into the queue.
+_REQUEUED = "PENDING"
+
+# SLURM only keeps books here: no accounting, no affinity, no limits. `cred_expire` is how long a
+# requeued job waits; the default is two minutes.
+_CONFIGURATION = """\
+ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+CryptoType=crypto/munge
+SlurmctldPort={port}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/ended-jobs.txt
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0,batch_sched_delay=0
+ReturnToService=2
+JobRequeue=1
+KillWait=20
+MinJobAge=600
+"""
+_NODE = (
+    "NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cores} Sockets=1 "
+    "CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={mb} State=UNKNOWN\n"
+)
+_PARTITION = "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How a job ended, as the controller wrote it down.
+
+    Attributes:
+        job_id: Its id.
+        name: Its name.
+        state: ``COMPLETED``, ``FAILED``, ``CANCELLED`` and so on.
+        nodes: Names of its nodes, such as ``n[1-2]``.
+        started: Local time to the second, ISO 8601.
+        ended: Likewise.
+    """
+
+    job_id: str
+    name: str
+    state: str
+    nodes: str
+    started: str
+    ended: str
+
+
+class SlurmCluster:
+    """A cluster in a folder of its own.
+
+    Args:
+        folder: For its state and logs; made if missing, kept at the end.
+        nodes: Logical nodes, called ``n1``, ``n2`` and so on.
+    """
+
+    def __init__(self, folder: Path, nodes: int = 3) -> None:
+        self.folder = folder.absolute()
+        self.nodes = nodes
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What SLURM's commands need to find this cluster and no other."""
+        return os.environ | {"SLURM_CONF": str(self._configuration)}
+
+    @property
+    def version(self) -> str:
+        """SLURM's version."""
+        return self.run("sinfo", "--version").strip()
+
+    @contextmanager
+    def running(self) -> Iterator[SlurmCluster]:
+        """Have the cluster for the length of a ``with`` block; its jobs end with it.
+
+        Raises:
+            ClusterError: It cannot be built.
+        """
+        require()
+        self._write_configuration()
+        with ExitStack() as daemons:
+            try:
+                self._start(daemons)
+                wait_until(self._all_idle, _UP_SECONDS, "The start of all nodes")
+                daemons.callback(self._cancel_jobs)
+                yield self
+            except ClusterError as error:
+                raise ClusterError(f"{error} Logs are in {self.folder}.") from error
+
+    def run(self, *command: str) -> str:
+        """Run one of SLURM's commands and return what it said.
+
+        Raises:
+            ClusterError: It failed.
+        """
+        done = subprocess.run(
+            (program_or_name(command[0]), *command[1:]),
+            env=self.environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise ClusterError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+        return done.stdout
+
+    def wait_for(self, job_ids: Sequence[str], seconds: float) -> list[JobEnd]:
+        """Wait until jobs have ended and return how, in the order asked for.
+
+        Raises:
+            ClusterError: They do not end in time.
+        """
+        wait_until(lambda: set(job_ids) <= set(self.ended()), seconds, f"The end of jobs {job_ids}")
+        ended = self.ended()
+        return [ended[job_id] for job_id in job_ids]
+
+    def ended(self) -> dict[str, JobEnd]:
+        """Return the jobs that have ended, by id; one that was requeued has not."""
+        path = self.folder / "ended-jobs.txt"
+        ends: dict[str, JobEnd] = {}
+        for line in path.read_text().splitlines() if path.exists() else ():
+            facts = dict(re.findall(r"(\w+)=(\S*)", line))
+            if facts["JobState"] == _REQUEUED:
+                continue
+            ends[facts["JobId"]] = JobEnd(
+                facts["JobId"], facts["Name"], facts["JobState"], facts["NodeList"],
+                facts["StartTime"], facts["EndTime"],
+            )  # fmt: skip
+        return ends
+
+    @property
+    def _configuration(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    def _write_configuration(self) -> None:
+        for name in ("state", *(f"spool/n{number}" for number in range(1, self.nodes + 1))):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        host = socket.gethostname().partition(".")[0]
+        ports = _free_ports(self.nodes + 1)
+        nodes = (
+            _NODE.format(number=n, host=host, port=port, cores=_CORES_A_NODE, mb=_MB_A_NODE)
+            for n, port in enumerate(ports[1:], start=1)
+        )
+        general = _CONFIGURATION.format(host=host, folder=self.folder, port=ports[0])
+        self._configuration.write_text(general + "".join(nodes) + _PARTITION)
+        key = self.folder / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        self.folder.chmod(0o755)
+
+    def _start(self, daemons: ExitStack) -> None:
+        self._daemon(
+            daemons, "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
+            f"--key-file={self.folder}/munge.key", f"--pid-file={self.folder}/munged.pid",
+            f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed",
+        )  # fmt: skip
+        socket_path = self.folder / "munge.socket"
+        wait_until(socket_path.exists, _UP_SECONDS, "The start of munged")
+        self._daemon(daemons, "slurmctld", "-D", "-c")
+        for number in range(1, self.nodes + 1):
+            self._daemon(daemons, "slurmd", "-D", "-N", f"n{number}")
+
+    def _daemon(self, daemons: ExitStack, name: str, *arguments: str) -> None:
+        log = daemons.enter_context((self.folder / f"{name}.out").open("a"))
+        process = subprocess.Popen(
+            [program("setpriv"), "--pdeathsig", "TERM", program(name), *arguments],
+            env=self.environment, stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        daemons.callback(_end, process)
+
+    def _all_idle(self) -> bool:
+        try:
+            said = self.run("sinfo", "--noheader", "--format=%T %D")
+        except ClusterError:  # the controller is not there yet
+            return False
+        return said.split() == ["idle", str(self.nodes)]
+
+    def _cancel_jobs(self) -> None:
+        """End every job, so that no step outlives the daemon that would end it."""
+        self.run("scancel", "--user=root", "--signal=KILL", "--full")
+        self.run("scancel", "--user=root")
+        wait_until(
+            lambda: not self.run("squeue", "--noheader").strip(), _END_SECONDS, "The end of jobs"
+        )
+
+
+def program_or_name(name: str) -> str:
+    """Return the path of one of SLURM's commands; they come in one package."""
+    return str(Path(program("sbatch")).with_name(name))
+
+
+def wait_until(ready: Callable[[], bool], seconds: float, what: str) -> None:
+    """Ask until something is so: SLURM has no way to wake us that is quicker.
+
+    Raises:
+        ClusterError: It does not come about in time.
+    """
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{what} did not happen within {seconds:.0f} s.")
+        time.sleep(0.1)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody listens on now; the daemons take them within a second."""
+    with ExitStack() as sockets:
+        taken = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for one in taken:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in taken]

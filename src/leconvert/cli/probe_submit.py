@@ -1,0 +1,102 @@
+"""``leconvert probe submit``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_options
+from leconvert.cli.slurm_options import add_slurm_options, passed_on, resource_changes, site
+from leconvert.cli.text import table
+from leconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    from leconvert.probe.submit import Job
+
+__all__ = ["add_arguments", "run"]
+
+_RUN = ("probe", "run")
+_OF_THE_MATRIX = {"source", "mode", "decode_device"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options: those of ``probe run``, which every job gets, and its own."""
+    group = parser.add_argument_group("jobs")
+    group.add_argument(
+        "--scenarios", metavar="A,B,…", help="scenarios, sent in this order (default: all)"
+    )
+    group.add_argument(
+        "--sources", metavar="A,B,…",
+        help="a matrix in place of scenarios: local, hub, bucket, warmed_bucket",
+    )  # fmt: skip
+    group.add_argument(
+        "--modes", metavar="A,B,…", help="the matrix's modes (default: what --mode says)"
+    )
+    group.add_argument(
+        "--devices", metavar="A,B,…",
+        help="the matrix's decoding devices, cpu and cuda (default: what --decode-device says)",
+    )  # fmt: skip
+    group.add_argument(
+        "--root-of", action="append", default=[], metavar="SOURCE=URL",
+        help="where a source's dataset is; local is --root, hub is hf://datasets/REPO_ID",
+    )  # fmt: skip
+    group.add_argument(
+        "--no-summary", action="store_true", help="do not end the chain with `probe summarize`"
+    )
+    add_slurm_options(parser, named=True)
+    add_run_options(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Submit the chain, or print the script that would."""
+    from leconvert.probe.launchers import chain_script
+    from leconvert.probe.slurm import submit_chain
+
+    out_dir = str(options.out_dir or DEFAULT_OUT_DIR)
+    jobs = _jobs(options, out_dir)
+    where, log_dir = site(options), f"{out_dir}/logs"
+    if options.dry_run:
+        print(chain_script(jobs, where, log_dir=log_dir), end="")
+        return 0
+    submitted = submit_chain(jobs, where, log_dir=log_dir)
+    if options.json:
+        print(json.dumps({"jobs": [asdict(job) for job in submitted]}, indent=2))
+    else:
+        print(table([("job", "name", "log"), *((j.job_id, j.name, j.log) for j in submitted)]))
+    return 0
+
+
+def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
+    from leconvert.probe import matrix as matrices
+    from leconvert.probe import submit
+    from leconvert.probe.scenarios import SCENARIOS, parse_scenarios
+
+    of_run = argparse.ArgumentParser(add_help=False)
+    add_run_options(of_run)
+    places = matrices.parse_places(
+        options.root_of, repo_id=options.repo_id, root=str(options.root) if options.root else None
+    )
+    as_matrix = any((options.sources, options.modes, options.devices))
+    named = options.scenarios or options.scenario
+    if as_matrix and named:
+        raise UsageError("Give either scenarios or a matrix of sources, modes and devices.")
+    own = {"root", "scenario", "json", "out_dir"} | (_OF_THE_MATRIX if as_matrix else set())
+    shared = (*passed_on(options, of_run, without=sorted(own)), f"--out-dir={out_dir}")
+    if as_matrix:
+        matrix = matrices.parse_matrix(
+            options.sources or options.source or "local",
+            options.modes or options.mode or "single",
+            options.devices or options.decode_device or "cpu",
+        )
+        changes = resource_changes(options, matrix.sources)
+        jobs = submit.plan_matrix(matrix, places=places, passed_on=shared, changes=changes)
+    else:
+        scenarios = parse_scenarios(named or ",".join(SCENARIOS))
+        changes = resource_changes(options, [scenario.name for scenario in scenarios])
+        jobs = submit.plan_scenarios(scenarios, places=places, passed_on=shared, changes=changes)
+    for job in jobs:
+        # What `probe run` would refuse is refused before it has waited in a queue.
+        run_options(of_run.parse_args(job.arguments[len(_RUN) :]))
+    return jobs if options.no_summary else (*jobs, submit.summary_job(out_dir))

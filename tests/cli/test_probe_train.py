@@ -1,0 +1,118 @@
+"""``leconvert probe train``: the command, its launcher, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leconvert.conversion import convert
+from tests.program import Leconvert
+
+LAUNCHER = """\
+#!/bin/bash
+set -euo pipefail
+mkdir -p run1/logs
+
+job1=$(sbatch --parsable --job-name=probe-train --nodes=4 --ntasks-per-node=1 --cpus-per-task=16 \
+--mem=64G --time=12:00:00 --gpus-per-node=1 --account=robots --requeue --open-mode=append \
+--output=run1/logs/%x-%j.out <<'JOB'
+#!/bin/bash
+set -euo pipefail
+unset RANK WORLD_SIZE LOCAL_RANK
+export MASTER_ADDR=$(hostname)
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))
+srun --nodes=4 --ntasks=4 --cpus-per-task=16 --kill-on-bad-exit=1 leconvert probe train \
+--root=hf://buckets/lab/set --mode=sarm --device=cuda --steps=100000 --out-dir=run1 \
+--resume-from=last
+JOB
+)
+job1=${job1%%;*}
+echo "$job1 probe-train"
+"""
+
+
+@pytest.fixture(scope="module")
+def dataset(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small v3.0 dataset."""
+    return convert(small_source, output=tmp_path_factory.mktemp("train") / "set").output
+
+
+def test_the_launcher_word_for_word(leconvert: Leconvert) -> None:
+    printed = leconvert(
+        *("probe", "train", "--submit", "--dry-run", "--root", "hf://buckets/lab/set"),
+        *("--steps", 100000, "--nodes", 4, "--time", "12:00:00", "--device", "cuda"),
+        *("--mode", "sarm", "--account", "robots", "--out_dir", "run1"),
+    )
+    assert printed.returncode == 0, printed.stderr
+    assert printed.stdout == LAUNCHER
+
+
+def test_it_trains_resumes_and_tells_the_outcome(
+    leconvert: Leconvert, dataset: Path, tmp_path: Path
+) -> None:
+    words = ("probe", "train", "--root", dataset, "--batch-size", 4, "--out-dir", tmp_path / "run")
+    trained = leconvert(*words, "--steps", 6, "--num-workers", 1, "--json")
+    assert trained.returncode == 0, trained.stderr
+    first = json.loads(trained.stdout)
+    assert (first["first_step"], first["steps"], first["samples"]) == (0, 6, 6 * 4)
+    assert first["checkpoint"].endswith("checkpoints/step-00000006")
+    resumed = leconvert(*words, "--steps", 8, "--num-workers", 1, "--resume-from", "last")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "8, 6 of them before; 1 rank" in resumed.stdout
+    refused = leconvert(*words, "--steps", 8, "--num-workers", 0, "--resume-from", "last")
+    assert refused.returncode == 6
+    assert "the number of loader workers was 1 and is 0" in refused.stderr
+
+
+def test_torch_that_is_missing_is_one_sentence_with_the_extra(dataset: Path) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from leconvert.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    refused = subprocess.run(
+        [sys.executable, "-c", code, "probe", "train", "--root", str(dataset)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+    assert "pip install 'leconvert[probe]'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--nodes", "2"), 2, "goes with --submit"),
+        (("--dummy", "--resume-from", "last"), 2, "--dummy makes no checkpoints"),
+        (("--steps", "0"), 2, "--steps must be at least 1"),
+        (("--resume-from", "nowhere"), 14, "nowhere is no checkpoint"),
+        (("--rank", "0"), 2, "A rank needs a world size"),
+        (("--rank", "0", "--world-size", "2"), 14, "cannot meet without MASTER_ADDR"),
+        (("--submit", "--cpus", "many"), 2, "--cpus many makes no sense"),
+    ],
+)
+def test_what_makes_no_sense_has_a_sentence_and_a_code(
+    dataset: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    code: int,
+    said: str,
+) -> None:
+    from leconvert.cli import main
+
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    words = ["probe", "train", "--root", str(dataset), "--out-dir", str(tmp_path / "run")]
+    assert main([*words, *arguments]) == code
+    told = capsys.readouterr()
+    assert said in told.err
+    assert told.out == ""
+    assert not (tmp_path / "run").exists()

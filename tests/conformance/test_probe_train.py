@@ -1,0 +1,296 @@
+"""`probe train`: resuming is the same as never stopping, alone and with several ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from leconvert.conversion import convert
+from leconvert.errors import InterruptedRunError, PlanMismatchError, ProbeError, UsageError
+from leconvert.probe.checkpoints import checkpoint_dir, newest_checkpoint, read_checkpoint
+from leconvert.probe.options import RunOptions
+from leconvert.probe.train import StepFacts, TrainOptions, train
+from leconvert.probe.train_data import open_stream_loader
+from leconvert.probe.training_log import TrainingLog
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+LENGTHS = [15, 9, 21, 1, 12]
+BATCH_SIZE = 8
+# Into the second epoch, so that its beginning is resumed at and over as well.
+STEPS = 12
+
+ENGINES = ["torch", *(["accelerate"] if find_spec("accelerate") else [])]
+"""accelerate is optional: with it installed everything here runs with it too."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny tensors gain nothing by threads, which wait for each other where the machine is busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """v3.0 datasets with two cameras, with images in tables, and with numbers alone."""
+    folder = tmp_path_factory.mktemp("train")
+    cameras = (
+        CameraSpec(key="observation.images.top", width=64, height=48),
+        CameraSpec(key="observation.images.wrist", width=32, height=32),
+    )
+    specs = {
+        "videos": DatasetSpec(episodes=5, frames=LENGTHS, cameras=cameras),
+        "images": DatasetSpec(
+            episodes=2, frames=8, cameras=(), image_keys=("observation.images.top",)
+        ),
+        "numbers": DatasetSpec(episodes=5, frames=LENGTHS, cameras=()),
+    }
+    for name, spec in specs.items():
+        make_dataset(folder / f"{name}-v21", spec)
+        convert(folder / f"{name}-v21", output=folder / name)
+    return {name: folder / name for name in specs}
+
+
+@dataclass
+class Trained:
+    """Everything that must not depend on where a run was interrupted."""
+
+    losses: list[float | None] = field(default_factory=list)
+    order: list[list[int]] = field(default_factory=list)
+    batches_of_first_epoch: int = 0
+
+    @property
+    def first_epoch(self) -> list[int]:
+        """The frames of the first epoch."""
+        return [index for batch in self.order[: self.batches_of_first_epoch] for index in batch]
+
+    def watch(self, facts: StepFacts) -> None:
+        self.losses.append(facts.loss)
+        self.order.append([int(index) for index in facts.batch["index"]])
+
+
+def run(root: Path, out_dir: Path, *, num_workers: int = 0, **options: Any) -> Trained:
+    """Train and return what was seen."""
+    of_loader = {
+        key: options.pop(key)
+        for key in ("mode", "seed", "batch_size", "rank", "world_size")
+        if key in options
+    }
+    trained = Trained()
+    loader, windows = open_stream_loader(
+        RunOptions(
+            root=str(root), num_workers=num_workers, **{"batch_size": BATCH_SIZE, **of_loader}
+        )
+    )
+    trained.batches_of_first_epoch = len(loader)
+    stop = options.pop("stop", lambda: False)
+    options = {"steps": STEPS, "save_every": 1, "use_accelerate": False, **options}
+    train(loader, TrainOptions(out_dir, windows=windows, **options), watch=trained.watch, stop=stop)
+    return trained
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_losses_and_order_after_resuming_at_any_batch_are_those_of_a_run_that_never_stopped(
+    datasets: dict[str, Path], tmp_path: Path, num_workers: int, engine: str
+) -> None:
+    settings = {"num_workers": num_workers, "use_accelerate": engine == "accelerate"}
+    whole = run(datasets["videos"], tmp_path / "whole", **settings)
+    assert len(set(map(tuple, whole.order))) == STEPS
+    assert sum(LENGTHS) < sum(map(len, whole.order)) < 2 * sum(LENGTHS)
+    for step in range(1, STEPS):
+        resumed = run(
+            datasets["videos"],
+            tmp_path / f"from-{step}",
+            resume_from=str(checkpoint_dir(tmp_path / "whole", step)),
+            **settings,
+        )
+        assert resumed.order == whole.order[step:], step
+        assert resumed.losses == whole.losses[step:], step  # equal to the last bit
+
+
+def test_every_frame_comes_once_an_epoch(datasets: dict[str, Path], tmp_path: Path) -> None:
+    epoch = run(datasets["videos"], tmp_path, num_workers=2).first_epoch
+    assert epoch != sorted(epoch)
+    assert sorted(epoch) == list(range(sum(LENGTHS)))
+
+
+def test_a_signal_saves_at_once_and_the_same_command_goes_on(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    whole = run(datasets["videos"], tmp_path / "whole", save_every=100)
+    answers = iter([False, False, True])
+    stopped = tmp_path / "stopped"
+    with pytest.raises(InterruptedRunError, match="Stopped after step 3"):
+        run(datasets["videos"], stopped, save_every=100, resume_from="last",
+            stop=lambda: next(answers))  # fmt: skip
+    assert newest_checkpoint(stopped) == checkpoint_dir(stopped, 3)
+    resumed = run(datasets["videos"], stopped, save_every=100, resume_from="last")
+    assert (resumed.losses, resumed.order) == (whole.losses[3:], whole.order[3:])
+
+
+def test_a_signal_to_the_whole_job_ends_in_a_checkpoint(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "leconvert", "probe", "train", "--steps", "1000000"),
+            *("--root", datasets["videos"], "--out-dir", tmp_path, "--num-workers", "2"),
+            *("--save-every", "1000000", "--log-every", "1"),
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as job:
+        log = TrainingLog(tmp_path)
+        while job.returncode is None and len(log.rows()) < 20:
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(0.05)
+        os.killpg(job.pid, signal.SIGTERM)
+        _, said = job.communicate(timeout=60)
+    assert job.returncode == 130, said
+    newest = newest_checkpoint(tmp_path)
+    assert newest is not None
+    assert f"the newest checkpoint is {newest}" in said
+    resumed = run(
+        datasets["videos"], tmp_path / "again", num_workers=2, batch_size=16,
+        resume_from=str(newest), steps=read_checkpoint(newest).step + 5,
+    )  # fmt: skip
+    assert len(resumed.losses) == 5
+
+
+def test_the_log_has_each_step_once_wherever_the_run_was_killed(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    run(datasets["videos"], tmp_path, log_every=2, save_every=5, steps=8)
+    log = TrainingLog(tmp_path)
+    with log.path.open("a") as file:
+        file.write('{"step": 9, "lo')  # killed while it wrote
+    run(datasets["videos"], tmp_path, log_every=2,
+        resume_from=str(checkpoint_dir(tmp_path, 5)))  # fmt: skip
+    assert [row["step"] for row in log.rows()] == [2, 4, 6, 8, 10, 12]
+
+
+def test_another_loader_or_a_second_run_in_the_same_folder_is_refused(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    run(datasets["videos"], tmp_path, steps=2)
+    with pytest.raises(UsageError, match="holds checkpoints of an earlier run"):
+        run(datasets["videos"], tmp_path)
+    for changed, said in (
+        ({"num_workers": 1}, "number of loader workers was 0 and is 1"),
+        ({"batch_size": 4}, "batch size was 8 and is 4"),
+        ({"seed": 1}, "seed was 0 and is 1"),
+    ):
+        with pytest.raises(PlanMismatchError, match=said):
+            run(datasets["videos"], tmp_path, resume_from="last", **changed)
+    with pytest.raises(PlanMismatchError, match="the dataset"):
+        run(datasets["numbers"], tmp_path, resume_from="last")
+
+
+@pytest.mark.parametrize("name", ["images", "numbers"])
+@pytest.mark.parametrize("mode", ["single", "sarm-action"])
+def test_it_learns_from_images_in_tables_and_from_numbers(
+    datasets: dict[str, Path], tmp_path: Path, name: str, mode: str
+) -> None:
+    trained = run(datasets[name], tmp_path, mode=mode, steps=40, learning_rate=0.003)
+    first, last = trained.losses[:5], trained.losses[-5:]
+    assert sum(filter(None, last)) < sum(filter(None, first))
+
+
+def test_dummy_loads_the_same_batches_and_leaves_no_checkpoint(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    trained = run(datasets["videos"], tmp_path / "whole")
+    loaded = run(datasets["videos"], tmp_path / "dummy", dummy=True)
+    assert loaded.order == trained.order
+    assert loaded.losses == [None] * STEPS
+    assert newest_checkpoint(tmp_path / "dummy") is None
+    assert [row["step"] for row in TrainingLog(tmp_path / "dummy").rows()] == [10, 12]
+
+
+# --- several ranks ----------------------------------------------------------------------------
+
+RANK = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.conformance.test_probe_train import run
+root, out_dir, resumed_at = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+settings = {"num_workers": 2, "use_accelerate": sys.argv[5] == "accelerate", "batch_size": 4}
+whole = run(root, out_dir / "whole", save_every=5, **settings)
+checkpoint = str(out_dir / "whole/checkpoints" / resumed_at)
+again = run(root, out_dir / "again", resume_from=checkpoint, save_every=100, **settings)
+print(json.dumps([asdict(whole), asdict(again)]))
+"""
+
+
+def two_ranks(root: Path, out_dir: Path, engine: str) -> list[tuple[Trained, Trained]]:
+    """Train as two processes that find their ranks, and each other, in the environment.
+
+    Returns:
+        A pair a rank: the run that never stopped, and the one that resumed at step 5.
+    """
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    here = Path(__file__).resolve().parents[2]
+    shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, here, root, out_dir, "step-00000005", engine],
+            env={**os.environ, **shared, "MASTER_PORT": str(port), "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    pairs = [json.loads(text.splitlines()[-1]) for text in said]
+    return [(Trained(**whole), Trained(**again)) for whole, again in pairs]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_ranks_share_an_epoch_and_resume_together(
+    datasets: dict[str, Path], tmp_path: Path, engine: str
+) -> None:
+    ranks = two_ranks(datasets["videos"], tmp_path, engine)
+    first, second = (whole.first_epoch for whole, _ in ranks)
+    assert sorted(first + second) == list(range(sum(LENGTHS)))
+    assert abs(len(first) - len(second)) <= max(LENGTHS)
+    assert ranks[0][0].losses != ranks[1][0].losses
+    for whole, again in ranks:
+        assert (again.order, again.losses) == (whole.order[5:], whole.losses[5:])
+
+
+def test_a_checkpoint_of_one_rank_does_not_go_on_as_two(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    run(datasets["numbers"], tmp_path, steps=1)
+    state = tmp_path / "checkpoints/step-00000001/dataset_state.pt"
+    content = torch.load(state, weights_only=True)
+    torch.save({**content, "ranks": content["ranks"] * 2}, state)
+    with pytest.raises(ProbeError, match="of 2 ranks, not 1"):
+        run(datasets["numbers"], tmp_path, resume_from="last")

@@ -1,0 +1,77 @@
+"""`probe submit` and `probe train --submit` on a real SLURM; see docs/probe-cluster.md."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from slurm_lab import SlurmCluster
+from slurm_lab.cluster import wait_until
+from slurm_lab.scenarios import SCENARIOS, Ground, make_ground
+
+pytestmark = pytest.mark.lab
+
+PROGRAM = Path(__file__).resolve().parents[2] / "scripts" / "lab" / "slurm.py"
+JOB = ["sleep", "61397"]  # a number that nobody else sleeps
+DAEMONS = {"munged", "slurmctld", "slurmd"}
+
+
+def daemons_of(folder: Path) -> list[str]:
+    """Return the names of the daemons that were started with this cluster's configuration."""
+    found = []
+    for process in psutil.process_iter(["name"]):
+        try:
+            if process.info["name"] in DAEMONS and process.environ().get("SLURM_CONF") == str(
+                folder / "slurm.conf"
+            ):
+                found.append(process.info["name"])
+        except psutil.Error:  # it ended while it was looked at
+            continue
+    return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """A cluster of three logical nodes and a small dataset for all scenarios."""
+    folder = tmp_path_factory.mktemp("slurm")
+    with SlurmCluster(folder / "cluster").running() as cluster:
+        yield make_ground(cluster, folder)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(ground: Ground, name: str) -> None:
+    rows = list(SCENARIOS[name](ground))
+    assert rows
+    assert all(row.outcome for row in rows)
+
+
+def test_a_cluster_ends_its_jobs_and_its_daemons(tmp_path: Path) -> None:
+    with SlurmCluster(tmp_path, nodes=1).running() as cluster:
+        assert daemons_of(tmp_path) == sorted(DAEMONS)
+        subprocess.run(
+            ["sbatch", f"--wrap={' '.join(JOB)}", "--output=/dev/null"],
+            env=cluster.environment, check=True, capture_output=True,
+        )  # fmt: skip
+        wait_until(lambda: bool(jobs()), 30, "The start of the job")
+    assert daemons_of(tmp_path) == []
+    assert jobs() == []
+
+
+def test_daemons_end_with_a_builder_that_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, str(PROGRAM), "--folder", str(tmp_path)]) as builder:
+        folder = tmp_path / "cluster"
+        wait_until(lambda: set(daemons_of(folder)) == DAEMONS, 60, "The start of all daemons")
+        builder.kill()
+    wait_until(lambda: not daemons_of(folder), 30, "The end of all daemons")
+
+
+def jobs() -> list[int]:
+    return [
+        process.info["pid"]
+        for process in psutil.process_iter(["pid", "cmdline"])
+        if process.info["cmdline"] == JOB
+    ]
