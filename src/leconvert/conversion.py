@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,7 @@ from leconvert.crew import (
     work_in_threads,
 )
 from leconvert.engines.local import LocalEngine
-from leconvert.errors import (
-    UsageError,
-)
+from leconvert.errors import ProbeError, UsageError
 from leconvert.model import Finding, LayoutOptions, camera_of
 from leconvert.packer import PackOptions, PackReport, pack_run, swap_has_begun
 from leconvert.planner import open_or_plan
@@ -64,6 +62,8 @@ class ConversionReport:
         verified: The depth of the check before the swap, ``none`` if it was skipped.
         findings: What the scan found: warnings, remarks, and what was repaired.
         repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing.
+        probe: How fast the result loads, as `leconvert probe run` says it; None if it was not
+            measured. Where it could not be, the error.
     """
 
     source: Path
@@ -82,6 +82,7 @@ class ConversionReport:
     verified: str = "structure"
     findings: Sequence[Finding] = ()
     repairs: Mapping[str, Any] = field(default_factory=dict)
+    probe: Mapping[str, Any] | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -114,6 +115,7 @@ def convert(
     leases: LeaseOptions | None = None,
     keep_work_dir: bool = False,
     push: bool = False,
+    probe_seconds: float | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> ConversionReport:
@@ -151,6 +153,8 @@ def convert(
         leases: Lease time and attempts.
         keep_work_dir: Keep the run's records after success.
         push: Reserved for pushing to the Hub; must be False.
+        probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
+            torch. A result that cannot be measured is converted all the same.
         stop: Set it from another thread to stop; the run can be resumed.
         progress: Where to report.
 
@@ -165,6 +169,10 @@ def convert(
     for name, count in (("num_workers", num_workers), ("max_workers", max_workers)):
         if count is not None and count < 1:
             raise UsageError(f"{name} must be at least 1, not {count}.")
+    if probe_seconds is not None:
+        from leconvert.probe.child import check_probe_can_run
+
+        check_probe_can_run()
     started = time.monotonic()
     source = Path(root).resolve()
     target = Path(output).resolve() if output is not None else source
@@ -226,7 +234,15 @@ def convert(
     seconds["pack"] = time.monotonic() - mark
     if not keep_work_dir and work_dir is None and not remove_work_dir(folder):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
-    return _report(run, packed, seconds, time.monotonic() - started)
+    report = _report(run, packed, seconds, time.monotonic() - started)
+    if probe_seconds is None:
+        return report
+    from leconvert.probe.child import probe_result  # nobody else pays for its imports
+
+    try:
+        return replace(report, probe=probe_result(target, duration_s=probe_seconds))
+    except ProbeError as error:
+        return replace(report, probe=error.as_record())
 
 
 @any_storage_errors()

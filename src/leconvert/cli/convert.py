@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.findings import print_findings
 from leconvert.cli.options import (
@@ -17,6 +19,9 @@ from leconvert.cli.options import (
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.text import amount
+
+if TYPE_CHECKING:
+    from leconvert.conversion import ConversionReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--push-to-hub", nargs="?", const="true", metavar="BOOL", help="not yet")
     parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
+    parser.add_argument(
+        "--probe", action="store_true", help="measure how fast the result loads; needs torch"
+    )
+    parser.add_argument(
+        "--probe-seconds", type=float, default=10.0, metavar="S", help="for so long (default: 10)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_json(parser)
 
@@ -84,12 +95,13 @@ def run(options: argparse.Namespace) -> int:
             allow_mixed_versions=options.allow_mixed_versions,
             leases=LeaseOptions(options.lease_seconds, options.max_attempts),
             keep_work_dir=options.keep_work_dir,
+            probe_seconds=options.probe_seconds if options.probe else None,
             stop=stop,
             progress=progress_for(quiet=options.json),
         )
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
-        return 0
+        return _exit_code(report)
     print_findings(report.findings)
     rate = report.source_bytes / report.seconds if report.seconds else 0.0
     print(
@@ -110,4 +122,20 @@ def run(options: argparse.Namespace) -> int:
     print(f"  checked       {report.verified}")
     if not options.no_push:
         print("  Hub           nothing was pushed; a local dataset is pushed only on request")
-    return 0
+    if report.probe is not None:
+        print(f"  loads         {_loading(report.probe)}")
+    return _exit_code(report)
+
+
+def _loading(probe: Mapping[str, Any]) -> str:
+    if "error" in probe:
+        return str(probe["message"])
+    return (
+        f"{probe['samples_per_s']:,.0f} samples/s, {probe['frames_per_s_node']:,.0f} decoded "
+        f"frames/s, first batch after {probe['first_batch_latency_s']:.1f} s"
+    )
+
+
+def _exit_code(report: ConversionReport) -> int:
+    """Return 0; where the result was converted but could not be measured, the probe's code."""
+    return int((report.probe or {}).get("exit_code", 0))

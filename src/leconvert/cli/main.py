@@ -29,6 +29,7 @@ _COMMANDS = (
     ("check", "say what is wrong with one dataset, v2.x or v3.0"),
     ("check-fs", "probe what leasing and the swap need of a file system"),
     ("verify", "compare a result with its source"),
+    ("probe", "measure how fast, and how rightly, a v3.0 dataset loads"),
     ("demo", "make a small dataset, convert it, verify it"),
 )
 _EPILOG = """\
@@ -39,6 +40,7 @@ exit codes:
   4 source changed meanwhile     11 disk full, read-only or failing
   5 target in the way            12 another process plans, packs or holds a batch
   6 another plan is under way    13 only one host may work on this file system
+  7 damaged work dir             14 the probe found wrong frames, or none
  70 a bug: please report it     130 interrupted; the same command resumes
 """
 

@@ -1,0 +1,223 @@
+"""The loaders that a run can measure, behind one face.
+
+Each gives batches for the timing, samples in this process for the pass that tells reading from
+decoding, and the counters of its decoder caches. What a loader of LeRobot's cannot do (shares of
+several processes, decoding on a GPU) is refused or noted, never quietly left out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from leconvert.errors import UsageError
+from leconvert.probe.measure import BatchFacts
+from leconvert.probe.metadata import DatasetMeta
+from leconvert.probe.modes import Deltas
+from leconvert.probe.options import RunOptions
+from leconvert.probe.stopwatch import Watch
+from leconvert.probe.windows import PAD_SUFFIX
+
+__all__ = [
+    "WORKER_KEY",
+    "CacheCounts",
+    "LoaderUnderTest",
+    "Sample",
+    "SamplesToCheck",
+    "Subject",
+    "loader_settings",
+    "open_loader",
+    "require_packages",
+]
+
+Sample = Mapping[str, Any]
+
+WORKER_KEY = "_worker"
+"""Under this key a batch says which worker made it."""
+
+_EXTRAS = {
+    "torch": ("torch", "pip install 'leconvert[probe]'"),
+    "lerobot": ("LeRobot", "pip install 'lerobot[dataset]'"),
+    "datasets": ("LeRobot's datasets", "pip install 'lerobot[dataset]'"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CacheCounts:
+    """What happened in the decoder caches of all workers together.
+
+    Attributes:
+        hits: Look-ups that found an open decoder.
+        misses: Look-ups that opened one.
+        evictions: Decoders closed to make room.
+        size: Decoders open at the end.
+    """
+
+    hits: int
+    misses: int
+    evictions: int
+    size: int
+
+    def as_record(self) -> dict[str, float | int | None]:
+        """Return a JSON-serialisable mapping, with the share of look-ups that were hits."""
+        looked = self.hits + self.misses
+        return {
+            "hits": self.hits,
+            "misses": self.misses,
+            "evictions": self.evictions,
+            "hit_rate": self.hits / looked if looked else None,
+            "size": self.size,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """What a loader is opened on.
+
+    Attributes:
+        options: The run's, with every default filled in.
+        meta: The dataset's metadata.
+        deltas: Windows in seconds by feature; empty for none.
+        episodes: Indices of the episodes of this node's share; None for all.
+    """
+
+    options: RunOptions
+    meta: DatasetMeta
+    deltas: Deltas
+    episodes: Sequence[int] | None
+
+    def windows(self) -> dict[str, list[float]] | None:
+        """Return the windows as LeRobot takes them."""
+        return {key: list(seconds) for key, seconds in self.deltas.items()} or None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplesToCheck:
+    """Samples of a loader, which go on where a frame cannot be decoded.
+
+    Attributes:
+        samples: Single samples.
+        unreadable: By camera, a sentence for each sample with a frame that could not be decoded;
+            it fills while samples are drawn.
+    """
+
+    samples: Iterator[Sample]
+    unreadable: Mapping[str, Sequence[str]]
+
+
+class LoaderUnderTest(ABC):
+    """A loader, opened.
+
+    Attributes:
+        num_shards: Pieces that its workers can take side by side.
+        loaded_episodes: Episodes that this process loads.
+        notes: What the reader of a result should know.
+    """
+
+    num_shards: int
+    loaded_episodes: int
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+
+    @property
+    @abstractmethod
+    def unreadable_frames(self) -> int:
+        """Frames that could not be decoded so far; loaders that stop at the first say 0."""
+
+    @abstractmethod
+    def open_epoch(self, epoch: int) -> Iterable[Sample]:
+        """Return the batches of an epoch; workers stay between epochs."""
+
+    @abstractmethod
+    def cache_counts(self) -> CacheCounts | None:
+        """Return the counters of all workers' decoder caches; None where nothing is decoded."""
+
+    @abstractmethod
+    def close_workers(self) -> None:
+        """End the workers; samples can still be drawn in this process."""
+
+    @abstractmethod
+    def single(self) -> AbstractContextManager[tuple[Iterator[Sample], Watch]]:
+        """Return samples made in this process, and what their decoding takes."""
+
+    @abstractmethod
+    def to_check(self) -> AbstractContextManager[SamplesToCheck] | None:
+        """Return samples made in this process to be compared; None for the reference itself."""
+
+    def facts_of(self, batch: Sample) -> BatchFacts:
+        """Return what is kept of a batch.
+
+        Steps of a window beyond the episode's ends repeat a frame that is decoded once, so they do
+        not count as frames.
+        """
+        episodes = batch["episode_index"].tolist()
+        samples = len(episodes)
+        frames = 0
+        for camera in self.subject.meta.camera_keys:
+            steps = len(self.subject.deltas.get(camera, (0.0,)))
+            is_pad = batch.get(camera + PAD_SUFFIX)
+            repeated = 0 if is_pad is None else int(is_pad.sum())
+            frames += max(samples, samples * steps - repeated)
+        return BatchFacts(samples, len(set(episodes)), int(batch.get(WORKER_KEY, 0)), frames)
+
+
+def open_loader(subject: Subject) -> LoaderUnderTest:
+    """Open the loader that the options name; nothing is read yet by any worker.
+
+    Raises:
+        UsageError: It cannot do what is asked, or a package is missing.
+    """
+    name = subject.options.loader
+    require_packages("torch", *(("lerobot", "datasets") if name != "stream" else ()))
+    if name == "stream":
+        from leconvert.probe.measured_stream import StreamUnderTest
+
+        return StreamUnderTest(subject)
+    if subject.options.decode_device != "cpu":
+        raise UsageError(
+            f"The loader {name} decodes on the CPU only.",
+            next_step="Choose --loader stream for --decode-device cuda.",
+        )
+    from leconvert.probe.measured_lerobot import MapUnderTest, StreamingUnderTest
+
+    return MapUnderTest(subject) if name == "map" else StreamingUnderTest(subject)
+
+
+def require_packages(*names: str) -> None:
+    """Fail with what to install if a package is missing.
+
+    Raises:
+        UsageError: It is.
+    """
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            title, command = _EXTRAS[name]
+            raise UsageError(
+                f"This needs {title}, which is not installed.", next_step=f"Run `{command}`."
+            )
+
+
+def loader_settings(options: RunOptions) -> dict[str, Any]:
+    """Return the arguments of a torch ``DataLoader`` that all loaders share.
+
+    Pinned memory speeds up copies to a GPU, but frames that are decoded there are there already,
+    and CUDA must not be used in a process that was forked.
+    """
+    decodes_on_gpu = options.decode_device != "cpu"
+    settings: dict[str, Any] = {
+        "batch_size": options.batch_size,
+        "num_workers": options.num_workers,
+        "pin_memory": options.device != "cpu" and not decodes_on_gpu,
+    }
+    if options.num_workers:
+        settings["prefetch_factor"] = options.prefetch_factor
+        settings["persistent_workers"] = True
+        if decodes_on_gpu:
+            settings["multiprocessing_context"] = "spawn"
+    return settings

@@ -1,0 +1,132 @@
+"""``leconvert probe`` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from leconvert.conversion import convert
+from tests.program import Leconvert
+
+BRIEF = (
+    "--batch-size=4", "--num-workers=0", "--warmup-batches=1", "--num-batches=3",
+    "--duration-s=0.5", "--probe-samples=3", "--probe-warmup=1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dataset(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("v30") / "small"
+    convert(small_source, output=output)
+    return output
+
+
+def test_a_run_leaves_a_document_its_flattening_and_plots(
+    leconvert: Leconvert, dataset: Path, tmp_path: Path
+) -> None:
+    run = leconvert(
+        "probe", "run", "--local_root", dataset, *BRIEF, "--check=5", "--plots", "--num_workers=2",
+        "--out_dir", tmp_path,
+    )  # fmt: skip
+
+    assert run.returncode == 0, run.stderr
+    stem = "probe-stream-single-b4-w2-cpu-r0of1"
+    document = json.loads((tmp_path / f"{stem}.json").read_bytes())
+    assert document["format"] == "leconvert/probe"
+    assert document["check"]["wrong_frames"] == 0
+    with (tmp_path / f"{stem}.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["samples_per_s"]) == document["samples_per_s"]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".csv", ".png"}
+    assert "decoded frames/s" in run.stdout
+    assert "check        5 samples: 0 wrong and 0 unreadable frames" in run.stdout
+
+
+def test_results_are_summarized_with_their_limit(
+    leconvert: Leconvert, dataset: Path, tmp_path: Path
+) -> None:
+    limit = leconvert(
+        "probe", "limit", "--root", dataset, "--duration-s=0.1", "--processes=1", "--out-dir",
+        tmp_path,
+    )  # fmt: skip
+    run = leconvert("probe", "run", "--root", dataset, *BRIEF, "--json", "--out-dir", tmp_path)
+    summary = leconvert("probe", "summarize", tmp_path)
+
+    assert limit.returncode == 0, limit.stderr
+    assert [line.split()[0] for line in limit.stdout.splitlines()] == [
+        "access", "sequential", "random"
+    ]  # fmt: skip
+    assert json.loads(run.stdout)["limit"]["origin"] == "limit-cpu-p1.json"
+    assert summary.returncode == 0, summary.stderr
+    assert "stream single b4 w0 cpu" in summary.stdout
+    with (tmp_path / "summary.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["pct_of_limit"]) > 0
+    assert (tmp_path / "summary-limit.png").exists()
+
+
+def test_no_sample_is_an_error_with_a_code_and_no_result(
+    leconvert: Leconvert, dataset: Path, tmp_path: Path
+) -> None:
+    run = leconvert(
+        "probe", "run", "--root", dataset, *BRIEF, "--rank=9", "--world-size=10", "--json",
+        "--out-dir", tmp_path / "none",
+    )  # fmt: skip
+
+    assert run.returncode == json.loads(run.stdout)["exit_code"] == 14
+    assert "has no frames" in run.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
+    leconvert: Leconvert, dataset: Path, tmp_path: Path
+) -> None:
+    without = {k: v for k, v in os.environ.items() if k not in {"LD_LIBRARY_PATH"}}
+    linked = without | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = ("probe", "diagnose", "--root", dataset, "--json")
+
+    again = leconvert(*command, env=linked)
+    # With this set the program believes that it was started again already.
+    fallen_back = leconvert(*command, env=without | {"LECONVERT_FFMPEG_LINKS": "1"})
+
+    assert json.loads(again.stdout)["decoder"]["torchcodec_loads"], again.stderr
+    found = json.loads(fallen_back.stdout)
+    if found["decoder"]["ffmpeg"] is None:
+        assert found["video"]["backend"] == "pyav"
+        assert "PyAV decodes instead" in fallen_back.stderr
+        assert any("torchcodec finds no FFmpeg" in sentence for sentence in found["missing"])
+    else:
+        assert found["decoder"]["ffmpeg"]["origin"] == "system"
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy(leconvert: Leconvert) -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys; sys.argv = ['leconvert', 'probe', 'run', '--help']\n"
+        "from leconvert.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'pyarrow', 'torch'} & set(sys.modules)), file=sys.stderr)"
+    )
+
+    listed = leconvert("probe", "--help").stdout
+    imported = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert all(name in listed for name in ("run", "limit", "diagnose", "summarize", "submit"))
+    assert "--video-decoder-cache-size" in imported.stdout
+    assert imported.stderr == "[]\n"
+
+
+def test_a_folder_without_results_is_an_error(leconvert: Leconvert, tmp_path: Path) -> None:
+    summary = leconvert("probe", "summarize", tmp_path)
+
+    assert summary.returncode == 2
+    assert "holds no results" in summary.stderr
