@@ -33,6 +33,22 @@ def test_a_childs_memory_is_part_of_the_trees() -> None:
     assert both.peak_pss_bytes < both.peak_rss_bytes
 
 
+def test_children_of_children_count_too() -> None:
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_HOLDS_100_MB!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", nested], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"held\n"
+        rss, pss = tree_memory(child.pid)
+        child.stdin.close()
+
+    assert rss > 100_000_000
+    assert pss is not None
+    assert pss > 100_000_000
+
+
 def test_the_peak_stays_when_memory_is_given_back() -> None:
     with TreeMemory(every_seconds=3600) as memory:
         held = bytearray(b"x") * 80_000_000
