@@ -45,8 +45,8 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "g1_recording": Case("g1_inspire_12ep", window=10),
-    "cr5_recording": Case("cr5_5ep", window=10),
+    "g1_recording": Case("g1_inspire_12ep", window=60),
+    "cr5_recording": Case("cr5_5ep", window=60),
     "no_cameras": Case(DatasetSpec(episodes=4, frames=(3, 8, 1, 5), cameras=(), has_done=True)),
     "one_camera": Case(DatasetSpec(episodes=4, frames=RandomLengths(1, 5, 12))),
     "three_cameras": Case(

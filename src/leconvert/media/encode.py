@@ -30,12 +30,14 @@ CODEC_NAMES: Mapping[str, str] = {
 # One encoder thread each: how a frame is split over threads decides its bytes, and the number of
 # threads would otherwise follow the machine's cores. Where FFmpeg's own thread count does not
 # reach the encoder's, its private option does. Without bframes=0, x265 gives the only frame of a
-# clip a random decode time.
+# clip a random decode time. x264's macroblock tree gives small frames one of several sizes, by what
+# memory held before: 175 of 1,500 encodings of seven frames of 64x48 differed, without it none.
 _DEFAULT_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "libx264": {"x264-params": "mbtree=0"},
     "libsvtav1": {"svtav1-params": "lp=1"},
     "libx265": {"x265-params": "pools=none:frame-threads=1:log-level=error:bframes=0"},
 }
-_JOINED_OPTIONS = ("svtav1-params", "x265-params")
+_JOINED_OPTIONS = ("svtav1-params", "x264-params", "x265-params")
 
 
 def encode_clip(
