@@ -23,20 +23,22 @@ from tests.faults.trials import CASES, STAGES, Row, make_source, quiet_run, run_
 
 from leconvert.testing.disk import Fault, FaultKind, Operation
 
+SYNCS = frozenset({"fsync", "fdatasync"})
 CODES = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS)
 
 
 def faults_of(operations: Sequence[Operation], kinds: Iterable[str]) -> Iterator[Fault]:
     """Yield every fault of some kinds: ``die``, ``tear``, ``short``, ``fail``, ``last``, ``lie``.
 
-    A process that dies before an operation that only looks leaves what it would leave before the
-    next one that changes something, so it dies before those alone; and after the last of all.
+    A process that dies before an operation that only looks, or that forces to the disk what others
+    see already, leaves what it would leave before the next one that changes something, so it dies
+    before those alone; and after the last of all.
     """
     for kind in kinds:
         for number, operation in enumerate(operations):
             changes, writes = operation.changes, operation.size_bytes > 0
             match kind:
-                case "die" if changes:
+                case "die" if changes and operation.name not in SYNCS:
                     yield Fault(number, FaultKind.DIE)
                 case "tear" if writes:
                     yield Fault(number, FaultKind.TEAR)
@@ -60,7 +62,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="die,tear,short,fail,last,lie")
     parser.add_argument("--stages", default=",".join((*STAGES, "end")))
     parser.add_argument("--every", type=int, default=1, help="only each Nth fault")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--scratch", type=Path, default=None, help="an empty folder's parent")
     parser.add_argument("--rows", type=Path, help="write every row here, a JSON line each")
     parser.add_argument("--transcript", type=Path, help="write the table here")

@@ -116,13 +116,13 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
 @pytest.mark.parametrize(
     ("name", "stages", "least"),
     [
-        ("output", "plan,work,pack,swap,finish,clean,end", 220),
-        ("in-place", "plan,work,pack,swap,finish,clean,end", 205),
-        ("two-renames", "swap", 30),
+        ("output", "plan,work,pack,swap,finish,clean,end", 170),
+        ("in-place", "plan,work,pack,swap,finish,clean,end", 160),
+        ("two-renames", "swap", 15),
         ("copied", "pack", 50),
-        ("one-host", "plan,work", 110),
-        ("one-lock", "work", 55),
-        ("no-locks", "pack", 50),
+        ("one-host", "plan,work", 85),
+        ("one-lock", "work", 45),
+        ("no-locks", "pack", 40),
     ],
 )
 def test_a_death_at_any_operation_costs_nothing_but_the_same_command(

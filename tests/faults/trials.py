@@ -3,12 +3,17 @@
 A quiet run tells which operations there are. Each trial converts the same dataset in a folder of
 its own, in a forked process, so that a death is one: no ``finally`` runs, locks and descriptors go
 with the process. Then it looks at what is left, converts again without a fault, and looks again.
+
+These processes look at nothing below ``/proc``: the kernel would keep entries for each of thousands
+and clear them away one by one, which some versions do for ever while others walk that folder. What
+they would read there is handed down to them instead.
 """
 
 from __future__ import annotations
 
 import errno
 import gc
+import itertools
 import json
 import os
 import shutil
@@ -29,6 +34,7 @@ from leconvert.errors import LeconvertError
 from leconvert.packer import run as packing
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.disk import Fault, FaultKind, Operation, WatchedDisk
+from leconvert.workdir import host, identity
 from leconvert.workdir.filesystem import FileSystem
 
 __all__ = [
@@ -57,6 +63,8 @@ LOOKING = frozenset(
 )
 """What it may end with besides where a file of the source or the new tree cannot be looked at."""
 _TRIAL_SECONDS = 60
+_BOOT = "the boot of the trials"
+_births = itertools.count(1)
 _TREE_RECORD = ".leconvert-tree.json"
 
 
@@ -300,7 +308,7 @@ def _marking(
 
 
 def run_trials(
-    case: Case, quiet: Quiet, faults: Sequence[Fault], template: Path, root: Path, *, jobs: int = 2
+    case: Case, quiet: Quiet, faults: Sequence[Fault], template: Path, root: Path, *, jobs: int = 1
 ) -> list[Row]:
     """Try every fault, in so many processes at a time."""
     gc.freeze()  # what is there now is not looked at, and so not copied, in each process
@@ -365,11 +373,35 @@ def _first_problems(fault: Fault, first: Outcome) -> Iterator[str]:
         yield f"the run ended with {first.error}: {first.said}"
 
 
+@contextmanager
+def _proc_handed_down(birth: int) -> Iterator[None]:
+    """Answer for ``/proc``: this process was born as number ``birth``, and others are others."""
+    own = os.getpid()
+
+    def start_time(pid: int) -> int | None:
+        if pid == own:
+            return birth
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return None
+        return -1
+
+    with (
+        mock.patch.object(host, "boot_id", return_value=_BOOT),
+        mock.patch.object(identity, "_boot", return_value=f"{_BOOT}/trials"),
+        mock.patch.object(identity, "_start_time", start_time),
+    ):
+        yield
+
+
 def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
+    birth = next(_births)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         signal.alarm(_TRIAL_SECONDS)
+        gc.disable()  # it would copy every page that the parent shares
 
         def report(how: str, error: str = "", exit_code: int = 0, said: str = "") -> None:
             outcome = Outcome(how, error, exit_code, said)
@@ -385,7 +417,8 @@ def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
 
         disk = place.watched(fault, on_death=lambda: report("died"))
         try:
-            place.convert(disk)
+            with _proc_handed_down(birth):
+                place.convert(disk)
         except LeconvertError as error:
             report("refused", type(error).__name__, error.exit_code, error.message)
         except BaseException as error:  # noqa: BLE001 - whatever it is goes into the row

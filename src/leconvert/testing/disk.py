@@ -22,6 +22,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+from leconvert.testing.descriptors import Descriptors
 from leconvert.testing.faults import CrashError
 from leconvert.testing.interception import intercepted
 
@@ -105,6 +106,7 @@ class WatchedDisk:
     Attributes:
         operations: What was done so far, in order.
         stage: What operations from now on are marked with.
+        descriptors: What is open.
     """
 
     def __init__(
@@ -119,11 +121,13 @@ class WatchedDisk:
     ) -> None:
         self.operations: list[Operation] = []
         self.stage = ""
+        self.descriptors = Descriptors()
         self.can_exchange = can_exchange
         self.has_links = has_links
         self.has_locks = has_locks
         self.really_sync = really_sync
-        self._roots = [os.path.realpath(root) for root in roots]
+        self._roots = tuple(os.path.realpath(root) for root in roots)
+        self._below = tuple(f"{root}/" for root in self._roots)
         self._fault = fault
         self._on_death = on_death
         self._dead = False
@@ -139,9 +143,7 @@ class WatchedDisk:
 
     def watches(self, paths: Iterable[str]) -> bool:
         """Say whether one of these absolute paths lies below a watched folder."""
-        return any(
-            path == root or path.startswith(f"{root}/") for path in paths for root in self._roots
-        )
+        return any(path.startswith(self._below) or path in self._roots for path in paths)
 
     def do[Result](
         self,

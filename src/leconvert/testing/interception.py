@@ -14,18 +14,19 @@ import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
+from leconvert.testing.watched_files import watched_open, watched_parquet_writer
+from leconvert.testing.watcher import Watcher, half_of, where_of
 from leconvert.workdir import filesystem
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["Watcher", "intercepted"]
+__all__ = ["intercepted"]
 
-_readlink = os.readlink
 _fstat = os.fstat
 
 _NAMES = ("mkdir", "rmdir", "unlink", "remove", "truncate", "utime", "chmod")
@@ -36,30 +37,6 @@ _LOOKS = ("stat", "lstat", "listdir", "scandir", "pread", "preadv")
 _CLONES = frozenset({0x40049409, 0x4020940D})  # FICLONE, FICLONERANGE
 _MAKES = os.O_CREAT | os.O_TRUNC
 _FLAG_NAMES = {1: "rename_no_replace", 2: "exchange"}
-
-
-class Watcher(Protocol):
-    """What is asked before each operation; see `leconvert.testing.disk.WatchedDisk`."""
-
-    can_exchange: bool
-    has_links: bool
-    has_locks: bool
-    really_sync: bool
-
-    def do[Result](
-        self,
-        name: str,
-        paths: tuple[str, ...],
-        call: Callable[[], Result],
-        *,
-        changes: bool = True,
-        half: Callable[[], Result] | None = None,
-        counts_bytes: bool = False,
-    ) -> Result:
-        """Do one operation, or something else."""
-
-    def watches(self, paths: tuple[str, ...]) -> bool:
-        """Say whether an operation on these paths is watched."""
 
 
 @contextmanager
@@ -92,25 +69,18 @@ def _replacements(watcher: Watcher) -> Iterator[tuple[ModuleType, str, Any]]:
         (fcntl, "ioctl", _ioctl(watcher)),
         (filesystem, "_renameat2", _renameat2(watcher)),
     ]
-    opened = _open(watcher)
-    writer = _parquet_writer(opened)
+    opened = watched_open(watcher)
+    writer = watched_parquet_writer(opened)
     made += [(builtins, "open", opened), (io, "open", opened)]
     made += [(module, "ParquetWriter", writer) for module in (pq, pq.core)]
     return iter(made)
-
-
-def _where(target: Any, folder: int | None = None) -> str:
-    if isinstance(target, int):
-        return _readlink(f"/proc/self/fd/{target}").removesuffix(" (deleted)")
-    text = os.fsdecode(target)
-    return os.path.abspath(text if folder is None else f"{_where(folder)}/{text}")  # noqa: PTH100
 
 
 def _of_one_path(watcher: Watcher, name: str, *, changes: bool) -> Callable[..., Any]:
     real = getattr(os, name)
 
     def call(path: Any = ".", *rest: Any, **options: Any) -> Any:
-        paths = (_where(path, options.get("dir_fd")),)
+        paths = (where_of(watcher, path, options.get("dir_fd")),)
         return watcher.do(name, paths, lambda: real(path, *rest, **options), changes=changes)
 
     return call
@@ -121,14 +91,17 @@ def _of_two_paths(watcher: Watcher, name: str) -> Callable[..., Any]:
 
     def call(source: Any, target: Any, **options: Any) -> Any:
         paths = (
-            _where(source, options.get("src_dir_fd")),
-            _where(target, options.get("dst_dir_fd")),
+            where_of(watcher, source, options.get("src_dir_fd")),
+            where_of(watcher, target, options.get("dst_dir_fd")),
         )
 
         def move() -> Any:
             if name == "link" and not watcher.has_links and watcher.watches(paths):
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM), paths[0], None, paths[1])
-            return real(source, target, **options)
+            moved = real(source, target, **options)
+            if name != "link":
+                watcher.descriptors.renamed(*paths)
+            return moved
 
         return watcher.do(name, paths, move)
 
@@ -139,7 +112,7 @@ def _sync(watcher: Watcher, name: str) -> Callable[[int], None]:
     real = getattr(os, name)
 
     def call(descriptor: int) -> None:
-        path = _where(descriptor)
+        path = where_of(watcher, descriptor)
         skipped = watcher.watches((path,)) and not watcher.really_sync
         watcher.do(name, (path,), lambda: None if skipped else real(descriptor))
 
@@ -153,9 +126,9 @@ def _write(watcher: Watcher, name: str) -> Callable[..., int]:
         view = memoryview(data).cast("B")
         return watcher.do(
             name,
-            (_where(descriptor),),
+            (where_of(watcher, descriptor),),
             lambda: int(real(descriptor, view, *place)),
-            half=lambda: int(real(descriptor, view[: _half(len(view))], *place)),
+            half=lambda: int(real(descriptor, view[: half_of(len(view))], *place)),
             counts_bytes=True,
         )
 
@@ -168,11 +141,11 @@ def _write_pieces(watcher: Watcher, name: str) -> Callable[..., int]:
     def call(descriptor: int, pieces: Sequence[Any], *place: int) -> int:
         def half() -> int:
             content = b"".join(pieces)
-            return int(real(descriptor, [content[: _half(len(content))]], *place))
+            return int(real(descriptor, [content[: half_of(len(content))]], *place))
 
         return watcher.do(
             name,
-            (_where(descriptor),),
+            (where_of(watcher, descriptor),),
             lambda: int(real(descriptor, pieces, *place)),
             half=half,
             counts_bytes=True,
@@ -187,9 +160,9 @@ def _copy_file_range(watcher: Watcher) -> Callable[..., int]:
     def call(source: int, target: int, count: int, *places: int) -> int:
         return watcher.do(
             "copy_file_range",
-            (_where(target),),
+            (where_of(watcher, target),),
             lambda: real(source, target, count, *places),
-            half=lambda: real(source, target, _half(count), *places),
+            half=lambda: real(source, target, half_of(count), *places),
             counts_bytes=True,
         )
 
@@ -202,11 +175,11 @@ def _sendfile(watcher: Watcher) -> Callable[..., int]:
     def call(target: int, source: int, offset: int, count: int) -> int:
         def half() -> int:
             left = max(0, _fstat(source).st_size - offset)
-            return real(target, source, offset, _half(min(count, left)))
+            return real(target, source, offset, half_of(min(count, left)))
 
         return watcher.do(
             "sendfile",
-            (_where(target),),
+            (where_of(watcher, target),),
             lambda: real(target, source, offset, count),
             half=half,
             counts_bytes=True,
@@ -215,20 +188,19 @@ def _sendfile(watcher: Watcher) -> Callable[..., int]:
     return call
 
 
-def _half(count: int) -> int:
-    return max(1, count // 2)
-
-
 def _os_open(watcher: Watcher) -> Callable[..., int]:
     real = os.open
 
     def call(path: Any, flags: int, *rest: Any, **options: Any) -> int:
-        return watcher.do(
+        where = where_of(watcher, path, options.get("dir_fd"))
+        descriptor = watcher.do(
             "open",
-            (_where(path, options.get("dir_fd")),),
+            (where,),
             lambda: real(path, flags, *rest, **options),
             changes=bool(flags & _MAKES),
         )
+        watcher.descriptors.opened(descriptor, where)
+        return descriptor
 
     return call
 
@@ -239,7 +211,7 @@ def _flock(watcher: Watcher) -> Callable[[int, int], None]:
     def call(descriptor: int, operation: int) -> None:
         if operation & fcntl.LOCK_UN:
             return real(descriptor, operation)  # the kernel does it for the dead
-        paths = (_where(descriptor),)
+        paths = (where_of(watcher, descriptor),)
 
         def lock() -> None:
             if not watcher.has_locks and watcher.watches(paths):
@@ -257,7 +229,9 @@ def _ioctl(watcher: Watcher) -> Callable[..., Any]:
     def call(descriptor: Any, request: int, *rest: Any) -> Any:
         if request not in _CLONES:
             return real(descriptor, request, *rest)
-        return watcher.do("clone", (_where(descriptor),), lambda: real(descriptor, request, *rest))
+        return watcher.do(
+            "clone", (where_of(watcher, descriptor),), lambda: real(descriptor, request, *rest)
+        )
 
     return call
 
@@ -266,80 +240,17 @@ def _renameat2(watcher: Watcher) -> Callable[..., None]:
     real = getattr(filesystem, "_renameat2")  # noqa: B009 - private to the package, not to us
 
     def call(source: Any, target: Any, flags: int) -> None:
+        paths = (where_of(watcher, source), where_of(watcher, target))
+
         def move() -> None:
             if not watcher.can_exchange:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(source))
             real(source, target, flags)
-
-        watcher.do(_FLAG_NAMES[flags], (_where(source), _where(target)), move)
-
-    return call
-
-
-def _open(watcher: Watcher) -> Callable[..., Any]:
-    real = io.open
-
-    class File(io.FileIO):
-        """An unbuffered file whose opening and writing are watched."""
-
-        def __init__(self, path: Any, mode: str, opener: Any) -> None:
-            def begin() -> None:
-                super(File, self).__init__(path, mode, opener=opener)
-
-            if opener is not None or isinstance(path, int):
-                begin()  # the opener is watched
+            if _FLAG_NAMES[flags] == "exchange":
+                watcher.descriptors.exchanged(*paths)
             else:
-                watcher.do("open", (_where(path),), begin, changes=mode != "r+")
+                watcher.descriptors.renamed(*paths)
 
-        def write(self, data: Any) -> int:
-            view, write = memoryview(data).cast("B"), super().write
-            return watcher.do(
-                "write",
-                (_where(self.fileno()),),
-                lambda: int(write(view) or 0),
-                half=lambda: int(write(view[: _half(len(view))]) or 0),
-                counts_bytes=True,
-            )
-
-        def truncate(self, size: int | None = None) -> int:
-            truncate = super().truncate
-            return watcher.do("ftruncate", (_where(self.fileno()),), lambda: truncate(size))
-
-    def call(
-        file: Any,
-        mode: str = "r",
-        buffering: int = -1,
-        encoding: str | None = None,
-        errors: str | None = None,
-        newline: str | None = None,
-        closefd: bool = True,
-        opener: Any = None,
-    ) -> Any:
-        options = (buffering, encoding, errors, newline, closefd, opener)
-        if isinstance(file, int) or not watcher.watches((_where(file),)):
-            return real(file, mode, *options)
-        if not set(mode) & set("wax+"):
-            return watcher.do(
-                "open", (_where(file),), lambda: real(file, mode, *options), changes=False
-            )
-        raw = File(file, mode.replace("b", "").replace("t", ""), opener)
-        if buffering == 0:
-            return raw
-        buffered = io.BufferedRandom(raw) if "+" in mode else io.BufferedWriter(raw)
-        return buffered if "b" in mode else io.TextIOWrapper(buffered, encoding, errors, newline)
+        watcher.do(_FLAG_NAMES[flags], paths, move)
 
     return call
-
-
-def _parquet_writer(opened: Callable[..., Any]) -> type[Any]:
-    class ParquetWriter(pq.ParquetWriter):  # type: ignore[misc]
-        """Writes into a file that Python opened."""
-
-        def __init__(self, where: Any, schema: Any, *rest: Any, **options: Any) -> None:
-            file = opened(where, "wb") if isinstance(where, str | os.PathLike) else None
-            try:
-                super().__init__(where if file is None else file, schema, *rest, **options)
-            finally:
-                self.file_handle = file
-
-    return ParquetWriter

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,14 @@ def tool_versions() -> dict[str, str]:
     """Return the versions of whatever decides the bytes that are written."""
     return {
         "leconvert": __version__,
-        **{name: version(name) for name in ("av", "numpy", "pyarrow")},
+        **{name: _installed(name) for name in ("av", "numpy", "pyarrow")},
     }
+
+
+@cache
+def _installed(name: str) -> str:
+    # What is loaded stays as it is; parsing a package's whole description takes milliseconds.
+    return version(name)
 
 
 def write_plan(
