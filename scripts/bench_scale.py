@@ -177,7 +177,7 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
 def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
     """Scan a real dataset: footers and MP4 headers."""
     from leconvert.source import scan_source
-    from leconvert.source.spread import Spread
+    from leconvert.spread import Spread
 
     cpu, wall = time.process_time(), time.perf_counter()
     scan = scan_source(dataset, spread=Spread(threads=threads))

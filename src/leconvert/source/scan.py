@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,6 @@ from leconvert.source.looker import Looker
 from leconvert.source.paths import PathTemplateError, SourcePaths
 from leconvert.source.seen import Remark, counted, shown
 from leconvert.source.settle import Settled, SourceFacts, check_dropped_features, settle
-from leconvert.source.spread import Spread, look_at_all
 from leconvert.source.survey import Survey, survey_folder
 from leconvert.source.whole_checks import (
     DataColumns,
@@ -40,8 +40,11 @@ from leconvert.source.whole_checks import (
     dropped_phantoms,
     expected_totals,
 )
+from leconvert.spread import Spread, do_all
 
 __all__ = ["scan_source"]
+
+_EPISODES_PER_BLOCK = 32
 
 
 def scan_source(
@@ -130,13 +133,23 @@ def _look(
     spread: Spread | None,
 ) -> Gathered:
     gatherer = Gatherer(streams, num_episodes)
+    blocks = _blocks(num_episodes)
+    weights = [stop - first for first, stop in blocks]
     with (
         progress.stage("scan", num_episodes * len(streams), "files") as stage,
-        closing(look_at_all(look, num_episodes, spread)) as blocks,
+        closing(do_all(look, blocks, spread, weights=weights)) as looked_at,
     ):
-        for block in blocks:
+        for block in looked_at:
             stage.advance(gatherer.add(block))
     return gatherer.gathered()
+
+
+def _blocks(num_episodes: int) -> list[tuple[int, int]]:
+    """Return first and stop of each block; two halves begin, to know sooner what they cost."""
+    half = max(1, _EPISODES_PER_BLOCK // 2)
+    edges = {0, min(half, num_episodes), num_episodes}
+    edges.update(range(2 * half, num_episodes, _EPISODES_PER_BLOCK))
+    return list(pairwise(sorted(edges)))
 
 
 def _stats_lines(

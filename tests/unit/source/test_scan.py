@@ -13,7 +13,7 @@ import pytest
 
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.source import SourcePaths, load_info, scan_source
-from leconvert.source.spread import Spread
+from leconvert.spread import Spread
 
 TOP = "videos/observation.images.top"
 WRIST = "videos/observation.images.wrist"
@@ -198,7 +198,7 @@ def test_files_that_keep_a_scan_waiting_are_waited_for_together(
     small_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from leconvert import tables
-    from leconvert.source import spread
+    from leconvert.source import scan
 
     together = threading.Barrier(4)
     real = tables.DataFile
@@ -208,6 +208,6 @@ def test_files_that_keep_a_scan_waiting_are_waited_for_together(
             together.wait(timeout=30)  # broken unless four episodes are read at the same time
         return real(path)
 
-    monkeypatch.setattr(spread, "_EPISODES_PER_BLOCK", 1)
+    monkeypatch.setattr(scan, "_EPISODES_PER_BLOCK", 1)
     monkeypatch.setattr(tables, "DataFile", slow)
     assert scan_source(small_source, spread=Spread(threads=4)).length.tolist() == [12, 7, 1, 9, 15]

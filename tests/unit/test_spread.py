@@ -1,4 +1,4 @@
-"""A scan gives the same numbers whoever looks, and whoever dies."""
+"""A job gives the same results whoever does its pieces, and whoever dies."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from leconvert import spread
 from leconvert.model import SourceScan
 from leconvert.progress import SilentProgress, Stage
-from leconvert.source import scan_source, spread
-from leconvert.source.spread import Spread, spread_for
+from leconvert.source import scan, scan_source
+from leconvert.source.looker import Block
+from leconvert.spread import Spread, do_all, spread_for
 
 
 @pytest.fixture(autouse=True)
 def _one_episode_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "_EPISODES_PER_BLOCK", 1)
+    monkeypatch.setattr(scan, "_EPISODES_PER_BLOCK", 1)
 
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The processes that a scan starts."""
     processes: list[subprocess.Popen[bytes]] = []
-    real = spread._looker_process
+    real = spread._other_process
 
     def start() -> subprocess.Popen[bytes]:
         processes.append(real())
         return processes[-1]
 
-    monkeypatch.setattr(spread, "_looker_process", start)
+    monkeypatch.setattr(spread, "_other_process", start)
     return processes
 
 
@@ -68,7 +70,7 @@ def test_a_finding_made_in_another_process_arrives(source_copy: Path) -> None:
 def test_what_a_killed_process_had_is_looked_at_here(
     small_source: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = spread._looker_process
+    real = spread._other_process
     handed_out = threading.Event()
 
     def start() -> subprocess.Popen[bytes]:
@@ -79,9 +81,9 @@ def test_what_a_killed_process_had_is_looked_at_here(
 
     take = spread._Crew._take
 
-    def take_and_kill(crew: spread._Crew) -> int | None:
+    def take_and_kill(crew: spread._Crew[Block]) -> int | None:
         number = take(crew)
-        if number is not None and threading.current_thread().name.startswith("scan-"):
+        if number is not None and threading.current_thread().name.startswith("crew-"):
             started[0].kill()
             handed_out.set()
             crew._changed.notify_all()
@@ -90,7 +92,7 @@ def test_what_a_killed_process_had_is_looked_at_here(
             crew._changed.wait_for(handed_out.is_set, timeout=30)
         return number
 
-    monkeypatch.setattr(spread, "_looker_process", start)
+    monkeypatch.setattr(spread, "_other_process", start)
     monkeypatch.setattr(spread._Crew, "_take", take_and_kill)
     shared = scan_source(small_source, spread=Spread(processes=1))
     assert handed_out.is_set()
@@ -104,7 +106,7 @@ def test_a_scan_goes_on_where_no_process_can_be_started(
     def fails() -> subprocess.Popen[bytes]:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(spread, "_looker_process", fails)
+    monkeypatch.setattr(spread, "_other_process", fails)
     assert scan_source(small_source, spread=Spread(processes=3)).num_episodes == 5
 
 
@@ -125,13 +127,31 @@ def test_processes_end_when_the_scan_is_given_up(
     assert [process.returncode for process in started] == [0, 0]
 
 
+@pytest.mark.parametrize("spread", [None, Spread(), Spread(threads=3), Spread(processes=2)])
+def test_results_come_in_the_order_of_the_pieces(spread: Spread | None) -> None:
+    pieces = [(number, 7) for number in range(40)]
+    assert list(do_all(divmod, pieces, spread)) == [divmod(*piece) for piece in pieces]
+    assert list(do_all(divmod, pieces[:1], spread)) == [(0, 0)]
+    assert list(do_all(divmod, [], spread)) == []
+
+
+def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:
+    done = do_all(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1))
+    assert next(done) == (2, 0)
+    with pytest.raises(ZeroDivisionError):
+        list(done)
+    assert len(started) == 1
+    assert started[0].returncode is not None
+
+
 def test_only_a_file_system_that_makes_it_wait_gets_many_threads() -> None:
-    assert spread_for(0.010, 0.012, blocks_left=10, cores=8) == Spread()
-    assert spread_for(0.010, 0.200, blocks_left=10, cores=8).threads > 8
+    assert spread_for(0.010, 0.012, times_left=10, workers=8) == Spread()
+    assert spread_for(0.010, 0.200, times_left=10, workers=None).threads > 8
+    assert spread_for(0.010, 0.200, times_left=10, workers=3) == Spread(threads=3)
 
 
 def test_a_long_computing_scan_gets_a_process_a_core_and_a_short_one_none() -> None:
-    assert spread_for(0.010, 0.010, blocks_left=30, cores=8) == Spread()
-    assert spread_for(0.010, 0.010, blocks_left=150, cores=8) == Spread(processes=2)
-    assert spread_for(0.010, 0.010, blocks_left=30_000, cores=8) == Spread(processes=7)
-    assert spread_for(0.010, 0.010, blocks_left=30_000, cores=1) == Spread()
+    assert spread_for(0.010, 0.010, times_left=30, workers=8) == Spread()
+    assert spread_for(0.010, 0.010, times_left=150, workers=8) == Spread(processes=2)
+    assert spread_for(0.010, 0.010, times_left=30_000, workers=8) == Spread(processes=7)
+    assert spread_for(0.010, 0.010, times_left=30_000, workers=1) == Spread()
