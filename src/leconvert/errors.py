@@ -16,6 +16,9 @@
     ├── BusyError                 12   another process plans, packs, or holds a batch of this run
     ├── OneHostOnlyError          13   the file system lets only one host work
     ├── ProbeError                14   a probe loaded wrong frames, or none, or cannot measure here
+    ├── HubError                  15   the Hub does not answer, or has no such repo or revision
+    ├── HubAccessError            16   the Hub's token is missing, wrong, or may not do this
+    ├── HubConflictError          17   the repo changed meanwhile, or holds something in the way
     └── InterruptedRunError      130   stopped by a signal; the run can be resumed
 
 Codes 0 (success) and 2 (argparse's own) complete the list. Every error is one sentence that names
@@ -32,6 +35,9 @@ __all__ = [
     "BatchesFailedError",
     "BusyError",
     "FindingsError",
+    "HubAccessError",
+    "HubConflictError",
+    "HubError",
     "IncompleteError",
     "InterruptedRunError",
     "LeconvertError",
@@ -212,6 +218,24 @@ class ProbeError(LeconvertError):
     """A probe loaded wrong or unreadable frames, or none at all, or cannot measure on this host."""
 
     exit_code = 14
+
+
+class HubError(LeconvertError):
+    """The Hub does not answer, or has no such repo or revision."""
+
+    exit_code = 15
+
+
+class HubAccessError(LeconvertError):
+    """The token for the Hub is missing, wrong, or does not allow what was asked."""
+
+    exit_code = 16
+
+
+class HubConflictError(LeconvertError):
+    """The repo on the Hub changed meanwhile, or holds something that stands in the way."""
+
+    exit_code = 17
 
 
 class InterruptedRunError(LeconvertError):

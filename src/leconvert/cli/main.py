@@ -41,6 +41,8 @@ exit codes:
   5 target in the way            12 another process plans, packs or holds a batch
   6 another plan is under way    13 only one host may work on this file system
   7 damaged work dir             14 the probe found wrong frames, or none
+ 15 the Hub does not answer     16 the Hub's token is missing or refused
+ 17 the repo changed meanwhile
  70 a bug: please report it     130 interrupted; the same command resumes
 """
 

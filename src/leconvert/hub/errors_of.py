@@ -1,0 +1,127 @@
+"""What the client of the Hub raises, as errors of leconvert.
+
+- no such repo, revision or file, no answer, a broken answer, too many requests, a failure of the
+  Hub's own: `HubError` (15);
+- 401, 403, no token: `HubAccessError` (16);
+- 409, 412, that is something exists already or the parent commit is not the head:
+  `HubConflictError` (17).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from leconvert.errors import HubAccessError, HubConflictError, HubError, LeconvertError
+
+__all__ = ["hub_errors"]
+
+_TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
+_AGAIN = "Run the same command again; what the Hub has already is not sent again."
+
+
+@contextmanager
+def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
+    """Turn errors of the Hub's client within the block into errors of leconvert.
+
+    Args:
+        repo_id: The repo that the block is about.
+        revision: The revision, where it is about one.
+
+    Raises:
+        HubError: The Hub does not answer, or has no such repo, revision or file.
+        HubAccessError: The token is missing, wrong, or does not allow it.
+        HubConflictError: Something exists already, or the repo changed meanwhile.
+    """
+    import httpx
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalTokenNotFoundError,
+        OfflineModeIsEnabled,
+    )
+
+    try:
+        yield
+    except LeconvertError:
+        raise
+    except OfflineModeIsEnabled as error:
+        raise HubError(
+            f"{repo_id} cannot be reached: HF_HUB_OFFLINE is set.",
+            next_step="Unset HF_HUB_OFFLINE.",
+        ) from error
+    except LocalTokenNotFoundError as error:
+        raise HubAccessError(
+            f"{repo_id} needs a token, and there is none.", next_step=_TOKEN_HELP
+        ) from error
+    except HFValidationError as error:
+        raise HubError(
+            f"{repo_id!r} is no name of a repo on the Hub.",
+            next_step="Names look like ORG/NAME.",
+        ) from error
+    except HfHubHTTPError as error:
+        raise _of_answer(repo_id, revision, error) from error
+    except (httpx.HTTPError, ConnectionError, TimeoutError) as error:
+        raise _no_answer(repo_id, error) from error
+    except RuntimeError as error:  # what the client makes of errors in its upload threads
+        cause = error.__cause__
+        if isinstance(cause, HfHubHTTPError):
+            raise _of_answer(repo_id, revision, cause) from error
+        if isinstance(cause, httpx.HTTPError | ConnectionError | TimeoutError):
+            raise _no_answer(repo_id, cause) from error
+        raise
+
+
+def _no_answer(repo_id: str, error: Exception) -> HubError:
+    said = str(error).strip().rstrip(".") or type(error).__name__
+    return HubError(
+        f"The Hub did not answer about {repo_id}: {said}.",
+        next_step="Check the network and HF_ENDPOINT. " + _AGAIN,
+    )
+
+
+def _of_answer(repo_id: str, revision: str | None, error: Exception) -> LeconvertError:
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    assert isinstance(error, HfHubHTTPError)
+    status = error.response.status_code
+    said = (error.server_message or f"status {status}").strip().splitlines()[0].rstrip(".")
+    if isinstance(error, GatedRepoError):
+        return HubAccessError(
+            f"{repo_id} is gated, and this token has no access to it.",
+            next_step="Ask for access on the repo's page.",
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return HubError(
+            f"{repo_id} has no revision {revision}." if revision else f"{repo_id}: {said}.",
+            next_step=f"`hf repo tag list {repo_id} --repo-type dataset` lists its tags.",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return HubError(
+            f"{repo_id} is no dataset on the Hub, or this token may not see it.",
+            next_step="Check the name; for a private dataset: " + _TOKEN_HELP,
+        )
+    if isinstance(error, EntryNotFoundError):
+        return HubError(f"{repo_id}: {said}.", next_step="Run again: the repo may have changed.")
+    if status in (401, 403):
+        return HubAccessError(f"The Hub refused {repo_id}: {said}.", next_step=_TOKEN_HELP)
+    if status in (409, 412):
+        return HubConflictError(
+            f"{repo_id} changed meanwhile: {said}.",
+            next_step="Look at what changed on the Hub, then run the same command again.",
+        )
+    if status == 429:
+        return HubError(
+            f"The Hub takes no more requests about {repo_id} for now.",
+            next_step="Wait some minutes. " + _AGAIN,
+        )
+    return HubError(
+        f"The Hub failed over {repo_id}: {said}.",
+        next_step=_AGAIN,
+    )

@@ -1,0 +1,88 @@
+"""Fixtures: a Hub, and the client as a user has it, alone with that Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from tests.hub.standin import WRITE_TOKEN, StandIn
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+__all__ = ["api_of", "hub", "lone_client", "pauses"]
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that the client would have waited before it tried again."""
+    from huggingface_hub.utils import _http
+
+    waited: list[float] = []
+    monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=waited.append))
+    return waited
+
+
+def _only_loopback() -> httpx.Client:
+    """Make the client's sessions, which refuse to ask any other host."""
+    from huggingface_hub.utils import _http
+
+    def check(request: httpx.Request) -> None:
+        if request.url.host != "127.0.0.1":
+            raise AssertionError(f"a test asked {request.url}")
+
+    session = _http.default_client_factory()
+    session.event_hooks["request"].append(check)
+    return session
+
+
+@pytest.fixture
+def lone_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+) -> Iterator[None]:
+    """The client online, without the user's token and caches, and with LFS instead of Xet."""
+    import huggingface_hub
+    from huggingface_hub import constants
+    from huggingface_hub.utils import _http
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_LEROBOT_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "hf_home"
+    monkeypatch.setenv("HF_HOME", str(home))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(home / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+    huggingface_hub.set_client_factory(_only_loopback)
+    yield
+    huggingface_hub.set_client_factory(_http.default_client_factory)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, lone_client: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """An empty Hub that ``HF_ENDPOINT`` names."""
+    from huggingface_hub import constants
+
+    with StandIn(tmp_path / "hub") as standin:
+        monkeypatch.setenv("HF_ENDPOINT", standin.endpoint)
+        template = f"{standin.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "ENDPOINT", standin.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield standin
+
+
+@pytest.fixture
+def api_of(hub: StandIn) -> Callable[..., HfApi]:
+    """Make the client of somebody; a token of False is nobody's."""
+    from huggingface_hub import HfApi
+
+    def make(token: str | bool = WRITE_TOKEN) -> HfApi:
+        return HfApi(endpoint=hub.endpoint, token=token)
+
+    return make
