@@ -124,8 +124,7 @@ class ClipIndex:
             return [(self.places, self.num_bytes)]
         sizes = self.sizes[first:stop]
         if isinstance(self.places, int):
-            start = self.places + (int(np.add.reduce(self.sizes[:first])) if first else 0)
-            return [(start, int(np.add.reduce(sizes)))]
+            return [(int(self.offsets[first]), int(np.add.reduce(sizes)))]
         offsets = self.places[first:stop]
         breaks = np.flatnonzero(offsets[1:] != offsets[:-1] + sizes[:-1])
         if not len(breaks):

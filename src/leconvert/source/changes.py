@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leconvert.errors import SourceChangedError
 from leconvert.latency import THREADS_THAT_WAIT, Latency
@@ -17,7 +18,9 @@ from leconvert.source.info import load_info
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH, TASKS_PATH
 from leconvert.source.paths import SourcePaths
 from leconvert.workdir.durable import storage_errors
-from leconvert.workdir.opened import OpenedRun
+
+if TYPE_CHECKING:
+    from leconvert.workdir.opened import OpenedRun
 
 __all__ = [
     "FileFacts",

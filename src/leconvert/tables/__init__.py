@@ -8,6 +8,7 @@ the caller does it.
 from leconvert.tables.aggregation import StatsAggregator
 from leconvert.tables.data_file import DataFile
 from leconvert.tables.episodes import EpisodeRecord, VideoSpan, read_episodes, write_episodes
+from leconvert.tables.episodes_reader import EpisodesReader
 from leconvert.tables.footers import (
     DataFooter,
     read_data_footer,
@@ -15,11 +16,13 @@ from leconvert.tables.footers import (
     row_group_rows,
 )
 from leconvert.tables.join import JoinedTable, RowRange, footer_digest, join_tables
+from leconvert.tables.opened import OpenedTable
 from leconvert.tables.paths import REPAIRS_PATH
 from leconvert.tables.records import converted_info, fps_number, write_info, write_stats
 from leconvert.tables.repair_record import read_repairs, write_repairs
 from leconvert.tables.rewrite import RowRepair, repaired_schema
 from leconvert.tables.schemas import deserialize_schema, output_schema, serialize_schema
+from leconvert.tables.stored_groups import StoredGroups, StoredRanges
 from leconvert.tables.tasks import read_tasks, write_tasks
 
 __all__ = [
@@ -27,10 +30,14 @@ __all__ = [
     "DataFile",
     "DataFooter",
     "EpisodeRecord",
+    "EpisodesReader",
     "JoinedTable",
+    "OpenedTable",
     "RowRange",
     "RowRepair",
     "StatsAggregator",
+    "StoredGroups",
+    "StoredRanges",
     "VideoSpan",
     "converted_info",
     "deserialize_schema",

@@ -32,6 +32,7 @@ from leconvert.tables.thrift import (
 
 __all__ = [
     "FileFooter",
+    "FooterOutline",
     "FooterReader",
     "RowGroupEntry",
     "uncompressed_sizes",
@@ -76,6 +77,14 @@ class FileFooter:
     rows: int
     row_groups: tuple[RowGroupEntry, ...]
     tail: FileTail
+
+
+class FooterOutline(NamedTuple):
+    """A footer's row groups: rows of each, where each entry begins, and where the last ends."""
+
+    schema: FileSchema
+    rows: list[int]
+    places: list[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +133,23 @@ class FooterReader:
         return FileFooter(schema, rows, tuple(groups), self._tail(footer[position:]))
 
     def rows(self, footer: bytes) -> list[int]:
-        """Return the rows of each row group; holds nothing else, however many there are.
+        """Return the rows of each row group; holds little else, however many there are.
+
+        Args:
+            footer: As for `read`.
+
+        Raises:
+            ThriftError: As for `read`.
+            ContradictionError: As for `read`.
+        """
+        return self.outline(footer).rows
+
+    def row_group_at(self, footer: bytes, place: int, schema: FileSchema) -> RowGroupEntry:
+        """Return the row group whose entry begins at a place of an outline."""
+        return self._row_group(footer, place, schema)[0]
+
+    def outline(self, footer: bytes) -> FooterOutline:
+        """Return where each row group's entry is; the entries themselves are not kept.
 
         Args:
             footer: As for `read`.
@@ -135,7 +160,9 @@ class FooterReader:
         """
         schema, rows, size, position = self._begin(footer)
         counts: list[int] = []
+        places: list[int] = []
         for _ in range(size):
+            places.append(position)
             known = self._known_group(footer, position, schema)
             if known is not None:
                 shape, found = known
@@ -147,7 +174,7 @@ class FooterReader:
         if rows != sum(counts):
             raise _rows_disagree()
         self._tail(footer[position:])
-        return counts
+        return FooterOutline(schema, counts, [*places, position])
 
     def _begin(self, footer: bytes) -> tuple[FileSchema, int, int, int]:
         """Return schema, rows and row groups of a footer, and where the first row group is."""

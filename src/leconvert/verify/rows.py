@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import tables
-from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
 from leconvert.source.info import DatasetInfo
 from leconvert.verify.difference import Difference
 from leconvert.verify.metadata import same_statistic
+from leconvert.verify.same_bytes import first_difference
 
-__all__ = ["RowRules", "RowSpan", "compare_table", "same_values"]
+__all__ = ["RowRules", "RowSpan", "compare_rows", "same_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class RowSpan:
         source: The parquet file it came from.
         position: Its place in the result.
         first_index: Place of its first row in the result.
+        row_group: Place of its row group in the file.
     """
 
     episode: int
@@ -38,6 +39,7 @@ class RowSpan:
     source: str
     position: int
     first_index: int
+    row_group: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,67 +49,83 @@ class RowRules:
     Attributes:
         info: The source's ``info.json``.
         repairs: What the conversion changed.
-        computed_stats: Columns of ``meta/episodes`` with statistics that it computed, a row an
-            episode.
+        computed_stats: Gives the statistics of ``meta/episodes`` that it computed, columns
+            ``stats/<feature>/<name>``, of the episode at a position of the result.
     """
 
     info: DatasetInfo
     repairs: Repairs
-    computed_stats: pa.Table
+    computed_stats: Callable[[int], Mapping[str, Any]]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether rows must be decoded even where they are copies."""
+        return bool(self.repairs.change_rows or self.computed_features)
+
+    @property
+    def computed_features(self) -> list[str]:
+        """Features whose statistics are computed again from rows."""
+        cameras = self.info.camera_keys
+        return [name for name in self.repairs.computed_stats if name not in cameras]
 
 
-def compare_table(
-    root: Path,
+def compare_rows(
     path: str,
-    num_episodes: int,
+    table: tables.StoredGroups,
     spans: Iterable[RowSpan],
     rules: RowRules,
     *,
     read_rows: bool,
-    on_frames: Callable[[int], None],
 ) -> Iterator[Difference]:
-    """Yield whatever in one data file is not its episodes' rows, one row group an episode.
+    """Yield whatever in some episodes of one data file is not their rows, one row group an episode.
+
+    A row group that was copied as it stood is compared as bytes; only where these differ, or a
+    repair changed rows, are both sides decoded. See `leconvert.tables.StoredGroups` for what equal
+    bytes prove.
 
     Args:
-        root: The result.
-        path: The file, relative to it.
-        num_episodes: How many episodes it holds.
-        spans: They, in order.
+        path: The file, relative to the result.
+        table: It; it has a row group for each of its episodes.
+        spans: Some of its episodes.
         rules: What the conversion changed.
         read_rows: Compare every value too, not only the number of rows.
-        on_frames: Called with the rows of each episode that was compared.
+
+    Raises:
+        UnreadableSourceError: A table of the source cannot be read.
     """
 
-    def differs(
-        what: str, expected: object, found: object, span: RowSpan | None = None
-    ) -> Difference:
-        episode = None if span is None else span.episode
-        return Difference(what, path, str(expected), str(found), episode, "data")
+    def differs(what: str, expected: object, found: object, span: RowSpan) -> Difference:
+        return Difference(what, path, str(expected), str(found), span.episode, "data")
 
-    try:
-        counts = tables.row_group_rows(root / path)
-        file = pq.ParquetFile(root / path) if read_rows else None
-    except (UnreadableSourceError, OSError, pa.ArrowException) as error:
-        yield differs("readable parquet", "a footer", error)
-        return
-    with file or nullcontext():
-        if len(counts) != num_episodes:
-            yield differs("row groups, one an episode", num_episodes, len(counts))
-            return
-        for group, (rows, span) in enumerate(zip(counts, spans, strict=True)):
+    file: pq.ParquetFile | None = None
+    with ExitStack() as opened:
+        stored = opened.enter_context(open(table.path, "rb", buffering=0)) if read_rows else None  # noqa: PTH123
+        for span in spans:
+            rows = table.rows[span.row_group]
             if rows != span.length:
                 yield differs("rows", span.length, rows, span)
-            elif file is not None:
-                try:
-                    found = file.read_row_group(group, use_threads=False)
-                except (OSError, pa.ArrowException) as error:
-                    yield differs("readable row group", "rows", error, span)
-                    continue
-                for what, expected, seen in itertools.chain(
-                    _compare_columns(span, found, rules), _compare_stats(span, found, rules)
-                ):
-                    yield differs(what, expected, seen, span)
-            on_frames(span.length)
+                continue
+            if stored is None or (not rules.decodes and _is_copy(table, span, stored.fileno())):
+                continue
+            try:
+                file = file or opened.enter_context(pq.ParquetFile(table.path))
+                found = file.read_row_group(span.row_group, use_threads=False)
+            except (OSError, pa.ArrowException) as error:
+                yield differs("readable row group", "rows", error, span)
+                continue
+            for what, expected, seen in itertools.chain(
+                _compare_columns(span, found, rules), _compare_stats(span, found, rules)
+            ):
+                yield differs(what, expected, seen, span)
+
+
+def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
+    """Tell whether a row group's bytes are those of its source."""
+    with tables.OpenedTable(span.source) as source:
+        ranges = table.copied_from(span.row_group, source)
+        if ranges is None:
+            return False
+        return first_difference(source.descriptor, ranges[0], stored, ranges[1]) is None
 
 
 def _compare_columns(
@@ -164,10 +182,10 @@ def _compare_stats(
     span: RowSpan, found: pa.Table, rules: RowRules
 ) -> Iterator[tuple[str, object, object]]:
     """Compute again what the conversion computed of these rows, and compare."""
-    stats = rules.computed_stats
-    names = [name for name in rules.repairs.computed_stats if name not in rules.info.camera_keys]
+    names = rules.computed_features
     if not names:
         return
+    stats = rules.computed_stats(span.position)
     from leconvert.statistics import table_stats  # decoders of images: only where there is need
 
     expected = table_stats(
@@ -179,9 +197,7 @@ def _compare_stats(
     for feature, values in expected.items():
         for name, value in values.items():
             column = f"stats/{feature}/{name}"
-            have = None
-            if column in stats.column_names:
-                have = stats.column(column)[span.position].as_py()
+            have = stats.get(column)
             if not same_statistic(value, have):
                 yield column, value, have
 

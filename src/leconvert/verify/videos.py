@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,9 @@ import numpy.typing as npt
 from leconvert import media
 from leconvert.errors import UnreadableSourceError
 from leconvert.verify.difference import Difference
+from leconvert.verify.same_bytes import first_difference
 
-__all__ = ["Span", "compare_video", "source_clip"]
+__all__ = ["Span", "check_video", "compare_clips"]
 
 _SAMPLES_AT_A_TIME = 1 << 14
 
@@ -29,6 +31,7 @@ class Span:
     Attributes:
         episode: The episode's index.
         length: Its frames.
+        first_frame: Place of its first frame in the file.
         from_timestamp: Start in the file, in seconds.
         to_timestamp: End in the file, in seconds.
         source: Path of the clip it came from.
@@ -38,145 +41,213 @@ class Span:
 
     episode: int
     length: int
+    first_frame: int
     from_timestamp: float
     to_timestamp: float
     source: str
     order_digest: str | None = None
 
 
-def compare_video(
-    root: Path,
-    path: str,
-    stream: str,
-    num_frames: int,
-    spans: Iterable[Span],
-    fps: Fraction,
-    *,
-    read_bytes: bool,
-    on_frames: Callable[[int], None],
+def check_video(
+    root: Path, path: str, stream: str, index: media.ClipIndex, num_frames: int, fps: Fraction
 ) -> Iterator[Difference]:
-    """Yield whatever in one output file is not its episodes in order, packet by packet.
+    """Yield what is wrong with an output file as a whole, whatever its episodes are.
 
     Args:
         root: The result.
         path: The file, relative to it.
         stream: Its stream.
+        index: Its index.
         num_frames: Frames of its episodes.
-        spans: Its episodes in order.
         fps: The dataset's frame rate.
-        read_bytes: Compare the coded bytes too, not only their sizes.
-        on_frames: Called with the frames of each episode that was compared.
     """
 
-    def differs(what: str, expected: object, found: object, span: Span | None = None) -> Difference:
-        episode = None if span is None else span.episode
-        return Difference(what, path, str(expected), str(found), episode, stream)
+    def differs(what: str, expected: object, found: object) -> Difference:
+        return Difference(what, path, str(expected), str(found), stream=stream)
 
-    try:
-        index = media.read_clip_index(root / path)
-    except (UnreadableSourceError, OSError) as error:
-        yield differs("readable MP4", "an index", error)
-        return
     if index.num_samples != num_frames:
         yield differs("number of frames", num_frames, index.num_samples)
         return
-    timescale, frame_ticks = media.frame_ticks(fps)
-    placed = Fraction(timescale, frame_ticks)
+    timescale, _ = media.frame_ticks(fps)
     if index.timescale != timescale:
         yield differs("timescale", timescale, index.timescale)
     yield from _stray_bytes(root / path, index, differs)
 
-    start = 0
-    for span in spans:
-        stop = start + span.length
-        for name, found, frames in (
-            ("from_timestamp", span.from_timestamp, start),
-            ("to_timestamp", span.to_timestamp, stop),
-        ):
-            expected = frames * placed.denominator / placed.numerator
-            if found != expected:
-                yield differs(name, expected, found, span)
-        if not index.keyframes[start]:
-            yield differs("first frame", "a keyframe", "a dependent frame", span)
-        part = slice(start, stop)
-        lead = _lead(index, start, stop)
-        if index.timescale == timescale:
-            expected_times = (np.arange(start, stop) + lead) * frame_ticks
-            times = np.asarray(index.shown[part])
-            wrong = np.flatnonzero(times != expected_times)
-            if len(wrong):
-                at = int(wrong[0])
-                yield differs(
-                    f"presentation time of {len(wrong)} frames, first at sample {start + at}",
-                    int(expected_times[at]),
-                    int(times[at]),
-                    span,
-                )
-        if span.order_digest is not None:
-            digest = media.order_digest(index.sizes[part], index.keyframes[part], lead)
-            if digest != span.order_digest:
-                yield differs(
-                    "packet sizes, keyframes or order (digest)", span.order_digest, digest, span
-                )
-        if span.order_digest is None or read_bytes:
-            with source_clip(span.source, fps) as clip:
-                for what, expected_value, found_value in _against_source(
-                    index, part, lead, clip, read_bytes=read_bytes
-                ):
-                    yield differs(what, expected_value, found_value, span)
-        on_frames(span.length)
-        start = stop
+
+def compare_clips(
+    path: str,
+    stream: str,
+    index: media.ClipIndex,
+    spans: Sequence[Span],
+    fps: Fraction,
+    *,
+    read_bytes: bool,
+) -> Iterator[Difference]:
+    """Yield whatever in some episodes of one output file is not what their clips hold.
+
+    Packets are compared as they lie: those of a clip that follow each other are one range of bytes,
+    read on both sides a block at a time.
+
+    Args:
+        path: The file, relative to the result.
+        stream: Its stream.
+        index: Its index; it has the frames of all its episodes.
+        spans: Some of its episodes.
+        fps: The dataset's frame rate.
+        read_bytes: Compare the coded bytes too, not only their sizes.
+
+    Raises:
+        UnreadableSourceError: A clip of the source cannot be read.
+    """
+    places = _Places.at(fps)
+    read = [span for span in spans if span.order_digest is None or read_bytes]
+    clips = media.read_clip_indexes([span.source for span in read], read_ahead=read_bytes)
+    with ExitStack() as files:
+        result = -1
+        if read_bytes:
+            try:
+                result = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
+                files.callback(os.close, result)
+            except OSError as error:
+                yield Difference("readable MP4", path, "its packets", str(error), stream=stream)
+                return
+        for span in spans:
+            part = slice(span.first_frame, span.first_frame + span.length)
+            lead = index.reordering(part.start, part.stop)
+            found = list(_placed(index, part, lead, span, places))
+            if span.order_digest is None or read_bytes:
+                with _joinable(next(clips), span.source, fps) as clip:
+                    found += _against_source(index, part, lead, clip)
+                    if read_bytes and clip.num_samples == span.length:
+                        found += _same_packets(index, part, clip, result)
+            for what, expected, have in found:
+                yield Difference(what, path, str(expected), str(have), span.episode, stream)
+
+
+type _Found = Iterator[tuple[str, object, object]]
+
+
+class _Places(NamedTuple):
+    """Where frames belong: ticks a second, ticks a frame, and the rate of times in ``meta``."""
+
+    timescale: int
+    frame_ticks: int
+    rate: Fraction
+
+    @classmethod
+    def at(cls, fps: Fraction) -> _Places:
+        timescale, frame_ticks = media.frame_ticks(fps)
+        return cls(timescale, frame_ticks, Fraction(timescale, frame_ticks))
+
+
+type _Lead = npt.NDArray[np.int32] | None
+
+
+def _placed(
+    index: media.ClipIndex, part: slice, lead: _Lead, span: Span, places: _Places
+) -> _Found:
+    """Compare with what must hold of an episode wherever it came from."""
+    start, stop = part.start, part.stop
+    for name, have, frames in (
+        ("from_timestamp", span.from_timestamp, start),
+        ("to_timestamp", span.to_timestamp, stop),
+    ):
+        seconds = frames * places.rate.denominator / places.rate.numerator
+        if have != seconds:
+            yield name, seconds, have
+    if not index.keyframes[start]:
+        yield "first frame", "a keyframe", "a dependent frame"
+    if index.timescale == places.timescale:
+        yield from _exact_times(index.shown[part], start, lead, places.frame_ticks)
+    if span.order_digest is not None:
+        digest = media.order_digest(index.sizes[part], index.keyframes[part], lead)
+        if digest != span.order_digest:
+            yield "packet sizes, keyframes or order (digest)", span.order_digest, digest
+
+
+def _exact_times(
+    shown: npt.NDArray[np.int64] | range, start: int, lead: _Lead, frame_ticks: int
+) -> _Found:
+    stop = start + len(shown)
+    if (
+        lead is None
+        and isinstance(shown, range)
+        and shown == range(start * frame_ticks, stop * frame_ticks, frame_ticks)
+    ):
+        return
+    ranks = np.arange(start, stop) if lead is None else np.arange(start, stop) + lead
+    expected, times = ranks * frame_ticks, np.asarray(shown)
+    wrong = np.flatnonzero(times != expected)
+    if len(wrong):
+        at = int(wrong[0])
+        yield (
+            f"presentation time of {len(wrong)} frames, first at sample {start + at}",
+            int(expected[at]),
+            int(times[at]),
+        )
 
 
 def _against_source(
-    index: media.ClipIndex,
-    part: slice,
-    lead: npt.NDArray[np.int32],
-    clip: media.ClipIndex,
-    *,
-    read_bytes: bool,
-) -> Iterator[tuple[str, object, object]]:
-    """Yield what, expected and found for whatever differs from the source clip."""
+    index: media.ClipIndex, part: slice, lead: _Lead, clip: media.ClipIndex
+) -> _Found:
+    if clip.num_samples != part.stop - part.start:
+        yield "frames of its clip", clip.num_samples, part.stop - part.start
+        return
     for name, ours, theirs in (
         ("packet sizes", index.sizes[part], clip.sizes),
         ("keyframes", index.keyframes[part], clip.keyframes),
-        ("order of frames", lead, _lead(clip, 0, clip.num_samples)),
     ):
         if not np.array_equal(ours, theirs):
             yield name, _digest(theirs), _digest(ours)
-    if read_bytes:
-        expected = media.samples_sha256(clip)
-        found = media.samples_sha256(index, part.start, part.stop)
-        if found != expected:
-            yield "coded bytes (SHA-256)", expected, found
+    wanted = clip.reordering(0, clip.num_samples)
+    if lead is not wanted and not np.array_equal(_whole(lead, clip), _whole(wanted, clip)):
+        yield "order of frames", _digest(_whole(wanted, clip)), _digest(_whole(lead, clip))
 
 
-def _lead(index: media.ClipIndex, first: int, stop: int) -> npt.NDArray[np.int32]:
-    """Return the place in the order of presentation minus that in the order of decoding."""
-    lead = index.reordering(first, stop)
-    return np.zeros(stop - first, np.int32) if lead is None else lead
+def _same_packets(
+    index: media.ClipIndex, part: slice, clip: media.ClipIndex, result: int
+) -> _Found:
+    source = os.open(clip.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        place = first_difference(
+            source,
+            clip.byte_runs(0, clip.num_samples),
+            result,
+            index.byte_runs(part.start, part.stop),
+        )
+    finally:
+        os.close(source)
+    if place is None:
+        return
+    ends = np.cumsum(clip.sizes)
+    packet = min(int(np.searchsorted(ends, place, side="right")), clip.num_samples - 1)
+    at = part.start + packet
+    yield (
+        f"coded bytes from packet {packet} on (SHA-256 of that packet)",
+        media.samples_sha256(clip, packet, packet + 1),
+        media.samples_sha256(index, at, at + 1),
+    )
 
 
-class source_clip:  # noqa: N801 - used like a function
-    """The index of a source clip; one that must be remuxed lives in scratch while it is used."""
+def _whole(lead: _Lead, clip: media.ClipIndex) -> npt.NDArray[np.int32]:
+    """Return place in the order of presentation minus that in the order of decoding, of each."""
+    return np.zeros(clip.num_samples, np.int32) if lead is None else lead
 
-    def __init__(self, path: str, fps: Fraction) -> None:
-        self._path = path
-        self._fps = fps
-        self._scratch: str | None = None
 
-    def __enter__(self) -> media.ClipIndex:
-        try:
-            return media.read_clip_index(self._path)
-        except media.UnsupportedClipError:
-            self._scratch = tempfile.mkdtemp(prefix="leconvert-verify-")
-            plain = f"{self._scratch}/clip.mp4"
-            media.remux_clip(self._path, plain, fps=self._fps)
-            return media.read_clip_index(plain)
-
-    def __exit__(self, *_: object) -> None:
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch)
+@contextmanager
+def _joinable(
+    found: media.ClipIndex | UnreadableSourceError, path: str, fps: Fraction
+) -> Iterator[media.ClipIndex]:
+    """Give the index of a source clip; one that must be remuxed lives in scratch meanwhile."""
+    if isinstance(found, media.ClipIndex):
+        yield found
+        return
+    if not isinstance(found, media.UnsupportedClipError):
+        raise found
+    with tempfile.TemporaryDirectory(prefix="leconvert-verify-") as scratch:
+        plain = f"{scratch}/clip.mp4"
+        media.remux_clip(path, plain, fps=fps)
+        yield media.read_clip_index(plain)
 
 
 def _digest(values: npt.NDArray[Any]) -> str:

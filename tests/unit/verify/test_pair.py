@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import pytest
 
 import leconvert
 from leconvert import media
+from leconvert.errors import InterruptedRunError
+from leconvert.spread import Spread
 from leconvert.verify import verify_pair
 from leconvert.verify.rows import same_values
 
@@ -38,6 +41,51 @@ def test_a_good_result_has_no_differences(converted: Path, small_source: Path, d
     report = verify_pair(converted, small_source, depth=depth)
     assert report.ok
     assert (report.files, report.episodes, report.rows, report.video_frames) == (3, 5, 44, 88)
+
+
+def test_row_groups_that_were_copied_are_not_decoded(
+    converted: Path, small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decodes(*_: object, **__: object) -> None:
+        raise AssertionError("a copied row group was decoded")
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", decodes)
+    assert verify_pair(converted, small_source, depth="bytes").ok
+
+
+def test_differences_come_in_one_order_whoever_finds_them(
+    converted: Path, small_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(converted, tmp_path / "out"))
+    for path, sample in ((WRIST, 40), (TOP, 3), (TOP, 20), (WRIST, 2)):
+        flip_bit_in_sample(path, sample)(root)
+    rewrite(DATA, set_cell("timestamp", 14, 0.05))(root)
+    alone, threads, processes = (
+        verify_pair(root, small_source, depth="bytes", spread=spread).differences
+        for spread in (Spread(), Spread(threads=4), Spread(processes=2))
+    )
+    assert alone == threads == processes
+    found = [(d.stream, d.episode) for d in alone]
+    top, wrist = "videos/observation.images.top", "videos/observation.images.wrist"
+    assert found == [("data", 1), (top, 0), (top, 3), (wrist, 0), (wrist, 4)]
+
+
+def test_a_clip_that_lacks_frames_is_told_from_one_that_differs(
+    converted: Path, source_copy: Path
+) -> None:
+    clips = source_copy / "videos/chunk-000/observation.images.top"
+    shutil.copy(clips / "episode_000001.mp4", clips / "episode_000000.mp4")
+    (found,) = verify_pair(converted, source_copy).differences
+    assert (found.what, found.episode) == ("frames of its clip", 0)
+    assert (found.expected, found.found) == ("7", "12")
+
+
+def test_it_stops_after_the_piece_in_hand(converted: Path, small_source: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(InterruptedRunError) as caught:
+        verify_pair(converted, small_source, stop=stop)
+    assert caught.value.exit_code == 130
 
 
 def rewrite(path: str, change: Callable[[pa.Table], pa.Table]) -> Damage:
@@ -84,6 +132,16 @@ def flip_bit_in_sample(path: str, sample: int) -> Damage:
         (root / path).write_bytes(content)
 
     return damage
+
+
+def flip_bit_in_page(root: Path) -> None:
+    """Change the last byte of a column of the first episode: a value, not a header."""
+    with pq.ParquetFile(root / DATA) as file:
+        chunk = file.metadata.row_group(0).column(0)
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    content = bytearray((root / DATA).read_bytes())
+    content[begin + chunk.total_compressed_size - 1] ^= 1
+    (root / DATA).write_bytes(content)
 
 
 def edit_box(path: str, box: bytes, place: int) -> Damage:
@@ -176,6 +234,7 @@ STRUCTURE: dict[str, tuple[Damage, str, str]] = {
 
 BYTES: dict[str, tuple[Damage, str, str]] = {
     "a bit of a packet": (flip_bit_in_sample(TOP, 20), TOP, "coded bytes"),
+    "a bit of a page": (flip_bit_in_page, DATA, "episode 0"),
     "one value of a row": (
         rewrite(DATA, set_cell("timestamp", 14, 0.05)), DATA, "column 'timestamp', row 2",
     ),

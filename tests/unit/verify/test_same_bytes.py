@@ -1,0 +1,51 @@
+"""Ranges of two files are one stretch of bytes each, wherever they lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leconvert.verify import same_bytes
+from leconvert.verify.same_bytes import first_difference
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_bytes, "_BLOCK_BYTES", 4)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    (tmp_path / "one").write_bytes(b"..abcdefghijklm..")
+    (tmp_path / "other").write_bytes(b"hijklm-abc-defgXij")
+    opened = [os.open(tmp_path / name, os.O_RDONLY) for name in ("one", "other")]
+    yield (opened[0], opened[1])
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "place"),
+    [
+        ([(2, 7)], [(7, 3), (11, 4)], None),  # two runs are one
+        ([(2, 3), (5, 4)], [(7, 3), (11, 4)], None),
+        ([(2, 13)], [(7, 3), (11, 4), (0, 6)], None),
+        ([(2, 9)], [(7, 3), (11, 6)], 7),  # h is X
+        ([(2, 3)], [(7, 3), (11, 1)], 3),  # one goes on
+        ([(2, 7)], [(7, 3)], 3),
+        ([(9, 6)], [(0, 6)], None),
+        ([(15, 2)], [(15, 2)], 0),
+        ([(9, 6), (17, 3)], [(0, 6), (18, 3)], 6),  # both files end early
+        ([], [], None),
+    ],
+)
+def test_the_first_byte_that_differs_is_found(
+    files: tuple[int, int],
+    expected: list[tuple[int, int]],
+    found: list[tuple[int, int]],
+    place: int | None,
+) -> None:
+    assert first_difference(files[0], expected, files[1], found) == place
