@@ -6,10 +6,15 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
-from leconvert.errors import VerificationError
+from leconvert.cli.signals import stop_on_signals
+from leconvert.errors import UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from leconvert.verify import VerificationReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -38,30 +43,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also compare every coded packet and every row",
     )
     parser.set_defaults(depth="structure")
+    parser.add_argument(
+        "--sample", type=float, default=1.0, metavar="FRACTION",
+        help="compare the files of this share of the episodes only, for a quick look",
+    )  # fmt: skip
+    parser.add_argument(
+        "--decode", type=int, default=0, metavar="N",
+        help="also decode N random pictures on both sides and compare their pixels",
+    )  # fmt: skip
+    parser.add_argument(
+        "--deep", type=int, default=0, metavar="N",
+        help="also load N random samples through LeRobot's dataset; needs lerobot",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="S", help="which ones are random (default: 0)"
+    )
+    parser.add_argument(
+        "--max-workers", type=int, metavar="N",
+        help="compare in up to N processes (default: one a core; one where there is little to do)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--fresh", action="store_true", help="do not go on from an interrupted --bytes"
+    )
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Verify, and list what differs."""
-    from leconvert.verify import verify_pair
+    from leconvert.verify import Sampling, default_folder, verify_pair
 
-    report = verify_pair(
-        options.result.resolve(),
-        options.source.resolve(),
-        depth=options.depth,
-        progress=progress_for(quiet=options.json),
-    )
+    if options.max_workers is not None and options.max_workers < 1:
+        raise UsageError(f"--max-workers must be at least 1, not {options.max_workers}.")
+    with stop_on_signals() as stop:
+        report = verify_pair(
+            options.result.resolve(),
+            options.source.resolve(),
+            depth=options.depth,
+            progress=progress_for(quiet=options.json),
+            max_workers=options.max_workers,
+            sampling=Sampling(options.sample, options.decode, options.deep, options.seed),
+            proven_in=default_folder(),
+            fresh=options.fresh,
+            stop=stop,
+        )
     if options.json:
         print(json.dumps({"ok": report.ok, **asdict(report)}, indent=2))
         return 0 if report.ok else VerificationError.exit_code
     for difference in report.differences[:_DIFFERENCES_SHOWN]:
         print(difference)
     if not report.ok:
-        print(f"{len(report.differences)} differences: the result does not match its source.")
+        count = len(report.differences)
+        shown = f", the first {_DIFFERENCES_SHOWN} above" if count > _DIFFERENCES_SHOWN else ""
+        print(f"{count:,} differences{shown}: the result does not match its source.")
         return VerificationError.exit_code
-    print(
-        f"{options.result} matches {options.source} ({report.depth}): "
-        f"{report.episodes:,} episodes, {report.rows:,} rows, {report.video_frames:,} camera "
-        f"frames in {report.files:,} files."
-    )
+    print(f"{options.result} matches {options.source}: {_compared(report)}.")
     return 0
+
+
+def _compared(report: VerificationReport) -> str:
+    share = "" if report.share == 1 else f"a sample of {report.share:.0%}, "
+    said = (
+        f"{report.depth}, {share}{report.episodes:,} episodes, {report.rows:,} rows, "
+        f"{report.video_frames:,} camera frames in {report.files:,} files"
+    )
+    if report.pictures:
+        said += f"; {report.pictures:,} pictures decoded on both sides"
+    if report.samples:
+        said += f"; {report.samples:,} samples loaded through LeRobot"
+    return said

@@ -2,5 +2,7 @@
 
 from leconvert.verify.difference import Difference, VerificationReport
 from leconvert.verify.pair import verify_pair
+from leconvert.verify.proven import default_folder
+from leconvert.verify.sampling import Sampling
 
-__all__ = ["Difference", "VerificationReport", "verify_pair"]
+__all__ = ["Difference", "Sampling", "VerificationReport", "default_folder", "verify_pair"]

@@ -44,6 +44,9 @@ class VerificationReport:
         episodes: Episodes that were compared.
         video_frames: Camera frames that were compared.
         rows: Table rows that were compared.
+        share: Share of the episodes whose files were compared.
+        pictures: Pictures that were decoded on both sides.
+        samples: Samples that were loaded through LeRobot.
     """
 
     depth: str
@@ -52,6 +55,9 @@ class VerificationReport:
     episodes: int
     video_frames: int
     rows: int
+    share: float = 1.0
+    pictures: int = 0
+    samples: int = 0
 
     @property
     def ok(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow as pa
 from leconvert import tables
 from leconvert.errors import InterruptedRunError, UnreadableSourceError
 from leconvert.model import DATA_STREAM, output_path, stream_of_camera
-from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import Repairs
 from leconvert.source import EpisodeLines, SourcePaths, load_info
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
@@ -31,7 +31,9 @@ from leconvert.verify.metadata import (
     read_source_episodes,
 )
 from leconvert.verify.pieces import Comparer, cut_pieces
+from leconvert.verify.proven import ProvenPieces, fingerprint, is_worth_recording
 from leconvert.verify.routes import Routes, file_runs, read_routes
+from leconvert.verify.sampling import EVERYTHING, Sampling
 
 __all__ = ["verify_pair"]
 
@@ -46,6 +48,9 @@ def verify_pair(
     spread: Spread | None = None,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None,
     repairs: Repairs | None = None,
+    sampling: Sampling = EVERYTHING,
+    proven_in: Path | None = None,
+    fresh: bool = False,
     stop: threading.Event | None = None,
 ) -> VerificationReport:
     """Compare a v3.0 result with the v2.x dataset that it was converted from.
@@ -67,10 +72,16 @@ def verify_pair(
             not read the clips again.
         repairs: What the conversion was told to change; by default what the result says of itself
             in ``meta/repairs.json``. Anything else that differs is a difference.
+        sampling: A share of the episodes whose files are compared, and pictures and samples that
+            are decoded and loaded besides.
+        proven_in: A folder in which a long ``bytes`` records what it has proven, so that the same
+            call goes on if this one is interrupted; None for no record.
+        fresh: Do not go on from such a record.
         stop: Set it from another thread to stop after the pieces that are being compared.
 
     Raises:
         SourceError: The source itself cannot be read.
+        UsageError: Samples shall be loaded through LeRobot, which is not installed.
         InterruptedRunError: ``stop`` was set.
     """
     with suppress(OSError):
@@ -83,6 +94,10 @@ def verify_pair(
     episodes = EpisodeLines(source / EPISODES_PATH, validated=True)
     differences: list[Difference] = []
     reads_bytes = depth == "bytes"
+    if sampling.deep:
+        from leconvert.verify.deep import check_lerobot
+
+        check_lerobot()  # it fails before the work, not after it
 
     try:
         declared = tables.read_repairs(result)
@@ -111,32 +126,88 @@ def verify_pair(
     files, found = _files(routes)
     differences += found
     differences += _left_over(result, files)
-    pieces = cut_pieces(routes)
-    compare = Comparer(result, paths, info, expected, routes, reads_bytes, clip_digests)
-    with (
-        progress.stage("verify", frames * len(streams), "frames") as stage,
-        closing(
-            do_all(
-                compare,
-                pieces,
-                spread,
-                weights=[piece.stop - piece.first for piece in pieces],
-                workers=max_workers,
-            )
-        ) as compared,
-    ):
-        for piece, found in zip(pieces, compared, strict=True):
-            differences += found
-            stage.advance(compare.frames_of(piece))
-            _check_stop(stop)
+    chosen = sampling.episodes(len(expected))
+    compare = Comparer(result, paths, info, expected, routes, reads_bytes, clip_digests, chosen)
+    frames = int(compare.compared_lengths.sum())
+    proven = None
+    if proven_in is not None and reads_bytes and is_worth_recording(compare):
+        proven = ProvenPieces(proven_in, fingerprint(compare), fresh=fresh)
+    with progress.stage("verify", frames * len(streams), "frames") as stage:
+        differences += _compare_pieces(compare, stage, proven, spread, max_workers, stop)
+    pictures = samples = 0
+    if not differences:
+        pictures, samples, differences = _look_closer(compare, sampling, progress, stop)
+    if proven:
+        proven.finish()
     return VerificationReport(
         depth=depth,
         differences=tuple(differences),
         files=len(files),
-        episodes=len(expected),
+        episodes=int(np.count_nonzero(compare.compared_lengths)),
         video_frames=frames * len(cameras),
         rows=frames,
+        share=sampling.share,
+        pictures=pictures,
+        samples=samples,
     )
+
+
+def _compare_pieces(
+    compare: Comparer,
+    stage: Stage,
+    proven: ProvenPieces | None,
+    spread: Spread | None,
+    workers: int | None,
+    stop: threading.Event | None,
+) -> list[Difference]:
+    """Compare all pieces but those that were proven before; return what differs, in order."""
+    differences: list[Difference] = []
+    before = proven.pieces if proven else frozenset()
+    pieces = cut_pieces(compare.routes)
+    stage.advance(sum(compare.frames_of(piece) for piece in pieces if piece in before))
+    pieces = [piece for piece in pieces if piece not in before]
+    weights = [piece.stop - piece.first for piece in pieces]
+    with closing(do_all(compare, pieces, spread, weights=weights, workers=workers)) as compared:
+        try:
+            for piece, found in zip(pieces, compared, strict=True):
+                differences += found
+                if proven and not found:
+                    proven.add(piece)
+                stage.advance(compare.frames_of(piece))
+                _check_stop(stop)
+        except BaseException:
+            if proven:
+                proven.flush()
+            raise
+    return differences
+
+
+def _look_closer(
+    compare: Comparer, sampling: Sampling, progress: Progress, stop: threading.Event | None
+) -> tuple[int, int, list[Difference]]:
+    """Decode pictures and load samples; return how many of each, and what differs."""
+    found: list[Difference] = []
+    counts = [0, 0]
+
+    def advance(which: int, stage: Stage) -> Callable[[int], None]:
+        def by(amount: int) -> None:
+            counts[which] += amount
+            stage.advance(amount)
+            _check_stop(stop)
+
+        return by
+
+    if sampling.decode:
+        from leconvert.verify.pictures import compare_pictures
+
+        with progress.stage("decode", sampling.decode, "pictures") as stage:
+            found += compare_pictures(compare, sampling, advance(0, stage))
+    if sampling.deep:
+        from leconvert.verify.deep import compare_samples
+
+        with progress.stage("load", sampling.deep, "samples") as stage:
+            found += compare_samples(compare, sampling, advance(1, stage))
+    return counts[0], counts[1], found
 
 
 def _check_stop(stop: threading.Event | None) -> None:

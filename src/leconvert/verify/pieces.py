@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from leconvert import media, tables
 from leconvert.errors import UnreadableSourceError
-from leconvert.model import DATA_STREAM, output_path
+from leconvert.model import DATA_STREAM, IntArray, output_path
 from leconvert.source import SourcePaths
 from leconvert.source.info import DatasetInfo
 from leconvert.verify.difference import Difference
@@ -127,12 +127,39 @@ class Comparer:
         """Return how many frames or rows a piece compares."""
         return int(self.episodes.length[self._positions(piece)].sum())
 
-    def _positions(self, piece: Piece) -> npt.NDArray[np.int64]:
+    @property
+    def compared_lengths(self) -> IntArray:
+        """Frames of each episode, 0 for those that are not compared, shape (E,)."""
+        lengths = self.episodes.length
+        return lengths if self.chosen is None else np.where(self.chosen, lengths, 0)
+
+    @property
+    def row_rules(self) -> RowRules:
+        """What rows must be."""
+        return RowRules(self.info, self.episodes.repairs, self._computed_stats)
+
+    def path_of(self, stream: str, position: int) -> str:
+        """Return the output file of an episode, relative to the result."""
+        return output_path(stream, int(self.routes.file_number[stream][position]))
+
+    def place_in_file(self, stream: str, position: int) -> int:
+        """Return how many episodes stand before one in its output file."""
+        numbers = self.routes.file_number[stream]
+        before = np.flatnonzero(numbers[:position] != numbers[position])
+        return position - (int(before[-1]) + 1 if len(before) else 0)
+
+    def row_span(self, position: int) -> RowSpan:
+        """Return where an episode's rows are on both sides."""
+        first = position - self.place_in_file(DATA_STREAM, position)
+        (span,) = self._row_spans(first, np.array([position]))
+        return span
+
+    def _positions(self, piece: Piece) -> IntArray:
         positions = np.arange(piece.first, piece.stop)
         return positions if self.chosen is None else positions[self.chosen[positions]]
 
     def _compare(self, piece: Piece) -> Iterator[Difference]:
-        path = output_path(piece.stream, int(self.routes.file_number[piece.stream][piece.first]))
+        path = self.path_of(piece.stream, piece.first)
         positions = self._positions(piece)
         begins_file = piece.first == piece.file_first
         if not begins_file and not len(positions):
@@ -151,7 +178,7 @@ class Comparer:
             yield from self._compare_video(piece, path, file, positions)
 
     def _compare_table(
-        self, piece: Piece, path: str, file: tables.StoredGroups, positions: npt.NDArray[np.int64]
+        self, piece: Piece, path: str, file: tables.StoredGroups, positions: IntArray
     ) -> Iterator[Difference]:
         episodes = piece.file_stop - piece.file_first
         if len(file.rows) != episodes:
@@ -159,23 +186,26 @@ class Comparer:
                 what, found = "row groups, one an episode", len(file.rows)
                 yield Difference(what, path, str(episodes), str(found), None, piece.stream)
             return
+        spans = self._row_spans(piece.file_first, positions)
+        yield from compare_rows(path, file, spans, self.row_rules, read_rows=self.read_bytes)
+
+    def _row_spans(self, file_first: int, positions: IntArray) -> Iterator[RowSpan]:
         lengths = self.episodes.length
-        begins = np.cumsum(lengths[: piece.stop]) - lengths[: piece.stop]
+        stop = int(positions[-1]) + 1 if len(positions) else 0
+        begins = np.cumsum(lengths[:stop]) - lengths[:stop]
         indices = self.episodes.index[positions].tolist()
-        spans = map(
+        return map(
             RowSpan,
             indices,
             lengths[positions].tolist(),
-            self.paths.absolute(piece.stream, indices),
+            self.paths.absolute(DATA_STREAM, indices),
             positions.tolist(),
             begins[positions].tolist(),
-            (positions - piece.file_first).tolist(),
+            (positions - file_first).tolist(),
         )
-        rules = RowRules(self.info, self.episodes.repairs, self._computed_stats)
-        yield from compare_rows(path, file, spans, rules, read_rows=self.read_bytes)
 
     def _compare_video(
-        self, piece: Piece, path: str, index: media.ClipIndex, positions: npt.NDArray[np.int64]
+        self, piece: Piece, path: str, index: media.ClipIndex, positions: IntArray
     ) -> Iterator[Difference]:
         in_file = self.episodes.length[piece.file_first : piece.file_stop]
         frames = int(in_file.sum())
@@ -200,7 +230,7 @@ class Comparer:
             path, piece.stream, index, list(spans), self.info.fps, read_bytes=self.read_bytes
         )
 
-    def _digests(self, stream: str, positions: npt.NDArray[np.int64]) -> Iterator[str | None]:
+    def _digests(self, stream: str, positions: IntArray) -> Iterator[str | None]:
         known = None if self.clip_digests is None else self.clip_digests.get(stream)
         if known is None:
             return itertools.repeat(None, len(positions))

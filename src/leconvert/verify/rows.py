@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import tables
+from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
 from leconvert.source.info import DatasetInfo
 from leconvert.verify.difference import Difference
 from leconvert.verify.metadata import same_statistic
 from leconvert.verify.same_bytes import first_difference
 
-__all__ = ["RowRules", "RowSpan", "compare_rows", "same_values"]
+__all__ = ["RowRules", "RowSpan", "compare_rows", "expected_rows", "same_values"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +132,7 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
 def _compare_columns(
     span: RowSpan, found: pa.Table, rules: RowRules
 ) -> Iterator[tuple[str, object, object]]:
-    with pq.ParquetFile(span.source) as file:
-        expected = file.read(use_threads=False)
-    if rules.repairs.change_rows:
-        expected = _repaired(expected, span, rules, found.schema)
+    expected = expected_rows(span, rules, found.schema)
     if sorted(expected.column_names) != sorted(found.column_names):
         yield "columns", expected.column_names, found.column_names
         return
@@ -149,6 +147,29 @@ def _compare_columns(
                 theirs[row].as_py() if row < len(theirs) else None,
                 ours[row].as_py() if row < len(ours) else None,
             )
+
+
+def expected_rows(span: RowSpan, rules: RowRules, found: pa.Schema | None = None) -> pa.Table:
+    """Return an episode's rows as the source and the repairs demand them.
+
+    Args:
+        span: The episode.
+        rules: What the conversion changed.
+        found: The schema of the result, whose types repaired columns may have.
+
+    Raises:
+        UnreadableSourceError: The source cannot be read.
+    """
+    try:
+        with pq.ParquetFile(span.source) as file:
+            expected = file.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableSourceError(
+            f"The parquet file {span.source} cannot be read: {error}.", path=span.source
+        ) from error
+    if rules.repairs.change_rows:
+        return _repaired(expected, span, rules, pa.schema([]) if found is None else found)
+    return expected
 
 
 def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema) -> pa.Table:

@@ -330,6 +330,11 @@ class RunPaths:
         """What one packer noted."""
         return self.journal / f"{generation:04d}.json"
 
+    @property
+    def proven_dir(self) -> Path:
+        """What an interrupted verification of this run had proven."""
+        return self.root / "proven"
+
     def ensure(self) -> None:
         """Make the folders of the run durably; those that exist are kept.
 

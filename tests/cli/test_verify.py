@@ -1,0 +1,99 @@
+"""``leconvert verify``: what it says, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import leconvert
+from leconvert.cli.main import main
+
+TOP = "videos/observation.images.top/chunk-000/file-000.mp4"
+
+
+@pytest.fixture(scope="module")
+def converted(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("converted") / "out"
+    leconvert.convert(small_source, output=out)
+    return out
+
+
+@pytest.fixture
+def damaged(converted: Path, tmp_path: Path) -> Path:
+    root = Path(shutil.copytree(converted, tmp_path / "out"))
+    content = bytearray((root / TOP).read_bytes())
+    content[content.index(b"mdat") + 12] ^= 1
+    (root / TOP).write_bytes(content)
+    return root
+
+
+def verify(result: Path, source: Path, *options: str) -> int:
+    return main(["verify", str(result), "--source", str(source), *options])
+
+
+def test_a_proven_result_is_told_in_one_line(
+    converted: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(converted, small_source, "--bytes", "--decode", "3") == 0
+    assert capsys.readouterr().out == (
+        f"{converted} matches {small_source}: bytes, 5 episodes, 44 rows, 88 camera frames in "
+        "3 files; 3 pictures decoded on both sides.\n"
+    )
+
+
+def test_a_sample_is_called_one(
+    converted: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(converted, small_source, "--sample", "0.4", "--max-workers", "2") == 0
+    assert ": structure, a sample of 40%, 2 episodes, " in capsys.readouterr().out
+
+
+def test_differences_are_listed_and_exit_with_10(
+    damaged: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(damaged, small_source, "--bytes") == 10
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{TOP}, episode 0: coded bytes from packet 0 on (SHA-256 of that")
+    assert last == "1 differences: the result does not match its source."
+
+
+def test_json_names_episode_stream_file_and_both_values(
+    damaged: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(damaged, small_source, "--bytes", "--json") == 10
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["depth"], report["share"]) == (False, "bytes", 1.0)
+    (found,) = report["differences"]
+    assert found["episode"] == 0
+    assert found["stream"] == "videos/observation.images.top"
+    assert found["path"] == TOP
+    assert len(found["expected"]) == len(found["found"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sample", "0"], "A sample is a share above 0"),
+        (["--max-workers", "0"], "--max-workers must be at least 1, not 0."),
+        (["--decode", "-1"], "--decode takes 0 or more"),
+    ],
+)
+def test_options_that_make_no_sense_exit_with_2(
+    converted: Path,
+    small_source: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    assert verify(converted, small_source, *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_source_that_cannot_be_read_exits_with_3(
+    converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(converted, tmp_path / "nothing") == 3
+    assert str(tmp_path / "nothing") in capsys.readouterr().err
