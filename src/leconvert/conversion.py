@@ -48,7 +48,10 @@ class ConversionReport:
     Attributes:
         source: The v2.x dataset as it was given.
         output: The v3.0 dataset.
-        kept_source: Where the replaced dataset is kept; None if nothing was replaced.
+        kept_source: Where the replaced dataset is kept; None if nothing was replaced, or it was
+            removed.
+        removed_source: Where it was kept before it was removed on request.
+        kept_because: Why it was kept although it was to be removed.
         run_id: The run.
         episodes: Episodes of the dataset.
         frames: Frames of the dataset.
@@ -80,6 +83,8 @@ class ConversionReport:
     seconds: float
     stage_seconds: dict[str, float] = field(default_factory=dict)
     verified: str = "structure"
+    removed_source: Path | None = None
+    kept_because: str | None = None
     findings: Sequence[Finding] = ()
     repairs: Mapping[str, Any] = field(default_factory=dict)
     probe: Mapping[str, Any] | None = None
@@ -87,7 +92,7 @@ class ConversionReport:
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         record = asdict(self)
-        for name in ("source", "output", "kept_source"):
+        for name in ("source", "output", "kept_source", "removed_source"):
             record[name] = None if record[name] is None else str(record[name])
         return record
 
@@ -108,8 +113,9 @@ def convert(
     orchestrate: bool | None = None,
     num_workers: int | None = None,
     max_workers: int | None = None,
-    verify: str = "structure",
+    verify: str | None = None,
     force_conversion: bool = False,
+    delete_source: bool = False,
     restart: bool = False,
     allow_mixed_versions: bool = False,
     leases: LeaseOptions | None = None,
@@ -146,8 +152,11 @@ def convert(
             where the work is many small files, which Python's lock makes slow in threads.
         num_workers: Processes; None for as many as there are cores, at most 4.
         max_workers: Threads; None likewise.
-        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap.
+        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
+            the structure, or the bytes with ``delete_source``.
         force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
+        delete_source: Remove the source that the result replaced, once every byte is proven; it is
+            kept all the same if the result lacks anything that was in it.
         restart: Give up a run under way and begin anew.
         allow_mixed_versions: Join a run that other library versions planned.
         leases: Lease time and attempts.
@@ -177,7 +186,7 @@ def convert(
     source = Path(root).resolve()
     target = Path(output).resolve() if output is not None else source
     folder = Path(work_dir).resolve() if work_dir is not None else default_work_dir(target)
-    pack_options = PackOptions(verify=verify, force_conversion=force_conversion)
+    pack_options = PackOptions(verify, force_conversion, delete_source)
     leases = leases or LeaseOptions()
     stop = stop or threading.Event()
     seconds: dict[str, float] = {}
@@ -332,6 +341,8 @@ def _report(
         seconds=total_seconds,
         stage_seconds=seconds,
         verified=packed.verified,
+        removed_source=packed.removed,
+        kept_because=packed.kept_because,
         findings=manifest.findings,
         repairs=manifest.repairs.as_record() if manifest.repairs else {},
     )

@@ -312,4 +312,4 @@ def test_verify_names_what_differs(leconvert: Leconvert, source_copy: Path, tmp_
     assert found.returncode == 10
     [difference] = json.loads(found.stdout)["differences"]
     assert difference["episode"] == 4
-    assert difference["what"] == "coded bytes (SHA-256)"
+    assert difference["what"] == "coded bytes from packet 14 on (SHA-256 of that packet)"

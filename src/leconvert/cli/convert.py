@@ -12,6 +12,7 @@ from leconvert.cli.options import (
     add_json,
     add_lease_options,
     add_plan_options,
+    add_proof_options,
     places,
     push_wanted,
     repair_options,
@@ -38,13 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-workers", type=int, metavar="N", help="work in N processes")
     parser.add_argument("--max-workers", type=int, metavar="N", help="work in N threads")
     add_lease_options(parser)
-    parser.add_argument(
-        "--verify",
-        choices=("structure", "bytes", "none"),
-        default="structure",
-        help="what is proven before the result takes its place (default: structure)",
-    )
-    parser.add_argument("--no-verify", action="store_const", const="none", dest="verify")
+    add_proof_options(parser)
     parser.add_argument(
         "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
     )
@@ -91,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
             max_workers=options.max_workers,
             verify=options.verify,
             force_conversion=options.force_conversion,
+            delete_source=options.delete_source,
             restart=options.restart,
             allow_mixed_versions=options.allow_mixed_versions,
             leases=LeaseOptions(options.lease_seconds, options.max_attempts),
@@ -111,7 +107,10 @@ def run(options: argparse.Namespace) -> int:
     )
     print(f"  v3.0 dataset  {report.output}")
     if report.kept_source is not None:
-        print(f"  kept          {report.kept_source}")
+        reason = f": {report.kept_because}" if report.kept_because else ""
+        print(f"  kept          {report.kept_source}{reason}")
+    if report.removed_source is not None:
+        print(f"  removed       {report.removed_source}: all of it is proven to be in the result")
     if report.cloned_bytes:
         print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
     changes = Repairs.from_record(report.repairs).summary()

@@ -17,6 +17,7 @@ __all__ = [
     "add_json",
     "add_lease_options",
     "add_plan_options",
+    "add_proof_options",
     "add_repair_options",
     "add_trouble_option",
     "add_version_option",
@@ -145,6 +146,24 @@ def repair_options(options: argparse.Namespace) -> RepairOptions:
         drop_features=tuple(options.drop_feature),
         accept=tuple(options.accept),
     )
+
+
+def add_proof_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is proven before the swap, and what becomes of the source after it."""
+    parser.add_argument(
+        "--verify", choices=("structure", "bytes", "none"),
+        help="what is proven before the result takes its place (default: structure; bytes with "
+        "--delete-source)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-verify", action="store_const", const="none", dest="verify",
+        help="the same as --verify none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--delete-source", action="store_true",
+        help="remove the source that the result replaced, once every byte is proven; it is kept "
+        "if the result lacks anything of it",
+    )  # fmt: skip
 
 
 def add_version_option(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.options import add_json, add_version_option
+from leconvert.cli.options import add_json, add_proof_options, add_version_option
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 
@@ -19,12 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait", action="store_true", help="do not wait for workers; say what is missing"
     )
-    parser.add_argument(
-        "--verify",
-        choices=("structure", "bytes", "none"),
-        default="structure",
-        help="what is proven before the result takes its place (default: structure)",
-    )
+    add_proof_options(parser)
     parser.add_argument(
         "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
     )
@@ -41,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     with stop_on_signals() as stop:
         packed = pack_run(
             opened,
-            PackOptions(verify=options.verify, force_conversion=options.force_conversion),
+            PackOptions(options.verify, options.force_conversion, options.delete_source),
             wait=not options.no_wait,
             stop=stop,
             progress=progress_for(quiet=options.json),
@@ -51,7 +46,10 @@ def run(options: argparse.Namespace) -> int:
         return 0
     print(f"v3.0 dataset  {packed.target}")
     if packed.kept is not None:
-        print(f"kept          {packed.kept}")
+        reason = f": {packed.kept_because}" if packed.kept_because else ""
+        print(f"kept          {packed.kept}{reason}")
+    if packed.removed is not None:
+        print(f"removed       {packed.removed}: all of it is proven to be in the result")
     print(
         f"{packed.linked} files linked, {packed.copied} copied, {packed.joined} joined; "
         f"checked: {packed.verified}"

@@ -6,9 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,8 @@ from leconvert.errors import (
 from leconvert.leasing import Board, LeaseStore
 from leconvert.packer.assembly import Assembly
 from leconvert.packer.collection import Collector, check_all_done
+from leconvert.packer.removal import remove_source
+from leconvert.packer.report import PackReport
 from leconvert.packer.watcher import Watcher
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import (
@@ -49,7 +50,7 @@ from leconvert.workdir.swap import (
 from leconvert.workdir.target import check_target, codebase_version, old_dir
 from leconvert.workdir.trouble import any_storage_errors
 
-__all__ = ["PackOptions", "PackReport", "is_packed", "pack_run", "swap_has_begun"]
+__all__ = ["PackOptions", "is_packed", "pack_run", "swap_has_begun"]
 
 # A look lists three folders: pauses grow with what it costs.
 _LOOKS_TO_PAUSES = 20
@@ -63,22 +64,44 @@ class PackOptions:
     """How a run is packed.
 
     Attributes:
-        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap.
+        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
+            the structure, or the bytes where the source is to be removed.
         force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
+        delete_source: Remove the source that the result replaced, once the result is in place and
+            nothing would be lost.
     """
 
-    verify: str = "structure"
+    verify: str | None = None
     force_conversion: bool = False
+    delete_source: bool = False
+
+    @property
+    def depth(self) -> str:
+        """What is proven before the swap."""
+        return self.verify or ("bytes" if self.delete_source else "structure")
 
     def check_target(self, source: Path, target: Path) -> None:
         """Refuse a target that something stands in, before any work is done.
 
         Raises:
-            UsageError: ``verify`` is no known depth.
+            UsageError: ``verify`` is no known depth, or too little to remove the source, or the
+                source is not to be replaced at all.
             TargetError: Something is in the way; the message says what helps.
         """
-        if self.verify not in _DEPTHS:
+        if self.depth not in _DEPTHS:
             raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
+        if self.delete_source and self.depth != "bytes":
+            raise UsageError(
+                f"--delete-source demands --verify bytes, not {self.depth}.",
+                next_step="Leave --verify out: --delete-source then compares every byte.",
+            )
+        if self.delete_source and source != target:
+            raise UsageError(
+                f"--delete-source removes a source that was replaced; {source} is not touched when "
+                f"the result goes to {target}.",
+                next_step=f"Convert, prove it with `leconvert verify {target} --source {source} "
+                "--bytes`, and remove the source by hand.",
+            )
         check_target(target, self.old_place(source, target))
 
     def old_place(self, source: Path, target: Path) -> Path | None:
@@ -108,39 +131,6 @@ class PackOptions:
         return old_dir(target)
 
 
-@dataclass(frozen=True, slots=True)
-class PackReport:
-    """What the packer did.
-
-    Attributes:
-        target: The v3.0 dataset.
-        kept: Where the replaced dataset is, or None.
-        linked: Files that were linked into the tree.
-        copied: Shards that had to be copied, because the work dir is on another file system
-            or on one without hard links.
-        joined: Files that were joined from parts.
-        cloned_bytes: Coded video bytes that the workers shared with the source.
-        copied_bytes: Coded video bytes that they copied.
-        verified: The depth of the check.
-    """
-
-    target: Path
-    kept: Path | None
-    linked: int
-    copied: int
-    joined: int
-    cloned_bytes: int
-    copied_bytes: int
-    verified: str
-
-    def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping."""
-        record = asdict(self)
-        record["target"] = str(self.target)
-        record["kept"] = None if self.kept is None else str(self.kept)
-        return record
-
-
 @any_storage_errors()
 def pack_run(
     run: OpenedRun,
@@ -158,7 +148,8 @@ def pack_run(
         options: What to prove, and whether a v3.0 target may be replaced.
         wait: Wait for workers until every batch is done; otherwise say what is missing.
         watcher: Knows whether anybody works; by default somebody always might.
-        stop: Set it from another thread to stop between two steps.
+        stop: Set it from another thread to stop between two steps, or two pieces of the
+            verification.
         progress: Where to report.
 
     Raises:
@@ -178,7 +169,7 @@ def pack_run(
         journal = Journal(run.paths, manifest.run_id, fs=run.fs)
         before = journal.begin()
         if before.step is PackStep.FINISHED or recover_swap(journal) is SwapOutcome.COMPLETED:
-            return _finish(run, journal)
+            return _finish(run, journal, options)
         options.check_target(source, target)
         board = _board(run)
         if not wait or board.all_settled():
@@ -193,8 +184,8 @@ def pack_run(
         except (BatchesFailedError, IncompleteError, PlanMismatchError):
             remove_tree(tree)  # only links and tables: whoever packs next makes them again
             raise
-        if options.verify != "none":
-            _verify(run, tree, options.verify, collector.clip_digests, progress)
+        if options.depth != "none":
+            _verify(run, tree, options.depth, collector.clip_digests, stop, progress)
         _check_stop(stop)
         old = options.old_place(source, target)
         notes = {
@@ -203,7 +194,7 @@ def pack_run(
             "joined": assembly.joined,
             "cloned_bytes": collector.cloned_bytes,
             "copied_bytes": collector.copied_bytes,
-            "verified": options.verify,
+            "verified": options.depth,
         }
         journal.write(PackStep.PACKING, notes=notes)
 
@@ -212,7 +203,7 @@ def pack_run(
             check_current(run)
 
         swap_into_place(SwapPlan(target, tree, old), journal, before_exchange=check_once_more)
-        return _finish(run, journal)
+        return _finish(run, journal, options)
 
 
 def _assemble(
@@ -263,14 +254,14 @@ def _assemble(
             stage.advance(1)
 
 
-def _finish(run: OpenedRun, journal: Journal) -> PackReport:
-    """Remove what only the swap needed, and say what was done; harmless to repeat."""
+def _finish(run: OpenedRun, journal: Journal, options: PackOptions) -> PackReport:
+    """Remove what nobody needs any more, and say what was done; harmless to repeat."""
     state = journal.read()
     if run.paths.attempts_dir.exists():
         remove_tree(run.paths.attempts_dir, inside=run.paths.root)
     journal.write(PackStep.FINISHED)
     old = (state.swap or {}).get("old")
-    return PackReport(
+    report = PackReport(
         target=Path(run.manifest.target),
         kept=None if old is None else Path(old),
         linked=state.notes.get("linked", 0),
@@ -280,6 +271,9 @@ def _finish(run: OpenedRun, journal: Journal) -> PackReport:
         copied_bytes=state.notes.get("copied_bytes", 0),
         verified=state.notes.get("verified", "none"),
     )
+    if not options.delete_source:
+        return report
+    return remove_source(Path(run.manifest.source), report, run.manifest.repairs)
 
 
 def is_packed(run: OpenedRun) -> bool:
@@ -315,6 +309,7 @@ def _verify(
     tree: Path,
     depth: str,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]],
+    stop: threading.Event,
     progress: Progress,
 ) -> None:
     source = Path(run.manifest.source)
@@ -325,6 +320,8 @@ def _verify(
         progress=progress,
         clip_digests=clip_digests,
         repairs=run.manifest.repairs,
+        proven_in=run.paths.proven_dir,
+        stop=stop,
     )
     if not report.ok:
         shown = [str(difference) for difference in report.differences[:_DIFFERENCES_SHOWN]]
@@ -334,5 +331,7 @@ def _verify(
             f"The new dataset does not match {source}; nothing was replaced.",
             path=str(tree),
             details=shown,
-            next_step=f"The new tree stays in {tree} for inspection; please report this.",
+            next_step="The new tree stays for inspection: "
+            f"leconvert verify {tree} --source {source} --bytes. Please report this; --restart "
+            "converts anew.",
         )

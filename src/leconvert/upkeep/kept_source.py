@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import filecmp
-import json
 from pathlib import Path
 
 from leconvert.errors import LeconvertError
-from leconvert.model import DATA_STREAM, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.source import SourcePaths, load_info
+from leconvert.tables import read_repairs
 from leconvert.upkeep.clean import CleanReport, Leftover
-from leconvert.verify import verify_pair
+from leconvert.verify import reason_to_keep, verify_pair
 from leconvert.workdir.durable import remove_tree
 from leconvert.workdir.target import codebase_version, old_dir
 
 __all__ = ["clean_kept_source"]
-
-_SHOWN = 3
-# What a conversion replaces by files of another form; `verify` compares their content.
-_CONVERTED = {
-    "meta/info.json",
-    "meta/episodes.jsonl",
-    "meta/episodes_stats.jsonl",
-    "meta/stats.json",
-    "meta/tasks.jsonl",
-}
 
 
 def clean_kept_source(
@@ -64,35 +51,4 @@ def _doubt(target: Path, old: Path, progress: Progress) -> str | None:
         return f"the two could not be compared: {error}"
     if not report.ok:
         return f"the result differs from it: {report.differences[0]}"
-    try:
-        others = _other_files(old)
-    except (LeconvertError, OSError, ValueError, KeyError) as error:
-        return f"its files could not be listed: {error}"
-    missing = [name for name in others if not _same(old / name, target / name)]
-    if missing:
-        shown = ", ".join(missing[:_SHOWN]) + (" and others" if len(missing) > _SHOWN else "")
-        return f"{len(missing)} files are not in the result: {shown}"
-    return None
-
-
-def _other_files(old: Path) -> list[str]:
-    """Return every file but those whose content `verify` compares; strays among them included."""
-    with (old / "meta/episodes.jsonl").open("rb") as lines:
-        episodes = [int(json.loads(line)["episode_index"]) for line in lines if line.strip()]
-    info = load_info(old)
-    paths = SourcePaths(old, info)
-    streams = [DATA_STREAM, *map(stream_of_camera, info.camera_keys)]
-    compared = {path for stream in streams for path in map(str, paths.absolute(stream, episodes))}
-    return sorted(
-        name
-        for path in old.rglob("*")
-        if not path.is_dir() and str(path) not in compared
-        if (name := path.relative_to(old).as_posix()) not in _CONVERTED
-    )
-
-
-def _same(one: Path, other: Path) -> bool:
-    try:
-        return filecmp.cmp(one, other, shallow=False)
-    except OSError:
-        return False
+    return reason_to_keep(target, old, read_repairs(target))

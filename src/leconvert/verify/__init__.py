@@ -4,5 +4,13 @@ from leconvert.verify.difference import Difference, VerificationReport
 from leconvert.verify.pair import verify_pair
 from leconvert.verify.proven import default_folder
 from leconvert.verify.sampling import Sampling
+from leconvert.verify.whole_source import reason_to_keep
 
-__all__ = ["Difference", "Sampling", "VerificationReport", "default_folder", "verify_pair"]
+__all__ = [
+    "Difference",
+    "Sampling",
+    "VerificationReport",
+    "default_folder",
+    "reason_to_keep",
+    "verify_pair",
+]

@@ -1,0 +1,178 @@
+"""What a conversion proves before its result takes the source's place, and what becomes of that."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import leconvert
+from leconvert.cli.main import main
+from leconvert.errors import InterruptedRunError, StorageError, VerificationError
+from leconvert.packer import removal
+from leconvert.packer import run as packer_run
+from leconvert.progress import SilentProgress, Stage
+from leconvert.repairs import RepairOptions
+from leconvert.verify import Difference, VerificationReport, proven, verify_pair
+from tests.trees import snapshot
+
+
+def old_of(dataset: Path) -> Path:
+    return dataset.with_name(f"{dataset.name}_old")
+
+
+def test_a_source_that_is_wholly_in_the_result_is_removed(
+    source_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", "--root", str(source_copy), "--delete-source", "--no-push"]) == 0
+    said = capsys.readouterr().out
+    assert f"  removed       {old_of(source_copy)}: all of it is proven to be in the result" in said
+    assert "  checked       bytes\n" in said
+    assert [path.name for path in source_copy.parent.iterdir()] == ["small"]
+    assert json.loads((source_copy / "meta/info.json").read_bytes())["codebase_version"] == "v3.0"
+
+
+def test_a_source_with_a_stray_is_kept(
+    source_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (source_copy / "data/chunk-000/notes.txt").write_text("keep me")
+    before = snapshot(source_copy)
+    assert main(["convert", "--root", str(source_copy), "--delete-source", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["kept_source"] == str(old_of(source_copy))
+    assert report["removed_source"] is None
+    assert report["kept_because"] == "1 file is not in the result: data/chunk-000/notes.txt"
+    assert snapshot(old_of(source_copy)) == before
+
+
+@pytest.mark.parametrize(
+    ("repairs", "reason"),
+    [
+        (
+            RepairOptions(drop_features=("observation.images.wrist",)),
+            "features of it are not in the result: observation.images.wrist",
+        ),
+        (RepairOptions(on_bad_episode="drop"), "1 episode of it is not in the result"),
+    ],
+    ids=["a feature", "an episode"],
+)
+def test_a_source_that_was_left_out_in_part_is_kept(
+    source_copy: Path, repairs: RepairOptions, reason: str
+) -> None:
+    if repairs.on_bad_episode == "drop":
+        (source_copy / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
+    before = snapshot(source_copy)
+    report = leconvert.convert(source_copy, repairs=repairs, delete_source=True)
+    assert (report.kept_source, report.kept_because) == (old_of(source_copy), reason)
+    assert snapshot(old_of(source_copy)) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--verify", "structure"], "--delete-source demands --verify bytes, not structure."),
+        (["--no-verify"], "--delete-source demands --verify bytes, not none."),
+        (["--output", "OUT"], "--delete-source removes a source that was replaced"),
+    ],
+)
+def test_deletion_with_less_than_a_proof_is_refused(
+    source_copy: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    before = snapshot(source_copy.parent)
+    options = [str(source_copy.parent / "out") if o == "OUT" else o for o in options]
+    assert main(["convert", "--root", str(source_copy), "--delete-source", *options]) == 2
+    assert message in capsys.readouterr().err
+    assert snapshot(source_copy.parent) == before
+
+
+@pytest.mark.parametrize("crash", ["before the commit point", "after it"])
+def test_a_crashed_removal_is_finished_by_the_same_command(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, crash: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise StorageError("the disk fails")
+
+    broken = "storage_errors" if crash == "before the commit point" else "remove_tree"
+    with monkeypatch.context() as patched:
+        patched.setattr(removal, broken, fails)
+        with pytest.raises(StorageError):
+            leconvert.convert(source_copy, delete_source=True)
+    assert old_of(source_copy).exists() is (broken == "storage_errors")
+    report = leconvert.convert(source_copy, delete_source=True)
+    assert report.kept_source is None
+    assert [path.name for path in source_copy.parent.iterdir()] == ["small"]
+
+
+def test_a_result_that_fails_stays_for_inspection_and_the_source_in_its_place(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(source_copy)
+    lost = Difference("coded bytes", "videos/x.mp4", "a", "b", 3, "videos/x")
+
+    def differs(*_: object, **__: object) -> VerificationReport:
+        return VerificationReport("bytes", [lost], 3, 5, 88, 44)
+
+    monkeypatch.setattr(packer_run, "verify_pair", differs)
+    with pytest.raises(VerificationError) as caught:
+        leconvert.convert(source_copy, delete_source=True)
+    tree = Path(str(caught.value.path))
+    assert caught.value.exit_code == 10
+    assert caught.value.message.endswith(f"does not match {source_copy}; nothing was replaced.")
+    assert caught.value.details == ("videos/x.mp4, episode 3: coded bytes: expected a, found b",)
+    assert f"leconvert verify {tree} --source {source_copy} --bytes." in str(caught.value.next_step)
+    assert snapshot(source_copy) == before
+    assert verify_pair(tree, source_copy, depth="bytes").ok
+    monkeypatch.undo()
+    assert leconvert.convert(source_copy).verified == "structure"
+
+
+def test_a_stopped_proof_goes_on_where_it_was(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import threading
+
+    monkeypatch.setattr(proven, "_SECONDS_WORTH_RECORDING", 0.0)
+    stop, advanced = threading.Event(), []
+
+    class Stopping(SilentProgress):
+        def stage(self, name: str, total: int, unit: str) -> Stage:
+            stage = super().stage(name, total, unit)
+            if name == "verify":
+                advanced.clear()
+                stage.advance = self._advance  # type: ignore[method-assign]
+            return stage
+
+        def _advance(self, amount: int) -> None:
+            advanced.append(amount)
+            if amount:
+                stop.set()
+
+    before, work = snapshot(source_copy), tmp_path / "work"
+    with pytest.raises(InterruptedRunError, match="Verification was interrupted"):
+        leconvert.convert(
+            source_copy, work_dir=work, verify="bytes", stop=stop, progress=Stopping()
+        )
+    assert snapshot(source_copy) == before
+    first = sum(advanced)
+    assert 0 < first < 3 * 44
+    stop.clear()
+    report = leconvert.convert(source_copy, work_dir=work, verify="bytes", progress=Stopping())
+    assert report.verified == "bytes"
+    assert advanced[0] == first  # what was proven before counts at once
+    assert sum(advanced) == 3 * 44
+
+
+def test_pack_takes_the_same_options(
+    source_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+    assert main(["plan", "--root", str(source_copy), "--work-dir", str(work)]) == 0
+    assert main(["work", str(work)]) == 0
+    capsys.readouterr()
+    assert main(["pack", str(work), "--delete-source", "--no-verify"]) == 2
+    assert main(["pack", str(work), "--delete-source"]) == 0
+    said = capsys.readouterr().out
+    assert f"removed       {old_of(source_copy)}: all of it is proven" in said
+    assert said.endswith("checked: bytes\n")
+    assert not old_of(source_copy).exists()
