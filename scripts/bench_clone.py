@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import bench_common
 import bench_convert
 from bench_convert import COPY, Runner
 
@@ -181,7 +182,7 @@ def check_room(scratch: Path, size_bytes: int) -> None:
         SystemExit: The scratch folder, or memory where it lies in memory, is too small.
     """
     free = shutil.disk_usage(scratch).free
-    if bench_convert.file_system_of(scratch) == "tmpfs":
+    if bench_common.file_system_of(scratch) == "tmpfs":
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
         available = next(line for line in lines if line.startswith("MemAvailable:"))
         free = min(free, int(available.split()[1]) * 1024 - MEMORY_LEFT_BYTES)
@@ -241,7 +242,7 @@ class CloneBench(bench_convert.Bench):
     def run(self, runner: Runner) -> dict[str, Any]:
         """Run once and return the measured row."""
         self.prepare(runner)
-        bench_convert.read_through(self.source)
+        bench_common.read_through(self.source)
         before = used_bytes(self.scratch)
         row = super().run(runner)
         return {**row, "new_bytes": used_bytes(self.scratch) - before}
@@ -249,7 +250,7 @@ class CloneBench(bench_convert.Bench):
     def moved(self) -> dict[str, Any]:
         """Convert once, untimed, and return how the bytes moved."""
         self.prepare(Runner(CONVERT))
-        bench_convert.read_through(self.source)
+        bench_common.read_through(self.source)
         report = json.loads(tool(self.command(Runner(CONVERT))))
         kept = ("files", "batches", "seconds", "stage_seconds", "cloned_bytes", "copied_bytes")
         return {key: report[key] for key in kept}
@@ -325,18 +326,18 @@ def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) 
     subprocess.run(make, check=True)
     benches = {name: CloneBench(mounted, mounted / name, True) for name in (PROFILE, LOW)}
     first = bench_convert.header(benches[PROFILE], PROFILE, arguments)
-    low = bench_convert.dataset_shape(benches[LOW].source, LOW)
+    low = bench_common.dataset_shape(benches[LOW].source, LOW)
     first |= {
         "command": first["command"].replace("bench_convert", "bench_clone"),
         "low_dataset": low,
-        "image_file_system": bench_convert.file_system_of(mounted.parent),
+        "image_file_system": bench_common.file_system_of(mounted.parent),
         # As many as both datasets have bytes: then the sources share nothing with each other.
         "sources_used_bytes": used_bytes(mounted) - empty,
         "moved": benches[PROFILE].moved(),
     }
     high_bytes, low_bytes = first["dataset"]["video_bytes"], low["video_bytes"]
     runners = tuple(r for r in RUNNERS if not options.runners or r.name in options.runners)
-    log = bench_convert.new_log(
+    log = bench_common.new_log(
         Path(options.log_dir), f"{first['started'][:10]}-clone-{options.file_system}"
     )
     rows: list[dict[str, Any]] = []
@@ -369,7 +370,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
-    parser.add_argument("--log-dir", default=bench_convert.REPOSITORY / "bench_logs")
+    parser.add_argument("--log-dir", default=bench_common.REPOSITORY / "bench_logs")
     parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.make is not None:

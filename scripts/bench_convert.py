@@ -8,9 +8,8 @@ Untimed, before each: the scratch folder of the previous run is removed, dirty p
 back, and the reference gets a fresh copy of the source, as it works in place. The source is read
 once beforehand, so that everyone finds it in the page cache.
 
-CPU time and memory come from ``wait4``: the CPU time of the whole process tree, and the largest
-resident set that any one process of it had. This script imports next to nothing before it starts
-children, as a child's record begins with the memory of its parent.
+CPU time and memory come from ``wait4``, see `bench_common`. This script imports next to nothing
+before it starts children, as a child's record begins with the memory of its parent.
 
 Raw rows go to ``bench_logs/<date>-<profile>-<file system>.jsonl``: a header line, then one line a
 run. In commands ``$SCRATCH`` stands for the scratch folder.
@@ -21,22 +20,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-PROFILE_NAMES = ("small", "mid", "big", "many", "images")
-PACKAGES = ("lerobot", "datasets", "pyarrow", "av", "numpy", "pandas")
+import bench_common
+from bench_common import (
+    PROFILE_NAMES,
+    REPOSITORY,
+    dataset_shape,
+    make_profile,
+    measured,
+    new_log,
+    read_through,
+    shown,
+    size_of,
+)
 
 REFERENCE = "reference"
 COPY = "cp -r"
@@ -75,56 +79,6 @@ def grid_runners() -> tuple[Runner, ...]:
     return (*runners, Runner(COPY))
 
 
-# --- datasets ---------------------------------------------------------------------------------
-
-
-def make_profile(name: str, root: Path, episodes: int | None) -> None:
-    """Generate a profile's dataset, in a process of its own (see the module's docstring)."""
-    from dataclasses import replace
-
-    from leconvert.testing import PROFILES, make_dataset
-
-    spec = PROFILES[name]
-    make_dataset(root, spec if episodes is None else replace(spec, episodes=episodes))
-
-
-def files_below(root: Path) -> Iterator[os.DirEntry[str]]:
-    """Yield every file below a folder."""
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield from files_below(Path(entry.path))
-            else:
-                yield entry
-
-
-def size_of(root: Path) -> int:
-    """Return the bytes of all files below a folder; 0 if it does not exist."""
-    return sum(entry.stat().st_size for entry in files_below(root)) if root.exists() else 0
-
-
-def read_through(root: Path) -> None:
-    """Bring every file below a folder into the page cache."""
-    for entry in files_below(root):
-        Path(entry.path).read_bytes()
-
-
-def dataset_shape(root: Path, profile: str) -> dict[str, Any]:
-    """Return what the header says about a dataset."""
-    info = json.loads((root / "meta/info.json").read_text("utf-8"))
-    kinds = [feature["dtype"] for feature in info["features"].values()]
-    return {
-        "profile": profile,
-        "episodes": info["total_episodes"],
-        "frames": info["total_frames"],
-        "cameras": kinds.count("video"),
-        "images": kinds.count("image"),
-        "files": sum(1 for _ in files_below(root)),
-        "bytes": size_of(root),
-        "video_bytes": size_of(root / "videos"),
-    }
-
-
 # --- one run ----------------------------------------------------------------------------------
 
 
@@ -161,8 +115,7 @@ class Bench:
 
     def shown(self, command: Sequence[str]) -> str:
         """Return a command line without this machine's paths."""
-        text = " ".join(command).replace(str(self.scratch), "$SCRATCH")
-        return text.replace(sys.executable, "python")
+        return shown(command, self.scratch)
 
     def prepare(self, runner: Runner) -> None:
         """Do what is not timed."""
@@ -188,29 +141,13 @@ class Bench:
             "HF_HOME": str(self.run_dir / "huggingface"),
             "HF_HUB_OFFLINE": "1",
         }
-        log, said = self.scratch / "last-run.log", self.scratch / "last-run.out"
-        with log.open("wb") as errors, said.open("wb") as output:
-            started = time.perf_counter()
-            process = subprocess.Popen(
-                command, env=environment, stdout=output, stderr=errors, stdin=subprocess.DEVNULL
-            )
-            _, status, usage = os.wait4(process.pid, 0)
-            if self.sync:
-                subprocess.run(["sync", "-f", str(self.scratch)], check=True)
-            wall_seconds = time.perf_counter() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            sys.stderr.write(log.read_text("utf-8", errors="replace")[-4000:])
-            raise SystemExit(f"{self.shown(command)} ended with {process.returncode}")
+        row = measured(command, environment, self.scratch, sync=self.sync)
         self.check(runner)
+        said = self.scratch / "last-run.out"
         ours = runner.name not in {REFERENCE, COPY}
         return {
             "runner": runner.name,
-            "command": self.shown(command),
-            "wall_seconds": round(wall_seconds, 4),
-            "user_seconds": round(usage.ru_utime, 4),
-            "system_seconds": round(usage.ru_stime, 4),
-            "peak_rss_bytes": usage.ru_maxrss * 1024,
+            **row,
             "output_bytes": size_of(self.output),
             **({"stage_seconds": json.loads(said.read_bytes())["stage_seconds"]} if ours else {}),
         }
@@ -226,76 +163,11 @@ class Bench:
 # --- the log ----------------------------------------------------------------------------------
 
 
-def file_system_of(folder: Path) -> str:
-    """Return the type of a folder's file system, such as ``tmpfs`` or ``ext4``."""
-    command = ["stat", "--file-system", "--format=%T", str(folder)]
-    name = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    return name.replace("ext2/ext3", "ext4").replace("/", "-")
-
-
-def cpu_name() -> str:
-    """Return the processor's name as Linux gives it."""
-    for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
-
-
-def commit() -> str:
-    """Return the commit of this checkout, with ``-dirty`` where it was changed since."""
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40"]
-    result = subprocess.run(command, check=False, capture_output=True, text=True)
-    return result.stdout.strip() or "unknown"
-
-
-def version_of(package: str) -> str | None:
-    """Return an installed package's version."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def without_path(argument: str) -> str:
-    """Return an argument, or a word for it where it names a place on this machine."""
-    return "DIR" if argument.startswith(("/", "~")) else argument
-
-
 def header(bench: Bench, profile: str, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the first line of a log."""
-    from leconvert._version import __version__
-
-    with Path("/proc/meminfo").open("rb") as file:
-        memory_bytes = int(file.readline().split()[1]) * 1024
-    return {
-        "format": "leconvert-bench",
-        "version": 1,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python scripts/bench_convert.py", *map(without_path, arguments)]),
-        "leconvert": __version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "packages": {package: version_of(package) for package in PACKAGES},
-        "kernel": platform.release(),
-        "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": memory_bytes,
-        "file_system": file_system_of(bench.scratch),
-        "synced": bench.sync,
-        "dataset": dataset_shape(bench.source, profile),
-    }
-
-
-def new_log(folder: Path, stem: str) -> Path:
-    """Return the path of a log that does not exist yet."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{stem}.jsonl"
-    number = 2
-    while path.exists():
-        path = folder / f"{stem}-{number}.jsonl"
-        number += 1
-    return path
+    shape = dataset_shape(bench.source, profile)
+    scratch, sync = bench.scratch, bench.sync
+    return bench_common.header("bench_convert.py", arguments, scratch, shape, synced=sync)
 
 
 def table(rows: Sequence[dict[str, Any]], source_bytes: int) -> str:

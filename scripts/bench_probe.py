@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import bench_common
 import bench_convert
 
 CODECS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -112,7 +113,7 @@ def make_source(codec: str, root: Path, options: argparse.Namespace) -> None:
 
 def convert_all(source: Path, scratch: Path) -> dict[str, Path]:
     """Convert in every way; return the results by name."""
-    camera_bytes = bench_convert.size_of(source / "videos") / len(CAMERAS)
+    camera_bytes = bench_common.size_of(source / "videos") / len(CAMERAS)
     limit = max(1, round(camera_bytes / FILES_A_CAMERA / 2**20))
     results = {name: scratch / name for name in CONVERSIONS}
     sized = ["--video-file-size-in-mb", str(limit)]
@@ -126,7 +127,7 @@ def convert_all(source: Path, scratch: Path) -> dict[str, Path]:
                str(results[REFERENCE]), "--push-to-hub=false", *sized]  # fmt: skip
     run_quietly(command, HF_HOME=str(scratch / "huggingface"), HF_HUB_OFFLINE="1")
     for result in results.values():
-        bench_convert.read_through(result)
+        bench_common.read_through(result)
     return results
 
 
@@ -305,12 +306,12 @@ def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str
             "command": first["command"].replace("bench_convert", "bench_probe"),
             "codec": CODECS[codec][0],
             "results": {
-                name: bench_convert.dataset_shape(result, name)
+                name: bench_common.dataset_shape(result, name)
                 for name, result in bench.results.items()
             },
         }
         stem = f"{first['started'][:10]}-probe-{codec}-{first['file_system']}"
-        log = bench_convert.new_log(Path(options.log_dir), stem)
+        log = bench_common.new_log(Path(options.log_dir), stem)
         runs = planned_runs(options.workers, options.modes)
         rows: list[dict[str, Any]] = []
         with log.open("w", encoding="utf-8") as file:
@@ -368,7 +369,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--probe-samples", type=int, default=100)
     parser.add_argument("--check", type=int, default=200, help="samples compared; 0 for none")
     parser.add_argument("--scratch", default=scratch, help=f"where it happens ({scratch})")
-    parser.add_argument("--log-dir", default=bench_convert.REPOSITORY / "bench_logs")
+    parser.add_argument("--log-dir", default=bench_common.REPOSITORY / "bench_logs")
     parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.make is not None:

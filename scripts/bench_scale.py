@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bench_convert import file_system_of, without_path
+from bench_common import file_system_of, without_path
 from leconvert import tables
 from leconvert._version import __version__
 from leconvert.layout import cut_batches, layout_streams

@@ -21,14 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench_convert import (
-    PROFILE_NAMES,
-    REPOSITORY,
-    Bench,
-    header,
-    new_log,
-    read_through,
-)
+from bench_common import PROFILE_NAMES, REPOSITORY, new_log, read_through
+from bench_convert import Bench, header
 
 
 def run_workers(count: int, bench: Bench) -> dict[str, Any]:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    path = Path(__file__).resolve().parents[3] / "scripts" / "bench_convert.py"
-    spec = importlib.util.spec_from_file_location("bench_convert", path)
+def script() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("bench_convert", SCRIPTS / "bench_convert.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_convert"] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))  # it imports its neighbour, as a script does
+        patch.setitem(sys.modules, "bench_convert", module)  # its dataclasses look themselves up
+        spec.loader.exec_module(module)
+        yield module
 
 
 def _row(runner: str, wall_seconds: float) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""The benchmark of verification compares what it says, and its ratios are of medians."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("bench_verify", SCRIPTS / "bench_verify.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))  # it imports its neighbour, as a script does
+        spec.loader.exec_module(module)
+        yield module
+
+
+def _row(runner: str, wall_seconds: float) -> dict[str, Any]:
+    return {
+        "runner": runner,
+        "wall_seconds": wall_seconds,
+        "user_seconds": 1.0,
+        "system_seconds": 0.5,
+        "peak_rss_bytes": 100_000_000,
+    }
+
+
+def test_ratios_are_of_medians_against_both_hashes(script: ModuleType) -> None:
+    rows = [_row("bytes", wall) for wall in (0.5, 9.0, 0.6)]
+    rows += [_row("hash", 0.5), _row("hash 1", 0.8)]
+    rows += [_row("convert", wall) for wall in (2.0, 2.0, 7.0)]
+    rows += [_row("convert unchecked", 1.9)]
+    *lines, last = script.table(rows, 6_000_000).splitlines()
+    columns = {line[:20].strip(): line[20:].split() for line in lines[1:]}
+    assert columns["bytes"] == ["0.60", "0.50", "9.00", "1.50", "100", "10", "1.20", "0.75"]
+    assert columns["hash 1"][-2:] == ["1.60", "1.00"]
+    assert last == "the check of the structure takes 5.0% of a conversion"
+
+
+def test_commands_show_no_path_of_this_machine(script: ModuleType, tmp_path: Path) -> None:
+    common = sys.modules["bench_common"]
+    for runner in script.RUNNERS:
+        shown = common.shown(script.command(runner, tmp_path), tmp_path)
+        assert str(tmp_path) not in shown
+        assert shown.startswith(
+            ("python -m leconvert ", "python scripts/bench_verify.py ", "python -c")
+        )
+
+
+def test_one_row_of_each_way_is_measured(
+    script: ModuleType, tmp_path: Path, small_source: Path
+) -> None:
+    (tmp_path / "source").symlink_to(small_source)
+    assert script.run("convert unchecked", tmp_path)["wall_seconds"] > 0
+    (tmp_path / "run").rename(tmp_path / "result")
+    row = script.run("bytes 1", tmp_path)
+    assert row["command"] == (
+        "python -m leconvert verify $SCRATCH/result --source $SCRATCH/source --json --bytes "
+        "--fresh --max-workers 1"
+    )
+    assert row["peak_rss_bytes"] > 2**20
+    video = tmp_path / "result/videos/observation.images.top/chunk-000/file-000.mp4"
+    video.write_bytes(video.read_bytes()[:-1])
+    with pytest.raises(SystemExit, match="ended with 10"):
+        script.run("structure", tmp_path)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_every_file_is_hashed(tmp_path: Path, processes: str) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/file").write_bytes(b"x")
+    command = [sys.executable, str(SCRIPTS / "bench_verify.py"), "--hash", str(tmp_path)]
+    command += ["--processes", processes]
+    assert subprocess.run(command, check=False).returncode == 0
+    (tmp_path / "sub/lost").symlink_to(tmp_path / "nothing")
+    lost = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert lost.returncode == 1
+    assert "sub/lost" in lost.stderr
