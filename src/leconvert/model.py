@@ -101,7 +101,8 @@ class StreamScan:
         stream: ``data`` or ``videos/<camera key>``.
         size_bytes: Size on disk.
         mtime_ns: Modification time, as the file system gives it.
-        inode: Inode number; with the two above it tells a replaced file.
+        inode: Inode number; with the two above it tells a replaced file. 0 where the file system
+            keeps none.
         frames: Rows of the parquet file, or samples of the video track.
         roll_bytes: What counts towards the file size limit: uncompressed column bytes for data,
             size on disk for video.

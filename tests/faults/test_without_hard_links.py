@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,25 @@ KINDS = {
 }
 
 
+@dataclass(frozen=True)
+class Disk:
+    """A mounted file system without hard links."""
+
+    folder: Path
+    mount: Sequence[str]
+
+    def mount_anew(self) -> None:
+        subprocess.run(["umount", str(self.folder)], check=True)
+        subprocess.run(self.mount, check=True)
+
+
 @pytest.fixture
-def linkless_disk(tmp_path: Path) -> Iterator[Path]:
+def linkless_disk(mounted: Disk) -> Path:
+    return mounted.folder
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Disk]:
     """The first file system without hard links that this machine can make and mount."""
     image, folder = tmp_path / "image", tmp_path / "disk"
     with image.open("wb") as file:
@@ -51,7 +69,7 @@ def linkless_disk(tmp_path: Path) -> Iterator[Path]:
                     why += f" {command[0]}: {done.stderr.strip()}"
                     break
             else:
-                yield folder
+                yield Disk(folder, command)
                 subprocess.run(["umount", str(folder)], check=True)
                 return
         pytest.skip(f"needs dosfstools, or exfatprogs and exfat-fuse:{why}")
@@ -140,6 +158,24 @@ def test_a_killed_run_is_resumed_and_shards_stay_until_it_is_finished(
     assert "0 files linked" in packed.stdout
     assert digest_of(out) == quiet_digest
     assert not (run / "attempts").exists()
+
+
+def test_a_run_goes_on_after_its_source_was_mounted_anew(
+    mounted: Disk, small_source: Path, quiet_digest: str, leconvert: Leconvert, tmp_path: Path
+) -> None:
+    """Inode numbers are made up there as files are looked at: they do not tell a change."""
+    source = Path(shutil.copytree(small_source, mounted.folder / "set"))
+    out, work = tmp_path / "out", tmp_path / "work"
+    planned = leconvert("plan", "--root", source, "--output", out, "--work-dir", work)
+    assert planned.returncode == 0, planned.stderr
+    assert leconvert("work", work, "--max-batches", 1).returncode == 0
+    inodes = [path.stat().st_ino for path in sorted(source.rglob("*"))]
+    mounted.mount_anew()
+    names = sorted(source.rglob("*"), reverse=True)
+    assert [path.stat().st_ino for path in names][::-1] != inodes
+    done = leconvert("convert", "--root", source, "--output", out, "--work-dir", work)
+    assert done.returncode == 0, done.stderr
+    assert digest_of(out) == quiet_digest
 
 
 def test_another_host_is_refused_with_a_sentence_and_may_look(

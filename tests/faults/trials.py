@@ -34,7 +34,7 @@ from leconvert.errors import LeconvertError
 from leconvert.packer import run as packing
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.disk import Fault, FaultKind, Operation, WatchedDisk
-from leconvert.workdir import host, identity
+from leconvert.workdir import host, identity, mounts
 from leconvert.workdir.filesystem import FileSystem
 
 __all__ = [
@@ -63,6 +63,7 @@ LOOKING = frozenset(
 )
 """What it may end with besides where a file of the source or the new tree cannot be looked at."""
 _TRIAL_SECONDS = 60
+_MOUNT_TABLE = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
 _BOOT = "the boot of the trials"
 _births = itertools.count(1)
 _TREE_RECORD = ".leconvert-tree.json"
@@ -391,6 +392,7 @@ def _proc_handed_down(birth: int) -> Iterator[None]:
         mock.patch.object(host, "boot_id", return_value=_BOOT),
         mock.patch.object(identity, "_boot", return_value=f"{_BOOT}/trials"),
         mock.patch.object(identity, "_start_time", start_time),
+        mock.patch.object(mounts, "_mount_table", return_value=_MOUNT_TABLE),
     ):
         yield
 

@@ -5,10 +5,10 @@ other through files in the folder, play a script, and see the rest (`lead`, `fol
 two hosts one wins, and how late each sees what the other did.
 """
 
-from leconvert.fscheck.mounts import Mount, mount_of
 from leconvert.fscheck.pair import Peer, follow, lead
 from leconvert.fscheck.probes import probe_folder
 from leconvert.fscheck.promises import CheckReport, Finding, Fitness, Need, Promise, fitness_of
+from leconvert.workdir.mounts import Mount, mount_of
 
 __all__ = [
     "CheckReport",

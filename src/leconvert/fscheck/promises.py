@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from leconvert.fscheck.mounts import Mount
+from leconvert.workdir.mounts import Mount
 
 __all__ = ["CheckReport", "Finding", "Fitness", "Need", "Promise", "fitness_of"]
 

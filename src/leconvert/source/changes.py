@@ -39,15 +39,24 @@ _CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What tells a file from its replacement: size, modification time, inode."""
+    """What tells a file from its replacement: size, modification time, inode.
+
+    An inode of 0 tells nothing: the file system gives the file another one at times.
+    """
 
     size_bytes: int
     mtime_ns: int
     inode: int
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str]) -> FileFacts:
+    def of(
+        cls, path: str | os.PathLike[str], fleeting_inodes: frozenset[int] = frozenset()
+    ) -> FileFacts:
         """Return the facts of a regular file; symbolic links are followed.
+
+        Args:
+            path: The file.
+            fleeting_inodes: Devices whose files have no lasting inode numbers.
 
         Raises:
             FileNotFoundError: Nothing is there.
@@ -56,7 +65,8 @@ class FileFacts:
         seen = os.stat(path)  # noqa: PTH116 - called for every file of a dataset
         if not stat.S_ISREG(seen.st_mode):
             raise OSError(f"{path} is not a regular file")
-        return cls(seen.st_size, seen.st_mtime_ns, seen.st_ino)
+        inode = 0 if seen.st_dev in fleeting_inodes else seen.st_ino
+        return cls(seen.st_size, seen.st_mtime_ns, inode)
 
 
 def signed_inode(inode: int) -> int:
@@ -139,13 +149,15 @@ def _change(file: tuple[str, int, int, int]) -> str | None:
         return error.strerror or str(error)
     if now.st_size != size_bytes:
         return f"{size_bytes} bytes when planned, {now.st_size} now"
-    if now.st_mtime_ns != mtime_ns or signed_inode(now.st_ino) != inode:
+    if now.st_mtime_ns != mtime_ns or inode not in {0, signed_inode(now.st_ino)}:
         return "replaced or touched since it was planned"
     return None
 
 
 def check_source_unchanged(run: OpenedRun) -> None:
     """Compare every source file with the plan: size, modification time, inode; tables by content.
+
+    The inode counts where the file system keeps it.
 
     Raises:
         SourceChangedError: ``details`` says what differs.

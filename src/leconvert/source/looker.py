@@ -78,6 +78,7 @@ class Looker:
         length: Their frames, shape (E,).
         stats: The table of statistics and where in it the episodes' lines begin, -1 for those
             without; None in versions that have no such table.
+        fleeting_inodes: Devices whose files have no lasting inode numbers.
     """
 
     def __init__(
@@ -89,8 +90,12 @@ class Looker:
         episode_index: IntArray,
         length: IntArray,
         stats: tuple[Path, IntArray] | None,
+        fleeting_inodes: frozenset[int] = frozenset(),
     ) -> None:
-        self._arguments = (paths, fps, features, streams, episode_index, length, stats)
+        self._arguments = (
+            paths, fps, features, streams, episode_index, length, stats, fleeting_inodes
+        )  # fmt: skip
+        self._fleeting_inodes = fleeting_inodes
         self._paths = paths
         self._fps = fps
         self._streams = streams
@@ -147,7 +152,7 @@ class Looker:
             row_facts = RowFacts()
             extremes: Extremes = {}
             try:
-                file_facts = FileFacts.of(path)
+                file_facts = FileFacts.of(path, self._fleeting_inodes)
                 with tables.DataFile(path) as table:
                     facts = self._table_facts(table, file_facts)
                     if facts.frames == length:
@@ -196,7 +201,7 @@ class Looker:
         files: list[FileFacts | OSError] = []
         for path in paths:
             try:
-                files.append(FileFacts.of(path))
+                files.append(FileFacts.of(path, self._fleeting_inodes))
             except OSError as error:
                 files.append(error)
         there = [path for path, file in zip(paths, files, strict=True) if _is_there(file)]

@@ -41,6 +41,7 @@ from leconvert.source.whole_checks import (
     expected_totals,
 )
 from leconvert.spread import Spread, do_all
+from leconvert.workdir.mounts import devices_with_fleeting_inodes
 
 __all__ = ["scan_source"]
 
@@ -101,6 +102,7 @@ def scan_source(
         episodes.index,
         episodes.length,
         _stats_lines(root, info, episodes, remarks),
+        devices_with_fleeting_inodes(),
     )
     gathered = _look(look, streams, len(episodes.index), progress, spread)
     is_usual = paths.are_usual and len(streams) == 1 + len(info.camera_keys)

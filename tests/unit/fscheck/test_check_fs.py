@@ -24,9 +24,10 @@ from leconvert.fscheck import (
     probe_folder,
 )
 from leconvert.fscheck import tasks as tasks_module
-from leconvert.fscheck.mounts import parse_mounts
 from leconvert.testing.faults import FaultyFileSystem
+from leconvert.workdir import mounts
 from leconvert.workdir.filesystem import FileSystem
+from leconvert.workdir.mounts import devices_with_fleeting_inodes, parse_mounts
 
 
 def held(findings: list[Finding]) -> dict[Promise, bool]:
@@ -273,6 +274,22 @@ def test_a_mount_is_told_as_the_kernel_tells_it() -> None:
         "rw,relatime,rw,errors=remount-ro",
     )
     assert (work.point, work.kind, work.source) == ("/mnt/my work", "nfs4", "srv:/x")
+    assert (root.device, work.device) == (os.makedev(8, 1), os.makedev(0, 50))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fleeting"),
+    [
+        *((kind, True) for kind in ("vfat", "exfat", "fuse.sshfs", "fuseblk")),
+        *((kind, False) for kind in ("ext4", "nfs4", "fusectl")),
+    ],
+)
+def test_inode_numbers_are_fleeting_where_none_are_stored(
+    monkeypatch: pytest.MonkeyPatch, kind: str, fleeting: bool
+) -> None:
+    line = f"30 22 0:50 / /mnt rw - {kind} x rw\n"
+    monkeypatch.setattr(mounts, "_mount_table", lambda: line)
+    assert devices_with_fleeting_inodes() == ({os.makedev(0, 50)} if fleeting else frozenset())
 
 
 def test_the_mount_of_a_folder_has_room(tmp_path: Path) -> None:

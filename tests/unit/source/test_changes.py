@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from leconvert.errors import StorageError, UnreadableSourceError
 from leconvert.latency import Latency
 from leconvert.source import SourcePaths, changed_files, changes, load_info, scan_source
+from leconvert.source import scan as scanning
 
 DATA = "data/chunk-000/episode_{:06d}.parquet"
 
@@ -37,6 +39,28 @@ def test_every_change_is_told_in_order(
         f"{DATA.format(2)}: {size_bytes} bytes when planned, {size_bytes + 4} now",
         f"{DATA.format(4)}: replaced or touched since it was planned",
     ]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_inode_numbers_count_where_the_file_system_keeps_them(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    fleeting = frozenset() if kept else frozenset({source_copy.stat().st_dev})
+    monkeypatch.setattr(scanning, "devices_with_fleeting_inodes", lambda: fleeting)
+    scan = scan_source(source_copy)
+    data = scan.streams[0]
+    assert (data.inode == 0).all() == (not kept)
+    first, second = (source_copy / DATA.format(index) for index in (0, 1))
+    time_ns = first.stat().st_mtime_ns
+    shutil.copyfile(first, first.with_name("other"))
+    first.with_name("other").replace(first)
+    os.utime(first, ns=(time_ns, time_ns))
+    os.utime(second, ns=(1, 1))
+    paths = SourcePaths(source_copy, load_info(source_copy))
+    touched = [f"{DATA.format(1)}: replaced or touched since it was planned"]
+    replaced = [f"{DATA.format(0)}: replaced or touched since it was planned"]
+    changes = changed_files(paths, data, scan.episode_index)
+    assert changes == (replaced + touched if kept else touched)
 
 
 def test_a_server_that_fails_is_no_change(
