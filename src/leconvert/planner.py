@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from leconvert.errors import (
     FindingsError,
     PlanMismatchError,
-    StorageError,
     TargetError,
     UsageError,
 )
@@ -24,20 +22,17 @@ from leconvert.layout import (
     layout_streams,
 )
 from leconvert.model import (
-    DATA_STREAM,
-    MEBIBYTE,
     Batch,
     Finding,
     LayoutOptions,
     SourceScan,
     StreamLayout,
-    StreamScan,
 )
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
 from leconvert.source import check_source_unchanged, scan_source
+from leconvert.space import SpaceNeeded, check_room, space_needed
 from leconvert.workdir.durable import storage_errors
-from leconvert.workdir.extents import can_clone
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.manifest import Manifest, tool_versions, write_plan
 from leconvert.workdir.opened import OpenedRun, open_run
@@ -57,9 +52,7 @@ class PlanSummary:
         files: Output files of each stream.
         batches: Batches of work.
         block_align: Block alignment of episodes in video files, in bytes; 0 for none.
-        cloned: Whether video bytes will be shared with the source instead of copied.
-        bytes_needed: Space that the result takes beside the source, about.
-        free_bytes: Free space where the result will stand.
+        space: What it takes beside the source.
         findings: What the scan found.
     """
 
@@ -69,9 +62,7 @@ class PlanSummary:
     files: Mapping[str, int]
     batches: int
     block_align: int
-    cloned: bool
-    bytes_needed: int
-    free_bytes: int
+    space: SpaceNeeded
     findings: Sequence[Finding]
 
 
@@ -129,12 +120,15 @@ def check_places(source: Path, target: Path, work_dir: Path) -> None:
 def draft_plan(
     source: Path,
     target: Path,
+    work_dir: Path,
     options: LayoutOptions,
     repairs: RepairOptions | None = None,
     *,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
     """Scan a source and lay it out; writes nothing.
+
+    See `open_or_plan` for the arguments.
 
     Raises:
         FindingsError: The scan found errors that no repair option covers.
@@ -160,7 +154,7 @@ def draft_plan(
         files={layout.stream: layout.num_files for layout in streams},
         batches=len(batches),
         block_align=block_align,
-        **_space(source, target, block_align, scan.streams),
+        space=space_needed(source, target, work_dir, block_align, scan.streams, batches),
         findings=findings,
     )
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
@@ -205,28 +199,17 @@ def summarize(run: OpenedRun) -> PlanSummary:
         files={layout.stream: layout.num_files for layout in manifest.streams},
         batches=manifest.num_batches,
         block_align=manifest.block_align,
-        **_space(Path(manifest.source), Path(manifest.target), manifest.block_align, scans),
+        space=space_needed(
+            Path(manifest.source),
+            Path(manifest.target),
+            run.paths.root,
+            manifest.block_align,
+            scans,
+            run.batches,
+            has_links=run.one_host is None,
+        ),
         findings=manifest.findings,
     )
-
-
-class _Space(TypedDict):
-    cloned: bool
-    bytes_needed: int
-    free_bytes: int
-
-
-def _space(source: Path, target: Path, block_align: int, streams: Sequence[StreamScan]) -> _Space:
-    cloned = bool(block_align) and can_clone(source, target.parent)
-    needed = 0
-    for stream in streams:
-        if cloned and stream.stream != DATA_STREAM:
-            # Two ragged blocks a clip, and half a block of padding before it.
-            needed += 3 * block_align * len(stream.size_bytes)
-        else:
-            needed += int(stream.size_bytes.sum())
-    free_bytes = shutil.disk_usage(target.parent).free
-    return _Space(cloned=cloned, bytes_needed=needed, free_bytes=free_bytes)
 
 
 def open_or_plan(
@@ -268,8 +251,8 @@ def open_or_plan(
     draft: Draft | None = None
     if restart or folder.current_run_id() is None:
         # Before anything is made on disk: a source that cannot be converted leaves no trace.
-        draft = draft_plan(source, target, options, repairs, progress=progress)
-        _check_space(draft.summary, target)
+        draft = draft_plan(source, target, work_dir, options, repairs, progress=progress)
+        check_room(draft.summary.space, target)
     with planner_lock(folder):
         if not restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
@@ -282,7 +265,7 @@ def open_or_plan(
             _say_who_may_work(run, progress)
             return run
         if draft is None:  # the run that was there a moment ago is gone
-            draft = draft_plan(source, target, options, repairs, progress=progress)
+            draft = draft_plan(source, target, work_dir, options, repairs, progress=progress)
         _write(folder, draft, source, target, _plan_options(options, repairs))
     run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
@@ -359,16 +342,6 @@ def _check_same_plan(
             details=differences,
             next_step="Use the same options to finish it, --restart to give it up, or another "
             "--work-dir.",
-        )
-
-
-def _check_space(plan: PlanSummary, target: Path) -> None:
-    if plan.free_bytes < plan.bytes_needed:
-        raise StorageError(
-            f"{target.parent} has {plan.free_bytes / MEBIBYTE:,.0f} MiB free, the result needs "
-            f"about {plan.bytes_needed / MEBIBYTE:,.0f} MiB.",
-            path=str(target.parent),
-            next_step="Free some space or choose another --output; nothing was written.",
         )
 
 

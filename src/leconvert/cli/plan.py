@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     progress = progress_for(quiet=options.json)
     if options.dry_run:
         check_places(source, target, work_dir)
-        plan = draft_plan(source, target, layout, repairs, progress=progress).summary
+        plan = draft_plan(source, target, work_dir, layout, repairs, progress=progress).summary
     else:
         opened = open_or_plan(
             source, target, work_dir, layout, repairs,
@@ -65,16 +65,15 @@ def run(options: argparse.Namespace) -> int:
         f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
         f"{plan.batches:,} batches."
     )
-    if plan.cloned:
-        print(
-            "Video bytes will be shared with the source, not copied; the result needs about "
-            f"{amount(plan.bytes_needed)} of {amount(plan.free_bytes)} free."
-        )
+    if plan.space.cloned:
+        print("Video bytes will be shared with the source, not copied.")
     else:
-        print(
-            f"Bytes will be copied: about {seconds:.0f} s of one worker on an ordinary disk; the "
-            f"result needs about {amount(plan.bytes_needed)} of {amount(plan.free_bytes)} free."
-        )
+        print(f"Bytes will be copied: about {seconds:.0f} s of one worker on an ordinary disk.")
+    for room in plan.space.rooms:
+        free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
+        print(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
+    if plan.space.twice_bytes:
+        print(f"{amount(plan.space.twice_bytes)} of it are free again after the swap.")
     if options.dry_run:
         print("Nothing was written.")
     else:
