@@ -117,6 +117,7 @@ def convert(
     force_conversion: bool = False,
     delete_source: bool = False,
     restart: bool = False,
+    one_host: bool = False,
     allow_mixed_versions: bool = False,
     leases: LeaseOptions | None = None,
     keep_work_dir: bool = False,
@@ -158,6 +159,7 @@ def convert(
         delete_source: Remove the source that the result replaced, once every byte is proven; it is
             kept all the same if the result lacks anything that was in it.
         restart: Give up a run under way and begin anew.
+        one_host: Let no host but this one work on the run.
         allow_mixed_versions: Join a run that other library versions planned.
         leases: Lease time and attempts.
         keep_work_dir: Keep the run's records after success.
@@ -212,6 +214,7 @@ def convert(
             ),
             repairs,
             restart=restart,
+            one_host=one_host,
             allow_mixed_versions=allow_mixed_versions,
             progress=progress,
         )

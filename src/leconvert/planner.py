@@ -12,8 +12,6 @@ from typing import Any
 from leconvert.errors import (
     FindingsError,
     PlanMismatchError,
-    TargetError,
-    UsageError,
 )
 from leconvert.layout import (
     choose_block_align,
@@ -37,8 +35,9 @@ from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.manifest import Manifest, tool_versions, write_plan
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, new_run_id
+from leconvert.workdir.places import check_places
 
-__all__ = ["Draft", "PlanSummary", "check_places", "draft_plan", "open_or_plan", "summarize"]
+__all__ = ["Draft", "PlanSummary", "draft_plan", "open_or_plan", "summarize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,38 +82,6 @@ class Draft:
     batches: Sequence[Batch]
     block_align: int
     summary: PlanSummary
-
-
-def check_places(source: Path, target: Path, work_dir: Path) -> None:
-    """Refuse places that would mix source, target and work dir.
-
-    Raises:
-        UsageError: One lies inside another.
-        TargetError: The target is a file, or its parent folder is missing.
-    """
-    places = {"source": source, "target": target, "work dir": work_dir}
-    for inner, outer in (
-        ("work dir", "source"),
-        ("work dir", "target"),
-        ("target", "source"),
-        ("source", "target"),
-        ("target", "work dir"),
-        ("source", "work dir"),
-    ):
-        if (inner, outer) in {("target", "source"), ("source", "target")} and source == target:
-            continue
-        if places[inner].is_relative_to(places[outer]):
-            raise UsageError(
-                f"The {inner} {places[inner]} lies inside the {outer} {places[outer]}.",
-                path=str(places[inner]),
-                next_step="Choose folders side by side.",
-            )
-    if not target.parent.is_dir():
-        raise TargetError(
-            f"The folder {target.parent}, where the result should go, does not exist.",
-            path=str(target.parent),
-            next_step="Make it first.",
-        )
 
 
 def draft_plan(
@@ -206,7 +173,7 @@ def summarize(run: OpenedRun) -> PlanSummary:
             manifest.block_align,
             scans,
             run.batches,
-            has_links=run.one_host is None,
+            has_links=run.one_host is None or run.one_host.has_links,
         ),
         findings=manifest.findings,
     )
@@ -220,6 +187,7 @@ def open_or_plan(
     repairs: RepairOptions | None = None,
     *,
     restart: bool = False,
+    one_host: bool = False,
     allow_mixed_versions: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> OpenedRun:
@@ -234,6 +202,7 @@ def open_or_plan(
         options: What decides the layout and the batches.
         repairs: What the conversion may change about the dataset; nothing by default.
         restart: Give up a run under way and plan a new one, under a new run id.
+        one_host: Let no host but this one work on the run. A run of one host is joined without it.
         allow_mixed_versions: Join a run that other library versions planned.
         progress: Where to report.
 
@@ -259,6 +228,7 @@ def open_or_plan(
             _check_same_plan(
                 run.manifest, source, target, _plan_options(options, repairs), work_dir
             )
+            _check_alone(run, one_host)
             check_source_unchanged(run)
             if draft is None:
                 progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
@@ -266,10 +236,11 @@ def open_or_plan(
             return run
         if draft is None:  # the run that was there a moment ago is gone
             draft = draft_plan(source, target, work_dir, options, repairs, progress=progress)
-        _write(folder, draft, source, target, _plan_options(options, repairs))
+        _write(folder, draft, source, target, _plan_options(options, repairs), one_host)
     run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
     _check_same_plan(run.manifest, source, target, _plan_options(options, repairs), work_dir)
+    _check_alone(run, one_host)
     _say_who_may_work(run, progress)
     return run
 
@@ -279,8 +250,23 @@ def _say_who_may_work(run: OpenedRun, progress: Progress) -> None:
         progress.say(run.one_host.remark)
 
 
+def _check_alone(run: OpenedRun, one_host: bool) -> None:
+    if one_host and run.one_host is None:
+        raise PlanMismatchError(
+            f"{run.work_dir.root} holds run {run.manifest.run_id}, which any number of hosts may "
+            "work on.",
+            path=str(run.work_dir.root),
+            next_step="Finish it without --one-host, or give it up with --restart.",
+        )
+
+
 def _write(
-    folder: WorkDir, draft: Draft, source: Path, target: Path, options: dict[str, Any]
+    folder: WorkDir,
+    draft: Draft,
+    source: Path,
+    target: Path,
+    options: dict[str, Any],
+    one_host: bool,
 ) -> None:
     scan = draft.scan
     run_id = new_run_id(datetime.now(UTC), os.urandom)
@@ -304,7 +290,7 @@ def _write(
         repairs=scan.repairs,
     )
     with storage_errors(folder.root):
-        write_plan(folder.run(run_id), manifest, scan, draft.batches)
+        write_plan(folder.run(run_id), manifest, scan, draft.batches, one_host=one_host)
         folder.set_current(run_id)
 
 

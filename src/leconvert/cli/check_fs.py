@@ -103,7 +103,7 @@ def _verdict(outcome: Mapping[str, Any]) -> str:
     if any(found["promise"] == "link" and not found["holds"] for found in outcome["findings"]):
         return "Only one host may work here: a run refuses every host but the one that planned it."
     if outcome["fitness"] == "one_host":
-        return "Only one host may work here: start no worker on a second one."
+        return "Only one host may work here: plan with --one-host, so that others are refused."
     if outcome["tested_between_hosts"]:
         return "Several hosts may work here."
     return "Nothing speaks against several hosts so far."

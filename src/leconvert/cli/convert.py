@@ -88,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
             force_conversion=options.force_conversion,
             delete_source=options.delete_source,
             restart=options.restart,
+            one_host=options.one_host,
             allow_mixed_versions=options.allow_mixed_versions,
             leases=LeaseOptions(options.lease_seconds, options.max_attempts),
             keep_work_dir=options.keep_work_dir,

@@ -95,6 +95,11 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restart", action="store_true", help="give up a run under way and begin a new one"
     )
+    parser.add_argument(
+        "--one-host", action="store_true",
+        help="let no host but this one work on the run, as where there are no hard links; for a "
+        "mount of which check-fs --peer says so",
+    )  # fmt: skip
     add_version_option(parser)
 
 

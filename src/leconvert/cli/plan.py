@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Plan, and show what workers will find."""
-    from leconvert.planner import check_places, draft_plan, open_or_plan, summarize
+    from leconvert.planner import draft_plan, open_or_plan, summarize
+    from leconvert.workdir.places import check_places
 
     source, target, work_dir = places(options)
     layout, repairs = layout_options(options), repair_options(options)
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
         opened = open_or_plan(
             source, target, work_dir, layout, repairs,
             restart=options.restart,
+            one_host=options.one_host,
             allow_mixed_versions=options.allow_mixed_versions,
             progress=progress,
         )  # fmt: skip

@@ -61,7 +61,7 @@ def _hosts(status: RunStatus) -> list[str]:
     if status.one_host is None:
         return []
     name = shorten(status.one_host, _HOST_WIDTH)
-    return [f"hosts    {name} alone: the work dir has no hard links"]
+    return [f"hosts    {name} alone; others are refused"]
 
 
 def _packer(status: RunStatus) -> str:

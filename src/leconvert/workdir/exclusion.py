@@ -31,6 +31,8 @@ class Exclusion(StrEnum):
 
     RENAME = "rename"
     """``renameat2(RENAME_NOREPLACE)``: the kernel looks and renames in one step."""
+    LINK = "link"
+    """``link(2)``, where there are hard links and the run is one host's by the user's wish."""
     LOCK = "lock"
     """A look and a plain rename under ``flock``, which the kernel takes from a dead process."""
 

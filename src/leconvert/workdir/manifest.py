@@ -112,18 +112,23 @@ def _installed(name: str) -> str:
 
 
 def write_plan(
-    run: RunPaths, manifest: Manifest, scan: SourceScan, batches: Sequence[Batch]
+    run: RunPaths,
+    manifest: Manifest,
+    scan: SourceScan,
+    batches: Sequence[Batch],
+    *,
+    one_host: bool = False,
 ) -> None:
     """Write a plan durably: scan table and batches first, the manifest that names them last.
 
-    Where the work dir has no hard links the run is this host's alone from the start; see
-    `leconvert.workdir.one_host`.
+    Where the work dir has no hard links, or with ``one_host``, the run is this host's alone from
+    the start; see `leconvert.workdir.one_host`.
 
     Raises:
         StorageError: The work dir is full, read-only, fails, or cannot even serve one host.
     """
     run.ensure()
-    plan_one_host(run, manifest.run_id)
+    plan_one_host(run, manifest.run_id, asked_for=one_host)
     _write_scan_table(run, scan)
     _write_batches(run, manifest.streams, batches)
     fields = {

@@ -1,7 +1,8 @@
 """The record of a run that one host alone may work on, and who that is.
 
-It exists where the work dir has no hard links, and only there. The host that planned the run may
-work on it, after a reboot too; every other one is refused.
+It exists where the work dir has no hard links, and where the user asked for it (``--one-host``):
+then hard links decide among the processes of that host as they would among many. The host that
+planned the run may work on it, after a reboot too; every other one is refused.
 
 The record names the boot and the mount through which the run is used. Who comes back after a
 reboot or a new mount replaces it; a process that goes on working looks at it once a second. So if
@@ -23,9 +24,11 @@ from leconvert.workdir.host import HostIdentity
 from leconvert.workdir.paths import RunPaths
 from leconvert.workdir.records import encode_record, read_record
 
-__all__ = ["OneHost", "check_still_alone", "come_in", "plan_one_host", "read_one_host"]
+__all__ = ["ASKED_FOR", "OneHost", "check_still_alone", "come_in", "plan_one_host", "read_one_host"]
 
 ONE_HOST_VERSION = 1
+ASKED_FOR = "asked for"
+"""The reason in the record of a run with hard links, which was planned with ``--one-host``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class OneHost:
         host: The host.
         device: Device number of the run's folder there: another one is another mount.
         exclusion: How names are given once.
-        reason: What the attempt to make a hard link ended in.
+        reason: What the attempt to make a hard link ended in, or `ASKED_FOR`.
     """
 
     host: HostIdentity
@@ -45,8 +48,15 @@ class OneHost:
     reason: str
 
     @property
+    def has_links(self) -> bool:
+        """Whether the work dir has hard links all the same."""
+        return self.exclusion is Exclusion.LINK
+
+    @property
     def remark(self) -> str:
         """One sentence that says what follows from it."""
+        if self.has_links:
+            return f"As --one-host asks, only this host, {self.host.name}, may work on the run."
         return (
             f"The work dir has no hard links ({self.reason}): only this host, {self.host.name}, "
             "may work on the run, and finished files are copied into place."
@@ -54,20 +64,32 @@ class OneHost:
 
     def file_system(self, run: RunPaths) -> FileSystem:
         """Return the file operations that every process of this run must publish with."""
+        if self.has_links:
+            return LOCAL
         return OneHostFileSystem(self.exclusion, run.naming_lock)
 
 
-def plan_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneHost | None:
-    """Probe a new run's folder, and record this host if it has no hard links.
+def plan_one_host(
+    run: RunPaths, run_id: str, *, asked_for: bool = False, fs: FileSystem = LOCAL
+) -> OneHost | None:
+    """Probe a new run's folder, and record this host if it has no hard links or is to be alone.
 
     Call it when the run's folders are there and its manifest is not.
+
+    Args:
+        run: Paths of the run.
+        run_id: The run.
+        asked_for: Whether the user wants one host even where there are hard links.
+        fs: File operations.
 
     Raises:
         StorageError: Nothing makes a name exclusive here; or the disk is full, read-only, or fails.
     """
     exclusion, reason = probe_exclusion(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
     if exclusion is None:
-        return None
+        if not asked_for:
+            return None
+        exclusion, reason = Exclusion.LINK, ASKED_FOR
     planned = OneHost(HostIdentity.of_this_host(), _device(run.root), exclusion, reason)
     _write(run, run_id, planned, fs)
     return planned
@@ -114,12 +136,16 @@ def come_in(run: RunPaths, run_id: str, planned: OneHost, *, fs: FileSystem = LO
     here = HostIdentity.of_this_host()
     if not here.is_same_host(planned.host):
         raise OneHostOnlyError(
-            f"Only {planned.host.name} may work on run {run_id}, which it planned: {run.root} has "
-            f"no hard links ({planned.reason}), without which two hosts cannot tell who was first."
-            f" This host is {here.name}{', another one' * (here.name == planned.host.name)}.",
+            f"Only {planned.host.name} may work on run {run_id}, which it planned"
+            f"{_because(run, planned)} This host is {here.name}"
+            f"{', another one' * (here.name == planned.host.name)}.",
             path=str(run.root),
             next_step=f"Run the command on {planned.host.name}; or begin anew with --restart, here "
-            "or with a --work-dir that has hard links (ext4, XFS, NFS).",
+            + (
+                "or without --one-host."
+                if planned.has_links
+                else "or with a --work-dir that has hard links (ext4, XFS, NFS)."
+            ),
         )
     now = replace(planned, host=replace(planned.host, boot=here.boot), device=_device(run.root))
     if now != planned:
@@ -144,11 +170,20 @@ def check_still_alone(run: RunPaths, run_id: str, mine: OneHost, *, fs: FileSyst
     if now is not None and now != mine:
         raise OneHostOnlyError(
             f"Run {run_id} is used through another host or mount now, by one that calls itself "
-            f"{now.host.name} as well; without hard links in {run.root} only one may work.",
+            f"{now.host.name} as well; only one may work there.",
             path=str(run.root),
             next_step="Let that one finish. Two machines with the same /etc/machine-id and name "
             "should get ids of their own.",
         )
+
+
+def _because(run: RunPaths, planned: OneHost) -> str:
+    if planned.has_links:
+        return " with --one-host."
+    return (
+        f": {run.root} has no hard links ({planned.reason}), without which two hosts cannot tell "
+        "who was first."
+    )
 
 
 def _write(run: RunPaths, run_id: str, record: OneHost, fs: FileSystem) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from one_host_fakes import ELSEWHERE, HERE, without_links
 
-from leconvert.errors import OneHostOnlyError, WorkDirError
+from leconvert.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.model import LayoutOptions
 from leconvert.planner import open_or_plan
 from leconvert.testing.disk import WatchedDisk
@@ -151,6 +151,45 @@ def test_another_host_may_begin_anew(
     assert again.manifest.run_id != planned_run.manifest.run_id
     assert again.one_host is not None
     assert again.one_host.host == ELSEWHERE
+
+
+def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
+    small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
+) -> None:
+    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
+    planned = open_or_plan(*places, one_host=True)
+    assert planned.one_host is not None
+    assert (planned.one_host.exclusion, planned.one_host.reason) == (Exclusion.LINK, "asked for")
+    assert planned.one_host.remark.startswith("As --one-host asks, only this host, here,")
+    assert planned.fs is LOCAL
+    assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
+    this_host[0] = ELSEWHERE
+    with pytest.raises(OneHostOnlyError) as caught:
+        open_or_plan(*places)
+    assert caught.value.exit_code == 13
+    assert "which it planned with --one-host. This host is elsewhere." in caught.value.message
+    assert str(caught.value.next_step).endswith("--restart, here or without --one-host.")
+    again = open_or_plan(*places, restart=True)
+    assert again.one_host is None
+
+
+def test_a_run_of_many_hosts_does_not_become_one_hosts(
+    small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
+) -> None:
+    places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
+    planned = open_or_plan(*places)
+    with pytest.raises(PlanMismatchError, match="any number of hosts may work on") as caught:
+        open_or_plan(*places, one_host=True)
+    assert "--restart" in str(caught.value.next_step)
+    assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
+
+
+def test_without_hard_links_the_wish_changes_nothing(
+    run: RunPaths, this_host: list[HostIdentity]
+) -> None:
+    found = plan_one_host(run, "r1", asked_for=True, fs=without_links())
+    assert found is not None
+    assert (found.exclusion, found.has_links) == (Exclusion.RENAME, False)
 
 
 def test_two_machines_that_pass_for_one_are_found_out_by_the_first(

@@ -1,0 +1,41 @@
+"""Where source, target and work dir may be in relation to each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from leconvert.errors import TargetError, UsageError
+
+__all__ = ["check_places"]
+
+
+def check_places(source: Path, target: Path, work_dir: Path) -> None:
+    """Refuse places that would mix source, target and work dir.
+
+    Raises:
+        UsageError: One lies inside another.
+        TargetError: The target is a file, or its parent folder is missing.
+    """
+    places = {"source": source, "target": target, "work dir": work_dir}
+    for inner, outer in (
+        ("work dir", "source"),
+        ("work dir", "target"),
+        ("target", "source"),
+        ("source", "target"),
+        ("target", "work dir"),
+        ("source", "work dir"),
+    ):
+        if (inner, outer) in {("target", "source"), ("source", "target")} and source == target:
+            continue
+        if places[inner].is_relative_to(places[outer]):
+            raise UsageError(
+                f"The {inner} {places[inner]} lies inside the {outer} {places[outer]}.",
+                path=str(places[inner]),
+                next_step="Choose folders side by side.",
+            )
+    if not target.parent.is_dir():
+        raise TargetError(
+            f"The folder {target.parent}, where the result should go, does not exist.",
+            path=str(target.parent),
+            next_step="Make it first.",
+        )
