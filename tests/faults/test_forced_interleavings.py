@@ -174,7 +174,7 @@ def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
     before = snapshot(source_copy)
     run = plan(source_copy, target, tmp_path / "work")
     run_worker(run.work_dir.root)
-    monkeypatch.setattr(packing, "packer_lock", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(packing, "packer_lock", lambda *_, **__: contextlib.nullcontext())
     zombie = Frozen(lambda: pack_run(run))
     swap = packing.swap_into_place
 

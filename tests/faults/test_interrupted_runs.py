@@ -311,7 +311,7 @@ def test_two_packers_of_one_run_do_not_meet(planned: OpenedRun) -> None:
 
     run_worker(planned.work_dir.root)
     with (
-        packer_lock(planned.paths, planned.manifest.run_id),
+        packer_lock(planned.paths, planned.manifest.run_id, beats=True),
         pytest.raises(BusyError, match="pack"),
     ):
         pack_run(open_run(planned.work_dir.root))

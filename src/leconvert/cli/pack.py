@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
     )
+    parser.add_argument(
+        "--max-wait-seconds", type=float, default=120.0, metavar="S",
+        help="how long to wait for the lock of a packer that froze or died on another host; one "
+        "that lives is left alone at once (default: 120)",
+    )  # fmt: skip
     add_version_option(parser)
     add_json(parser)
 
@@ -36,7 +41,12 @@ def run(options: argparse.Namespace) -> int:
     with stop_on_signals() as stop:
         packed = pack_run(
             opened,
-            PackOptions(options.verify, options.force_conversion, options.delete_source),
+            PackOptions(
+                options.verify,
+                options.force_conversion,
+                options.delete_source,
+                options.max_wait_seconds,
+            ),
             wait=not options.no_wait,
             stop=stop,
             progress=progress_for(quiet=options.json),

@@ -8,14 +8,11 @@ from collections.abc import Callable
 
 from leconvert.errors import StorageError
 from leconvert.leasing.lease import Lease, LeaseLostError
+from leconvert.workdir.beat import Beat, wait_for
 
 __all__ = ["HeartbeatKeeper"]
 
 _BEATS_PER_LEASE = 4
-
-
-def _wait(stop: threading.Event, seconds: float) -> bool:
-    return stop.wait(seconds)
 
 
 class HeartbeatKeeper:
@@ -40,40 +37,37 @@ class HeartbeatKeeper:
         *,
         interval_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        waiter: Callable[[threading.Event, float], bool] = _wait,
+        waiter: Callable[[threading.Event, float], bool] = wait_for,
     ) -> None:
         self.lost = threading.Event()
         self.error: StorageError | OSError | None = None
         self._lease = lease
-        self._interval_seconds = interval_seconds or lease.lease_seconds / _BEATS_PER_LEASE
         self._clock = clock
-        self._waiter = waiter
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"heartbeat-{lease.batch_id}", daemon=True
+        self._beat = Beat(
+            self._show_life,
+            interval_seconds or lease.lease_seconds / _BEATS_PER_LEASE,
+            name=f"heartbeat-{lease.batch_id}",
+            waiter=waiter,
         )
 
     def __enter__(self) -> HeartbeatKeeper:
         self._last_beat = self._clock()
-        self._thread.start()
+        self._beat.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._beat.__exit__()
 
-    def _run(self) -> None:
-        while not self._waiter(self._stop, self._interval_seconds):
-            began = self._clock()
-            try:
-                self._lease.heartbeat()
-            except LeaseLostError:
+    def _show_life(self) -> bool:
+        began = self._clock()
+        try:
+            self._lease.heartbeat()
+        except LeaseLostError:
+            self.lost.set()
+        except (StorageError, OSError) as failure:
+            self.error = failure
+            if began - self._last_beat >= self._lease.lease_seconds:
                 self.lost.set()
-            except (StorageError, OSError) as failure:
-                self.error = failure
-                if began - self._last_beat >= self._lease.lease_seconds:
-                    self.lost.set()
-            else:
-                self._last_beat = began
-            if self.lost.is_set():
-                return
+        else:
+            self._last_beat = began
+        return not self.lost.is_set()

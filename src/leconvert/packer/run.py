@@ -38,7 +38,7 @@ from leconvert.workdir.durable import (
 )
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.locks import packer_lock
+from leconvert.workdir.locks import LockWait, packer_lock
 from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.swap import (
     SwapOutcome,
@@ -69,11 +69,13 @@ class PackOptions:
         force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
         delete_source: Remove the source that the result replaced, once the result is in place and
             nothing would be lost.
+        max_wait_seconds: How long to wait for the lock of a packer that gives no sign of life.
     """
 
     verify: str | None = None
     force_conversion: bool = False
     delete_source: bool = False
+    max_wait_seconds: float = 120.0
 
     @property
     def depth(self) -> str:
@@ -153,7 +155,7 @@ def pack_run(
         progress: Where to report.
 
     Raises:
-        BusyError: Another process packs this run.
+        BusyError: Another process packs this run, or holds its lock and stays silent.
         IncompleteError: Batches are missing and ``wait`` is false, or their shards were lost.
         BatchesFailedError: Batches were set aside.
         PlanMismatchError: The run was given up for another one.
@@ -165,7 +167,8 @@ def pack_run(
     stop = stop or threading.Event()
     manifest = run.manifest
     source, target = Path(manifest.source), Path(manifest.target)
-    with packer_lock(run.paths, manifest.run_id):
+    silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
+    with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):
         journal = Journal(run.paths, manifest.run_id, fs=run.fs)
         before = journal.begin()
         if before.step is PackStep.FINISHED or recover_swap(journal) is SwapOutcome.COMPLETED:

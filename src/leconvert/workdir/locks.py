@@ -9,6 +9,13 @@ is locked instead: that excludes the processes of this host that see the same fo
 It is enough. Two packers meet in the journal, where the generation decides, as after a lost lock;
 two planners write runs of their own, of which ``current`` names one, and the planner whose run it
 does not name finds out when it opens it.
+
+**A lock whose holder is silent.** A packer that died or froze on another host holds its lock until
+the NFS server gives it away, which takes a minute or two. Therefore a packer replaces a nonce in
+the record beside its lock every few seconds (`BEAT_SECONDS`). Who finds the lock held watches that
+record by its own monotonic clock: if it changes, the holder lives, and that is an error at once; as
+long as it does not, the lock is tried again, for as long as the caller wants. No two hosts' clocks
+are compared, and nobody takes a lock away: only the kernel and the server give it.
 """
 
 from __future__ import annotations
@@ -17,12 +24,15 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.errors import BusyError, StorageError, WorkDirError
+from leconvert.errors import BusyError, InterruptedRunError, StorageError, WorkDirError
+from leconvert.workdir.beat import Beat
 from leconvert.workdir.durable import replace_record, storage_errors
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity
@@ -32,10 +42,31 @@ from leconvert.workdir.records import encode_record, read_record
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["hold_lock", "packer_lock", "planner_lock", "read_packer"]
+__all__ = ["BEAT_SECONDS", "LockWait", "hold_lock", "packer_lock", "planner_lock", "read_packer"]
+
+BEAT_SECONDS = 3.0
+"""A packer that lives shows it so often."""
 
 _HOLDER_VERSION = 1
+_POLL_SECONDS = 0.5
 _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
+
+
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """How to wait for a lock whose holder gives no sign of life.
+
+    Attributes:
+        seconds: For how long.
+        say: Tells the user for whom.
+        pause: Waits so many seconds and says whether to give up, as `threading.Event.wait` does.
+        clock: A monotonic clock in seconds.
+    """
+
+    seconds: float
+    say: Callable[[str], None]
+    pause: Callable[[float], bool]
+    clock: Callable[[], float] = time.monotonic
 
 
 @contextmanager
@@ -56,15 +87,24 @@ def planner_lock(
 
 @contextmanager
 def packer_lock(
-    run: RunPaths, run_id: str, *, worker: WorkerIdentity | None = None, fs: FileSystem = LOCAL
+    run: RunPaths,
+    run_id: str,
+    *,
+    worker: WorkerIdentity | None = None,
+    wait: LockWait | None = None,
+    beats: bool = False,
+    fs: FileSystem = LOCAL,
 ) -> Iterator[None]:
-    """Hold the packer's lock of a run.
+    """Hold the packer's lock of a run; see `hold_lock`.
 
     Raises:
         BusyError: Another process packs this run.
+        InterruptedRunError: The user gave up waiting.
         StorageError: The work dir cannot be written.
     """
-    with hold_lock(run.packer_lock, "packer", run_id=run_id, worker=worker, fs=fs):
+    with hold_lock(
+        run.packer_lock, "packer", run_id=run_id, worker=worker, wait=wait, beats=beats, fs=fs
+    ):
         yield
 
 
@@ -86,9 +126,11 @@ def hold_lock(
     *,
     run_id: str,
     worker: WorkerIdentity | None = None,
+    wait: LockWait | None = None,
+    beats: bool = False,
     fs: FileSystem = LOCAL,
 ) -> Iterator[None]:
-    """Hold a lock file without waiting, and say beside it who holds it.
+    """Hold a lock file, and say beside it who holds it.
 
     Without flock a lock of this host takes its place; see the module's docstring.
 
@@ -97,10 +139,13 @@ def hold_lock(
         role: ``planner`` or ``packer``, for messages.
         run_id: The run, for the holder's record.
         worker: Who holds it; by default this process.
+        wait: How to wait for a holder that gives no sign of life; None not to wait.
+        beats: Whether to give signs of life; not while the lock's own folder is removed.
         fs: File operations for the holder's record.
 
     Raises:
         BusyError: Somebody else holds it; the message names the host and process.
+        InterruptedRunError: The user gave up waiting.
         StorageError: The lock cannot be written.
     """
     from filelock import Timeout
@@ -110,12 +155,26 @@ def hold_lock(
         try:
             lock = _acquire(path)
         except Timeout:
-            raise _busy(path, holder_path, role, fs) from None
+            if wait is None or wait.seconds <= 0:
+                raise _busy(path, role, fs) from None
+            lock = _wait_for(path, role, wait, fs)
     try:
-        worker = worker or WorkerIdentity.of_this_process()
-        record = encode_record("lock-holder", _HOLDER_VERSION, run_id, worker.as_fields())
-        replace_record(holder_path, record, fs=fs)
-        yield
+        fields = (worker or WorkerIdentity.of_this_process()).as_fields()
+
+        def show_life() -> bool:
+            more = {"beat": os.urandom(8).hex()} if beats else {}
+            record = encode_record("lock-holder", _HOLDER_VERSION, run_id, fields | more)
+            replace_record(holder_path, record, fs=fs)
+            return True
+
+        def keep_showing() -> bool:
+            with suppress(StorageError, OSError):  # a disk that fails is the packer's to report
+                show_life()
+            return True
+
+        show_life()
+        with Beat(keep_showing, BEAT_SECONDS, name=f"{role}-lock") if beats else nullcontext():
+            yield
     finally:
         # What was done under it counts whatever becomes of the lock: it goes with the process.
         with suppress(OSError):
@@ -150,15 +209,55 @@ def _holder(path: Path) -> Path:
     return path.with_name(f"{path.name}.holder")
 
 
-def _busy(path: Path, holder_path: Path, role: str, fs: FileSystem) -> BusyError:
-    holder = "another process"
+def _wait_for(path: Path, role: str, wait: LockWait, fs: FileSystem) -> BaseFileLock:
+    from filelock import Timeout
+
+    holder_path = _holder(path)
+    seen, began, told = _content(holder_path, fs), wait.clock(), False
+    while True:
+        with suppress(Timeout):
+            return _acquire(path)
+        now = _content(holder_path, fs)
+        if now is not None and now != seen:
+            raise _busy(path, role, fs)
+        silent_seconds = wait.clock() - began
+        if silent_seconds >= wait.seconds:
+            raise _busy(path, role, fs, silent_seconds)
+        if not told and silent_seconds >= 2 * BEAT_SECONDS:
+            told = True
+            wait.say(
+                f"Waiting up to {wait.seconds:.0f} s for the {role}'s lock: {_named(path, fs)} "
+                f"holds it and has given no sign of life for {silent_seconds:.0f} s."
+            )
+        if wait.pause(min(_POLL_SECONDS, wait.seconds - silent_seconds)):
+            raise InterruptedRunError(
+                f"Waiting for the {role}'s lock was interrupted.",
+                next_step="Run the same command again to go on.",
+            )
+
+
+def _content(path: Path, fs: FileSystem) -> bytes | None:
     try:
-        record = read_record(holder_path, "lock-holder", version=_HOLDER_VERSION, fs=fs)
-        holder = f"process {record['pid']} on {record['host']}"
-    except (OSError, WorkDirError, KeyError):
-        pass  # the holder has not written who it is yet, or died doing so; the lock is still held
+        return fs.read_bytes(path)
+    except OSError:
+        return None
+
+
+def _named(path: Path, fs: FileSystem) -> str:
+    try:
+        record = read_record(_holder(path), "lock-holder", version=_HOLDER_VERSION, fs=fs)
+        return f"process {record['pid']} on {record['host']}"
+    except (OSError, StorageError, WorkDirError, KeyError):
+        # The holder has not written who it is yet, or died doing so; the lock is still held.
+        return "another process"
+
+
+def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = None) -> BusyError:
+    silent = ""
+    if silent_seconds is not None:
+        silent = f" and has given no sign of life for {silent_seconds:.0f} s"
     return BusyError(
-        f"{path} is held by {holder}, which is this work dir's {role}.",
+        f"{path} is held by {_named(path, fs)}, which is this work dir's {role}{silent}.",
         path=str(path),
         next_step=f"Wait for it, or stop it; the {role} continues where it was.",
     )

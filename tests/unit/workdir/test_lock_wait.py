@@ -1,0 +1,173 @@
+"""A lock whose holder is silent is waited for; one whose holder lives is refused at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import BusyError, InterruptedRunError
+from leconvert.workdir import locks
+from leconvert.workdir.beat import Beat
+from leconvert.workdir.locks import BEAT_SECONDS, LockWait, packer_lock, read_packer
+from leconvert.workdir.paths import RunPaths, WorkDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    paths = WorkDir(tmp_path / "work").run("r1")
+    paths.ensure()
+    return paths
+
+
+@pytest.fixture
+def holder(run: RunPaths) -> Iterator[ExitStack]:
+    """A packer that holds the lock and is silent; closing it is its end."""
+    with ExitStack() as held:
+        held.enter_context(packer_lock(run, "r1"))
+        yield held
+
+
+class Waiting:
+    """A clock that goes on by what is waited, and something that happens at one of the pauses."""
+
+    def __init__(self, at: int = 0, action: Callable[[], None] = lambda: None) -> None:
+        self.now = 1000.0
+        self.said: list[str] = []
+        self.pauses: list[float] = []
+        self._at, self._action = at, action
+        self.gives_up = False
+
+    def pause(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        self.now += seconds
+        if len(self.pauses) == self._at:
+            self._action()
+        return self.gives_up
+
+    def wait(self, seconds: float) -> LockWait:
+        return LockWait(seconds, self.said.append, self.pause, lambda: self.now)
+
+
+def test_a_silent_holder_is_named_waited_for_and_in_the_end_refused(
+    run: RunPaths, holder: ExitStack
+) -> None:
+    waiting = Waiting()
+    with pytest.raises(BusyError) as caught, packer_lock(run, "r1", wait=waiting.wait(20)):
+        pass
+    assert waiting.now == 1020.0
+    assert caught.value.exit_code == 12
+    assert caught.value.message == (
+        f"{run.packer_lock} is held by process {os.getpid()} on {os.uname().nodename}, which is "
+        "this work dir's packer and has given no sign of life for 20 s."
+    )
+    assert waiting.said == [
+        f"Waiting up to 20 s for the packer's lock: process {os.getpid()} on "
+        f"{os.uname().nodename} holds it and has given no sign of life for "
+        f"{2 * BEAT_SECONDS:.0f} s."
+    ]
+
+
+def test_the_lock_is_taken_once_the_server_gives_it_away(run: RunPaths, holder: ExitStack) -> None:
+    waiting = Waiting(30, holder.close)
+    with packer_lock(run, "r1", wait=waiting.wait(120)):
+        assert len(waiting.pauses) == 30
+        with pytest.raises(BusyError), packer_lock(run, "r1"):
+            pass
+
+
+def test_a_holder_that_lives_is_refused_at_its_next_beat(run: RunPaths, holder: ExitStack) -> None:
+    record = run.packer_lock.with_name("packer.lock.holder")
+
+    def beat() -> None:
+        record.write_text(json.dumps(json.loads(record.read_bytes()) | {"beat": "ff" * 8}))
+
+    waiting = Waiting(4, beat)
+    with (
+        pytest.raises(BusyError, match=r"work dir's packer\.") as caught,
+        packer_lock(run, "r1", wait=waiting.wait(120)),
+    ):
+        pass
+    assert len(waiting.pauses) == 4
+    assert waiting.said == []
+    assert "sign of life" not in caught.value.message
+
+
+def test_a_holder_that_wrote_no_record_yet_is_told_by_the_first(
+    run: RunPaths, holder: ExitStack
+) -> None:
+    record = run.packer_lock.with_name("packer.lock.holder")
+    text = record.read_bytes()
+    record.unlink()
+    waiting = Waiting(3, lambda: record.write_bytes(text) and None)
+    with pytest.raises(BusyError), packer_lock(run, "r1", wait=waiting.wait(120)):
+        pass
+    assert len(waiting.pauses) == 3
+
+
+def test_waiting_can_be_interrupted(run: RunPaths, holder: ExitStack) -> None:
+    waiting = Waiting()
+    waiting.gives_up = True
+    with (
+        pytest.raises(InterruptedRunError, match="was interrupted"),
+        packer_lock(run, "r1", wait=waiting.wait(120)),
+    ):
+        pass
+    assert len(waiting.pauses) == 1
+
+
+def test_a_packer_gives_signs_of_life_until_it_ends(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = []
+    done = threading.Event()
+
+    def waiter(stop: threading.Event, seconds: float) -> bool:
+        assert seconds == BEAT_SECONDS
+        beats.append(read_packer(run)["beat"])
+        if len(beats) < 4:
+            return False
+        done.set()
+        return stop.wait()
+
+    def beat(call: Callable[[], bool], seconds: float, *, name: str) -> Beat:
+        return Beat(call, seconds, name=name, waiter=waiter)
+
+    monkeypatch.setattr(locks, "Beat", beat)
+    with packer_lock(run, "r1", beats=True):
+        assert done.wait(20)
+        names = [thread.name for thread in threading.enumerate()]
+        assert "packer-lock" in names
+    assert len(set(beats)) == 4
+    assert "packer-lock" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_beat_that_cannot_be_written_does_not_end_the_packer(
+    run: RunPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats = 0
+    done = threading.Event()
+
+    def waiter(stop: threading.Event, seconds: float) -> bool:
+        nonlocal beats
+        beats += 1
+        if beats == 1:
+            run.packer_lock.parent.rename(run.root.with_name("away"))
+        elif beats == 3:
+            run.root.with_name("away").rename(run.root)
+            done.set()
+            return stop.wait()
+        return False
+
+    def beat(call: Callable[[], bool], seconds: float, *, name: str) -> Beat:
+        return Beat(call, seconds, name=name, waiter=waiter)
+
+    monkeypatch.setattr(locks, "Beat", beat)
+    with packer_lock(run, "r1", beats=True):
+        assert done.wait(20)
+    assert beats == 3
