@@ -19,6 +19,8 @@ from leconvert.crew import (
 )
 from leconvert.engines.local import LocalEngine
 from leconvert.errors import ProbeError, UsageError
+from leconvert.hub.origin import Arrival
+from leconvert.hub.scratch import ScratchOptions
 from leconvert.model import Finding, LayoutOptions, camera_of
 from leconvert.packer import PackOptions, PackReport, pack_run, swap_has_begun
 from leconvert.planner import open_or_plan
@@ -46,7 +48,7 @@ class ConversionReport:
     """What a conversion did.
 
     Attributes:
-        source: The v2.x dataset as it was given.
+        source: The v2.x dataset: its folder, or its URL on the Hub, with the commit.
         output: The v3.0 dataset.
         kept_source: Where the replaced dataset is kept; None if nothing was replaced, or it was
             removed.
@@ -69,7 +71,7 @@ class ConversionReport:
             measured. Where it could not be, the error.
     """
 
-    source: Path
+    source: str
     output: Path
     kept_source: Path | None
     run_id: str
@@ -92,7 +94,7 @@ class ConversionReport:
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         record = asdict(self)
-        for name in ("source", "output", "kept_source", "removed_source"):
+        for name in ("output", "kept_source", "removed_source"):
             record[name] = None if record[name] is None else str(record[name])
         return record
 
@@ -101,6 +103,7 @@ class ConversionReport:
 def convert(
     root: str | os.PathLike[str],
     *,
+    arrival: Arrival | None = None,
     output: str | os.PathLike[str] | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     data_file_size_in_mb: float = 100,
@@ -123,6 +126,7 @@ def convert(
     keep_work_dir: bool = False,
     push: bool = False,
     probe_seconds: float | None = None,
+    scratch: ScratchOptions | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> ConversionReport:
@@ -133,6 +137,8 @@ def convert(
 
     Args:
         root: The dataset folder, the one that holds ``meta/``.
+        arrival: How it came from the Hub, see `leconvert.hub.arrival`; None for a local dataset.
+            Needs ``output`` where ``root`` is an outline.
         output: Where the result goes; the source is then never touched. None puts the result in
             the source's place and keeps the source beside it as ``<root>_old``.
         work_dir: Folder for the state of the run; shared by all hosts that work on it. None takes
@@ -166,6 +172,7 @@ def convert(
         push: Reserved for pushing to the Hub; must be False.
         probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
             torch. A result that cannot be measured is converted all the same.
+        scratch: Where workers keep what they fetch of a source on the Hub.
         stop: Set it from another thread to stop; the run can be resumed.
         progress: Where to report.
 
@@ -190,6 +197,7 @@ def convert(
     folder = Path(work_dir).resolve() if work_dir is not None else default_work_dir(target)
     pack_options = PackOptions(verify, force_conversion, delete_source)
     leases = leases or LeaseOptions()
+    scratch = scratch or ScratchOptions()
     stop = stop or threading.Event()
     seconds: dict[str, float] = {}
 
@@ -199,6 +207,7 @@ def convert(
     planned = run is None
     if run is None:
         load_info(source)  # what the source is comes before what stands at the target
+        pack_options.check_source(is_outline=bool(arrival and arrival.outline))
         pack_options.check_target(source, target)
         run = open_or_plan(
             source,
@@ -213,6 +222,7 @@ def convert(
                 loader_workers,
             ),
             repairs,
+            arrival=arrival,
             restart=restart,
             one_host=one_host,
             allow_mixed_versions=allow_mixed_versions,
@@ -228,9 +238,10 @@ def convert(
             f"--max-attempts={leases.max_attempts}",
             f"--max-trouble-seconds={leases.trouble_seconds}",
             *(["--allow-mixed-versions"] if allow_mixed_versions else []),
+            *(scratch.arguments() if run.manifest.outline else []),
         ]
         with EngineWatcher(
-            Crew(run, leases, stop),
+            Crew(run, leases, stop, scratch),
             LocalEngine(run.paths.logs_dir),
             num_workers or default_workers(),
             arguments,
@@ -240,7 +251,7 @@ def convert(
         ended = watcher.ended_at or time.monotonic()
         seconds["work"], mark = ended - mark, ended
     else:
-        work_in_threads(run, max_workers or default_workers(), leases, stop, progress)
+        work_in_threads(run, max_workers or default_workers(), leases, stop, progress, scratch)
         seconds["work"], mark = time.monotonic() - mark, time.monotonic()
         packed = pack_run(run, pack_options, stop=stop, progress=progress)
     seconds["pack"] = time.monotonic() - mark
@@ -262,6 +273,7 @@ def run_worker(
     work_dir: str | os.PathLike[str],
     *,
     leases: LeaseOptions | None = None,
+    scratch: ScratchOptions | None = None,
     max_batches: int | None = None,
     max_idle_seconds: float | None = None,
     allow_mixed_versions: bool = False,
@@ -273,6 +285,7 @@ def run_worker(
     Args:
         work_dir: The folder that all hosts share.
         leases: Lease time and attempts.
+        scratch: Where to keep what is fetched of a source on the Hub.
         max_batches: Stop after so many batches.
         max_idle_seconds: Stop after waiting so long for something to do.
         allow_mixed_versions: Work although library versions differ from the planner's.
@@ -286,12 +299,12 @@ def run_worker(
         if limit is not None and not limit >= 0:
             raise UsageError(f"{name} cannot be {limit}.")
     run = open_run(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
-    worker = Crew(run, leases or LeaseOptions(), stop or threading.Event())
-    left = worker.bytes_left()
+    crew = Crew(run, leases or LeaseOptions(), stop or threading.Event(), scratch)
+    left = crew.bytes_left()
     if not left:  # by now the result may stand in the source's place
         return WorkerSummary(0, 0, 0, 0, 0, 0.0)
-    with progress.stage("work", left, "B") as stage:
-        return worker.make(stage.advance).run(
+    with crew.inputs() as inputs, progress.stage("work", left, "B") as stage:
+        return crew.make(stage.advance, inputs).run(
             max_batches=max_batches, max_idle_seconds=max_idle_seconds
         )
 
@@ -330,7 +343,7 @@ def _report(
 ) -> ConversionReport:
     manifest = run.manifest
     return ConversionReport(
-        source=Path(manifest.source),
+        source=manifest.source_name,
         output=Path(manifest.target),
         kept_source=packed.kept,
         run_id=manifest.run_id,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from leconvert.engines import Engine
 from leconvert.errors import UsageError
+from leconvert.hub.scratch import ScratchOptions, hold_slot
 from leconvert.leasing import Board, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.packer import Watcher, check_all_done
@@ -22,6 +23,9 @@ from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.opened import OpenedRun
 from leconvert.workdir.patience import Patience
 from leconvert.worker import Bell, Worker
+
+if TYPE_CHECKING:
+    from leconvert.hub.inputs import HubInputs
 
 __all__ = ["Crew", "EngineWatcher", "LeaseOptions", "default_workers", "work_in_threads"]
 
@@ -56,8 +60,15 @@ class LeaseOptions:
 class Crew:
     """Makes workers of one process, each with an identity of its own."""
 
-    def __init__(self, run: OpenedRun, leases: LeaseOptions, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        run: OpenedRun,
+        leases: LeaseOptions,
+        stop: threading.Event,
+        scratch: ScratchOptions | None = None,
+    ) -> None:
         self._run = run
+        self._scratch = scratch or ScratchOptions()
         self._leases = leases
         self._stop = stop
         self._bell = Bell()
@@ -101,7 +112,19 @@ class Crew:
         """Return the source bytes of every batch."""
         return [batch.source_bytes for batch in self._run.batches]
 
-    def make(self, on_bytes: Any) -> Worker:
+    @contextmanager
+    def inputs(self) -> Iterator[HubInputs | None]:
+        """Provide one worker's access to a source that is not on this machine; else None."""
+        manifest = self._run.manifest
+        if manifest.outline is None:
+            yield None
+            return
+        from leconvert.hub.inputs import HubInputs
+
+        with hold_slot(self._scratch, manifest.run_id) as slot:
+            yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)
+
+    def make(self, on_bytes: Any, inputs: HubInputs | None = None) -> Worker:
         """Return a worker."""
         store, board, identity = self.board()
         reporter = WorkerReporter(self._run.paths, self._run.manifest.run_id, identity)
@@ -114,6 +137,7 @@ class Crew:
             reporter=reporter,
             bell=self._bell,
             patience=Patience(self._leases.trouble_seconds),
+            inputs=inputs,
         )
 
 
@@ -123,15 +147,21 @@ def default_workers() -> int:
 
 
 def work_in_threads(
-    run: OpenedRun, count: int, leases: LeaseOptions, stop: threading.Event, progress: Progress
+    run: OpenedRun,
+    count: int,
+    leases: LeaseOptions,
+    stop: threading.Event,
+    progress: Progress,
+    scratch: ScratchOptions | None = None,
 ) -> None:
     """Run workers as threads; the first error that is not a batch's own ends them all."""
-    crew = Crew(run, leases, stop)
+    crew = Crew(run, leases, stop, scratch)
     errors: list[BaseException] = []
 
-    def work(worker: Worker) -> None:
+    def work(on_bytes: Callable[[int], None]) -> None:
         try:
-            worker.run()
+            with crew.inputs() as inputs:
+                crew.make(on_bytes, inputs).run()
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
             errors.append(error)
             stop.set()
@@ -141,7 +171,7 @@ def work_in_threads(
         ThreadPoolExecutor(count, thread_name_prefix="worker") as pool,
     ):
         for _ in range(count):
-            pool.submit(work, crew.make(stage.advance))
+            pool.submit(work, stage.advance)
     if errors:  # the first says why; the others were only asked to stop
         raise errors[0]
     crew.check_all_done()

@@ -13,6 +13,7 @@ from leconvert.errors import (
     FindingsError,
     PlanMismatchError,
 )
+from leconvert.hub.origin import Arrival, write_origin
 from leconvert.layout import (
     choose_block_align,
     count_out_of_reach,
@@ -37,7 +38,7 @@ from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, new_run_id
 from leconvert.workdir.places import check_places
 
-__all__ = ["Draft", "PlanSummary", "draft_plan", "open_or_plan", "summarize"]
+__all__ = ["Draft", "PlanSummary", "draft_plan", "is_outline", "open_or_plan", "summarize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ def draft_plan(
     options: LayoutOptions,
     repairs: RepairOptions | None = None,
     *,
+    arrival: Arrival | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
     """Scan a source and lay it out; writes nothing.
@@ -105,7 +107,8 @@ def draft_plan(
     errors = [finding for finding in scan.findings if finding.severity == "error"]
     if errors:
         raise FindingsError(
-            f"{source} cannot be converted as it is: {_count(len(errors), 'error')}.",
+            f"{_name(source, arrival)} cannot be converted as it is: "
+            f"{_count(len(errors), 'error')}.",
             path=str(source),
             next_step=_what_helps(errors),
             findings=[asdict(finding) for finding in scan.findings],
@@ -121,7 +124,14 @@ def draft_plan(
         files={layout.stream: layout.num_files for layout in streams},
         batches=len(batches),
         block_align=block_align,
-        space=space_needed(source, target, work_dir, block_align, scan.streams, batches),
+        space=space_needed(
+            None if is_outline(arrival) else source,
+            target,
+            work_dir,
+            block_align,
+            scan.streams,
+            batches,
+        ),
         findings=findings,
     )
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
@@ -167,7 +177,7 @@ def summarize(run: OpenedRun) -> PlanSummary:
         batches=manifest.num_batches,
         block_align=manifest.block_align,
         space=space_needed(
-            Path(manifest.source),
+            None if manifest.outline else Path(manifest.source),
             Path(manifest.target),
             run.paths.root,
             manifest.block_align,
@@ -186,6 +196,7 @@ def open_or_plan(
     options: LayoutOptions,
     repairs: RepairOptions | None = None,
     *,
+    arrival: Arrival | None = None,
     restart: bool = False,
     one_host: bool = False,
     allow_mixed_versions: bool = False,
@@ -201,6 +212,7 @@ def open_or_plan(
         work_dir: The folder that all hosts share, absolute.
         options: What decides the layout and the batches.
         repairs: What the conversion may change about the dataset; nothing by default.
+        arrival: How the source came from elsewhere; None for one that was always here.
         restart: Give up a run under way and plan a new one, under a new run id.
         one_host: Let no host but this one work on the run. A run of one host is joined without it.
         allow_mixed_versions: Join a run that other library versions planned.
@@ -214,19 +226,25 @@ def open_or_plan(
         SourceError: The source cannot be converted, as it is or at all.
         StorageError: There is not enough space, or the work dir cannot be written.
     """
-    check_places(source, target, work_dir)
+    check_places(source, target, work_dir, outlined=is_outline(arrival))
     folder = WorkDir(work_dir)
     repairs = repairs or RepairOptions()
     draft: Draft | None = None
     if restart or folder.current_run_id() is None:
         # Before anything is made on disk: a source that cannot be converted leaves no trace.
-        draft = draft_plan(source, target, work_dir, options, repairs, progress=progress)
+        draft = draft_plan(
+            source, target, work_dir, options, repairs, arrival=arrival, progress=progress
+        )
         check_room(draft.summary.space, target)
     with planner_lock(folder):
         if not restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
             _check_same_plan(
-                run.manifest, source, target, _plan_options(options, repairs), work_dir
+                run.manifest,
+                _name(source, arrival),
+                target,
+                _plan_options(options, repairs),
+                work_dir,
             )
             _check_alone(run, one_host)
             check_source_unchanged(run)
@@ -235,11 +253,15 @@ def open_or_plan(
             _say_who_may_work(run, progress)
             return run
         if draft is None:  # the run that was there a moment ago is gone
-            draft = draft_plan(source, target, work_dir, options, repairs, progress=progress)
-        _write(folder, draft, source, target, _plan_options(options, repairs), one_host)
+            draft = draft_plan(
+                source, target, work_dir, options, repairs, arrival=arrival, progress=progress
+            )
+        _write(folder, draft, source, target, _plan_options(options, repairs), one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
-    _check_same_plan(run.manifest, source, target, _plan_options(options, repairs), work_dir)
+    _check_same_plan(
+        run.manifest, _name(source, arrival), target, _plan_options(options, repairs), work_dir
+    )
     _check_alone(run, one_host)
     _say_who_may_work(run, progress)
     return run
@@ -260,6 +282,15 @@ def _check_alone(run: OpenedRun, one_host: bool) -> None:
         )
 
 
+def is_outline(arrival: Arrival | None) -> bool:
+    """Say whether only the outline of a source is here."""
+    return arrival is not None and arrival.outline is not None
+
+
+def _name(source: Path, arrival: Arrival | None) -> str:
+    return (arrival.outline if arrival else None) or str(source)
+
+
 def _write(
     folder: WorkDir,
     draft: Draft,
@@ -267,6 +298,7 @@ def _write(
     target: Path,
     options: dict[str, Any],
     one_host: bool,
+    arrival: Arrival | None,
 ) -> None:
     scan = draft.scan
     run_id = new_run_id(datetime.now(UTC), os.urandom)
@@ -288,9 +320,12 @@ def _write(
         extra_files=scan.extra_files,
         findings=scan.findings,
         repairs=scan.repairs,
+        outline=arrival.outline if arrival else None,
     )
     with storage_errors(folder.root):
         write_plan(folder.run(run_id), manifest, scan, draft.batches, one_host=one_host)
+        if arrival is not None:
+            write_origin(folder.run(run_id).root, arrival.origin, run_id=run_id)
         folder.set_current(run_id)
 
 
@@ -308,14 +343,14 @@ def _plan_options(options: LayoutOptions, repairs: RepairOptions) -> dict[str, A
 
 
 def _check_same_plan(
-    manifest: Manifest, source: Path, target: Path, options: Mapping[str, Any], work_dir: Path
+    manifest: Manifest, source: str, target: Path, options: Mapping[str, Any], work_dir: Path
 ) -> None:
     planned: Mapping[str, Any] = {
-        "source": manifest.source,
+        "source": manifest.source_name,
         "target": manifest.target,
         **manifest.options,
     }
-    wanted = {"source": str(source), "target": str(target), **options}
+    wanted = {"source": source, "target": str(target), **options}
     differences = [
         f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"
         for name in dict.fromkeys([*wanted, *planned])

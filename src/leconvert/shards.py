@@ -6,10 +6,10 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,21 @@ from leconvert.source import SourcePaths, changed_files, load_info, source_chang
 from leconvert.workdir.durable import sync_file
 from leconvert.workdir.opened import OpenedRun
 
-__all__ = ["ShardWriter"]
+__all__ = ["Inputs", "ShardWriter"]
 
 _STATS_SUFFIX = ".stats.jsonl"
+
+Files = Callable[[int], str]
+"""Returns the path of the source file at a place of a shard, valid until the next call."""
+
+
+class Inputs(Protocol):
+    """Provides source files that are not on this machine; see `leconvert.hub.inputs`."""
+
+    def files(
+        self, sources: Sequence[str], should_stop: Callable[[], bool]
+    ) -> AbstractContextManager[Files]:
+        """Provide the files that stand for some paths in the plan's source, for a block."""
 
 
 class ShardWriter:
@@ -34,10 +46,12 @@ class ShardWriter:
 
     Args:
         run: The run.
+        inputs: Provides the files of a source that is not on this machine; None for one that is.
     """
 
-    def __init__(self, run: OpenedRun) -> None:
+    def __init__(self, run: OpenedRun, inputs: Inputs | None = None) -> None:
         self._run = run
+        self._inputs = inputs
         self._root = Path(run.manifest.source)
         self._info = load_info(self._root)
         self._paths = SourcePaths(self._root, self._info)
@@ -89,7 +103,9 @@ class ShardWriter:
         path = folder / shard.name
         write = self._write_table if shard.stream == DATA_STREAM else self._write_video
         try:
-            record = {"path": shard.name, **write(shard, path, sources, scan, tell, should_stop)}
+            with self._files(sources, should_stop) as files:
+                written = write(shard, path, sources, files, scan, tell, should_stop)
+            record = {"path": shard.name, **written}
         except UnreadableSourceError:
             check_unchanged()  # a file replaced under us is not a broken file
             raise
@@ -99,11 +115,19 @@ class ShardWriter:
         sync_file(path)
         return record
 
+    def _files(
+        self, sources: Sequence[str], should_stop: Callable[[], bool]
+    ) -> AbstractContextManager[Files]:
+        if self._inputs is None:
+            return nullcontext(sources.__getitem__)
+        return self._inputs.files(sources, should_stop)
+
     def _write_table(
         self,
         shard: Shard,
         path: Path,
         sources: Sequence[str],
+        files: Files,
         scan: StreamScan,
         tell: Callable[[int], None],  # noqa: ARG002 - tables are quick: one word at the end
         should_stop: Callable[[], bool],
@@ -117,10 +141,11 @@ class ShardWriter:
                 range(shard.first, shard.stop),
                 self._first_indices[shard.first : shard.stop].tolist(),
             )
-        ranges = [
-            tables.RowRange(source, rows, repair=repair)
-            for source, rows, repair in zip(sources, scan.frames.tolist(), repairs, strict=False)
-        ]
+        # One at a time: a file that had to be fetched may be gone when the next one is there.
+        ranges = (
+            tables.RowRange(files(place), rows, repair=repair)
+            for place, (rows, repair) in enumerate(zip(scan.frames.tolist(), repairs, strict=False))
+        )
         with self._stats_file(path, bool(self._column_stats)) as stats:
             table = tables.join_tables(
                 ranges,
@@ -164,6 +189,7 @@ class ShardWriter:
         shard: Shard,
         path: Path,
         sources: Sequence[str],
+        files: Files,
         scan: StreamScan,
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
@@ -174,6 +200,7 @@ class ShardWriter:
             fps=self._run.manifest.fps,
             block_align=self._run.manifest.block_align,
             scratch_dir=path.parent,
+            coded=files,
             on_bytes=tell,
             should_stop=should_stop,
         )
@@ -186,7 +213,7 @@ class ShardWriter:
         camera = camera_of(shard.stream)
         with self._stats_file(path, camera in self._repairs.computed_stats) as stats:
             if stats.is_wanted:
-                self._observe_clips(str(camera), shard, sources, scan.frames, stats, should_stop)
+                self._observe_clips(str(camera), shard, files, scan.frames, stats, should_stop)
         return {
             "size_bytes": joined.size_bytes,
             "header_sha256": joined.header_sha256,
@@ -201,7 +228,7 @@ class ShardWriter:
         self,
         camera: str,
         shard: Shard,
-        sources: Sequence[str],
+        files: Files,
         lengths: IntArray,
         stats: _StatsFile,
         should_stop: Callable[[], bool],
@@ -209,9 +236,8 @@ class ShardWriter:
         from leconvert.statistics import clip_stats, is_depth_map
 
         is_depth = is_depth_map(self._info.features[camera])
-        for position, source, length in zip(
-            range(shard.first, shard.stop), sources, lengths.tolist(), strict=True
-        ):
+        for place, length in enumerate(lengths.tolist()):
+            position, source = shard.first + place, files(place)
             if should_stop():
                 raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
             found = clip_stats(source, length, is_depth=is_depth, quantiles=self._repairs.quantiles)

@@ -73,7 +73,7 @@ class SpaceNeeded:
 
 
 def space_needed(
-    source: Path,
+    source: Path | None,
     target: Path,
     work_dir: Path,
     block_align: int,
@@ -85,7 +85,7 @@ def space_needed(
     """Reckon the space that a plan takes.
 
     Args:
-        source: The dataset.
+        source: The dataset; None where it is not here, so that nothing is shared with it.
         target: Where the result will stand; its folder exists.
         work_dir: Where shards are written; need not exist.
         block_align: Block alignment of episodes in video files, in bytes; 0 for none.
@@ -94,7 +94,7 @@ def space_needed(
         has_links: Whether shards can be linked into place; None tries it.
     """
     work_folder, target_folder = _existing(work_dir), target.parent
-    shares_source = bool(block_align) and can_clone(source, work_folder)
+    shares_source = source is not None and bool(block_align) and can_clone(source, work_folder)
     scans = {scan.stream: scan for scan in streams}
     plain_bytes = shard_bytes = part_bytes = 0
     for batch in batches:

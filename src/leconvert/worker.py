@@ -18,6 +18,8 @@ from typing import Any
 
 from leconvert.bell import Bell
 from leconvert.errors import (
+    HubAccessError,
+    HubError,
     InterruptedRunError,
     LeconvertError,
     SourceChangedError,
@@ -26,7 +28,7 @@ from leconvert.errors import (
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import Batch
-from leconvert.shards import ShardWriter
+from leconvert.shards import Inputs, ShardWriter
 from leconvert.workdir.durable import storage_errors
 from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.patience import Patience
@@ -75,7 +77,8 @@ class Worker:
         on_bytes: Called with the number of bytes as they are written.
         reporter: Writes what it is doing for ``status``, or None.
         bell: Shared by the workers of a process, or None.
-        patience: How long a disk that fails is borne; by default not at all.
+        patience: How long a disk or a Hub that fails is borne; by default not at all.
+        inputs: Provides the files of a source that is not on this machine.
         waiter: Waits for the event or so many seconds, and says whether the event is set.
         clock: A monotonic clock in seconds.
     """
@@ -91,6 +94,7 @@ class Worker:
         reporter: WorkerReporter | None = None,
         bell: Bell | None = None,
         patience: Patience | None = None,
+        inputs: Inputs | None = None,
         waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -106,7 +110,7 @@ class Worker:
         self._stop = stop
         self._on_bytes = on_bytes
         self._reporter = reporter
-        self._shards = ShardWriter(run)
+        self._shards = ShardWriter(run, inputs)
 
     def run(
         self, *, max_batches: int | None = None, max_idle_seconds: float | None = None
@@ -121,6 +125,8 @@ class Worker:
 
         Raises:
             SourceChangedError: A source file is not the planned one.
+            HubError: The Hub does not answer, and patience did not help.
+            HubAccessError: The token does not allow to read the source.
             StorageError: The work dir cannot be used or is gone, and patience did not help.
             PlanMismatchError: The run was given up for another one.
             InterruptedRunError: ``stop`` was set; the batch in hand was handed back.
@@ -161,7 +167,7 @@ class Worker:
                         break
                     self._idle()
                     continue
-            except (StorageError, OSError) as error:
+            except (StorageError, HubError, OSError) as error:
                 self._bear(error)
                 continue
             self._patience.reset()
@@ -199,7 +205,7 @@ class Worker:
             return True
         return False
 
-    def _bear(self, error: StorageError | OSError) -> None:
+    def _bear(self, error: StorageError | HubError | OSError) -> None:
         """Wait before the next try; give up if there were enough, or if there is no use in it.
 
         Raises:
@@ -216,7 +222,7 @@ class Worker:
             error = clearer
         pause = self._patience.next_pause()
         if pause is None:
-            if isinstance(error, StorageError) and self._patience.spent_seconds:
+            if isinstance(error, LeconvertError) and self._patience.spent_seconds:
                 borne = f"It was tried again for {self._patience.spent_seconds:.0f} s."
                 error.details = (*error.details, borne)
             raise error
@@ -256,7 +262,13 @@ class Worker:
         except LeaseLostError:
             lease.abandon()
             return "lost", 0
-        except (InterruptedRunError, SourceChangedError, StorageError) as error:
+        except (
+            InterruptedRunError,
+            SourceChangedError,
+            StorageError,
+            HubError,
+            HubAccessError,
+        ) as error:
             # None of these is the batch's fault: it goes back without a mark against it.
             try:
                 lease.hand_back(error.message)

@@ -94,10 +94,14 @@ def test_a_repo_id_names_the_folder_below_the_lerobot_home(
     import shutil
 
     shutil.copytree(small_source, tmp_path / "home/org/name")
-    env = {**os.environ, "HF_LEROBOT_HOME": str(tmp_path / "home")}
+    env = {
+        **os.environ,
+        "HF_LEROBOT_HOME": str(tmp_path / "home"),
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+    }
     missing = leconvert("convert", "--repo-id", "org/other", "--no-push", env=env)
-    assert missing.returncode == 2
-    assert str(tmp_path / "home/org/other") in missing.stderr
+    assert missing.returncode == 15
+    assert "HF_HUB_OFFLINE is set, and the cache has no org/other at main." in missing.stderr
     done = leconvert("convert", "--repo-id", "org/name", "--no-push", env=env)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "home/org/name_old").is_dir()

@@ -8,7 +8,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import add_json, dataset_root
+from leconvert.cli.hub_source_options import dataset_root
+from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
 from leconvert.errors import SourceError, UsageError
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from leconvert.cli.findings import print_findings
+from leconvert.cli.convert_report import print_report
+from leconvert.cli.hub_source_options import places, scratch_options
 from leconvert.cli.options import (
     add_json,
     add_lease_options,
     add_plan_options,
     add_proof_options,
-    places,
     push_wanted,
     repair_options,
 )
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
-from leconvert.cli.text import amount
 
 if TYPE_CHECKING:
     from leconvert.conversion import ConversionReport
@@ -65,15 +63,19 @@ def run(options: argparse.Namespace) -> int:
 
         return plan.run(options)
     from leconvert.conversion import LeaseOptions, convert
-    from leconvert.repairs import Repairs
 
-    source, target, work_dir = places(options)
     push_wanted(options)
+    progress = progress_for(quiet=options.json)
     with stop_on_signals() as stop:
+        found = places(options, stream=bool(options.orchestrate), stop=stop, progress=progress)
+        if isinstance(found, str):
+            print(json.dumps({"already_converted": found}) if options.json else found)
+            return 0
         report = convert(
-            source,
-            output=None if target == source else target,
-            work_dir=work_dir if options.work_dir is not None else None,
+            found.source,
+            arrival=found.arrival,
+            output=None if found.target == found.source else found.target,
+            work_dir=found.work_dir if options.work_dir is not None else None,
             data_file_size_in_mb=options.data_file_size_in_mb,
             video_file_size_in_mb=options.video_file_size_in_mb,
             episodes_per_batch=options.episodes_per_batch,
@@ -91,49 +93,19 @@ def run(options: argparse.Namespace) -> int:
             one_host=options.one_host,
             allow_mixed_versions=options.allow_mixed_versions,
             leases=LeaseOptions(options.lease_seconds, options.max_attempts),
+            scratch=scratch_options(options),
             keep_work_dir=options.keep_work_dir,
             probe_seconds=options.probe_seconds if options.probe else None,
             stop=stop,
-            progress=progress_for(quiet=options.json),
+            progress=progress,
         )
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
         return _exit_code(report)
-    print_findings(report.findings)
-    rate = report.source_bytes / report.seconds if report.seconds else 0.0
-    print(
-        f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
-        f"{amount(report.source_bytes)} into {report.files:,} files "
-        f"in {report.seconds:.1f} s ({amount(rate)}/s)."
-    )
-    print(f"  v3.0 dataset  {report.output}")
-    if report.kept_source is not None:
-        reason = f": {report.kept_because}" if report.kept_because else ""
-        print(f"  kept          {report.kept_source}{reason}")
-    if report.removed_source is not None:
-        print(f"  removed       {report.removed_source}: all of it is proven to be in the result")
-    if report.cloned_bytes:
-        print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
-    changes = Repairs.from_record(report.repairs).summary()
-    if changes:
-        print(f"  changed       {changes[0]}")
-        for change in changes[1:]:
-            print(f"                {change}")
-    print(f"  checked       {report.verified}")
+    print_report(report)
     if not options.no_push:
         print("  Hub           nothing was pushed; a local dataset is pushed only on request")
-    if report.probe is not None:
-        print(f"  loads         {_loading(report.probe)}")
     return _exit_code(report)
-
-
-def _loading(probe: Mapping[str, Any]) -> str:
-    if "error" in probe:
-        return str(probe["message"])
-    return (
-        f"{probe['samples_per_s']:,.0f} samples/s, {probe['frames_per_s_node']:,.0f} decoded "
-        f"frames/s, first batch after {probe['first_batch_latency_s']:.1f} s"
-    )
 
 
 def _exit_code(report: ConversionReport) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leconvert.cli.hub_source_options import add_revision, add_scratch_options
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ __all__ = [
     "add_repair_options",
     "add_trouble_option",
     "add_version_option",
-    "dataset_root",
     "layout_options",
-    "places",
     "push_wanted",
     "repair_options",
 ]
@@ -39,8 +37,10 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repo-id",
         metavar="ORG/NAME",
-        help="the dataset's name; its folder is $HF_LEROBOT_HOME/ORG/NAME",
+        help="the dataset's name; its folder is $HF_LEROBOT_HOME/ORG/NAME, where it is "
+        "downloaded to from the Hub if it is not there",
     )
+    add_revision(parser)
     parser.add_argument(
         "--root",
         type=Path,
@@ -91,6 +91,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         help="with --layout streaming: data files to make at least, one a loading worker "
         "(default: 16)",
     )  # fmt: skip
+    add_scratch_options(parser)
     add_repair_options(parser)
     parser.add_argument(
         "--restart", action="store_true", help="give up a run under way and begin a new one"
@@ -222,43 +223,6 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
         options.layout,
         options.loader_workers,
     )
-
-
-def dataset_root(options: argparse.Namespace) -> Path:
-    """Return the source folder that ``--root`` or ``--repo-id`` names.
-
-    Raises:
-        UsageError: Neither is given, or the repo is not on this machine.
-    """
-    if options.root is not None:
-        return Path(options.root)
-    if options.repo_id is None:
-        raise UsageError(
-            "No dataset is given.", next_step="Pass --root DIR, or --repo-id ORG/NAME."
-        )
-    hub_home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
-    lerobot_home = Path(os.environ.get("HF_LEROBOT_HOME", hub_home / "lerobot")).expanduser()
-    root: Path = lerobot_home / str(options.repo_id)
-    if not root.is_dir():
-        raise UsageError(
-            f"{options.repo_id} is not on this machine: {root} does not exist.",
-            path=str(root),
-            next_step=f"Download it first: hf download --repo-type dataset {options.repo_id} "
-            f"--local-dir {root}",
-        )
-    return root
-
-
-def places(options: argparse.Namespace) -> tuple[Path, Path, Path]:
-    """Return source, target and work dir as absolute paths with links resolved."""
-    from leconvert.workdir.paths import default_work_dir
-
-    source = dataset_root(options).resolve()
-    target = source if options.output is None else Path(options.output).resolve()
-    work_dir: Path = default_work_dir(target)
-    if options.work_dir is not None:
-        work_dir = Path(options.work_dir).resolve()
-    return source, target, work_dir
 
 
 def push_wanted(options: argparse.Namespace) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import ExitStack
 from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from leconvert.cli.findings import print_findings
+from leconvert.cli.hub_source_options import places
 from leconvert.cli.options import (
     add_json,
     add_plan_options,
     layout_options,
-    places,
     repair_options,
 )
 from leconvert.cli.progress import progress_for
@@ -32,28 +35,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Plan, and show what workers will find."""
-    from leconvert.planner import draft_plan, open_or_plan, summarize
+    from leconvert.planner import draft_plan, is_outline, open_or_plan, summarize
     from leconvert.workdir.places import check_places
 
-    source, target, work_dir = places(options)
     layout, repairs = layout_options(options), repair_options(options)
     progress = progress_for(quiet=options.json)
-    if options.dry_run:
-        check_places(source, target, work_dir)
-        plan = draft_plan(source, target, work_dir, layout, repairs, progress=progress).summary
-    else:
-        opened = open_or_plan(
-            source, target, work_dir, layout, repairs,
-            restart=options.restart,
-            one_host=options.one_host,
-            allow_mixed_versions=options.allow_mixed_versions,
-            progress=progress,
-        )  # fmt: skip
-        plan = summarize(opened)
+    with ExitStack() as cleanup:
+        if options.dry_run:  # what is fetched to plan with goes again
+            begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
+            options.work_dir = options.work_dir or Path(begun) / "work"
+        found = places(options, stream=True, progress=progress)
+        if isinstance(found, str):
+            print(json.dumps({"already_converted": found}) if options.json else found)
+            return 0
+        source, target, work_dir = found.source, found.target, found.work_dir
+        arrival = found.arrival
+        if options.dry_run:
+            check_places(source, target, work_dir, outlined=is_outline(arrival))
+            plan = draft_plan(
+                source, target, work_dir, layout, repairs, arrival=arrival, progress=progress
+            ).summary
+        else:
+            plan = summarize(
+                open_or_plan(
+                    source, target, work_dir, layout, repairs,
+                    arrival=arrival,
+                    restart=options.restart,
+                    one_host=options.one_host,
+                    allow_mixed_versions=options.allow_mixed_versions,
+                    progress=progress,
+                )
+            )  # fmt: skip
     seconds = plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
     if options.json:
         record = {
-            "source": str(source),
+            "source": (arrival.outline if arrival else None) or str(source),
             "target": str(target),
             "work_dir": None if options.dry_run else str(work_dir),
             **asdict(plan),

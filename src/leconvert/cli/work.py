@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from leconvert.cli.hub_source_options import add_scratch_options, scratch_options
 from leconvert.cli.options import (
     add_json,
     add_lease_options,
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-idle-seconds", type=float, metavar="S", help="stop after waiting S seconds for work"
     )
+    add_scratch_options(parser)
     add_trouble_option(parser)
     add_version_option(parser)
     add_json(parser)
@@ -43,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
             leases=LeaseOptions(
                 options.lease_seconds, options.max_attempts, options.max_trouble_seconds
             ),
+            scratch=scratch_options(options),
             max_batches=options.max_batches,
             max_idle_seconds=options.max_idle_seconds,
             allow_mixed_versions=options.allow_mixed_versions,

@@ -12,10 +12,24 @@ from pathlib import Path
 from leconvert.workdir.durable import write_durably
 from leconvert.workdir.records import encode_record, read_record
 
-__all__ = ["Origin", "origin_path", "read_origin", "write_origin"]
+__all__ = ["Arrival", "Origin", "origin_path", "read_origin", "write_origin"]
 
 _KIND = "origin"
 _VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """How a source that is planned came to this machine.
+
+    Attributes:
+        origin: The dataset on the Hub.
+        outline: How it is called where only its outline is here (`leconvert.hub.outline`), a URL
+            with the commit; None where it was downloaded.
+    """
+
+    origin: Origin
+    outline: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

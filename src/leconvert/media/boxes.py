@@ -7,6 +7,7 @@ used, nothing recurses, every loop is bounded, and no more is read than the ``mo
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from struct import Struct
 
 from leconvert.errors import UnreadableSourceError
@@ -58,7 +59,12 @@ def unreadable(path: str, error: OSError) -> UnreadableSourceError:
 
 
 def read_moov(
-    descriptor: int, size_bytes: int, path: str, *, most_bytes: int = MOOV_LIMIT_BYTES
+    descriptor: int,
+    size_bytes: int,
+    path: str,
+    *,
+    most_bytes: int = MOOV_LIMIT_BYTES,
+    pread: Callable[[int, int, int], bytes] = os.pread,
 ) -> tuple[bytes, Span] | None:
     """Read the ``moov`` box of an open file, seeking over everything else.
 
@@ -67,6 +73,8 @@ def read_moov(
         size_bytes: The file's size.
         path: Its name, for errors.
         most_bytes: Read no larger ``moov`` than this.
+        pread: Reads from the descriptor so many bytes at a position; another one reads a file
+            that is not on this machine.
 
     Returns:
         A buffer and the place of the payload of ``moov`` in it; None where that is larger.
@@ -76,7 +84,7 @@ def read_moov(
         UnsupportedClipError: The file is of another container, or ``moov`` is larger than 256 MiB.
         OSError: The file cannot be read.
     """
-    head = os.pread(descriptor, _HEAD_BYTES, 0)
+    head = pread(descriptor, _HEAD_BYTES, 0)
     _check_start(head, path)
     window, window_start = head, 0
     position = 0
@@ -87,7 +95,7 @@ def read_moov(
         if place + 16 > len(window) and window_start + len(window) < size_bytes:
             # Most likely what follows the media data: read so far that a usual moov is complete.
             count = min(_TAIL_BYTES, size_bytes - position)
-            window, window_start = os.pread(descriptor, count, position), position
+            window, window_start = pread(descriptor, count, position), position
             place = 0
         if place + 8 > len(window):
             break
@@ -111,7 +119,7 @@ def read_moov(
             if box_bytes > most_bytes:
                 return None
             payload = _pread_exactly(
-                descriptor, position + header_bytes, box_bytes - header_bytes, path
+                pread, descriptor, position + header_bytes, box_bytes - header_bytes, path
             )
             return payload, (0, len(payload))
         position += box_bytes
@@ -162,14 +170,16 @@ def _check_start(head: bytes, path: str) -> None:
     raise broken(path, "it is empty" if not head else "it does not begin like an MP4")
 
 
-def _pread_exactly(descriptor: int, start: int, count: int, path: str) -> bytes:
-    data = os.pread(descriptor, count, start)
+def _pread_exactly(
+    pread: Callable[[int, int, int], bytes], descriptor: int, start: int, count: int, path: str
+) -> bytes:
+    data = pread(descriptor, count, start)
     if len(data) == count:
         return data
     pieces = [data]
     missing = count - len(data)
     while missing and data:
-        data = os.pread(descriptor, missing, start + count - missing)
+        data = pread(descriptor, missing, start + count - missing)
         pieces.append(data)
         missing -= len(data)
     if missing:

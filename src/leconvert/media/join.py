@@ -84,6 +84,7 @@ def join_clips(
     fps: Fraction,
     block_align: int = 0,
     scratch_dir: str | os.PathLike[str] | None = None,
+    coded: Callable[[int], str] | None = None,
     on_bytes: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> JoinedFile:
@@ -102,6 +103,8 @@ def join_clips(
             modulo it (zeros between), so that whole blocks can be shared with the source.
         scratch_dir: Where clips that cannot be joined as they lie are remuxed, without
             re-encoding; the folder of the destination by default. Needs their size.
+        coded: Says where the coded bytes of a clip are, by its place in ``clips``: a path that is
+            valid until the next is asked for. For clips whose own files hold the index alone.
         on_bytes: Called with the number of coded bytes as they arrive.
         should_stop: Asked now and then; when it answers True the join ends.
 
@@ -139,8 +142,13 @@ def join_clips(
                 should_stop=should_stop,
             )
             mover.write(header.content, 0)
-            for episode, position in zip(episodes, header.positions, strict=True):
-                _move_episode(mover, episode, position)
+            for place, (episode, position) in enumerate(
+                zip(episodes, header.positions, strict=True)
+            ):
+                # A clip that was remuxed was read whole, and lies in the scratch folder.
+                is_own = episode.path == clips[place].path
+                path = coded(place) if coded is not None and is_own else episode.path
+                _move_episode(mover, path, episode.runs, position)
         except BaseException:
             with suppress(OSError):
                 target.unlink()
@@ -254,14 +262,16 @@ def _read_episodes(
     return episodes, digests, samples, first
 
 
-def _move_episode(mover: RangeMover, episode: _Episode, position: int) -> None:
+def _move_episode(
+    mover: RangeMover, path: str, runs: Sequence[tuple[int, int]], position: int
+) -> None:
     try:
-        source = os.open(episode.path, os.O_RDONLY | os.O_CLOEXEC)
+        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise unreadable(episode.path, error) from error
+        raise unreadable(path, error) from error
     try:
-        for start, length in episode.runs:
-            mover.move(source, episode.path, start, length, position)
+        for start, length in runs:
+            mover.move(source, path, start, length, position)
             position += length
     finally:
         os.close(source)

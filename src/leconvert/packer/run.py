@@ -82,6 +82,18 @@ class PackOptions:
         """What is proven before the swap."""
         return self.verify or ("bytes" if self.delete_source else "structure")
 
+    def check_source(self, *, is_outline: bool) -> None:
+        """Refuse a proof that needs the whole source where only its outline is here.
+
+        Raises:
+            UsageError: ``verify`` is ``bytes``.
+        """
+        if self.verify == "bytes" and is_outline:
+            raise UsageError(
+                "--verify bytes needs the whole source on this machine, and it is on the Hub.",
+                next_step="Use --verify structure, and `leconvert verify --bytes` with a download.",
+            )
+
     def check_target(self, source: Path, target: Path) -> None:
         """Refuse a target that something stands in, before any work is done.
 
@@ -166,6 +178,7 @@ def pack_run(
     options = options or PackOptions()
     stop = stop or threading.Event()
     manifest = run.manifest
+    options.check_source(is_outline=manifest.outline is not None)
     source, target = Path(manifest.source), Path(manifest.target)
     silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
     with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):

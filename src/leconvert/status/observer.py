@@ -147,7 +147,7 @@ class RunObserver:
         self._began = now if self._began is None else self._began
         self._last = RunStatus(
             run_id=self.run_id,
-            source=manifest.source,
+            source=manifest.source_name,
             target=manifest.target,
             batches=len(batches),
             pending=len(batches) - len(done) - len(leased) - len(failed),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -75,7 +75,7 @@ class JoinedTable:
 
 
 def join_tables(
-    episodes: Sequence[RowRange],
+    episodes: Iterable[RowRange],
     destination: str | os.PathLike[str],
     *,
     schema: pa.Schema,
@@ -98,7 +98,8 @@ def join_tables(
     with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
 
     Args:
-        episodes: Where the rows are.
+        episodes: Where the rows are. The next is asked for when the one before is written, and a
+            whole file of it closed.
         destination: A file that does not exist yet; its folder does.
         schema: Schema of the result, see :func:`~leconvert.tables.schemas.output_schema`. Columns
             of another type are cast where that loses nothing, see
@@ -228,6 +229,8 @@ class _Join:
         if reason is not None or self._on_table is not None:
             self._decode(episode, encode=reason is not None)
         self._rows += episode.rows
+        if episode.row_group is None:
+            self._close_source()  # it may be a file that goes before the next one comes
 
     def finish(self) -> JoinedTable:
         """Write the footer."""

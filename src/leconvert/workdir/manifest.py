@@ -76,6 +76,8 @@ class Manifest:
         extra_files: Files that come along unchanged.
         findings: What the scan found.
         repairs: What the conversion changes.
+        outline: How the source is called, a URL with its commit, where ``source`` is only an
+            outline of it; None where ``source`` is the dataset.
     """
 
     run_id: str
@@ -95,6 +97,12 @@ class Manifest:
     extra_files: Sequence[str]
     findings: Sequence[Finding]
     repairs: Repairs = NO_REPAIRS
+    outline: str | None = None
+
+    @property
+    def source_name(self) -> str:
+        """How the source is called in messages."""
+        return self.outline or self.source
 
 
 def tool_versions() -> dict[str, str]:
@@ -149,6 +157,7 @@ def write_plan(
         "extra_files": list(manifest.extra_files),
         "findings": [asdict(finding) for finding in manifest.findings],
         "repairs": manifest.repairs.as_record() if manifest.repairs else None,
+        "outline": manifest.outline,
         "streams": [
             {"stream": layout.stream, "starts": layout.starts.tolist()}
             for layout in manifest.streams
@@ -193,6 +202,7 @@ def read_manifest(run: RunPaths, run_id: str) -> Manifest:
         extra_files=fields["extra_files"],
         findings=[Finding(**entry) for entry in fields["findings"]],
         repairs=Repairs.from_record(fields.get("repairs")),
+        outline=fields.get("outline"),
     )
 
 

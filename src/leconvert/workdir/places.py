@@ -9,8 +9,14 @@ from leconvert.errors import TargetError, UsageError
 __all__ = ["check_places"]
 
 
-def check_places(source: Path, target: Path, work_dir: Path) -> None:
+def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool = False) -> None:
     """Refuse places that would mix source, target and work dir.
+
+    Args:
+        source: The dataset.
+        target: Where the result goes.
+        work_dir: The folder that all hosts share.
+        outlined: Whether the source is an outline, which lies in the work dir.
 
     Raises:
         UsageError: One lies inside another.
@@ -26,6 +32,8 @@ def check_places(source: Path, target: Path, work_dir: Path) -> None:
         ("source", "work dir"),
     ):
         if (inner, outer) in {("target", "source"), ("source", "target")} and source == target:
+            continue
+        if (inner, outer) == ("source", "work dir") and outlined:
             continue
         if places[inner].is_relative_to(places[outer]):
             raise UsageError(

@@ -1,0 +1,52 @@
+"""What ``leconvert convert`` says when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from leconvert.cli.findings import print_findings
+from leconvert.cli.text import amount
+
+if TYPE_CHECKING:
+    from leconvert.conversion import ConversionReport
+
+__all__ = ["print_report"]
+
+
+def print_report(report: ConversionReport) -> None:
+    """Print findings, sizes and places."""
+    from leconvert.repairs import Repairs
+
+    print_findings(report.findings)
+    rate = report.source_bytes / report.seconds if report.seconds else 0.0
+    print(
+        f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
+        f"{amount(report.source_bytes)} into {report.files:,} files "
+        f"in {report.seconds:.1f} s ({amount(rate)}/s)."
+    )
+    print(f"  v3.0 dataset  {report.output}")
+    if report.kept_source is not None:
+        reason = f": {report.kept_because}" if report.kept_because else ""
+        print(f"  kept          {report.kept_source}{reason}")
+    if report.removed_source is not None:
+        print(f"  removed       {report.removed_source}: all of it is proven to be in the result")
+    if report.cloned_bytes:
+        print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
+    changes = Repairs.from_record(report.repairs).summary()
+    if changes:
+        print(f"  changed       {changes[0]}")
+        for change in changes[1:]:
+            print(f"                {change}")
+    print(f"  checked       {report.verified}")
+    if report.probe is not None:
+        print(f"  loads         {_loading(report.probe)}")
+
+
+def _loading(probe: Mapping[str, Any]) -> str:
+    if "error" in probe:
+        return str(probe["message"])
+    return (
+        f"{probe['samples_per_s']:,.0f} samples/s, {probe['frames_per_s_node']:,.0f} decoded "
+        f"frames/s, first batch after {probe['first_batch_latency_s']:.1f} s"
+    )

@@ -1,0 +1,189 @@
+"""Options for a source on the Hub, and the way from a dataset's name to a folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leconvert.errors import UsageError
+from leconvert.progress import NO_PROGRESS, Progress
+
+if TYPE_CHECKING:
+    from leconvert.hub.origin import Arrival
+    from leconvert.hub.scratch import ScratchOptions
+
+__all__ = [
+    "Places",
+    "add_revision",
+    "add_scratch_options",
+    "dataset_root",
+    "local_root",
+    "places",
+    "scratch_options",
+]
+
+_SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a command reads and writes, absolute.
+
+    Attributes:
+        source: The dataset, or the tree of an outline.
+        target: Where the result goes.
+        work_dir: The run's folder.
+        arrival: How the source came from the Hub; None for one that was always here.
+    """
+
+    source: Path
+    target: Path
+    work_dir: Path
+    arrival: Arrival | None = None
+
+
+def add_revision(parser: argparse.ArgumentParser) -> None:
+    """Add ``--revision``."""
+    parser.add_argument(
+        "--revision",
+        metavar="REV",
+        help="tag, branch or commit of --repo-id on the Hub (default: the newest v2.x tag, "
+        "else main)",
+    )
+
+
+def add_scratch_options(parser: argparse.ArgumentParser) -> None:
+    """Add where, and how much, workers keep of a source that they fetch batch by batch."""
+    parser.add_argument(
+        "--scratch-dir", type=Path, metavar="DIR",
+        help="local folder for files that are fetched from the Hub (default: in the system's "
+        "folder for temporary files)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scratch-limit", type=_size, metavar="BYTES",
+        help="what all workers of a host may keep there at a time, such as 20G (default: what "
+        "their batches need)",
+    )  # fmt: skip
+
+
+def scratch_options(options: argparse.Namespace) -> ScratchOptions:
+    """Return what `add_scratch_options` declared."""
+    from leconvert.hub.scratch import ScratchOptions
+
+    folder = options.scratch_dir
+    return ScratchOptions(None if folder is None else folder.resolve(), options.scratch_limit)
+
+
+def _size(text: str) -> int:
+    found = _SIZE.match(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes such as 500M or 20G")
+    power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
+    return int(found[1]) * int(1024**power)
+
+
+def local_root(options: argparse.Namespace) -> Path:
+    """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist.
+
+    Raises:
+        UsageError: Neither is given, or ``--revision`` without ``--repo-id``.
+    """
+    if options.repo_id is None and getattr(options, "revision", None) is not None:
+        raise UsageError("--revision names a revision of --repo-id, which is not given.")
+    if options.root is not None:
+        return Path(options.root)
+    if options.repo_id is None:
+        raise UsageError(
+            "No dataset is given.", next_step="Pass --root DIR, or --repo-id ORG/NAME."
+        )
+    hub_home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
+    lerobot_home = Path(os.environ.get("HF_LEROBOT_HOME", hub_home / "lerobot")).expanduser()
+    return lerobot_home / str(options.repo_id)
+
+
+def dataset_root(options: argparse.Namespace) -> Path:
+    """Return the folder that ``--root`` or ``--repo-id`` names on this machine.
+
+    Raises:
+        UsageError: Neither is given, or the repo is not on this machine.
+    """
+    root = local_root(options)
+    if options.root is None and not root.is_dir():
+        raise UsageError(
+            f"{options.repo_id} is not on this machine: {root} does not exist.",
+            path=str(root),
+            next_step=f"Download it first: hf download --repo-type dataset {options.repo_id} "
+            f"--local-dir {root}",
+        )
+    return root
+
+
+def places(
+    options: argparse.Namespace,
+    *,
+    stream: bool,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Places | str:
+    """Return source, target and work dir, after the source was brought here if need be.
+
+    Args:
+        options: What the user said.
+        stream: Bring an outline of a source on the Hub instead of all of it.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        The places; or a line that says that the Hub has the dataset in v3.x already.
+
+    Raises:
+        LeconvertError: One of its subclasses.
+    """
+    from leconvert.workdir.paths import default_work_dir
+
+    local = local_root(options).resolve()
+    target = local if options.output is None else Path(options.output).resolve()
+    work_dir: Path = default_work_dir(target)
+    if options.work_dir is not None:
+        work_dir = Path(options.work_dir).resolve()
+    if options.output is None and options.root is None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    is_here = local.is_dir() and any(local.iterdir())
+    if options.repo_id is None or (is_here and options.revision is None):
+        return Places(local, target, work_dir, _known(local))
+    from leconvert.hub import arrival
+
+    if options.revision is None and not getattr(options, "force_conversion", False):
+        said = arrival.already_converted(
+            options.repo_id, target, fetch=not stream, stop=stop, progress=progress
+        )
+        if said is not None:
+            return said
+    if not stream or is_here:
+        arrived = arrival.download(
+            options.repo_id, options.revision, local, stop=stop, progress=progress
+        )
+    else:
+        arrived = arrival.outline(
+            options.repo_id,
+            options.revision,
+            work_dir,
+            scratch_limit=options.scratch_limit,
+            restart=options.restart,
+            stop=stop,
+            progress=progress,
+        )
+    return Places(arrived.source, target, work_dir, arrived.arrival)
+
+
+def _known(local: Path) -> Arrival | None:
+    from leconvert.hub.download import known_origin
+    from leconvert.hub.origin import Arrival
+
+    origin = known_origin(local)
+    return None if origin is None else Arrival(origin)

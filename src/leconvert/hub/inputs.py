@@ -1,0 +1,123 @@
+"""The source files of one shard on a worker's disk, for a run whose source is on the Hub."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from leconvert.errors import SourceChangedError
+from leconvert.hub.fetch import Fetcher
+from leconvert.hub.outline import open_outline
+from leconvert.hub.remote_file import RemoteFile
+from leconvert.hub.scratch import ScratchSlot, limit_too_small
+from leconvert.hub.window import Window
+from leconvert.media.boxes import read_moov
+
+__all__ = ["HubInputs"]
+
+
+class HubInputs:
+    """Fetches what a shard needs into the worker's slot, and removes it when the shard is written.
+
+    Only bytes that have the hash of the planned commit's listing are ever handed out. Where the
+    slot's room does not hold all files of a shard, they come and go in the order in which they are
+    read.
+
+    Args:
+        tree: The outline's tree, the plan's source.
+        slot: The worker's part of the scratch folder.
+        limit_bytes: What may lie in the scratch folder; None for no limit.
+
+    Attributes:
+        peak_bytes: The most that lay in the slot at a time.
+
+    Raises:
+        UsageError: The limit does not hold the largest file.
+    """
+
+    def __init__(self, tree: Path, slot: ScratchSlot, limit_bytes: int | None) -> None:
+        outline = open_outline(tree)
+        if limit_bytes is not None and limit_bytes < outline.largest_bytes:
+            raise limit_too_small(limit_bytes, outline.largest_bytes)
+        self._tree = tree
+        self._slot = slot
+        self._repo = outline.repo
+        self._listing = outline.listing()
+        self.peak_bytes = 0
+
+    @contextmanager
+    def files(
+        self, sources: Sequence[str], should_stop: Callable[[], bool]
+    ) -> Iterator[Callable[[int], str]]:
+        """Provide a shard's files for the block.
+
+        Args:
+            sources: Their paths in the tree, in the order in which they are read.
+            should_stop: Asked while anybody waits.
+
+        Yields:
+            What returns the path of the whole file at a place; valid until the next call.
+
+        Raises:
+            HubError: The Hub does not answer.
+            UnreadableSourceError: A file does not have the planned content.
+            InterruptedRunError: ``should_stop`` said so.
+        """
+        prefix = f"{self._tree}/"
+        listed = self._listing.find([source.removeprefix(prefix) for source in sources])
+        fetched: list[RemoteFile] = []
+        places: dict[int, int] = {}
+        for place, (file, is_whole) in enumerate(listed):
+            if not is_whole:
+                places[place] = len(fetched)
+                fetched.append(file)
+        if not fetched:
+            yield sources.__getitem__
+            return
+        waiting = threading.Event()
+        fetcher = Fetcher(self._repo, should_stop=should_stop)
+
+        def fetch(file: RemoteFile, target: Path) -> None:
+            fetcher.download(file, target)
+            _check_same_index(self._tree / file.path, target)
+
+        with (
+            self._slot.reserved(fetched, should_stop=should_stop, pause=waiting.wait) as granted,
+            Window(
+                fetched,
+                self._slot.files_dir,
+                fetch,
+                budget_bytes=granted,
+                should_stop=should_stop,
+            ) as window,
+        ):
+            try:
+                yield (
+                    lambda place: window.path(places[place]) if place in places else sources[place]
+                )
+            finally:
+                self.peak_bytes = max(self.peak_bytes, window.peak_bytes)
+
+
+def _check_same_index(outlined: Path, fetched: Path) -> None:
+    """Check that a clip's index, by which its bytes are found, is the one in the checked file.
+
+    Ranges that make an outline have no hash of their own.
+    """
+    if fetched.suffix != ".mp4":
+        return  # rows are read from the fetched file alone
+    indices = []
+    for path in (outlined, fetched):
+        with path.open("rb") as file:
+            found = read_moov(file.fileno(), path.stat().st_size, str(path))
+        assert found is not None
+        buffer, (first, stop) = found
+        indices.append(buffer[first:stop])
+    if indices[0] != indices[1]:
+        raise SourceChangedError(
+            f"{outlined} holds another index than the file on the Hub.",
+            path=str(outlined),
+            next_step=f"Remove {outlined.parents[0]} and plan again with --restart.",
+        )

@@ -1,0 +1,272 @@
+"""The outline of a dataset on the Hub: what a plan needs of it, in the work dir.
+
+    WORK/outlines/<commit>/
+      tree/                every file at its path, with its size; the scan and the packer read it
+        meta/, README.md   whole, as is everything else that is no file of an episode
+        data/, videos/     small files whole; of others the headers, the rest is a hole
+      listing.parquet      every file: path, size, hash, whether ``tree`` holds it whole
+      outline.json         endpoint, repo, revision, commit, largest file: written last
+
+**Why a scan of it is a scan of the source.** Every file comes from one commit: its hash is in each
+request. A whole file was checked against the hash in the commit's listing. Of other files the
+ranges are there that the scan reads, fetched by the code with which the scan reads them, and after
+that the scan's own reader was tried on the local file: where it finds anything wrong, the file was
+fetched whole, so that what the scan says of it is said of the whole file. A worker reads episodes
+from files that it fetched and checked by hash, never from a hole.
+
+**Once written, never changed.** A file comes into being under a temporary name and gets its own
+when it is complete; after a crash those that are there are kept, and the others made. The planner's
+lock keeps two planners apart. The plan remembers size, time and inode of each file of the tree, as
+of any source, so that a tree that somebody touches is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from leconvert import media, tables
+from leconvert.errors import (
+    HubAccessError,
+    HubError,
+    InterruptedRunError,
+    LeconvertError,
+    SourceError,
+)
+from leconvert.hub.fetch import Fetcher
+from leconvert.hub.listing import Listing, files_of, read_all, write_listing
+from leconvert.hub.origin import Origin
+from leconvert.hub.remote import HubRepo
+from leconvert.hub.remote_file import RemoteFile
+from leconvert.hub.sparse import SparseCopy
+from leconvert.latency import THREADS_THAT_WAIT
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.source import SourcePaths, load_info
+from leconvert.workdir.durable import storage_errors, sync_dir, sync_file, sync_tree, write_durably
+from leconvert.workdir.records import encode_record, read_record
+
+__all__ = ["Outline", "make_outline", "open_outline"]
+
+_KIND, _VERSION = "outline", 1
+# Up to these sizes one request for all costs about as much as one for the header, and saves the
+# worker's.
+_WHOLE_TABLE_BYTES = 1024**2
+_WHOLE_CLIP_BYTES = 256 * 1024
+_FILES_AT_A_TIME = 4096
+_EPISODE_FOLDERS = ("data/", "videos/")
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A finished outline.
+
+    Attributes:
+        folder: It.
+        repo: The dataset, at the outline's commit.
+        origin: What was asked for.
+        size_bytes: Bytes of all files of the dataset.
+        largest_bytes: What the largest file that a worker has to fetch takes on its disk; the
+            least that a scratch limit may be.
+    """
+
+    folder: Path
+    repo: HubRepo
+    origin: Origin
+    size_bytes: int
+    largest_bytes: int
+
+    @property
+    def tree(self) -> Path:
+        """The folder that stands for the dataset."""
+        return self.folder / "tree"
+
+    def listing(self) -> Listing:
+        """Return the files."""
+        return Listing(self.folder / "listing.parquet")
+
+
+def outline_dir(work_dir: Path, commit: str) -> Path:
+    """Return where the outline of a commit lies in a work dir."""
+    return work_dir / "outlines" / commit
+
+
+def open_outline(tree: Path) -> Outline:
+    """Open a finished outline by its tree, as a plan names it.
+
+    Raises:
+        WorkDirError: Its record is torn or of an unknown version.
+        FileNotFoundError: It is not finished.
+    """
+    folder = tree.parent
+    record = read_record(folder / "outline.json", _KIND, version=_VERSION)
+    origin = Origin(record["repo_id"], record["revision"], record["commit"])
+    return Outline(
+        folder,
+        HubRepo(origin.repo_id, origin.commit, record["endpoint"]),
+        origin,
+        record["size_bytes"],
+        record["largest_bytes"],
+    )
+
+
+def make_outline(
+    work_dir: Path,
+    repo: HubRepo,
+    revision: str,
+    fetcher: Fetcher,
+    *,
+    progress: Progress = NO_PROGRESS,
+) -> Outline:
+    """Return the outline of a commit; one that is there is used, one that is begun is finished.
+
+    Args:
+        work_dir: The work dir, whose planner's lock the caller holds.
+        repo: The dataset at a commit.
+        revision: What was asked for.
+        fetcher: Fetches from ``repo``.
+        progress: Where to report.
+
+    Raises:
+        HubError: The Hub does not answer.
+        SourceError: The dataset cannot be converted at all.
+        StorageError: The work dir cannot be written.
+    """
+    folder = outline_dir(work_dir, repo.commit)
+    tree = folder / "tree"
+    if (folder / "outline.json").exists():
+        return open_outline(tree)
+    with storage_errors(folder):
+        for part in (tree, folder / "begun"):
+            part.mkdir(parents=True, exist_ok=True)
+        listed = read_all(repo.list_files())
+        writer = _Writer(folder, fetcher)
+        files = [file for file in files_of(listed) if file.path.startswith("meta/")]
+        with progress.stage("outline", listed.num_rows, "files") as stage:
+            writer.take_all(files, lambda _: True, stage.advance)
+            is_episode = _episode_files(tree)
+            rest = (file for file in files_of(listed) if not file.path.startswith("meta/"))
+            while block := list(islice(rest, _FILES_AT_A_TIME)):
+                writer.take_all(block, is_episode, stage.advance)
+        write_listing(folder / "listing.parquet", listed, writer.whole)
+        sync_file(folder / "listing.parquet")
+        sync_tree(tree)
+        sync_dir(folder)
+        record = {
+            "endpoint": repo.endpoint,
+            "repo_id": repo.repo_id,
+            "revision": revision,
+            "commit": repo.commit,
+            "size_bytes": sum(listed.column("size_bytes").to_pylist()),
+            "largest_bytes": writer.largest_bytes,
+        }
+        write_durably(folder / "outline.json", encode_record(_KIND, _VERSION, "-", record))
+    return open_outline(tree)
+
+
+def _episode_files(tree: Path) -> Callable[[str], bool]:
+    """Return what tells episodes' files from others; of a dataset without usable names, none."""
+    try:
+        paths = SourcePaths(tree, load_info(tree))
+    except SourceError:
+        return lambda _: False  # the scan says what is wrong
+    return lambda path: paths.slice_of(path) is not None
+
+
+class _Writer:
+    """Makes files of the tree."""
+
+    def __init__(self, folder: Path, fetcher: Fetcher) -> None:
+        self._folder = folder
+        self._fetcher = fetcher
+        self._lock = threading.Lock()
+        self._noted = folder / "begun" / "whole.txt"
+        self.whole = set(self._noted.read_text().splitlines()) if self._noted.exists() else set()
+        self.largest_bytes = 0
+
+    def take_all(
+        self,
+        files: list[RemoteFile],
+        is_episode: Callable[[str], bool],
+        advance: Callable[[int], None],
+    ) -> None:
+        """Make the tree's file for each; the first error ends it."""
+        with ThreadPoolExecutor(THREADS_THAT_WAIT, thread_name_prefix="outline") as pool:
+            try:
+                for _ in pool.map(lambda file: self._take(file, is_episode), files):
+                    advance(1)
+            except BaseException:
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _take(self, file: RemoteFile, is_episode: Callable[[str], bool]) -> None:
+        target = self._folder / "tree" / file.path
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._make(file, target, of_an_episode=is_episode(file.path))
+        if file.path not in self.whole and is_episode(file.path):
+            with self._lock:
+                self.largest_bytes = max(self.largest_bytes, file.charge_bytes)
+
+    def _make(self, file: RemoteFile, target: Path, *, of_an_episode: bool) -> None:
+        if not of_an_episode:
+            # Of files below data/ and videos/ that belong to no episode only the name matters.
+            if file.path.startswith(_EPISODE_FOLDERS):
+                self._make_hole(file, target)
+            else:
+                self._fetch_whole(file, target)
+            return
+        is_clip = file.path.endswith(".mp4")
+        limit = _WHOLE_CLIP_BYTES if is_clip else _WHOLE_TABLE_BYTES
+        if file.size_bytes <= limit or not self._make_sparse(file, target, is_clip=is_clip):
+            self._fetch_whole(file, target)
+
+    def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
+        begun = self._temporary(file)
+        self._fetcher.download(file, begun)
+        with self._lock:
+            # Noted before it has its name: a name that is noted in vain is noted again.
+            with self._noted.open("a") as notes:
+                notes.write(f"{file.path}\n")
+            self.whole.add(file.path)
+        begun.replace(target)
+
+    def _make_hole(self, file: RemoteFile, target: Path) -> None:
+        begun = self._temporary(file)
+        with begun.open("wb") as out:
+            out.truncate(file.size_bytes)
+        begun.replace(target)
+
+    def _make_sparse(self, file: RemoteFile, target: Path, *, is_clip: bool) -> bool:
+        """Make a file of headers; False where the scan's own reader is not content with it."""
+        begun = self._temporary(file)
+        descriptor = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            copy = SparseCopy(file, self._fetcher, descriptor)
+            if is_clip:
+                copy.take_clip_index()
+                media.read_clip_index(begun)
+            else:
+                copy.take_table_index()
+                with tables.DataFile(str(begun)):
+                    pass
+        except (HubError, HubAccessError, InterruptedRunError):
+            raise
+        except (LeconvertError, pa.ArrowException, ValueError):
+            begun.unlink()
+            return False
+        finally:
+            os.close(descriptor)
+        begun.replace(target)
+        return True
+
+    def _temporary(self, file: RemoteFile) -> Path:
+        """Return a name for a file that is not complete; the same one after a crash."""
+        return self._folder / "begun" / hashlib.sha256(file.path.encode()).hexdigest()
