@@ -150,7 +150,7 @@ def make_outline(
         writer = _Writer(folder, fetcher)
         files = [file for file in files_of(listed) if file.path.startswith("meta/")]
         with progress.stage("outline", listed.num_rows, "files") as stage:
-            writer.take_all(files, lambda _: True, stage.advance)
+            writer.take_all(files, lambda _: False, stage.advance)
             is_episode = _episode_files(tree)
             rest = (file for file in files_of(listed) if not file.path.startswith("meta/"))
             while block := list(islice(rest, _FILES_AT_A_TIME)):

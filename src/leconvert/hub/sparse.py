@@ -62,12 +62,14 @@ class SparseCopy:
         """Bring the footer of a parquet file, and its columns that place a row.
 
         Raises:
-            pa.ArrowException: It is no parquet file.
+            ValueError: It is no parquet file; also as an ``ArrowException``.
             LeconvertError: The network fails.
         """
         end = self._file.size_bytes - _TRAILER_BYTES
-        footer_bytes = int.from_bytes(self.take(end, 4), "little")
-        self.take(max(0, end - footer_bytes), footer_bytes + _TRAILER_BYTES)
+        footer_bytes = int.from_bytes(self.take(max(0, end), 4), "little")
+        if footer_bytes > end:
+            raise ValueError("the footer is larger than the file")
+        self.take(end - footer_bytes, footer_bytes + _TRAILER_BYTES)
         metadata = pq.read_metadata(pa.PythonFile(_Window(self), mode="r"))
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)

@@ -9,6 +9,7 @@ from tests.hub import StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 
 from leconvert.hub import outline as outlines
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 __all__ = ["REPO", "hub", "lone_client", "pauses"]
 
@@ -27,3 +28,22 @@ def only_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let outlines hold no episode's file whole, however small it is."""
     monkeypatch.setattr(outlines, "_WHOLE_TABLE_BYTES", 0)
     monkeypatch.setattr(outlines, "_WHOLE_CLIP_BYTES", 0)
+
+
+@pytest.fixture(scope="session")
+def large_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A v2.1 dataset of six episodes and two cameras, with clips of 20 to 60 kB; not to change."""
+    spec = DatasetSpec(
+        episodes=6,
+        frames=[12, 7, 9, 15, 5, 8],
+        cameras=tuple(
+            CameraSpec(
+                key=f"observation.images.{name}",
+                noise_amplitude=90,
+                target_clip_bytes=size_bytes,
+            )
+            for name, size_bytes in (("top", 60_000), ("wrist", 30_000))
+        ),
+        extra_files={"README.md": "# A dataset\n"},
+    )
+    return make_dataset(tmp_path_factory.mktemp("source") / "large", spec)

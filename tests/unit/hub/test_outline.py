@@ -1,0 +1,186 @@
+"""A scan of an outline says what a scan of the whole dataset says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.hub import Fault, StandIn
+
+from leconvert.cli import main
+from leconvert.errors import BusyError, HubError, InterruptedRunError, UsageError
+from leconvert.hub import arrival
+from leconvert.hub.outline import Outline, open_outline
+from leconvert.model import SourceScan
+from leconvert.source import scan_source
+from leconvert.testing.defects import edit_lines, edit_table
+from leconvert.workdir.locks import planner_lock
+from leconvert.workdir.paths import WorkDir
+
+REPO = "tester/arm"
+CLIP = "videos/chunk-000/observation.images.top/episode_000000.mp4"
+NUMBERS = ("size_bytes", "frames", "roll_bytes", "group")
+TABLE = "data/chunk-000/episode_000002.parquet"
+
+
+def outline_of(hub: StandIn, folder: Path, work: Path, **options: object) -> Outline:
+    hub.add_repo(REPO, folder)
+    return open_outline(arrival.outline(REPO, None, work, **options).source)  # type: ignore[arg-type]
+
+
+def numbers(scan: SourceScan) -> list[object]:
+    return [
+        scan.meta_digest,
+        scan.data_schema,
+        scan.episode_index.tolist(),
+        scan.length.tolist(),
+        scan.extra_files,
+        [
+            (stream.stream, *(getattr(stream, name).tolist() for name in NUMBERS))
+            for stream in scan.streams
+        ],
+    ]
+
+
+def said(scan: SourceScan) -> list[tuple[object, ...]]:
+    # Messages about unreadable files have the whole path in them, cut to a length.
+    return [
+        (finding.code, finding.severity, finding.episode, finding.stream, finding.path)
+        for finding in scan.findings
+    ]
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_an_outline_has_sizes_and_headers_and_little_else(
+    hub: StandIn, large_clips: Path, tmp_path: Path
+) -> None:
+    made = outline_of(hub, large_clips, tmp_path / "work")
+    local, outlined = scan_source(large_clips), scan_source(made.tree)
+    extra = (".gitattributes", *local.extra_files)
+    expected = numbers(local)
+    expected[4] = extra
+    assert numbers(outlined) == expected
+    assert said(outlined) == said(local) == []
+    clip = (made.tree / CLIP).read_bytes()
+    assert len(clip) == (large_clips / CLIP).stat().st_size
+    assert clip.count(0) > 0.7 * len(clip)
+    assert made.repo.name == f"hf://datasets/{REPO}@{hub.repo(REPO).branches['main']}"
+    largest = max(path.stat().st_size for path in large_clips.glob("videos/**/*.mp4"))
+    assert made.largest_bytes == -(-largest // 4096) * 4096
+    found = made.listing().find([CLIP, "README.md"])
+    assert [(file.path, whole) for file, whole in found] == [(CLIP, False), ("README.md", True)]
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_findings_are_those_of_the_whole_dataset(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    edit_table(
+        source_copy, 1,
+        lambda table: table.set_column(
+            table.column_names.index("timestamp"), "timestamp",
+            pa.array([0.5] * table.num_rows, pa.float32()),
+        ),
+    )  # fmt: skip
+    edit_lines(source_copy, "episodes", lambda lines: lines[3].update(length=8))
+    clips = "videos/chunk-000/observation.images.top/episode_{:06d}.mp4"
+    whole = (source_copy / clips.format(0)).read_bytes()
+    (source_copy / clips.format(0)).write_bytes(whole[: len(whole) // 2])
+    (source_copy / clips.format(1)).write_bytes(b"")
+    (source_copy / clips.format(2)).write_bytes(b"no video at all" * 9)
+    (source_copy / clips.format(4)).unlink()
+    (source_copy / TABLE).write_bytes((source_copy / TABLE).read_bytes()[:-20])
+    (source_copy / "videos/chunk-000/notes.txt").write_text("a stray")
+    made = outline_of(hub, source_copy, tmp_path / "work")
+    local, outlined = scan_source(source_copy), scan_source(made.tree)
+    assert len(local.findings) >= 7
+    assert said(outlined) == said(local)
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_a_clip_that_has_to_be_remuxed_is_held_whole(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    clip = source_copy / CLIP
+    fragmented = tmp_path / "fragmented.mp4"
+    import av
+
+    with (
+        av.open(str(clip)) as old,
+        av.open(str(fragmented), "w", options={"movflags": "+frag_keyframe+empty_moov"}) as new,
+    ):
+        stream = new.add_stream_from_template(old.streams.video[0])
+        for packet in old.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                new.mux(packet)
+    shutil.move(fragmented, clip)
+    made = outline_of(hub, source_copy, tmp_path / "work")
+    assert (made.tree / CLIP).read_bytes() == clip.read_bytes()
+    [(_, is_whole)] = made.listing().find([CLIP])
+    assert is_whole
+    assert [finding.code for finding in scan_source(made.tree).findings] == ["remux"]
+
+
+def test_an_outline_is_made_once_and_finished_after_a_crash(arm: StandIn, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    arm.break_requests(Fault("status", path="/resolve/.*/videos/.*3.mp4", status=404, times=None))
+    with pytest.raises(HubError):
+        arrival.outline(REPO, None, work)
+    there = [path for path in work.rglob("tree/**/*") if path.is_file()]
+    assert there
+    assert not list(work.rglob("outline.json"))
+    arm.break_requests()
+    before = len(arm.log)
+    arrived = arrival.outline(REPO, None, work)
+    asked = [r.path.rpartition("/")[2] for r in arm.log[before:] if "/resolve/" in r.path]
+    assert not [path for path in there if path.suffix == ".jsonl" and path.name in asked]
+    assert asked.count("episode_000003.mp4") == 2
+    before = len(arm.log)
+    assert arrival.outline(REPO, None, work) == arrived
+    assert [r.path for r in arm.log[before:] if "/videos/" in r.path or "/data/" in r.path] == []
+
+
+def test_a_stop_ends_the_outline(arm: StandIn, tmp_path: Path) -> None:
+    import threading
+
+    stop = threading.Event()
+    arm.break_requests(Fault("none", path="/resolve/.*mp4", interfere=stop.set))
+    with pytest.raises(InterruptedRunError):
+        arrival.outline(REPO, None, tmp_path / "work", stop=stop)
+
+
+def test_two_planners_do_not_make_one_outline_at_a_time(arm: StandIn, tmp_path: Path) -> None:
+    with planner_lock(WorkDir(tmp_path / "work")), pytest.raises(BusyError):
+        arrival.outline(REPO, None, tmp_path / "work")
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_a_limit_that_is_too_small_is_told_at_plan_time(
+    hub: StandIn, small_source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        outline_of(hub, small_source, tmp_path / "work", scratch_limit=4095)
+    assert caught.value.next_step == (
+        "The smallest limit for this dataset is --scratch-limit "
+        f"{open_outline(next(tmp_path.rglob('tree'))).largest_bytes}."
+    )
+
+
+def test_a_dry_run_leaves_nothing(
+    arm: StandIn,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    out = tmp_path / "out"
+    asked = ["plan", "--repo-id", REPO, "--root", str(out), "--dry-run"]
+    before = sorted(tmp_path.iterdir())
+    assert main(asked) == 0
+    assert "Nothing was written." in capsys.readouterr().out
+    assert sorted(tmp_path.iterdir()) == before
