@@ -17,6 +17,7 @@
     ├── OneHostOnlyError          13   the file system lets only one host work
     ├── ProbeError                14   a probe loaded wrong frames, or none, or cannot measure here
     ├── HubError                  15   the Hub does not answer, or has no such repo or revision
+    │   └── HubUnavailableError   15   no answer, or a failure of its own: the outcome is unknown
     ├── HubAccessError            16   the Hub's token is missing, wrong, or may not do this
     ├── HubConflictError          17   the repo changed meanwhile, or holds something in the way
     └── InterruptedRunError      130   stopped by a signal; the run can be resumed
@@ -38,6 +39,7 @@ __all__ = [
     "HubAccessError",
     "HubConflictError",
     "HubError",
+    "HubUnavailableError",
     "IncompleteError",
     "InterruptedRunError",
     "LeconvertError",
@@ -224,6 +226,10 @@ class HubError(LeconvertError):
     """The Hub does not answer, or has no such repo or revision."""
 
     exit_code = 15
+
+
+class HubUnavailableError(HubError):
+    """The Hub did not answer, or failed: what was asked may have been done or not."""
 
 
 class HubAccessError(LeconvertError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.hub.answers import RefusedError, Request
 from tests.hub.store import Repo
 
-__all__ = ["may_create", "may_propose", "may_read", "may_write"]
+__all__ = ["may_create", "may_propose", "may_read", "may_write", "may_write_to"]
 
 
 def _owns(request: Request, name: str) -> bool:
@@ -49,6 +49,19 @@ def may_write(request: Request, repo: Repo | None) -> Repo:
     if not _owns(request, repo.name):
         raise RefusedError(403, "You don't have write access to this repo.")
     return repo
+
+
+def may_write_to(request: Request, repo: Repo | None, revision: str) -> Repo:
+    """Return the repo if a revision of it may be written: a pull request by its author too.
+
+    Raises:
+        RefusedError: As `may_write`.
+    """
+    readable = may_propose(request, repo)
+    for pull in readable.pulls:
+        if revision == f"refs/pr/{pull['num']}" and pull["author"] == request.user:
+            return readable
+    return may_write(request, repo)
 
 
 def may_create(request: Request, namespace: str) -> None:

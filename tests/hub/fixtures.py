@@ -15,7 +15,7 @@ from tests.hub.standin import WRITE_TOKEN, StandIn
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["api_of", "hub", "lone_client", "pauses"]
+__all__ = ["api_of", "hub", "lone_client", "only_loopback", "pauses"]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waited
 
 
-def _only_loopback() -> httpx.Client:
+def only_loopback() -> httpx.Client:
     """Make the client's sessions, which refuse to ask any other host."""
     from huggingface_hub.utils import _http
 
@@ -48,7 +48,7 @@ def lone_client(
     """The client online, without the user's token and caches, and with LFS instead of Xet."""
     import huggingface_hub
     from huggingface_hub import constants
-    from huggingface_hub.utils import _http
+    from huggingface_hub.utils import _detect_agent, _http
 
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_LEROBOT_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -58,8 +58,9 @@ def lone_client(
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(home / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
-    huggingface_hub.set_client_factory(_only_loopback)
+    # Now and then the client asks first which programs it may be run by; tests count requests.
+    monkeypatch.setattr(_detect_agent, "_get_registry", lambda: _detect_agent._EMPTY_REGISTRY)
+    huggingface_hub.set_client_factory(only_loopback)
     yield
     huggingface_hub.set_client_factory(_http.default_client_factory)
 

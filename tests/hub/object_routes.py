@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from tests.hub.access import may_read, may_write
+from tests.hub.access import may_propose, may_read, may_write_to
 from tests.hub.answers import Answer, RefusedError, Request, as_json
 from tests.hub.repo_routes import commit_of
 from tests.hub.store import ConflictError, Repo
@@ -21,8 +21,8 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 def large_batch(hub: StandIn, repo: Repo | None, request: Request) -> Answer:
     """``POST /datasets/ID.git/info/lfs/objects/batch``: where to put what is not there yet."""
-    repo = may_write(request, repo)
     asked = request.json()
+    repo = may_write_to(request, repo, asked.get("ref", {}).get("name", ""))
     may_part = "multipart" in asked.get("transfers", [])
     objects: list[dict[str, Any]] = []
     for wanted in asked["objects"]:
@@ -70,7 +70,7 @@ def complete(hub: StandIn, repo: Repo, request: Request, oid: str) -> Answer:
 
 def verify_large(hub: StandIn, repo: Repo, request: Request) -> Answer:
     """``POST /verify/datasets/ID``."""
-    may_write(request, repo)
+    may_propose(request, repo)
     asked = request.json()
     here = repo.large(asked["oid"])
     if not here.exists() or here.stat().st_size != asked["size"]:

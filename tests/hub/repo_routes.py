@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote
 
-from tests.hub.access import may_propose, may_read, may_write
+from tests.hub.access import may_propose, may_read, may_write, may_write_to
 from tests.hub.answers import Answer, RefusedError, Request, as_json
 from tests.hub.store import ConflictError, Entry, Repo, Tree, now
 
@@ -182,7 +182,7 @@ def branch(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answ
 def preupload(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer:
     """``POST /api/datasets/ID/preupload/REV``: which files are large, which are there."""
     proposed = request.query.get("create_pr") == "1"
-    repo = may_propose(request, repo) if proposed else may_write(request, repo)
+    repo = may_propose(request, repo) if proposed else may_write_to(request, repo, unquote(rest))
     files = repo.tree(commit_of(repo, rest))
     if len(asked := request.json()["files"]) > hub.limits.preupload_files:
         raise RefusedError(413, "too many files")
@@ -200,7 +200,7 @@ def preupload(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> A
 def commit(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer:
     """``POST /api/datasets/ID/commit/REV``: lines of JSON, all or nothing."""
     proposed = request.query.get("create_pr") == "1"
-    repo = may_propose(request, repo) if proposed else may_write(request, repo)
+    repo = may_propose(request, repo) if proposed else may_write_to(request, repo, unquote(rest))
     lines = [json.loads(line) for line in request.body.splitlines()]
     header = next(line["value"] for line in lines if line["key"] == "header")
     changes = [line for line in lines if line["key"] != "header"]
@@ -292,7 +292,8 @@ def discussions(hub: StandIn, repo: Repo | None, request: Request, rest: str) ->
             raise RefusedError(501, "Only pull requests can be opened here.")
         pull = repo.open_pull(asked["title"], str(request.user), repo.branches["main"])
         return as_json({"num": pull["num"]})
-    repo = may_write(request, repo)
+    reference = f"refs/pr/{number}" if verb == "status" else ""
+    repo = may_write_to(request, repo, reference)
     pull = _pull(repo, number)
     if verb == "merge":
         try:
@@ -328,7 +329,8 @@ def xet_token(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> A
     """``GET /api/datasets/ID/xet-read-token/REV`` and ``…/xet-write-token/REV``."""
     if "xet-write-token" in request.path:
         proposed = request.query.get("create_pr") == "1"
-        may_propose(request, repo) if proposed else may_write(request, repo)
+        revision = unquote(request.path.rsplit("/", 1)[1])
+        may_propose(request, repo) if proposed else may_write_to(request, repo, revision)
     else:
         may_read(request, repo)
     if hub.xet is None:

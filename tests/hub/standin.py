@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -74,6 +74,8 @@ class LoggedRequest:
 class StandIn:
     """A Hub on a port of its own, for the length of a ``with`` block.
 
+    ``log`` holds every request that was served, and ``watch`` is called after each.
+
     Args:
         folder: Where everything is kept; a folder with an older state is served as it is.
         xet: Whether large files go through Xet; they are then in ``folder/xet`` alone.
@@ -85,6 +87,7 @@ class StandIn:
         self.limits = limits or Limits()
         self.xet = XetStore(folder / "xet") if xet else None
         self.log: list[LoggedRequest] = []
+        self.watch: Callable[[LoggedRequest], None] | None = None
         self.lock = threading.RLock()
         self._faults = Faults()
         self._arrived = 0
@@ -172,6 +175,13 @@ class StandIn:
         with self.lock:
             self._arrived += 1
             return self._arrived, self._faults.take(self._arrived, method, target)
+
+    def note(self, request: LoggedRequest) -> None:
+        """Log a request that was served, and let whoever watches look at the state after it."""
+        with self.lock:
+            self.log.append(request)
+            if self.watch is not None:
+                self.watch(request)
 
     def find(self, kinds: str, name: str) -> Repo | None:
         """Return a repo, or None."""
@@ -296,7 +306,7 @@ class _Handler(BaseHTTPRequestHandler):
             upload.unlink(missing_ok=True)
         dropped = kind in ("drop_before", "drop_after")
         # Before the answer is out, so that whoever has it finds the request in the log.
-        hub.log.append(
+        hub.note(
             LoggedRequest(
                 number, self.command, target.path, target.query, user, size,
                 0 if dropped else answer.status, 0 if dropped else answer.size, kind,

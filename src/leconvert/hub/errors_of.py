@@ -1,7 +1,8 @@
 """What the client of the Hub raises, as errors of leconvert.
 
-- no such repo, revision or file, no answer, a broken answer, too many requests, a failure of the
-  Hub's own: `HubError` (15);
+- no such repo, revision or file: `HubError` (15);
+- no answer, a broken answer, too many requests, a failure of the Hub's own: `HubUnavailableError`
+  (15), after which only a look tells what was done;
 - 401, 403, no token: `HubAccessError` (16);
 - 409, 412, that is something exists already or the parent commit is not the head:
   `HubConflictError` (17).
@@ -12,11 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from leconvert.errors import HubAccessError, HubConflictError, HubError, LeconvertError
+from leconvert.errors import (
+    HubAccessError,
+    HubConflictError,
+    HubError,
+    HubUnavailableError,
+    LeconvertError,
+)
 
-__all__ = ["hub_errors"]
+__all__ = ["TOKEN_HELP", "hub_errors"]
 
-_TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
+TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
+_REPORT = "the Hub does not take what this version of leconvert sends."
 _AGAIN = "Run the same command again; what the Hub has already is not sent again."
 
 
@@ -29,7 +37,8 @@ def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
         revision: The revision, where it is about one.
 
     Raises:
-        HubError: The Hub does not answer, or has no such repo, revision or file.
+        HubError: There is no such repo, revision or file.
+        HubUnavailableError: The Hub does not answer, or failed.
         HubAccessError: The token is missing, wrong, or does not allow it.
         HubConflictError: Something exists already, or the repo changed meanwhile.
     """
@@ -52,7 +61,7 @@ def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
         ) from error
     except LocalTokenNotFoundError as error:
         raise HubAccessError(
-            f"{repo_id} needs a token, and there is none.", next_step=_TOKEN_HELP
+            f"{repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
         ) from error
     except HFValidationError as error:
         raise HubError(
@@ -72,9 +81,9 @@ def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
         raise
 
 
-def _no_answer(repo_id: str, error: Exception) -> HubError:
+def _no_answer(repo_id: str, error: Exception) -> HubUnavailableError:
     said = str(error).strip().rstrip(".") or type(error).__name__
-    return HubError(
+    return HubUnavailableError(
         f"The Hub did not answer about {repo_id}: {said}.",
         next_step="Check the network and HF_ENDPOINT. " + _AGAIN,
     )
@@ -105,23 +114,22 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception) -> Leconver
     if isinstance(error, RepositoryNotFoundError):
         return HubError(
             f"{repo_id} is no dataset on the Hub, or this token may not see it.",
-            next_step="Check the name; for a private dataset: " + _TOKEN_HELP,
+            next_step="Check the name; for a private dataset: " + TOKEN_HELP,
         )
     if isinstance(error, EntryNotFoundError):
         return HubError(f"{repo_id}: {said}.", next_step="Run again: the repo may have changed.")
     if status in (401, 403):
-        return HubAccessError(f"The Hub refused {repo_id}: {said}.", next_step=_TOKEN_HELP)
+        return HubAccessError(f"The Hub refused {repo_id}: {said}.", next_step=TOKEN_HELP)
     if status in (409, 412):
         return HubConflictError(
             f"{repo_id} changed meanwhile: {said}.",
             next_step="Look at what changed on the Hub, then run the same command again.",
         )
     if status == 429:
-        return HubError(
+        return HubUnavailableError(
             f"The Hub takes no more requests about {repo_id} for now.",
             next_step="Wait some minutes. " + _AGAIN,
         )
-    return HubError(
-        f"The Hub failed over {repo_id}: {said}.",
-        next_step=_AGAIN,
-    )
+    if status >= 500 or status == 408:
+        return HubUnavailableError(f"The Hub failed over {repo_id}: {said}.", next_step=_AGAIN)
+    return HubError(f"The Hub refused {repo_id}: {said}.", next_step="Report it: " + _REPORT)

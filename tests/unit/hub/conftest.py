@@ -1,19 +1,58 @@
-"""A Hub of our own with a small dataset, and the client alone with it."""
+"""A Hub with a small dataset, a result to push, and the source that it was made of."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from huggingface_hub import HfApi
 from tests.hub import StandIn
-from tests.hub.fixtures import hub, lone_client, pauses
+from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
+from leconvert.conversion import convert
 from leconvert.hub import outline as outlines
+from leconvert.hub.push import PushOptions, PushReport, push
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-__all__ = ["REPO", "hub", "lone_client", "pauses"]
+__all__ = ["api_of", "hub", "lone_client", "pauses"]
 
 REPO = "tester/arm"
+
+
+@pytest.fixture(scope="session")
+def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small dataset, converted; do not change it."""
+    target = tmp_path_factory.mktemp("result") / "out"
+    convert(small_source, output=target)
+    return target
+
+
+@pytest.fixture
+def result_copy(result: Path, tmp_path: Path) -> Path:
+    """A copy of the result that a test may change."""
+    return Path(shutil.copytree(result, tmp_path / "changed"))
+
+
+@pytest.fixture
+def pushed(hub: StandIn, api_of: Callable[..., HfApi]) -> Callable[..., PushReport]:
+    """Push as the owner of ``tester/arm``, without pauses."""
+
+    def run(
+        result: Path, repo_id: str = REPO, *, token: str | bool | None = None, **options: object
+    ) -> PushReport:
+        provenance = options.pop("provenance", None)
+        return push(
+            result,
+            repo_id,
+            PushOptions(**options),  # type: ignore[arg-type]
+            provenance=provenance,  # type: ignore[arg-type]
+            api=api_of() if token is None else api_of(token),
+            pause=lambda _: None,
+        )
+
+    return run
 
 
 @pytest.fixture

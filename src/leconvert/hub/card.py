@@ -1,0 +1,176 @@
+"""The dataset card: a user's own text and keys stay, one marked part is ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from leconvert._version import __version__
+from leconvert.errors import HubConflictError
+
+__all__ = ["Provenance", "render_card"]
+
+_BEGIN = "<!-- leconvert: this part is written anew with every push -->"
+_END = "<!-- leconvert: end -->"
+_OURS = re.compile(re.escape(_BEGIN) + r".*?" + re.escape(_END) + r"\n?", re.DOTALL)
+# A name without its episodes, which v3.0 has no file for; the viewer would find nothing.
+_V2_FILES = re.compile(r"episode_[^/]*\.parquet\Z")
+_DATA_FILES = "data/*/*.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a result came from, as far as it is known.
+
+    Attributes:
+        repo_id: The repo that its source came from; empty for a local one.
+        revision: What was asked for there.
+        commit: The commit that it was.
+        options: Options that decided the result's bytes.
+        findings: Codes of findings about the source, with the number of times.
+        changes: What was changed beside the format, a few words each.
+    """
+
+    repo_id: str = ""
+    revision: str = ""
+    commit: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    findings: Mapping[str, int] = field(default_factory=dict)
+    changes: Sequence[str] = ()
+
+
+def render_card(
+    before: str | None,
+    info: Mapping[str, Any],
+    *,
+    repo_id: str,
+    sizes: Mapping[str, int],
+    provenance: Provenance,
+) -> str:
+    """Return the new card.
+
+    The same arguments give the same text, and a card that was rendered before comes out as it
+    went in; so a push that is repeated changes nothing.
+
+    Args:
+        before: The card so far; None for none.
+        info: The result's info.json.
+        repo_id: Where it will stand.
+        sizes: Bytes of every file of the result.
+        provenance: Where the result came from.
+
+    Raises:
+        HubConflictError: The head of the card is not YAML.
+    """
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    text = before if before is not None else f"\n# {repo_id.rsplit('/', 1)[-1]}\n"
+    if not text.lstrip().startswith("---"):
+        text = f"---\n{{}}\n---\n{text}"
+    try:
+        card = DatasetCard(text)
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        raise HubConflictError(
+            f"The head of README.md in {repo_id} cannot be read: {str(error).splitlines()[0]}.",
+            path="README.md",
+            next_step="Mend it on the Hub, or push with --no-card.",
+        ) from error
+    _set_keys(card.data)
+    part = "\n".join([_BEGIN, *_lines(info, sizes, provenance), _END]) + "\n"
+    if "\r\n" in card.text:
+        part = part.replace("\n", "\r\n")
+    if _BEGIN in card.text and _END in card.text:
+        card.text = _OURS.sub(lambda _: part, card.text, count=1)
+    else:
+        card.text = f"{card.text.rstrip()}\n\n{part}"
+    return str(card.content)
+
+
+def _set_keys(data: Any) -> None:
+    tags = list(data.get("tags") or [])
+    if not any(str(tag).lower() == "lerobot" for tag in tags):
+        data["tags"] = [*tags, "LeRobot"]
+    if not data.get("task_categories"):
+        data["task_categories"] = ["robotics"]
+    configs = data.get("configs")
+    if not configs:
+        data["configs"] = [{"config_name": "default", "data_files": _DATA_FILES}]
+        return
+    data["configs"] = [
+        {**config, "data_files": _DATA_FILES}
+        if isinstance(config, Mapping) and _V2_FILES.search(str(config.get("data_files")))
+        else config
+        for config in configs
+    ]
+
+
+def _lines(info: Mapping[str, Any], sizes: Mapping[str, int], provenance: Provenance) -> list[str]:
+    counts = [
+        ("episodes", info.get("total_episodes")),
+        ("frames", info.get("total_frames")),
+        ("tasks", info.get("total_tasks")),
+        ("frames a second", info.get("fps")),
+        ("robot", info.get("robot_type")),
+    ]
+    lines = [
+        "## Dataset",
+        "",
+        f"A [LeRobot](https://github.com/huggingface/lerobot) dataset, codebase version "
+        f"{info.get('codebase_version')}.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {name} | {_cell(value)} |" for name, value in counts if value is not None),
+        *(f"| {name} | {count:,} files, {size:,} bytes |" for name, count, size in _totals(sizes)),
+        "",
+        "| feature | type | shape |",
+        "|---|---|---|",
+    ]
+    for key, feature in sorted(info.get("features", {}).items()):
+        shape = " × ".join(map(str, feature.get("shape") or []))
+        lines.append(f"| `{_cell(key)}` | {_cell(feature.get('dtype'))} | {shape} |")
+    return [*lines, "", *_origin_lines(provenance)]
+
+
+def _origin_lines(provenance: Provenance) -> list[str]:
+    source = "a local dataset"
+    if provenance.repo_id:
+        url = f"https://huggingface.co/datasets/{provenance.repo_id}/tree/{provenance.commit}"
+        source = f"[{provenance.repo_id}]({url}) at `{provenance.revision}`"
+    lines = [
+        "### Conversion",
+        "",
+        f"Converted to v3.0 from {source} by leconvert {__version__}; coded video was copied, "
+        "not encoded again.",
+        "",
+    ]
+    told = {
+        "Options": [f"`{key}` = {value}" for key, value in sorted(provenance.options.items())],
+        "Findings": [
+            f"`{code}`" + (f" ({count} times)" if count > 1 else "")
+            for code, count in sorted(provenance.findings.items())
+        ],
+        "Changed": list(provenance.changes),
+    }
+    lines += [f"- {name}: {', '.join(words)}" for name, words in told.items() if words]
+    if lines[-1]:
+        lines.append("")
+    return lines
+
+
+def _totals(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    totals = []
+    for name in ("data", "videos", "meta"):
+        found = [size for path, size in sizes.items() if path.startswith(f"{name}/")]
+        if found:
+            totals.append((name, len(found), sum(found)))
+    return totals
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value).replace("|", "\\|").replace("\n", " ")

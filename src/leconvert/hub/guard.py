@@ -1,0 +1,126 @@
+"""Two checks around a push: may it replace what is there, and is what is there the result?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from leconvert.errors import HubConflictError
+from leconvert.hub.card import Provenance
+from leconvert.hub.ownership import Owned, differs, version_of
+from leconvert.hub.plan_push import CARD_PATH, RemoteFile
+from leconvert.hub.view import TAG, RepoState, list_files
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+__all__ = ["check_complete", "check_may_replace"]
+
+_FORCE = "If it shall be replaced all the same, push with --force."
+_SHOWN = 20
+
+
+def check_may_replace(
+    api: HfApi,
+    repo_id: str,
+    state: RepoState,
+    info: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    provenance: Provenance,
+) -> None:
+    """Refuse to replace what a result was not made of.
+
+    Args:
+        api: The client.
+        repo_id: The repo.
+        state: What it holds.
+        info: The result's info.json.
+        sizes: The result's files.
+        provenance: Where it came from.
+
+    Raises:
+        HubConflictError: The repo holds another dataset, or changed since it was converted.
+    """
+    if not state.files:
+        return
+    if state.info is None:
+        taken = sorted(sizes.keys() & state.files.keys() - {CARD_PATH})
+        if taken:
+            raise HubConflictError(
+                f"{repo_id} is no LeRobot dataset, and has a {taken[0]} of its own.",
+                next_step="Check the name. " + _FORCE,
+            )
+        return
+    version = version_of(state.info)
+    if version.startswith("v3."):
+        raise HubConflictError(
+            f"{repo_id} already holds a {version} dataset, and another one.",
+            next_step="Check the name. " + _FORCE,
+        )
+    if not version.startswith("v2."):
+        raise HubConflictError(
+            f"{repo_id} holds a dataset {version}, whose files are not known.",
+            next_step="Push to a repo of another name with --push-repo-id.",
+        )
+    why = differs(state.info, info)
+    if why is not None:
+        raise HubConflictError(
+            f"{repo_id} holds another dataset: {why}.", next_step="Check the name. " + _FORCE
+        )
+    if provenance.repo_id == repo_id and provenance.commit not in ("", state.head):
+        _check_unchanged_since(api, repo_id, provenance.commit, state, Owned(state.info))
+
+
+def _check_unchanged_since(
+    api: HfApi, repo_id: str, commit: str, state: RepoState, owned: Owned
+) -> None:
+    before = list_files(api, repo_id, commit)
+    changed = sorted(
+        path
+        for path in before.keys() | state.files.keys()
+        if path in owned and before.get(path) != state.files.get(path)
+    )
+    if changed:
+        raise HubConflictError(
+            f"{repo_id} changed after {commit[:12]}, which was converted: "
+            f"{len(changed)} files differ.",
+            next_step="Convert the new state. " + _FORCE,
+            details=changed[:_SHOWN],
+        )
+
+
+def check_complete(
+    repo_id: str,
+    revision: str,
+    files: Mapping[str, RemoteFile],
+    sizes: Mapping[str, int],
+    digests: Mapping[str, str],
+) -> None:
+    """Compare a listing with the result.
+
+    Args:
+        repo_id: The repo.
+        revision: What was listed.
+        files: The listing.
+        sizes: The result's files.
+        digests: SHA-256 of those that were read.
+
+    Raises:
+        HubConflictError: Something is missing there, or another file.
+    """
+    wrong = []
+    for path, size in sizes.items():
+        there = files.get(path)
+        if path == CARD_PATH or (
+            there is not None
+            and there.size == size
+            and (there.sha256 is None or digests.get(path, there.sha256) == there.sha256)
+        ):
+            continue
+        wrong.append(path)
+    if wrong:
+        raise HubConflictError(
+            f"{revision} of {repo_id} is not the result: {len(wrong)} files differ.",
+            next_step=f"The tag {TAG} was not set. Run the same command again.",
+            details=wrong[:_SHOWN],
+        )

@@ -1,0 +1,281 @@
+"""A fault at every request of a push, and a push cut off after every request.
+
+Whatever breaks, readers meet these states in this order and no others: all old; the branch new and
+the tag old; the branch new and no tag; all new. The same command completes the push, and no content
+that the Hub has is sent again, but for one case that is the client's: the answer to a PUT is lost,
+and the client repeats the PUT at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import huggingface_hub
+import pytest
+from huggingface_hub import HfApi
+from tests.hub import Fault, LoggedRequest, StandIn
+from tests.hub.fixtures import api_of, hub, lone_client, only_loopback, pauses
+
+from leconvert.conversion import convert
+from leconvert.errors import HubConflictError, HubUnavailableError
+from leconvert.hub.push import PushOptions, push
+
+__all__ = ["api_of", "hub", "lone_client", "pauses"]
+
+OLD, NEW, MISSING = "old", "new", "missing"
+# What readers of main and of the tag v3.0 may meet, in this order.
+STATES = [(OLD, OLD), (NEW, OLD), (NEW, MISSING), (NEW, NEW)]
+KINDS = ("drop_before", "drop_after", "500", "429")
+REQUESTS = 25  # of a push to a repo that has a tag v3.0 elsewhere; checked below
+
+
+class CutOff(BaseException):
+    """The process of the push ends here."""
+
+
+@dataclass(slots=True)
+class Scene:
+    """One repo, one result, and everything that readers of the repo met."""
+
+    hub: StandIn
+    api: HfApi
+    result: Path
+    repo_id: str
+    old: frozenset[str]
+    operations: int
+    met: list[tuple[str, str]]
+
+    def push(self) -> None:
+        push(
+            self.result,
+            self.repo_id,
+            PushOptions(commit_operations=self.operations),
+            api=self.api,
+            pause=lambda _: None,
+        )
+
+    def look(self, _: LoggedRequest | None = None) -> None:
+        repo = self.hub.repo(self.repo_id)
+        state = (self._side(repo.branches["main"]), self._side(repo.tags.get("v3.0")))
+        if not self.met or self.met[-1] != state:
+            self.met.append(state)
+
+    def _side(self, commit: str | None) -> str:
+        if commit is None:
+            return MISSING
+        files = self.hub.repo(self.repo_id).tree(commit)
+        if files.keys() == self.old:
+            return OLD
+        new = {p.relative_to(self.result).as_posix() for p in self.result.rglob("*") if p.is_file()}
+        assert files.keys() == new | {".gitattributes"}, "readers met half a dataset"
+        return NEW
+
+    def check_order(self, *, complete: bool = True) -> None:
+        places = [STATES.index(state) for state in self.met]
+        assert places == sorted(places), self.met
+        assert not complete or self.met[-1] == (NEW, NEW)
+
+    def check_sent_once(self) -> None:
+        arrived: Counter[str] = Counter()
+        for request in self.hub.log:
+            if request.method == "PUT" and self.repo_id in request.path:
+                arrived[request.path] += request.status == 200 or request.fault == "drop_after"
+        lost = {r.path for r in self.hub.log if r.method == "PUT" and r.fault == "drop_after"}
+        again = {path for path, times in arrived.items() if times > 1}
+        assert again <= lost
+        assert len(arrived) == 5
+
+
+@pytest.fixture(scope="module")
+def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("result") / "out"
+    convert(small_source, output=target)
+    return target
+
+
+@pytest.fixture
+def scene(
+    hub: StandIn, api_of: Callable[..., HfApi], small_source: Path, result: Path
+) -> Callable[..., Scene]:
+    """Make a repo with the old dataset and a tag ``v3.0`` that names it."""
+    count = 0
+
+    def make(*, operations: int = 25_000) -> Scene:
+        nonlocal count
+        count += 1
+        repo_id = f"tester/arm{count}"
+        repo = hub.add_repo(repo_id, small_source, tags=("v2.1", "v3.0"))
+        old = frozenset(repo.tree(repo.branches["main"]))
+        hub.break_requests()
+        made = Scene(hub, api_of(), result, repo_id, old, operations, [])
+        hub.watch = made.look
+        hub.log.clear()
+        made.look()
+        return made
+
+    return make
+
+
+@contextlib.contextmanager
+def cut_after(number: int) -> Iterator[None]:
+    """End the process of the push when the answer to a request has come; threads end too."""
+    seen = 0
+
+    def count(_: httpx.Response) -> None:
+        nonlocal seen
+        seen += 1
+        if seen >= number:
+            raise CutOff
+
+    def session() -> httpx.Client:
+        made = only_loopback()
+        made.event_hooks["response"].append(count)
+        return made
+
+    huggingface_hub.set_client_factory(session)
+    try:
+        yield
+    finally:
+        huggingface_hub.set_client_factory(only_loopback)
+
+
+def _fault(kind: str, at: int) -> Fault:
+    if kind.isdigit():
+        return Fault("status", at=at, status=int(kind), headers={"Retry-After": "1"})
+    return Fault(kind, at=at)
+
+
+def _break_and_check(scene: Scene, kind: str, at: int) -> None:
+    scene.hub.break_requests(_fault(kind, at))
+    scene.push()  # one broken request is survived within the push
+    assert sum(r.fault is not None for r in scene.hub.log) == 1
+    scene.check_order()
+    scene.check_sent_once()
+
+
+def _down_and_check(scene: Scene, at: int) -> None:
+    """The Hub stops answering for good; later it is back."""
+    scene.hub.break_requests(Fault("drop_before", at=at, onward=True))
+    with pytest.raises(HubUnavailableError):
+        scene.push()
+    scene.check_order(complete=False)
+    scene.hub.break_requests()
+    scene.push()
+    scene.check_order()
+    scene.check_sent_once()
+
+
+def test_a_push_takes_so_many_requests(scene: Callable[..., Scene]) -> None:
+    here = scene()
+    here.push()
+    assert len(here.hub.log) == REQUESTS
+    assert here.met == STATES
+    here.check_sent_once()
+
+
+def test_a_push_that_was_cut_off_after_any_request_is_completed_by_the_next(
+    scene: Callable[..., Scene],
+) -> None:
+    for number in range(1, REQUESTS):
+        here = scene()
+        with cut_after(number), pytest.raises(CutOff):
+            here.push()
+        here.check_order(complete=False)
+        here.push()
+        here.check_order()
+        here.check_sent_once()
+        assert not [r for r in here.hub.log if r.fault]
+
+
+def test_a_gap_between_two_tags_is_closed_before_anything_else(
+    scene: Callable[..., Scene],
+) -> None:
+    here = scene()
+    here.hub.break_requests(Fault("none", path="/tag/v3.0", method="DELETE"))
+    with cut_after(REQUESTS - 1), pytest.raises(CutOff):
+        here.push()
+    assert here.met[-1] == (NEW, MISSING)
+    here.hub.log.clear()
+    here.push()
+    writes = [r.path for r in here.hub.log if r.method not in ("GET", "HEAD")]
+    assert writes[0].endswith(f"/tag/{here.hub.repo(here.repo_id).branches['main']}")
+    assert len(writes) == 1
+
+
+def test_a_fault_at_any_request_is_survived(scene: Callable[..., Scene]) -> None:
+    for at in range(1, REQUESTS + 1):
+        _break_and_check(scene(), KINDS[at % len(KINDS)], at)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_fault_at_every_request_is_survived(scene: Callable[..., Scene], kind: str) -> None:
+    for at in range(1, REQUESTS + 1):
+        _break_and_check(scene(), kind, at)
+
+
+def test_a_hub_that_goes_away_in_the_middle_is_waited_for(scene: Callable[..., Scene]) -> None:
+    for at in (2, 8, REQUESTS - 5, REQUESTS - 1, REQUESTS):
+        _down_and_check(scene(), at)
+
+
+@pytest.mark.slow
+def test_a_hub_that_goes_away_at_any_request_is_waited_for(scene: Callable[..., Scene]) -> None:
+    for at in range(1, REQUESTS + 1):
+        _down_and_check(scene(), at)
+
+
+def _requests_of_a_merge(scene: Callable[..., Scene]) -> int:
+    here = scene(operations=6)
+    here.push()
+    here.check_order()
+    return len(here.hub.log)
+
+
+def test_a_merge_of_several_commits_is_never_seen_in_part(scene: Callable[..., Scene]) -> None:
+    requests = _requests_of_a_merge(scene)
+    for number in range(5, requests, 12):
+        here = scene(operations=6)
+        with cut_after(number), pytest.raises(CutOff):
+            here.push()
+        here.push()
+        here.check_order()
+        here.check_sent_once()
+        assert len(here.hub.repo(here.repo_id).pulls) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cut", *KINDS])
+def test_a_merge_survives_every_fault_at_every_request(
+    scene: Callable[..., Scene], kind: str
+) -> None:
+    for number in range(1, _requests_of_a_merge(scene)):
+        here = scene(operations=6)
+        if kind != "cut":
+            _break_and_check(here, kind, number)
+            continue
+        with cut_after(number), pytest.raises(CutOff):
+            here.push()
+        here.push()
+        here.check_order()
+        here.check_sent_once()
+
+
+def test_a_tag_that_somebody_else_makes_in_the_gap_is_left_alone(
+    scene: Callable[..., Scene],
+) -> None:
+    here = scene()
+    repo = here.hub.repo(here.repo_id)
+    first = repo.tags["v2.1"]
+    steal = Fault(
+        "none", method="POST", path="/tag/", interfere=lambda: repo.tags.update({"v3.0": first})
+    )
+    here.hub.break_requests(steal)
+    with pytest.raises(HubConflictError, match=r"Somebody else made the tag v3.0"):
+        here.push()
+    assert repo.tags["v3.0"] == first

@@ -1,0 +1,278 @@
+"""What a push leaves on the Hub, and what it refuses to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from huggingface_hub import HfApi, snapshot_download
+from tests.hub import OTHER_TOKEN, READ_TOKEN, Fault, StandIn
+from tests.trees import digest_of
+from tests.unit.hub.conftest import REPO
+
+from leconvert.errors import (
+    HubAccessError,
+    HubConflictError,
+    HubError,
+    LeconvertError,
+    SourceError,
+    UnreadableSourceError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.hub.card import Provenance
+from leconvert.hub.push import PushReport
+
+Push = Callable[..., PushReport]
+Client = Callable[..., HfApi]
+V2_META = {"meta/episodes.jsonl", "meta/episodes_stats.jsonl", "meta/tasks.jsonl"}
+
+
+def _files(root: Path) -> set[str]:
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def _at(hub: StandIn, revision: str = "main", repo: str = REPO) -> set[str]:
+    kept = hub.repo(repo)
+    oid = kept.resolve(revision)
+    assert oid is not None
+    return set(kept.tree(oid))
+
+
+def _writes(hub: StandIn) -> list[str]:
+    return [
+        f"{r.method} {r.path}"
+        for r in hub.log
+        if r.method not in ("GET", "HEAD") and not r.path.endswith("/validate-yaml")
+    ]
+
+
+def test_one_commit_replaces_the_old_dataset_and_keeps_what_is_not_its_own(
+    hub: StandIn, pushed: Push, api_of: Client, small_source: Path, result: Path, tmp_path: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source, tags=("v2.1",))
+    own = {"notes/plan.md": b"mine", "data/readme.txt": b"mine", "videos/overview.mp4": b"mine"}
+    before = hub.add_commit(REPO, own)
+
+    report = pushed(result)
+
+    assert _at(hub) == _files(result) | set(own) | {".gitattributes", "README.md"}
+    assert repo.branches["main"] == report.commit == repo.tags["v3.0"]
+    assert repo.read_commit(report.commit)["parent"] == before
+    assert _at(hub, "v2.1") == _files(small_source) | {".gitattributes"}
+    old = _files(small_source) - {"README.md", "meta/modality.json"}
+    assert report.deleted == len(old - _files(result))
+    assert set(report.kept) == {*own, ".gitattributes"}
+    assert (report.tag, report.commits, report.card) == ("set", 1, "written")
+    copy = snapshot_download(
+        REPO, repo_type="dataset", revision="v3.0", local_dir=tmp_path / "copy", token=False,
+        allow_patterns=["data/chunk*", "meta/*", "videos/observation*"],
+    )  # fmt: skip
+    assert {p for p in _files(Path(copy)) if not p.startswith(".cache")} == (
+        _files(result) - {"README.md"}
+    )
+    for path in _files(result) - {"README.md"}:
+        assert (Path(copy) / path).read_bytes() == (result / path).read_bytes()
+
+
+def test_a_second_push_finds_everything_there_and_writes_nothing(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    hub.add_repo(REPO, small_source)
+    first = pushed(result)
+    hub.log.clear()
+    second = pushed(result)
+    assert _writes(hub) == []
+    assert (second.commit, second.tag, second.card) == (first.commit, "kept", "kept")
+    assert (second.added, second.commits) == (0, 0)
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    hub.add_repo(REPO, small_source)
+    told = pushed(result, token=False, dry_run=True)
+    assert _writes(hub) == []
+    done = pushed(result)
+    for name in ("added", "added_bytes", "unchanged", "deleted", "kept", "tag", "card", "commits"):
+        assert getattr(told, name) == getattr(done, name), name
+    assert (told.commit, told.dry_run, done.dry_run) == (None, True, False)
+
+
+def test_a_missing_repo_is_made_private_if_asked(hub: StandIn, pushed: Push, result: Path) -> None:
+    report = pushed(result, "tester/new", private=True)
+    assert report.created
+    assert hub.repo("tester/new").private
+    assert _at(hub, "v3.0", "tester/new") == _files(result) | {".gitattributes", "README.md"}
+    pushed(result, "tester/open")
+    assert not hub.repo("tester/open").private
+
+
+def test_a_branch_is_made_and_main_stays(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    main = repo.branches["main"]
+    report = pushed(result, branch="v3")
+    assert repo.branches == {"main": main, "v3": report.commit}
+    assert repo.tags["v3.0"] == report.commit
+
+
+def test_a_pull_request_is_left_to_others_and_found_again(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    main = repo.branches["main"]
+    report = pushed(result, token=OTHER_TOKEN, create_pr=True)
+    assert (report.pull_request, report.merged, report.tag) == (1, False, "none")
+    assert (repo.branches["main"], repo.tags) == (main, {})
+    assert repo.pulls[0]["status"] == "open"
+    assert _at(hub, "refs/pr/1") == _files(result) | {".gitattributes"}
+    assert pushed(result, token=OTHER_TOKEN, create_pr=True).pull_request == 1
+    assert len(repo.pulls) == 1
+
+
+def test_more_operations_than_a_commit_takes_go_through_a_pull_request(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    hub.limits.commit_operations = 4
+    with pytest.raises(HubConflictError, match="only main takes several"):
+        pushed(result, branch="v3", commit_operations=4)
+    report = pushed(result, commit_operations=4)
+    assert (report.pull_request, report.merged, report.tag) == (1, True, "set")
+    assert report.commits > 3
+    assert _at(hub) == _files(result) | {".gitattributes"}
+    assert repo.tags["v3.0"] == repo.branches["main"] == report.commit
+
+
+def test_a_tag_elsewhere_moves_and_one_on_the_same_files_stays(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source, tags=("v3.0",))
+    report = pushed(result)
+    assert report.tag == "moved"
+    assert repo.tags["v3.0"] == report.commit
+    hub.add_commit(REPO, {"notes.md": b"later"})
+    hub.log.clear()
+    assert pushed(result).tag == "kept"
+    assert _writes(hub) == []
+
+
+def test_a_change_between_look_and_commit_is_a_conflict(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    rule = Fault("none", path="/commit/", interfere=lambda: hub.add_commit(REPO, {"a.md": b"x"}))
+    hub.break_requests(rule)
+    with pytest.raises(HubConflictError, match="changed meanwhile") as caught:
+        pushed(result)
+    assert caught.value.exit_code == 17
+    assert "run the same command again" in str(caught.value.next_step)
+    assert _at(hub) == _files(small_source) | {".gitattributes", "a.md"}
+    assert repo.tags == {}
+    assert pushed(result).tag == "set"
+
+
+def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    origin = Provenance(repo_id=REPO, revision="main", commit=repo.branches["main"])
+    hub.add_commit(REPO, {"meta/tasks.jsonl": b"{}\n"})
+    with pytest.raises(HubConflictError, match="which was converted: 1 files differ") as caught:
+        pushed(result, provenance=origin)
+    assert caught.value.details == ("meta/tasks.jsonl",)
+    hub.add_commit(REPO, {"meta/tasks.jsonl": (small_source / "meta/tasks.jsonl").read_bytes()})
+    hub.add_commit(REPO, {"README.md": b"# Better\n"})
+    report = pushed(result, provenance=origin)
+    card = (repo.folder / "blobs" / repo.tree(report.commit)["README.md"]["oid"]).read_text()
+    assert card.count("# Better") == 1
+    assert f"/tree/{origin.commit}" in card
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fps": 11}, "it has 11 frames a second, the result 30"),
+        ({"codebase_version": "v1.6"}, "holds a dataset v1.6, whose files are not known"),
+        ({"codebase_version": "v3.0"}, "already holds a v3.0 dataset, and another one"),
+        ({"features": {}}, "it has no feature"),
+    ],
+)
+def test_another_dataset_is_not_replaced(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path, change: dict[str, object],
+    said: str,
+) -> None:  # fmt: skip
+    hub.add_repo(REPO, small_source)
+    info = json.loads((small_source / "meta/info.json").read_bytes()) | change
+    hub.add_commit(REPO, {"meta/info.json": json.dumps(info).encode()})
+    hub.log.clear()
+    with pytest.raises(HubConflictError, match=said):
+        pushed(result)
+    assert _writes(hub) == []
+
+
+def test_a_repo_that_is_no_dataset_keeps_its_files(
+    hub: StandIn, pushed: Push, result: Path
+) -> None:
+    hub.add_repo(REPO, {"data/chunk-000/file-000.parquet": b"other", "train.csv": b"1"})
+    with pytest.raises(HubConflictError, match=r"has a data/chunk-000/file-000.parquet of its own"):
+        pushed(result)
+    pushed(result, force=True)
+    assert "train.csv" in _at(hub)
+
+
+@pytest.mark.parametrize(
+    ("repo", "token", "error", "said"),
+    [
+        ("tester/arm", False, HubAccessError, "needs a token, and there is none"),
+        ("tester/arm", READ_TOKEN, HubAccessError, "The Hub refused tester/arm: You must use"),
+        ("tester/arm", OTHER_TOKEN, HubAccessError, "You don't have write access"),
+        ("tester/arm", "hf_wrong", HubAccessError, "Invalid credentials"),
+        ("tester/none", None, HubError, "tester/none is no dataset on the Hub"),
+        ("no repo", None, HubError, "'no repo' is no name of a repo"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_sentence(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path, repo: str,
+    token: str | bool | None, error: type[LeconvertError], said: str,
+) -> None:  # fmt: skip
+    hub.add_repo(REPO, small_source)
+    with pytest.raises(error, match=said) as caught:
+        pushed(result, repo, token=token, create=False)
+    assert caught.value.message.count("\n") == 0
+    assert caught.value.next_step
+    assert _at(hub) == _files(small_source) | {".gitattributes"}
+
+
+def test_only_a_complete_v3_dataset_is_pushed(
+    hub: StandIn, pushed: Push, small_source: Path, result_copy: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match=r"is v2.1; only v3.0 datasets are pushed"):
+        pushed(small_source)
+    with pytest.raises(UnreadableSourceError, match="is not a LeRobot dataset"):
+        pushed(tmp_path)
+    next(result_copy.glob("videos/*/*/*.mp4")).unlink()
+    with pytest.raises(VerificationError, match=r"is no complete v3.0 dataset: 1 errors"):
+        pushed(result_copy)
+    with pytest.raises(UsageError, match="exclude each other"):
+        pushed(result_copy, branch="v3", create_pr=True)
+    assert hub.log == []
+
+
+def test_a_gitignore_in_the_repo_leaves_nothing_out(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    hub.add_repo(REPO, small_source)
+    hub.add_commit(REPO, {".gitignore": b"*.mp4\n"})
+    pushed(result)
+    assert _files(result) <= _at(hub)
+
+
+def test_the_result_is_only_read(hub: StandIn, pushed: Push, result: Path) -> None:
+    before = digest_of(result)
+    pushed(result, "tester/new")
+    assert digest_of(result) == before
