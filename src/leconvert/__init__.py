@@ -16,22 +16,30 @@ from leconvert._version import __version__
 if TYPE_CHECKING:
     from leconvert.conversion import ConversionReport, convert
     from leconvert.errors import LeconvertError
+    from leconvert.hub.push import push
+    from leconvert.hub.push_report import PushOptions, PushReport
     from leconvert.verify import VerificationReport, verify_pair
 
 __all__ = [
     "ConversionReport",
     "LeconvertError",
+    "PushOptions",
+    "PushReport",
     "VerificationReport",
     "__version__",
     "convert",
+    "push",
     "verify_pair",
 ]
 
 _HOME = {
     "ConversionReport": "leconvert.conversion",
     "LeconvertError": "leconvert.errors",
+    "PushOptions": "leconvert.hub.push_report",
+    "PushReport": "leconvert.hub.push_report",
     "VerificationReport": "leconvert.verify",
     "convert": "leconvert.conversion",
+    "push": "leconvert.hub.push",
     "verify_pair": "leconvert.verify",
 }
 

@@ -124,7 +124,6 @@ def convert(
     allow_mixed_versions: bool = False,
     leases: LeaseOptions | None = None,
     keep_work_dir: bool = False,
-    push: bool = False,
     probe_seconds: float | None = None,
     scratch: ScratchOptions | None = None,
     stop: threading.Event | None = None,
@@ -169,7 +168,6 @@ def convert(
         allow_mixed_versions: Join a run that other library versions planned.
         leases: Lease time and attempts.
         keep_work_dir: Keep the run's records after success.
-        push: Reserved for pushing to the Hub; must be False.
         probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
             torch. A result that cannot be measured is converted all the same.
         scratch: Where workers keep what they fetch of a source on the Hub.
@@ -182,8 +180,6 @@ def convert(
     Raises:
         LeconvertError: One of its subclasses; see `leconvert.errors` for which.
     """
-    if push:
-        raise UsageError("This version does not push to the Hub.")
     for name, count in (("num_workers", num_workers), ("max_workers", max_workers)):
         if count is not None and count < 1:
             raise UsageError(f"{name} must be at least 1, not {count}.")

@@ -276,16 +276,6 @@ def test_numbers_that_make_no_sense_are_refused_and_leave_no_trace(
     assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
-def test_pushing_is_refused_before_any_work(
-    leconvert: Leconvert, source_copy: Path, tmp_path: Path
-) -> None:
-    refused = leconvert(
-        "convert", "--root", source_copy, "--output", tmp_path / "o", "--push-to-hub"
-    )
-    assert refused.returncode == 2
-    assert not (tmp_path / "o").exists()
-
-
 def test_errors_are_json_when_json_was_asked_for(leconvert: Leconvert, tmp_path: Path) -> None:
     refused = leconvert("convert", "--root", tmp_path, "--output", tmp_path / "x", "--json")
     record = json.loads(refused.stdout)

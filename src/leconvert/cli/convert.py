@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 from typing import TYPE_CHECKING
 
-from leconvert.cli.convert_report import print_report
-from leconvert.cli.hub_source_options import places, scratch_options
+from leconvert.cli.convert_push import ConvertPush
+from leconvert.cli.convert_report import show_outcome
+from leconvert.cli.hub_options import add_push_options, add_push_wish, push_target
+from leconvert.cli.hub_source_options import Places, places, scratch_options
 from leconvert.cli.options import (
     add_json,
     add_lease_options,
     add_plan_options,
     add_proof_options,
-    push_wanted,
     repair_options,
 )
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
+from leconvert.progress import Progress
 
 if TYPE_CHECKING:
     from leconvert.conversion import ConversionReport
@@ -44,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-work-dir", action="store_true", help="keep the run's records after success"
     )
-    parser.add_argument("--push-to-hub", nargs="?", const="true", metavar="BOOL", help="not yet")
-    parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
+    add_push_wish(parser)
+    add_push_options(parser)
     parser.add_argument(
         "--probe", action="store_true", help="measure how fast the result loads; needs torch"
     )
@@ -62,52 +65,51 @@ def run(options: argparse.Namespace) -> int:
         from leconvert.cli import plan
 
         return plan.run(options)
-    from leconvert.conversion import LeaseOptions, convert
-
-    push_wanted(options)
+    push_target(options, None)  # contradictions are told before anything is fetched
     progress = progress_for(quiet=options.json)
     with stop_on_signals() as stop:
         found = places(options, stream=bool(options.orchestrate), stop=stop, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0
-        report = convert(
-            found.source,
-            arrival=found.arrival,
-            output=None if found.target == found.source else found.target,
-            work_dir=found.work_dir if options.work_dir is not None else None,
-            data_file_size_in_mb=options.data_file_size_in_mb,
-            video_file_size_in_mb=options.video_file_size_in_mb,
-            episodes_per_batch=options.episodes_per_batch,
-            block_align=options.block_align,
-            layout=options.layout,
-            loader_workers=options.loader_workers,
-            repairs=repair_options(options),
-            orchestrate=options.orchestrate,
-            num_workers=options.num_workers,
-            max_workers=options.max_workers,
-            verify=options.verify,
-            force_conversion=options.force_conversion,
-            delete_source=options.delete_source,
-            restart=options.restart,
-            one_host=options.one_host,
-            allow_mixed_versions=options.allow_mixed_versions,
-            leases=LeaseOptions(options.lease_seconds, options.max_attempts),
-            scratch=scratch_options(options),
-            keep_work_dir=options.keep_work_dir,
-            probe_seconds=options.probe_seconds if options.probe else None,
-            stop=stop,
-            progress=progress,
-        )
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-        return _exit_code(report)
-    print_report(report)
-    if not options.no_push:
-        print("  Hub           nothing was pushed; a local dataset is pushed only on request")
-    return _exit_code(report)
+        push = ConvertPush(options, found)
+        report = None
+        if not push.alone_is_left:
+            push.note()
+            report = _convert(options, found, stop, progress)
+    return show_outcome(report, push, as_json=options.json)
 
 
-def _exit_code(report: ConversionReport) -> int:
-    """Return 0; where the result was converted but could not be measured, the probe's code."""
-    return int((report.probe or {}).get("exit_code", 0))
+def _convert(
+    options: argparse.Namespace, found: Places, stop: threading.Event, progress: Progress
+) -> ConversionReport:
+    from leconvert.conversion import LeaseOptions, convert
+
+    return convert(
+        found.source,
+        arrival=found.arrival,
+        output=None if found.target == found.source else found.target,
+        work_dir=found.work_dir if options.work_dir is not None else None,
+        data_file_size_in_mb=options.data_file_size_in_mb,
+        video_file_size_in_mb=options.video_file_size_in_mb,
+        episodes_per_batch=options.episodes_per_batch,
+        block_align=options.block_align,
+        layout=options.layout,
+        loader_workers=options.loader_workers,
+        repairs=repair_options(options),
+        orchestrate=options.orchestrate,
+        num_workers=options.num_workers,
+        max_workers=options.max_workers,
+        verify=options.verify,
+        force_conversion=options.force_conversion,
+        delete_source=options.delete_source,
+        restart=options.restart,
+        one_host=options.one_host,
+        allow_mixed_versions=options.allow_mixed_versions,
+        leases=LeaseOptions(options.lease_seconds, options.max_attempts),
+        scratch=scratch_options(options),
+        keep_work_dir=options.keep_work_dir,
+        probe_seconds=options.probe_seconds if options.probe else None,
+        stop=stop,
+        progress=progress,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,38 @@ from leconvert.cli.findings import print_findings
 from leconvert.cli.text import amount
 
 if TYPE_CHECKING:
+    from leconvert.cli.convert_push import ConvertPush
     from leconvert.conversion import ConversionReport
 
-__all__ = ["print_report"]
+__all__ = ["show_outcome"]
 
 
-def print_report(report: ConversionReport) -> None:
+def show_outcome(report: ConversionReport | None, push: ConvertPush, *, as_json: bool) -> int:
+    """Push if that is wanted, print what was done, and return the exit code.
+
+    Args:
+        report: The conversion; None where an earlier call did it.
+        push: The push.
+        as_json: Print a record instead of lines.
+    """
+    # Where the result was converted but could not be measured, the probe's code.
+    code = int((report.probe or {}).get("exit_code", 0)) if report else 0
+    if report is not None:
+        push.note(report)
+    if as_json:
+        pushed, push_code = push.as_record()
+        done = {} if report is None else report.as_record()
+        print(json.dumps({**done, "push": pushed}, indent=2))
+        return push_code or code
+    if report is None:
+        print("The dataset was converted before; only the push is left.")
+    else:
+        _print_report(report)
+    push.show(push.run())
+    return code
+
+
+def _print_report(report: ConversionReport) -> None:
     """Print findings, sizes and places."""
     from leconvert.repairs import Repairs
 

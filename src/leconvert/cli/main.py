@@ -19,7 +19,7 @@ __all__ = ["main", "program"]
 
 # Name, module and one line of help; a module is imported only when its command runs.
 _COMMANDS = (
-    ("convert", "convert a v2.1 dataset to v3.0: plan, work, pack, verify, swap"),
+    ("convert", "convert a v2.1 dataset to v3.0: plan, work, pack, verify, swap, push"),
     ("plan", "scan a dataset and write the plan that workers share"),
     ("work", "run one worker on a work dir, on any host"),
     ("pack", "assemble what the workers wrote and swap it into place"),
@@ -29,6 +29,7 @@ _COMMANDS = (
     ("check", "say what is wrong with one dataset, v2.x or v3.0"),
     ("check-fs", "probe what leasing and the swap need of a file system"),
     ("verify", "compare a result with its source"),
+    ("push", "upload a v3.0 dataset to the Hub, in one commit"),
     ("probe", "measure how fast, and how rightly, a v3.0 dataset loads"),
     ("demo", "make a small dataset, convert it, verify it"),
 )

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.hub_source_options import add_revision, add_scratch_options
-from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
     from leconvert.model import LayoutOptions
@@ -22,7 +21,6 @@ __all__ = [
     "add_trouble_option",
     "add_version_option",
     "layout_options",
-    "push_wanted",
     "repair_options",
 ]
 
@@ -222,23 +220,4 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
         options.block_align,
         options.layout,
         options.loader_workers,
-    )
-
-
-def push_wanted(options: argparse.Namespace) -> None:
-    """Check ``--push-to-hub`` against ``--no-push``.
-
-    Raises:
-        UsageError: They contradict each other, or a push is asked for, which this version lacks.
-    """
-    wanted = options.push_to_hub
-    if wanted is None or wanted.lower() == "false":
-        return
-    if wanted.lower() != "true":
-        raise UsageError(f"--push-to-hub takes true or false, not {wanted!r}.")
-    if options.no_push:
-        raise UsageError("--push-to-hub and --no-push contradict each other.")
-    raise UsageError(
-        "This version does not push to the Hub.",
-        next_step="Convert with --no-push, then upload with `hf upload --repo-type dataset`.",
     )

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from leconvert._version import __version__
 from leconvert.errors import HubConflictError
+from leconvert.hub.provenance import Provenance
 
-__all__ = ["Provenance", "render_card"]
+__all__ = ["render_card"]
 
 _BEGIN = "<!-- leconvert: this part is written anew with every push -->"
 _END = "<!-- leconvert: end -->"
-_OURS = re.compile(re.escape(_BEGIN) + r".*?" + re.escape(_END) + r"\n?", re.DOTALL)
+_OURS = re.compile(re.escape(_BEGIN) + r".*?" + re.escape(_END) + r"(?:\r?\n)?", re.DOTALL)
 # A name without its episodes, which v3.0 has no file for; the viewer would find nothing.
 _V2_FILES = re.compile(r"episode_[^/]*\.parquet\Z")
 _DATA_FILES = "data/*/*.parquet"
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Where a result came from, as far as it is known.
-
-    Attributes:
-        repo_id: The repo that its source came from; empty for a local one.
-        revision: What was asked for there.
-        commit: The commit that it was.
-        options: Options that decided the result's bytes.
-        findings: Codes of findings about the source, with the number of times.
-        changes: What was changed beside the format, a few words each.
-    """
-
-    repo_id: str = ""
-    revision: str = ""
-    commit: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    findings: Mapping[str, int] = field(default_factory=dict)
-    changes: Sequence[str] = ()
 
 
 def render_card(
@@ -47,7 +26,7 @@ def render_card(
     *,
     repo_id: str,
     sizes: Mapping[str, int],
-    provenance: Provenance,
+    provenance: Provenance | None,
 ) -> str:
     """Return the new card.
 
@@ -59,7 +38,7 @@ def render_card(
         info: The result's info.json.
         repo_id: Where it will stand.
         sizes: Bytes of every file of the result.
-        provenance: Where the result came from.
+        provenance: Where the result came from; None where it is not known to be a conversion.
 
     Raises:
         HubConflictError: The head of the card is not YAML.
@@ -79,13 +58,12 @@ def render_card(
             next_step="Mend it on the Hub, or push with --no-card.",
         ) from error
     _set_keys(card.data)
-    part = "\n".join([_BEGIN, *_lines(info, sizes, provenance), _END]) + "\n"
-    if "\r\n" in card.text:
-        part = part.replace("\n", "\r\n")
-    if _BEGIN in card.text and _END in card.text:
+    line_end = "\r\n" if "\r\n" in card.text else "\n"
+    part = line_end.join([_BEGIN, *_lines(info, sizes, provenance), _END, ""])
+    if _OURS.search(card.text):
         card.text = _OURS.sub(lambda _: part, card.text, count=1)
     else:
-        card.text = f"{card.text.rstrip()}\n\n{part}"
+        card.text = f"{card.text.rstrip()}{line_end * 2}{part}"
     return str(card.content)
 
 
@@ -107,7 +85,9 @@ def _set_keys(data: Any) -> None:
     ]
 
 
-def _lines(info: Mapping[str, Any], sizes: Mapping[str, int], provenance: Provenance) -> list[str]:
+def _lines(
+    info: Mapping[str, Any], sizes: Mapping[str, int], provenance: Provenance | None
+) -> list[str]:
     counts = [
         ("episodes", info.get("total_episodes")),
         ("frames", info.get("total_frames")),
@@ -132,10 +112,13 @@ def _lines(info: Mapping[str, Any], sizes: Mapping[str, int], provenance: Proven
     for key, feature in sorted(info.get("features", {}).items()):
         shape = " × ".join(map(str, feature.get("shape") or []))
         lines.append(f"| `{_cell(key)}` | {_cell(feature.get('dtype'))} | {shape} |")
-    return [*lines, "", *_origin_lines(provenance)]
+    if provenance is None:
+        return [*lines, "", f"Pushed by leconvert {__version__}.", ""]
+    has_video = any(path.startswith("videos/") for path in sizes)
+    return [*lines, "", *_origin_lines(provenance, has_video=has_video)]
 
 
-def _origin_lines(provenance: Provenance) -> list[str]:
+def _origin_lines(provenance: Provenance, *, has_video: bool) -> list[str]:
     source = "a local dataset"
     if provenance.repo_id:
         url = f"https://huggingface.co/datasets/{provenance.repo_id}/tree/{provenance.commit}"
@@ -143,8 +126,8 @@ def _origin_lines(provenance: Provenance) -> list[str]:
     lines = [
         "### Conversion",
         "",
-        f"Converted to v3.0 from {source} by leconvert {__version__}; coded video was copied, "
-        "not encoded again.",
+        f"Converted to v3.0 from {source} by leconvert {__version__}"
+        + ("; coded video was copied, not encoded again." if has_video else "."),
         "",
     ]
     told = {

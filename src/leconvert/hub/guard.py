@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from leconvert.errors import HubConflictError
-from leconvert.hub.card import Provenance
 from leconvert.hub.ownership import Owned, differs, version_of
 from leconvert.hub.plan_push import CARD_PATH, RemoteFile
+from leconvert.hub.provenance import Provenance
 from leconvert.hub.view import TAG, RepoState, list_files
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_complete", "check_may_replace"]
 
-_FORCE = "If it shall be replaced all the same, push with --force."
+_FORCE = "If it shall be replaced all the same, push with --force-push."
 _SHOWN = 20
 
 
@@ -26,7 +26,7 @@ def check_may_replace(
     state: RepoState,
     info: Mapping[str, Any],
     sizes: Mapping[str, int],
-    provenance: Provenance,
+    provenance: Provenance | None,
 ) -> None:
     """Refuse to replace what a result was not made of.
 
@@ -36,7 +36,7 @@ def check_may_replace(
         state: What it holds.
         info: The result's info.json.
         sizes: The result's files.
-        provenance: Where it came from.
+        provenance: Where it came from; None if that is not known.
 
     Raises:
         HubConflictError: The repo holds another dataset, or changed since it was converted.
@@ -67,7 +67,9 @@ def check_may_replace(
         raise HubConflictError(
             f"{repo_id} holds another dataset: {why}.", next_step="Check the name. " + _FORCE
         )
-    if provenance.repo_id == repo_id and provenance.commit not in ("", state.head):
+    if provenance is None or provenance.repo_id != repo_id:
+        return
+    if provenance.commit not in ("", state.head):
         _check_unchanged_since(api, repo_id, provenance.commit, state, Owned(state.info))
 
 

@@ -31,7 +31,7 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.hub.card import Provenance, render_card
+from leconvert.hub.card import render_card
 from leconvert.hub.client import make_api, without_its_bars
 from leconvert.hub.errors_of import TOKEN_HELP
 from leconvert.hub.guard import check_complete, check_may_replace
@@ -45,10 +45,12 @@ from leconvert.hub.plan_push import (
     fingerprint,
     plan_push,
 )
+from leconvert.hub.provenance import Provenance
 from leconvert.hub.push_report import MAIN, PushOptions, PushReport
 from leconvert.hub.upload import Uploader
 from leconvert.hub.view import NOTHING, RepoState, list_files, look_at
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.tables import read_repairs
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -96,7 +98,9 @@ def push(
         raise HubAccessError(
             f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
         )
-    job = _Push(api, result, repo_id, info, options, provenance or Provenance(), progress)
+    if provenance is None and (repairs := read_repairs(result)):
+        provenance = Provenance(changes=tuple(repairs.summary()))
+    job = _Push(api, result, repo_id, info, options, provenance, progress)
     started = time.monotonic()
     with without_its_bars():
         for seconds in _PAUSES_SECONDS:
@@ -148,7 +152,7 @@ class _Push:
         repo_id: str,
         info: dict[str, Any],
         options: PushOptions,
-        provenance: Provenance,
+        provenance: Provenance | None,
         progress: Progress,
     ) -> None:
         self._api = api

@@ -131,7 +131,7 @@ class HubRepo:
         import httpx
         from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
         from huggingface_hub.errors import HfHubHTTPError
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+        from huggingface_hub.utils import build_hf_headers
 
         url = hf_hub_url(
             self.repo_id, path, repo_type="dataset", revision=self.commit, endpoint=self.endpoint

@@ -88,7 +88,7 @@ def test_a_private_dataset_needs_its_token(
 def test_a_whole_conversion_ends_where_lerobot_looks(
     arm: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["convert", "--repo-id", REPO, "--keep-work-dir"]) == 0
+    assert main(["convert", "--repo-id", REPO, "--keep-work-dir", "--no-push"]) == 0
     home = tmp_path / "hf_home/lerobot/tester"
     assert json.loads((home / "arm/meta/info.json").read_bytes())["codebase_version"] == "v3.0"
     assert (home / "arm_old/meta/episodes.jsonl").is_file()
@@ -136,7 +136,7 @@ def test_offline_a_cached_snapshot_is_converted(
     snapshot_download(REPO, repo_type="dataset", revision="v2.1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     before = len(arm.log)
-    assert main(["convert", "--repo-id", REPO]) == 0
+    assert main(["convert", "--repo-id", REPO, "--no-push"]) == 0
     home = tmp_path / "hf_home/lerobot/tester"
     assert json.loads((home / "arm/meta/info.json").read_bytes())["codebase_version"] == "v3.0"
     assert not (home / "arm_old").exists()

@@ -22,7 +22,7 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.hub.card import Provenance
+from leconvert.hub.provenance import Provenance
 from leconvert.hub.push import PushReport
 
 Push = Callable[..., PushReport]

@@ -1,0 +1,127 @@
+"""The push that follows a conversion, also where only the push is left to do."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leconvert.cli.hub_options import push_result, push_target, show_push
+from leconvert.cli.options import layout_options, repair_options
+from leconvert.errors import LeconvertError
+
+if TYPE_CHECKING:
+    from leconvert.cli.hub_source_options import Places
+    from leconvert.conversion import ConversionReport
+    from leconvert.hub.origin import Origin
+    from leconvert.hub.push_report import PushReport
+
+__all__ = ["ConvertPush"]
+
+
+class ConvertPush:
+    """What ``convert`` knows about its push.
+
+    Args:
+        options: The command's options.
+        places: Where the source is, where it came from, and where the result will stand.
+
+    Raises:
+        UsageError: Options contradict each other.
+    """
+
+    def __init__(self, options: argparse.Namespace, places: Places) -> None:
+        from leconvert.hub.origin import read_origin
+
+        self._options = options
+        self._target = places.target
+        self._work_dir = places.work_dir
+        self._origin: Origin | None = (
+            (places.arrival.origin if places.arrival else None)
+            or read_origin(places.work_dir)
+            or _noted_origin(places.target)
+        )
+        self.repo_id = push_target(options, self._origin)
+
+    @property
+    def alone_is_left(self) -> bool:
+        """Whether the result is in its place already, made to be pushed by an earlier call."""
+        from leconvert.hub.ownership import version_of
+        from leconvert.hub.provenance import read_provenance
+        from leconvert.verify.declared import read_info
+        from leconvert.workdir.paths import WorkDir
+
+        if self.repo_id is None or self._options.force_conversion:
+            return False
+        if WorkDir(self._work_dir).current_run_id() is not None:
+            return False  # the run knows better how far it is
+        try:
+            is_new = version_of(read_info(self._target)).startswith("v3.")
+        except LeconvertError:
+            return False
+        return is_new and read_provenance(self._target) is not None
+
+    def note(self, report: ConversionReport | None = None) -> None:
+        """Write where the result comes from: before a conversion, and again when it is done."""
+        from leconvert.hub.provenance import Provenance, write_provenance
+        from leconvert.model import LayoutOptions
+
+        if self.repo_id is None:
+            return
+        default, chosen = LayoutOptions(), layout_options(self._options)
+        changed = {
+            name: getattr(chosen, name)
+            for name in chosen.__dataclass_fields__
+            if name != "episodes_per_batch" and getattr(chosen, name) != getattr(default, name)
+        }
+        known = Provenance.of(
+            self._origin,
+            changed | repair_options(self._options).as_record(),
+            report.findings if report else (),
+            report.repairs if report else None,
+        )
+        if self._target.parent.is_dir():  # else there is nothing yet that could be pushed
+            write_provenance(self._target, known, run_id=report.run_id if report else "")
+
+    def run(self) -> PushReport | None:
+        """Push, if that is wanted.
+
+        Raises:
+            LeconvertError: The push failed; its next step says that the result is there.
+        """
+        if self.repo_id is None:
+            return None
+        try:
+            return push_result(self._options, self._target, self.repo_id)
+        except LeconvertError as error:
+            again = f"`leconvert push {self._target} --push-repo-id {self.repo_id}`"
+            error.next_step = (
+                f"{error.next_step or ''} The dataset is converted: {again} pushes it."
+            ).strip()
+            raise
+
+    def show(self, report: PushReport | None) -> None:
+        """Print what the push did, or that there was none."""
+        if report is not None:
+            show_push(report)
+        elif not self._options.no_push:
+            print("  Hub           nothing was pushed; a local dataset is pushed only on request")
+
+    def as_record(self) -> tuple[dict[str, Any] | None, int]:
+        """Push, and return the outcome for ``--json`` with an exit code."""
+        try:
+            report = self.run()
+        except LeconvertError as error:
+            return error.as_record(), error.exit_code
+        return (None if report is None else report.as_record()), 0
+
+
+def _noted_origin(target: Path) -> Origin | None:
+    """Return where a result came from that an earlier call made: its source is gone from there."""
+    from leconvert.hub.origin import Origin
+    from leconvert.hub.provenance import read_provenance
+
+    known = read_provenance(target)
+    if known is None or not known.repo_id:
+        return None
+    return Origin(known.repo_id, known.revision, known.commit)

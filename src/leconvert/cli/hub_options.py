@@ -1,0 +1,132 @@
+"""Options of a push, and what is shown of one; ``convert`` and ``push`` share them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leconvert.cli.progress import progress_for
+from leconvert.cli.text import amount
+from leconvert.errors import UsageError
+
+if TYPE_CHECKING:
+    from leconvert.hub.origin import Origin
+    from leconvert.hub.push_report import PushReport
+
+__all__ = ["add_push_options", "add_push_wish", "push_result", "push_target", "show_push"]
+
+_KEPT_SHOWN = 5
+
+
+def add_push_wish(parser: argparse.ArgumentParser) -> None:
+    """Add whether to push at all, and where to."""
+    parser.add_argument(
+        "--push-to-hub", nargs="?", const="true", metavar="BOOL",
+        help="push the result (default: a source that came from the Hub is pushed back)",
+    )  # fmt: skip
+    parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
+
+
+def add_push_options(parser: argparse.ArgumentParser) -> None:
+    """Add how to push."""
+    group = parser.add_argument_group("push", "see docs/hub.md")
+    group.add_argument(
+        "--push-repo-id", metavar="ORG/NAME",
+        help="push there (default: where the source came from); made if it does not exist",
+    )  # fmt: skip
+    group.add_argument("--private", action="store_true", help="a repo that is made is private")
+    group.add_argument(
+        "--branch", default="main", metavar="NAME",
+        help="push to a branch, made from main if it does not exist (default: main)",
+    )  # fmt: skip
+    group.add_argument(
+        "--create-pr", action="store_true", help="leave the result in a pull request; no tag is set"
+    )
+    group.add_argument(
+        "--force-push", action="store_true",
+        help="replace what the repo holds, even if it is another dataset or has changed",
+    )  # fmt: skip
+    group.add_argument("--no-card", action="store_true", help="leave README.md as it is")
+
+
+def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
+    """Return the repo to push to, or None for not at all.
+
+    Args:
+        options: With the options of both functions above.
+        origin: Where the source came from; None for a local one.
+
+    Raises:
+        UsageError: Options contradict each other, or a push is asked for without a repo.
+    """
+    wish = None if options.push_to_hub is None else options.push_to_hub.lower()
+    if wish not in (None, "true", "false"):
+        raise UsageError(f"--push-to-hub takes true or false, not {options.push_to_hub!r}.")
+    asked = wish == "true" or options.push_repo_id is not None or options.create_pr
+    refused = options.no_push or wish == "false"
+    if asked and refused:
+        which = "--no-push" if options.no_push else "--push-to-hub=false"
+        raise UsageError(f"{which} and a wish to push contradict each other.")
+    local = options.root is not None or options.output is not None
+    if refused or (not asked and (origin is None or local)):
+        return None
+    found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
+    if found is None:
+        raise UsageError(
+            "It is not said where to push to.", next_step="Pass --push-repo-id ORG/NAME."
+        )
+    return str(found)
+
+
+def push_result(
+    options: argparse.Namespace, result: Path, repo_id: str, *, dry_run: bool = False
+) -> PushReport:
+    """Push a result as the options say; its provenance is read from beside it."""
+    from leconvert.hub.provenance import read_provenance
+    from leconvert.hub.push import push
+    from leconvert.hub.push_report import PushOptions
+
+    how = PushOptions(
+        branch=options.branch,
+        create_pr=options.create_pr,
+        private=options.private,
+        force=options.force_push,
+        card=not options.no_card,
+        dry_run=dry_run,
+    )
+    return push(
+        result,
+        repo_id,
+        how,
+        provenance=read_provenance(result),
+        progress=progress_for(quiet=options.json),
+    )
+
+
+def show_push(report: PushReport) -> None:
+    """Print what a push did, or would do."""
+    if report.dry_run:
+        print(f"Nothing was written. A push to {report.url} would:")
+        if report.created:
+            print("  make          the repo")
+    else:
+        print(f"Pushed to {report.url}")
+    print(
+        f"  added         {report.added:,} files, {amount(report.added_bytes)}; "
+        f"{report.unchanged:,} were there"
+    )
+    if report.deleted:
+        print(f"  deleted       {report.deleted:,} files of the old dataset")
+    if report.kept:
+        more = len(report.kept) - _KEPT_SHOWN
+        shown = ", ".join(report.kept[:_KEPT_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        print(f"  not touched   {shown}")
+    print(f"  card          {report.card}")
+    place = f"branch {report.branch}"
+    if report.pull_request is not None:
+        place = f"pull request {report.pull_request}" + (", merged" if report.merged else "")
+    made = f" {report.commit[:12]}" if report.commit else ""
+    print(f"  commit       {made or f' {report.commits:,} to make'}, {place}")
+    tags = {"none": "not set before the pull request is merged: then push again"}
+    print(f"  tag v3.0      {tags.get(report.tag, report.tag)}")
