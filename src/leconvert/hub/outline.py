@@ -51,6 +51,7 @@ from leconvert.latency import THREADS_THAT_WAIT
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import SourcePaths, load_info
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_file, sync_tree, write_durably
+from leconvert.workdir.paths import WorkDir
 from leconvert.workdir.records import encode_record, read_record
 
 __all__ = ["Outline", "make_outline", "open_outline"]
@@ -91,11 +92,6 @@ class Outline:
     def listing(self) -> Listing:
         """Return the files."""
         return Listing(self.folder / "listing.parquet")
-
-
-def outline_dir(work_dir: Path, commit: str) -> Path:
-    """Return where the outline of a commit lies in a work dir."""
-    return work_dir / "outlines" / commit
 
 
 def open_outline(tree: Path) -> Outline:
@@ -139,7 +135,7 @@ def make_outline(
         SourceError: The dataset cannot be converted at all.
         StorageError: The work dir cannot be written.
     """
-    folder = outline_dir(work_dir, repo.commit)
+    folder = WorkDir(work_dir).outlines_dir / repo.commit
     tree = folder / "tree"
     if (folder / "outline.json").exists():
         return open_outline(tree)

@@ -14,7 +14,7 @@ The planner's lock is held throughout, and a run's packer lock while its things 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ class Leftover:
 
     Attributes:
         path: Where it is.
-        kind: ``run``, ``attempt``, ``new tree``, ``work dir`` or ``kept source``.
+        kind: ``run``, ``attempt``, ``new tree``, ``outline``, ``work dir`` or ``kept source``.
         removable: Whether it may go.
         reason: Why, or why not, as half a sentence.
     """
@@ -95,7 +95,8 @@ def clean_work_dir(
         StorageError: It cannot be read or written.
     """
     work = WorkDir(root)
-    if not work.current.exists() and not work.runs_dir.is_dir():
+    folders = (work.runs_dir, work.outlines_dir)
+    if not work.current.exists() and not any(folder.is_dir() for folder in folders):
         if target is None:
             raise WorkDirError(
                 f"{root} is no work dir.",
@@ -108,6 +109,7 @@ def clean_work_dir(
         if not dry_run:
             held.enter_context(planner_lock(work))
         found = list(_leftovers(work, give_up=give_up, locks=None if dry_run else held))
+        found += _outlines(work, {row.path for row in found if row.removable})
         if target is not None:
             found += _strange_trees(target, set(work.list_runs()))
         removable = [row for row in found if row.removable]
@@ -119,7 +121,7 @@ def clean_work_dir(
     return CleanReport(dry_run, tuple(removable), kept)
 
 
-_ORDER = ("new tree", "attempt", "work dir", "run")
+_ORDER = ("new tree", "attempt", "work dir", "run", "outline")
 
 
 def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iterator[Leftover]:
@@ -146,6 +148,21 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
             yield from _losers(run, run_id)
             yield from _replaced_trees(run_id, target, state)
             yield Leftover(run.root, "run", False, "it is under way; --give-up removes it")
+
+
+def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
+    """Name outlines of sources on the Hub; one that a run needs stays with it."""
+    if work.root in going or not work.outlines_dir.is_dir():
+        return
+    needed: set[Path] = set()
+    for run_id in work.list_runs():
+        run = work.run(run_id)
+        if run.root not in going:
+            with suppress(WorkDirError):
+                needed.add(Path(read_manifest(run, run_id).source).parent)
+    for outline in sorted(work.outlines_dir.iterdir()):
+        if outline not in needed:
+            yield Leftover(outline, "outline", True, "no run needs it")
 
 
 def _target(run: RunPaths, run_id: str) -> Path | None:
@@ -268,6 +285,8 @@ def _remove(work: WorkDir, row: Leftover) -> None:
             with storage_errors(work.current):
                 work.current.unlink()
         remove_tree(row.path, inside=work.runs_dir)
+    elif row.kind == "outline":
+        remove_tree(row.path, inside=work.outlines_dir)
     elif row.kind == "attempt":
         remove_tree(row.path, inside=row.path.parents[1])
     else:

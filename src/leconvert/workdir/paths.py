@@ -121,6 +121,11 @@ class WorkDir:
         return self.root / "runs"
 
     @property
+    def outlines_dir(self) -> Path:
+        """Outlines of sources on the Hub, one folder a commit."""
+        return self.root / "outlines"
+
+    @property
     def planner_lock(self) -> Path:
         """The planner's lock: one host plans in a work dir."""
         return self.root / "planner.lock"

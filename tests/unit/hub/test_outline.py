@@ -16,6 +16,7 @@ from leconvert.hub.outline import Outline, open_outline
 from leconvert.model import SourceScan
 from leconvert.source import scan_source
 from leconvert.testing.defects import edit_lines, edit_table
+from leconvert.upkeep import clean_work_dir
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.paths import WorkDir
 
@@ -184,3 +185,29 @@ def test_a_dry_run_leaves_nothing(
     assert main(asked) == 0
     assert "Nothing was written." in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_clean_removes_an_outline_with_the_last_run_that_needs_it(
+    arm: StandIn, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    command = [
+        "plan",
+        "--repo-id",
+        REPO,
+        "--output",
+        str(tmp_path / "out"),
+        "--work-dir",
+        str(work),
+    ]
+    assert main(command) == 0
+    first = arm.repo(REPO).branches["main"]
+    second = arm.add_commit(REPO, {"README.md": b"# Another\n"})
+    assert main([*command, "--revision", second, "--restart"]) == 0
+    outlines = {path.name: path for path in (work / "outlines").iterdir()}
+    assert outlines.keys() == {first, second}
+    report = clean_work_dir(work)
+    assert outlines[first] in {row.path for row in report.removed if row.kind == "outline"}
+    assert [path.name for path in (work / "outlines").iterdir()] == [second]
+    report = clean_work_dir(work, give_up=True)
+    assert not list((work / "outlines").iterdir())
