@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,9 @@ class Answer:
         return self.length if self.file is not None else len(self.body)
 
 
-def as_json(content: Any, status: int = 200, **headers: str) -> Answer:
-    """Return an answer that holds JSON; underscores in headers stand for hyphens."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status, json.dumps(content).encode(), named)
+def as_json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    """Return an answer that holds JSON."""
+    return Answer(status, json.dumps(content).encode(), dict(headers or {}))
 
 
 class RefusedError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from tests.hub.standin import WRITE_TOKEN, StandIn
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["api_of", "hub", "lone_client", "only_loopback", "pauses"]
+__all__ = ["api_of", "hub", "lone_client", "only_loopback", "pauses", "xet_hub"]
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def only_loopback() -> httpx.Client:
 def lone_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
 ) -> Iterator[None]:
-    """The client online, without the user's token and caches, and with LFS instead of Xet."""
+    """The client online, without the user's token and caches, and without Xet for now."""
     import huggingface_hub
     from huggingface_hub import constants
     from huggingface_hub.utils import _detect_agent, _http
@@ -65,16 +66,32 @@ def lone_client(
     huggingface_hub.set_client_factory(_http.default_client_factory)
 
 
-@pytest.fixture
-def hub(tmp_path: Path, lone_client: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
-    """An empty Hub that ``HF_ENDPOINT`` names."""
+@contextlib.contextmanager
+def _serving(folder: Path, monkeypatch: pytest.MonkeyPatch, *, xet: bool) -> Iterator[StandIn]:
     from huggingface_hub import constants
 
-    with StandIn(tmp_path / "hub") as standin:
-        monkeypatch.setenv("HF_ENDPOINT", standin.endpoint)
+    with StandIn(folder, xet=xet) as standin:
         template = f"{standin.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setenv("HF_ENDPOINT", standin.endpoint)
         monkeypatch.setattr(constants, "ENDPOINT", standin.endpoint)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", not xet)
+        yield standin
+
+
+@pytest.fixture
+def hub(tmp_path: Path, lone_client: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """An empty Hub that ``HF_ENDPOINT`` names; large files go up as with Git LFS."""
+    with _serving(tmp_path / "hub", monkeypatch, xet=False) as standin:
+        yield standin
+
+
+@pytest.fixture
+def xet_hub(
+    tmp_path: Path, lone_client: None, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StandIn]:
+    """The same, but large files go through Xet, to a store in a folder."""
+    with _serving(tmp_path / "hub", monkeypatch, xet=True) as standin:
         yield standin
 
 

@@ -84,7 +84,7 @@ def tree(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer
     if end < len(listed):
         url = f"{hub.endpoint}{request.path}?recursive={str(recursive).lower()}&cursor={end}"
         headers["Link"] = f'<{url}>; rel="next"'
-    return as_json(listed[begin:end], **headers)
+    return as_json(listed[begin:end], headers=headers)
 
 
 def _listed(files: Tree, prefix: str, *, recursive: bool) -> Iterator[dict[str, Any]]:

@@ -330,12 +330,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self, hub: StandIn, path: str) -> tuple[bytes, Path | None, int]:
         """Return the body, or the file that a large upload was written to, and its size."""
-        length = int(self.headers.get("Content-Length") or 0)
+        left = [int(self.headers.get("Content-Length") or 0)]
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             pieces = iter(self._chunk, b"")
         else:
             pieces = iter(lambda: self.rfile.read(min(_BLOCK, left[0])), b"")
-        left = [length]
         found = re.match(rf"/upload{_REPO}", path) if self.command == "PUT" else None
         repo = hub.find(*found.groups()) if found else None
         upload = repo.scratch() if repo else None

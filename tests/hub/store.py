@@ -76,15 +76,18 @@ class Repo:
 
     @property
     def branches(self) -> dict[str, str]:
-        return self._state["branches"]
+        found: dict[str, str] = self._state["branches"]
+        return found
 
     @property
     def tags(self) -> dict[str, str]:
-        return self._state["tags"]
+        found: dict[str, str] = self._state["tags"]
+        return found
 
     @property
     def pulls(self) -> list[dict[str, Any]]:
-        return self._state["pulls"]
+        found: list[dict[str, Any]] = self._state["pulls"]
+        return found
 
     def save(self) -> None:
         """Write the references; the commits that they name are there already."""

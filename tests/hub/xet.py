@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 import time
 from pathlib import Path
@@ -37,12 +38,13 @@ class XetStore:
     def token(self) -> Answer:
         """Return a token, in the body and in the headers."""
         expires = int(time.time()) + 3600
-        return as_json(
-            {"casUrl": self.url, "accessToken": "xet", "exp": expires},
-            X_Xet_Cas_Url=self.url,
-            X_Xet_Access_Token="xet",
-            X_Xet_Token_Expiration=str(expires),
-        )
+        headers = {
+            "X-Xet-Cas-Url": self.url,
+            "X-Xet-Access-Token": "xet",
+            "X-Xet-Token-Expiration": str(expires),
+        }
+        body = {"casUrl": self.url, "accessToken": "xet", "exp": expires}
+        return as_json(body, headers=headers)
 
     def file_hash(self, sha256: str) -> str | None:
         """Return the Xet hash of an uploaded file; None if it is not there."""
@@ -53,13 +55,17 @@ class XetStore:
                     self._hashes |= _files_of(shard.read_bytes())
         return self._hashes.get(sha256)
 
-    def stored_bytes(self) -> int:
-        """Return the bytes of all blocks in the store."""
-        return sum(
-            path.stat().st_size
-            for path in self.folder.glob("xet/xorbs/**/*")
-            if path.is_file() and path.suffix != ".mdb"
+    def sent(self) -> tuple[int, int]:
+        """Return the bytes of all blocks and of all shards that clients sent."""
+        blocks, shards = self.folder / "xet/xorbs/xorbs", self.folder / "xet/xorbs/shards"
+        return (
+            sum(p.stat().st_size for p in blocks.glob("*") if p.suffix != ".tagset"),
+            sum(p.stat().st_size for p in shards.glob("*.mdb")),
         )
+
+    def forget_shards(self) -> None:
+        """Remove the client's cache of shards, which lies beside a ``local://`` store."""
+        shutil.rmtree(self.folder / "xet/shard-cache", ignore_errors=True)
 
 
 def _text(raw: bytes) -> str:
