@@ -109,7 +109,7 @@ def show_push(report: PushReport) -> None:
     if report.dry_run:
         print(f"Nothing was written. A push to {report.url} would:")
         if report.created:
-            print("  make          the repo")
+            print("  make          the repo, unless it is a private one that this token cannot see")
     else:
         print(f"Pushed to {report.url}")
     print(

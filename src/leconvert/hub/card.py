@@ -104,7 +104,10 @@ def _lines(
         "| | |",
         "|---|---|",
         *(f"| {name} | {_cell(value)} |" for name, value in counts if value is not None),
-        *(f"| {name} | {count:,} files, {size:,} bytes |" for name, count, size in _totals(sizes)),
+        *(
+            f"| {name} | {count:,} {'file' if count == 1 else 'files'}, {size:,} bytes |"
+            for name, count, size in _totals(sizes)
+        ),
         "",
         "| feature | type | shape |",
         "|---|---|---|",

@@ -164,6 +164,7 @@ class _Push:
         self._progress = progress
         self._sizes = list_local(result)
         self._digests: dict[str, str] = {}
+        self._begun: PushReport | None = None
         self._uploader = Uploader(api, repo_id, result, self._digests, threads=options.threads)
 
     def run(self) -> PushReport:
@@ -183,6 +184,10 @@ class _Push:
         plan = self._plan(state.files, state)
         card = self._card(state)
         report = self._report(state, plan, card, created=created)
+        if self._begun is not None:
+            # Another try: what an earlier one did of it counts too.
+            report = replace(self._begun, commit=report.commit, tag=report.tag)
+        self._begun = report
         if plan.changes_dataset and not options.force:
             check_may_replace(
                 self._api, self._repo_id, state, self._info, self._sizes, self._provenance
@@ -195,8 +200,8 @@ class _Push:
             return self._finish(state, card, report)
         shares = self._shares(plan)
         if options.create_pr:
-            number = self._fill_pull(state, card)
-            return replace(report, pull_request=number, commits=len(shares))
+            number, head = self._fill_pull(state, card)
+            return replace(report, commit=head, pull_request=number, commits=len(shares))
         if len(shares) > 1:
             return self._merge(state, card, replace(report, commits=len(shares)))
         commit = self._commit(shares[0], card, options.branch, state.head)
@@ -257,8 +262,8 @@ class _Push:
             commit = self._commit(CommitShare((), ()), card, self._options.branch, state.head)
         return replace(report, commit=commit, tag=tag)
 
-    def _fill_pull(self, state: RepoState, card: str | None) -> int:
-        """Bring the result into a pull request, which is left open; return its number."""
+    def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
+        """Bring the result into a pull request, left open; return its number and its head."""
         title = f"Convert to LeRobot v3.0 ({fingerprint(self._sizes, state.head)})"
         number = self._uploader.find_pull(title)
         if number is None:
@@ -273,7 +278,7 @@ class _Push:
             head = self._commit(share, text, revision, head)
         self._check_complete(revision)
         self._uploader.publish_pull(number)
-        return number
+        return number, head
 
     def _merge(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
         """Bring the result through a pull request: more operations than one commit takes."""
@@ -283,7 +288,7 @@ class _Push:
                 "once, by a pull request.",
                 next_step="Push without --branch.",
             )
-        number = self._fill_pull(state, card)
+        number, _ = self._fill_pull(state, card)
         now = look_at(self._api, self._repo_id, MAIN)
         if now is None or now.head != state.head:
             raise HubConflictError(

@@ -45,7 +45,7 @@ def test_a_new_card_has_what_the_viewer_needs() -> None:
     for line in (
         "codebase version v3.0.",
         "| episodes | 1,234 |",
-        "| data | 1 files, 1,000 bytes |",
+        "| data | 1 file, 1,000 bytes |",
         "| meta | 2 files, 50 bytes |",
         "| `action` | float32 | 6 |",
         "| `a\\|b` | video | 48 × 64 × 3 |",
@@ -82,7 +82,7 @@ def test_a_dataset_that_is_no_known_conversion_is_not_called_one() -> None:
 def test_our_part_is_written_anew_in_its_place() -> None:
     card = _render("# Mine\n") + "\nAfter.\n"
     again = _render(card, sizes={"data/chunk-000/file-000.parquet": 7})
-    assert "| data | 1 files, 7 bytes |" in again
+    assert "| data | 1 file, 7 bytes |" in again
     assert "1,000 bytes" not in again
     assert again.count("<!-- leconvert") == 2
     assert again.endswith("<!-- leconvert: end -->\n\nAfter.\n")

@@ -129,6 +129,7 @@ def test_a_pull_request_is_left_to_others_and_found_again(
     assert (report.pull_request, report.merged, report.tag) == (1, False, "none")
     assert (repo.branches["main"], repo.tags) == (main, {})
     assert repo.pulls[0]["status"] == "open"
+    assert report.commit == repo.pulls[0]["head"]
     assert _at(hub, "refs/pr/1") == _files(result) | {".gitattributes"}
     assert pushed(result, token=OTHER_TOKEN, create_pr=True).pull_request == 1
     assert len(repo.pulls) == 1
@@ -174,6 +175,18 @@ def test_a_change_between_look_and_commit_is_a_conflict(
     assert _at(hub) == _files(small_source) | {".gitattributes", "a.md"}
     assert repo.tags == {}
     assert pushed(result).tag == "set"
+
+
+def test_a_commit_whose_answer_got_lost_is_found_and_counted(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    told = pushed(result, dry_run=True)
+    hub.break_requests(Fault("drop_after", path="/commit/"))
+    done = pushed(result)
+    assert (done.added, done.deleted, done.card) == (told.added, told.deleted, "written")
+    assert done.commit == repo.branches["main"] == repo.tags["v3.0"]
+    assert len(list(repo.history(done.commit))) == 3
 
 
 def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(

@@ -1,0 +1,76 @@
+"""What the client raises becomes one sentence, one next step and one code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from huggingface_hub import HfApi, constants
+from tests.hub import Fault, StandIn
+
+from leconvert.errors import (
+    HubAccessError,
+    HubConflictError,
+    HubError,
+    HubUnavailableError,
+    LeconvertError,
+)
+from leconvert.hub.client import make_api
+from leconvert.hub.errors_of import hub_errors
+
+REPO = "tester/arm"
+Client = Callable[..., HfApi]
+
+
+def _ask(api: HfApi, repo_id: str = REPO, revision: str | None = None) -> None:
+    with hub_errors(repo_id, revision):
+        api.repo_info(repo_id, repo_type="dataset", revision=revision)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "code"),
+    [
+        (400, HubError, 15),
+        (401, HubAccessError, 16),
+        (403, HubAccessError, 16),
+        (409, HubConflictError, 17),
+        (412, HubConflictError, 17),
+        (429, HubUnavailableError, 15),
+        (500, HubUnavailableError, 15),
+        (503, HubUnavailableError, 15),
+    ],
+)
+def test_an_answer_becomes_an_error_with_a_code(
+    hub: StandIn, api_of: Client, status: int, error: type[LeconvertError], code: int
+) -> None:
+    hub.break_requests(Fault("status", status=status, times=None))
+    with pytest.raises(LeconvertError) as caught:
+        _ask(api_of())
+    assert type(caught.value) is error
+    assert caught.value.exit_code == code
+    assert REPO in caught.value.message
+    assert caught.value.message.endswith(".")
+    assert "\n" not in caught.value.message
+    assert caught.value.next_step
+
+
+def test_what_does_not_exist_is_named(hub: StandIn, api_of: Client) -> None:
+    hub.add_repo(REPO)
+    with pytest.raises(HubError, match=r"tester/none is no dataset on the Hub"):
+        _ask(api_of(), "tester/none")
+    with pytest.raises(HubError, match=r"tester/arm has no revision v9\."):
+        _ask(api_of(), revision="v9")
+    with pytest.raises(HubError, match="'a b' is no name of a repo"):
+        _ask(api_of(), "a b")
+
+
+def test_no_answer_is_told_apart_from_offline_mode(
+    hub: StandIn, api_of: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.break_requests(Fault("drop_before", times=None))
+    with pytest.raises(HubUnavailableError, match="The Hub did not answer about tester/arm"):
+        _ask(api_of())
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match="HF_HUB_OFFLINE is set") as caught:
+        _ask(make_api())
+    assert type(caught.value) is HubError
