@@ -1,23 +1,56 @@
-"""Two checks around a push: may it replace what is there, and is what is there the result?"""
+"""Checks around a push: is there a dataset, may it replace what is there, did it arrive?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.errors import HubConflictError
+from leconvert.errors import HubConflictError, SourceError, VerificationError
 from leconvert.hub.ownership import Owned, differs, version_of
 from leconvert.hub.plan_push import CARD_PATH, RemoteFile
 from leconvert.hub.provenance import Provenance
 from leconvert.hub.view import TAG, RepoState, list_files
+from leconvert.progress import Progress
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["check_complete", "check_may_replace"]
+__all__ = ["check_complete", "check_may_replace", "checked_result"]
 
 _FORCE = "If it shall be replaced all the same, push with --force-push."
 _SHOWN = 20
+
+
+def checked_result(result: Path, progress: Progress) -> dict[str, Any]:
+    """Return the info.json of a complete v3.0 dataset.
+
+    Raises:
+        UnreadableSourceError: The folder holds no dataset.
+        SourceError: It holds one of another version.
+        VerificationError: The dataset is not complete.
+    """
+    from leconvert.verify.dataset import check_dataset
+    from leconvert.verify.declared import read_info
+
+    info = read_info(result)
+    version = version_of(info)
+    if not version.startswith("v3."):
+        raise SourceError(
+            f"{result} is {version}; only v3.0 datasets are pushed.",
+            path=str(result),
+            next_step="Convert it first: `leconvert convert`.",
+        )
+    report = check_dataset(result, progress=progress)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    if errors:
+        raise VerificationError(
+            f"{result} is no complete v3.0 dataset: {len(errors)} errors.",
+            path=str(result),
+            next_step="`leconvert check` explains them. Nothing was pushed.",
+            details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
+        )
+    return info
 
 
 def check_may_replace(

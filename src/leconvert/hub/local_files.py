@@ -28,12 +28,24 @@ def list_local(root: Path) -> dict[str, int]:
     found = {}
     with storage_errors(root):
         for folder, subfolders, names in os.walk(root, followlinks=True):
-            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+            subfolders[:] = sorted(
+                name
+                for name in subfolders
+                if not name.startswith(".") and not _leads_back(folder, name)
+            )
             for name in sorted(names):
                 path = Path(folder, name)
                 if not name.startswith("."):
                     found[path.relative_to(root).as_posix()] = path.stat().st_size
     return found
+
+
+def _leads_back(folder: str, name: str) -> bool:
+    """Tell whether a link leads to a folder that it lies in: its files are listed already."""
+    path = os.path.join(folder, name)  # noqa: PTH118 - as os.walk gives it
+    if not os.path.islink(path):  # noqa: PTH114
+        return False
+    return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path))
 
 
 def sha256_of(path: Path) -> str:

@@ -27,14 +27,12 @@ from leconvert.errors import (
     HubConflictError,
     HubError,
     HubUnavailableError,
-    SourceError,
     UsageError,
-    VerificationError,
 )
 from leconvert.hub.card import render_card
 from leconvert.hub.client import make_api, without_its_bars
 from leconvert.hub.errors_of import TOKEN_HELP
-from leconvert.hub.guard import check_complete, check_may_replace
+from leconvert.hub.guard import check_complete, check_may_replace, checked_result
 from leconvert.hub.local_files import git_hash, list_local, same_as_remote
 from leconvert.hub.ownership import Owned, version_of
 from leconvert.hub.plan_push import (
@@ -92,7 +90,7 @@ def push(
     options = options or PushOptions()
     if options.create_pr and options.branch != MAIN:
         raise UsageError("--create-pr and --branch exclude each other: pull requests are to main.")
-    info = _checked_result(result, progress)
+    info = checked_result(result, progress)
     api = api or make_api()
     if not options.dry_run and not _has_token(api):
         raise HubAccessError(
@@ -110,30 +108,6 @@ def push(
                 progress.say(f"{error.message} Looking again in {seconds:.0f} s.")
                 pause(seconds)
         return replace(job.run(), seconds=time.monotonic() - started)
-
-
-def _checked_result(result: Path, progress: Progress) -> dict[str, Any]:
-    from leconvert.verify.dataset import check_dataset
-    from leconvert.verify.declared import read_info
-
-    info = read_info(result)
-    version = version_of(info)
-    if not version.startswith("v3."):
-        raise SourceError(
-            f"{result} is {version}; only v3.0 datasets are pushed.",
-            path=str(result),
-            next_step="Convert it first: `leconvert convert`.",
-        )
-    report = check_dataset(result, progress=progress)
-    errors = [finding for finding in report.findings if finding.severity == "error"]
-    if errors:
-        raise VerificationError(
-            f"{result} is no complete v3.0 dataset: {len(errors)} errors.",
-            path=str(result),
-            next_step="`leconvert check` explains them. Nothing was pushed.",
-            details=[f"{finding.code}: {finding.message}" for finding in errors[:20]],
-        )
-    return info
 
 
 def _has_token(api: HfApi) -> bool:
@@ -179,7 +153,7 @@ class _Push:
             )
         if state is None and not options.dry_run:
             self._uploader.create_repo(private=options.private)
-            state = look_at(self._api, self._repo_id, options.branch)
+            state = self._look_again(options.branch)
         state = state or NOTHING
         plan = self._plan(state.files, state)
         card = self._card(state)
@@ -208,6 +182,15 @@ class _Push:
         self._check_complete(commit)
         return replace(report, commit=commit, tag=self._tag(state, commit))
 
+    def _look_again(self, branch: str) -> RepoState:
+        state = look_at(self._api, self._repo_id, branch)
+        if state is None:
+            raise HubConflictError(
+                f"{self._repo_id} was removed meanwhile.",
+                next_step="Run the same command again if it shall be made anew.",
+            )
+        return state
+
     # --- deciding -----------------------------------------------------------------------------
 
     def _plan(self, files: Mapping[str, RemoteFile], state: RepoState) -> PushPlan:
@@ -224,11 +207,11 @@ class _Push:
 
     def _card(self, state: RepoState) -> str | None:
         """Return the new card, or None where it stays as it is."""
-        if not self._options.card:
-            return None
         before = state.card
         if before is None and CARD_PATH in self._sizes:
             before = (self._result / CARD_PATH).read_text(encoding="utf-8", errors="replace")
+        if not self._options.card:
+            return before if state.card is None else None
         text = render_card(
             before,
             self._info,
@@ -251,7 +234,7 @@ class _Push:
             card,
             revision=revision,
             parent=parent,
-            message="Convert to LeRobot v3.0",
+            message=f"LeRobot dataset {version_of(self._info)}",
         )
 
     def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
@@ -289,16 +272,14 @@ class _Push:
                 next_step="Push without --branch.",
             )
         number, _ = self._fill_pull(state, card)
-        now = look_at(self._api, self._repo_id, MAIN)
-        if now is None or now.head != state.head:
+        if self._look_again(MAIN).head != state.head:
             raise HubConflictError(
                 f"{self._repo_id} changed while pull request {number} was filled.",
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
                 "the same command again.",
             )
         self._uploader.merge_pull(number)
-        merged = look_at(self._api, self._repo_id, MAIN)
-        assert merged is not None
+        merged = self._look_again(MAIN)
         self._check_complete(merged.head)
         tag = self._tag(merged, merged.head)
         return replace(report, commit=merged.head, pull_request=number, merged=True, tag=tag)
@@ -309,23 +290,26 @@ class _Push:
 
     def _tag(self, state: RepoState, commit: str) -> str:
         """Let the tag name a commit that holds the result, and say what was done."""
-        if state.tag == commit:
+        if self._is_tagged(state, commit):
             return "kept"
-        if state.tag is not None:
-            tagged = list_files(self._api, self._repo_id, state.tag)
-            if not self._plan(tagged, state).changes_dataset:
-                return "kept"  # only the card or others' files differ
         self._uploader.set_tag(commit, state.tag, self._progress.say)
         return "set" if state.tag is None else "moved"
+
+    def _is_tagged(self, state: RepoState, commit: str) -> bool:
+        """Tell whether the tag names the commit, or one that differs in others' files alone."""
+        if state.tag in (None, commit):
+            return state.tag is not None
+        tagged = list_files(self._api, self._repo_id, state.tag)
+        return not self._plan(tagged, state).changes_dataset
 
     def _report(
         self, state: RepoState, plan: PushPlan, card: str | None, *, created: bool
     ) -> PushReport:
         """Return what there is to do, as far as it is known before it is done."""
         pending = plan.changes_dataset
-        tag = "kept" if state.tag == state.head and not pending else "set"
-        if state.tag is not None and tag == "set":
-            tag = "moved"
+        tag = "set" if state.tag is None else "moved"
+        if self._options.dry_run and not pending and self._is_tagged(state, state.head):
+            tag = "kept"
         return PushReport(
             repo_id=self._repo_id,
             url=f"{self._api.endpoint}/datasets/{self._repo_id}",

@@ -14,6 +14,7 @@ from tests.hub.fixtures import api_of, hub, lone_client, pauses
 from leconvert.conversion import convert
 from leconvert.hub import outline as outlines
 from leconvert.hub.push import PushOptions, PushReport, push
+from leconvert.progress import NO_PROGRESS
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
@@ -43,6 +44,7 @@ def pushed(hub: StandIn, api_of: Callable[..., HfApi]) -> Callable[..., PushRepo
         result: Path, repo_id: str = REPO, *, token: str | bool | None = None, **options: object
     ) -> PushReport:
         provenance = options.pop("provenance", None)
+        progress = options.pop("progress", NO_PROGRESS)
         return push(
             result,
             repo_id,
@@ -50,6 +52,7 @@ def pushed(hub: StandIn, api_of: Callable[..., HfApi]) -> Callable[..., PushRepo
             provenance=provenance,  # type: ignore[arg-type]
             api=api_of() if token is None else api_of(token),
             pause=lambda _: None,
+            progress=progress,  # type: ignore[arg-type]
         )
 
     return run

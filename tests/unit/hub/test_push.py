@@ -24,10 +24,21 @@ from leconvert.errors import (
 )
 from leconvert.hub.provenance import Provenance
 from leconvert.hub.push import PushReport
+from leconvert.progress import SilentProgress
 
 Push = Callable[..., PushReport]
 Client = Callable[..., HfApi]
 V2_META = {"meta/episodes.jsonl", "meta/episodes_stats.jsonl", "meta/tasks.jsonl"}
+
+
+class Said(SilentProgress):
+    """Keeps what a user would be told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
 
 
 def _files(root: Path) -> set[str]:
@@ -153,10 +164,17 @@ def test_a_tag_elsewhere_moves_and_one_on_the_same_files_stays(
     hub: StandIn, pushed: Push, small_source: Path, result: Path
 ) -> None:
     repo = hub.add_repo(REPO, small_source, tags=("v3.0",))
-    report = pushed(result)
+    old = repo.tags["v3.0"]
+    said = Said()
+    report = pushed(result, progress=said)
     assert report.tag == "moved"
     assert repo.tags["v3.0"] == report.commit
+    assert said.lines == [
+        f"The tag v3.0 moves from {old[:12]} to {str(report.commit)[:12]}: for a moment there is "
+        "none. If this ends in between, the same command closes the gap first."
+    ]
     hub.add_commit(REPO, {"notes.md": b"later"})
+    assert pushed(result, dry_run=True).tag == "kept"
     hub.log.clear()
     assert pushed(result).tag == "kept"
     assert _writes(hub) == []
@@ -274,6 +292,34 @@ def test_only_a_complete_v3_dataset_is_pushed(
     with pytest.raises(UsageError, match="exclude each other"):
         pushed(result_copy, branch="v3", create_pr=True)
     assert hub.log == []
+
+
+def test_without_a_card_readme_stays_and_a_missing_one_comes_as_it_is(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    before = repo.tree(repo.branches["main"])["README.md"]
+    assert pushed(result, card=False).card == "kept"
+    assert repo.tree(repo.branches["main"])["README.md"] == before
+    pushed(result, "tester/new", card=False)
+    new = hub.repo("tester/new")
+    assert new.tree(new.branches["main"])["README.md"] == before
+
+
+def test_a_link_that_leads_back_is_not_followed(
+    hub: StandIn, pushed: Push, result_copy: Path, tmp_path: Path
+) -> None:
+    extra = tmp_path / "extra"
+    extra.mkdir()
+    (extra / "notes.md").write_text("mine")
+    (result_copy / "extra").symlink_to(extra)
+    (result_copy / "back").symlink_to(result_copy)
+    (result_copy / ".cache").mkdir()
+    (result_copy / ".cache" / "x").write_text("not a part of the dataset")
+    pushed(result_copy, "tester/new")
+    files = _at(hub, "main", "tester/new")
+    assert "extra/notes.md" in files
+    assert not [path for path in files if path.startswith(("back/", ".cache/"))]
 
 
 def test_a_gitignore_in_the_repo_leaves_nothing_out(
