@@ -16,6 +16,7 @@ from leconvert.tables.opened import OpenedTable, missing, unreadable
 from leconvert.tables.thrift import ContradictionError, ThriftError
 
 __all__ = [
+    "LARGE_FOOTER_BYTES",
     "DataFooter",
     "data_footer",
     "open_parquet",
@@ -29,7 +30,8 @@ _TIMESTAMP_PATH = (b"timestamp",)
 _ARROW_SCHEMA_KEY = b"ARROW:schema"
 _FLOATS = {4: Struct("<f"), 5: Struct("<d")}
 _KEPT_PARTS = 10_000
-_LARGE_FOOTER_BYTES = 256 * 1024
+LARGE_FOOTER_BYTES = 256 * 1024
+"""From here on a footer is not handed to Arrow for its counts alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
     with OpenedTable(os.fspath(path)) as table:
         try:
             footer = table.footer()
-            if len(footer) > _LARGE_FOOTER_BYTES:
+            if len(footer) > LARGE_FOOTER_BYTES:
                 return FooterReader().rows(footer)
         except ContradictionError as error:
             raise unreadable(path, error) from error

@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leconvert.tables.chunk_shapes import ChunkEntry
 from leconvert.tables.file_footers import FileFooter, FooterReader
 from leconvert.tables.file_schema import FileSchema
-from leconvert.tables.footers import data_footer, read_data_schema, row_group_rows
+from leconvert.tables.footers import LARGE_FOOTER_BYTES, read_data_schema, row_group_rows
 from leconvert.tables.opened import MAGIC, TRAILER_BYTES, OpenedTable, unreadable
 from leconvert.tables.thrift import (
     I64,
@@ -60,7 +61,6 @@ class StoredGroups:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.rows: list[int] = row_group_rows(path)
         self._reader = FooterReader()
         self._places: npt.NDArray[np.int64] | None = None
         self._end = len(MAGIC)
@@ -75,7 +75,11 @@ class StoredGroups:
             except ContradictionError as error:
                 raise unreadable(path, error) from error
             except (ThriftError, pa.ArrowException):
-                return  # Arrow can read it, so its rows can be compared, if not its bytes.
+                # Where Arrow can read it, its rows can be compared, if not its bytes.
+                self.rows: list[int] = row_group_rows(path)
+                return
+        is_large = len(self._footer) > LARGE_FOOTER_BYTES
+        self.rows = outline.rows if is_large else row_group_rows(path)
         self._arrow_schema = schema
         self._file_schema = outline.schema
         self._places = np.array(outline.places, np.int64)
@@ -98,11 +102,16 @@ class StoredGroups:
         """
         if self._places is None or self._writer is None:
             return None
-        footer = data_footer(source).parts
-        if footer is None or len(footer.row_groups) != 1 or not self._is_alike(footer, source.path):
+        try:
+            footer = self._reader.read(source.footer())
+        except ContradictionError as error:
+            raise unreadable(source.path, error) from error
+        except ThriftError:
+            return None  # Arrow knows more kinds of footers
+        if len(footer.row_groups) != 1 or not self._is_alike(footer, source.path):
             return None
         wanted = footer.row_groups[0]
-        if len(wanted.chunks) != len(self._writer.schema.leaves) or not wanted.chunks:
+        if not wanted.chunks or not all(_is_inside(c, source.size_bytes) for c in wanted.chunks):
             return None
         first, stop = self._places[group : group + 2].tolist()
         stated = self._footer[first:stop]
@@ -133,6 +142,12 @@ class StoredGroups:
                 and read_data_schema(path).equals(self._arrow_schema, check_metadata=False)
             )
         return self._alike[key]
+
+
+def _is_inside(chunk: ChunkEntry, size_bytes: int) -> bool:
+    """Tell whether a column chunk lies in a file of this size, its pages one behind the other."""
+    start, size = chunk.start, chunk.compressed_bytes
+    return 0 < size <= size_bytes - start and 0 <= start <= chunk.data_offset
 
 
 def _empty_file_schema(footer: bytes, schema: FileSchema, end_of_groups: int) -> pa.Schema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -126,7 +127,11 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
         ranges = table.copied_from(span.row_group, source)
         if ranges is None:
             return False
-        return first_difference(source.descriptor, ranges[0], stored, ranges[1]) is None
+        theirs, ((begin, size),) = ranges
+        if source.whole is None:
+            return first_difference(source.descriptor, theirs, stored, [(begin, size)]) is None
+        pages = b"".join([source.whole[first : first + length] for first, length in theirs])
+        return pages == os.pread(stored, size, begin)
 
 
 def _compare_columns(
