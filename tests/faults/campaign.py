@@ -19,21 +19,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.faults.trials import CASES, STAGES, Row, make_source, quiet_run, run_trials
+from tests.faults.trials import CASES, STAGES, Quiet, Row, make_source, quiet_run, run_trials
 
-from leconvert.testing.disk import Fault, FaultKind, Operation
+from leconvert.testing.disk import Fault, FaultKind
 
 SYNCS = frozenset({"fsync", "fdatasync"})
 CODES = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS)
 
 
-def faults_of(operations: Sequence[Operation], kinds: Iterable[str]) -> Iterator[Fault]:
-    """Yield every fault of some kinds: ``die``, ``tear``, ``short``, ``fail``, ``last``, ``lie``.
+def faults_of(quiet: Quiet, kinds: Iterable[str]) -> Iterator[Fault]:
+    """Yield every fault of some kinds: ``die``, ``tear``, ``short``, ``fail``, ``last``, ``lie``,
+    ``power``.
 
     A process that dies before an operation that only looks, or that forces to the disk what others
     see already, leaves what it would leave before the next one that changes something, so it dies
-    before those alone; and after the last of all.
+    before those alone; and after the last of all. Power fails wherever it leaves what no failure
+    before it leaves.
     """
+    operations = quiet.operations
     for kind in kinds:
         for number, operation in enumerate(operations):
             changes, writes = operation.changes, operation.size_bytes > 0
@@ -52,6 +55,9 @@ def faults_of(operations: Sequence[Operation], kinds: Iterable[str]) -> Iterator
                         yield Fault(number, FaultKind.FAIL, code, lasts=True)
                 case "lie" if changes and not operation.error:
                     yield Fault(number, FaultKind.LIE, errno.EIO)
+    if "power" in kinds:
+        for number, loss in quiet.losses:
+            yield Fault(number, FaultKind.DIE, loss=loss)
     if "die" in kinds:
         yield Fault(len(operations), FaultKind.DIE)
 
@@ -59,7 +65,7 @@ def faults_of(operations: Sequence[Operation], kinds: Iterable[str]) -> Iterator
 def main() -> int:
     parser = argparse.ArgumentParser(description="Break each operation of a conversion.")
     parser.add_argument("--case", action="append", choices=sorted(CASES), help="default: all")
-    parser.add_argument("--kinds", default="die,tear,short,fail,last,lie")
+    parser.add_argument("--kinds", default="die,tear,short,fail,last,lie,power")
     parser.add_argument("--stages", default=",".join((*STAGES, "end")))
     parser.add_argument("--every", type=int, default=1, help="only each Nth fault")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
@@ -78,7 +84,7 @@ def main() -> int:
             wanted = options.stages.split(",")
             faults = [
                 fault
-                for fault in faults_of(quiet.operations, options.kinds.split(","))
+                for fault in faults_of(quiet, options.kinds.split(","))
                 if stages[fault.at] in wanted
             ][:: options.every]
             rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)

@@ -1,7 +1,7 @@
 """Every single operation of a conversion on a disk goes wrong once; then the same command runs.
 
-Deaths are complete here. Of the errors every so many-th is tried; the complete set takes minutes
-and is behind the marker ``slow``.
+Deaths are complete here. Of the errors and power failures every so many-th is tried; the complete
+set takes minutes and is behind the marker ``slow``.
 """
 
 from __future__ import annotations
@@ -152,6 +152,24 @@ def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(campaign: Campai
     rows = campaign("--case", "output", "--kinds", "fail,last,lie", "--every", 29)
     assert len(rows) > 70
     assert {row["first"]["how"] for row in rows} == {"refused", "succeeded"}
+
+
+@pytest.mark.parametrize(
+    ("name", "stages", "every", "least"),
+    [
+        ("in-place", "plan,work,pack", 5, 20),
+        ("in-place", "finish,clean", 2, 15),
+        ("apart", "swap", 1, 20),
+    ],
+)
+def test_a_power_failure_loses_nothing_that_was_promised(
+    campaign: Campaign, name: str, stages: str, every: int, least: int
+) -> None:
+    """Extremes of what was not forced to the disk, at states that differ; all of them are slow."""
+    rows = campaign("--case", name, "--kinds", "power", "--stages", stages, "--every", every)
+    assert len(rows) >= least
+    assert {row["first"]["how"] for row in rows} == {"died"}
+    assert len({row["fault"] for row in rows}) > 1
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import gc
 import itertools
 import json
 import os
+import pickle
 import shutil
 import signal
 import tempfile
@@ -34,6 +35,7 @@ from leconvert.errors import LeconvertError
 from leconvert.packer import run as packing
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.disk import Fault, FaultKind, Operation, WatchedDisk
+from leconvert.testing.power import Loss, PowerModel
 from leconvert.workdir import host, identity, mounts
 from leconvert.workdir.filesystem import FileSystem
 
@@ -81,6 +83,7 @@ class Case:
         can_link: Whether shards can be linked into the new tree; not from another file system.
         has_links: Whether there are hard links at all; without them one host works alone.
         has_locks: Whether there is ``flock``.
+        work_dir: Where the work dir is, if not beside the target; it is kept.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Case:
     can_link: bool = True
     has_links: bool = True
     has_locks: bool = True
+    work_dir: str | None = None
 
 
 CASES = {
@@ -102,6 +106,7 @@ CASES = {
         Case("one-host", in_place=False, episodes_per_batch=1, has_links=False),
         Case("one-lock", in_place=True, can_exchange=False, has_links=False),
         Case("no-locks", in_place=False, has_locks=False),
+        Case("apart", in_place=True, can_exchange=False, work_dir="far/away/work"),
     )
 }
 
@@ -113,10 +118,13 @@ class Quiet:
     Attributes:
         operations: Every operation, in order.
         digest: The digest of the result.
+        losses: Before which operations a power failure leaves what it has not left before, and
+            which one; the number of operations stands for the end.
     """
 
     operations: Sequence[Operation]
     digest: str
+    losses: Sequence[tuple[int, Loss]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +199,12 @@ class Place:
         self.target = root / ("set" if case.in_place else "out")
         self._before = snapshot(template)
 
-    def watched(self, fault: Fault | None, on_death: Callable[[], None] | None) -> WatchedDisk:
+    def watched(
+        self,
+        fault: Fault | None,
+        on_death: Callable[[], None] | None,
+        power: PowerModel | None = None,
+    ) -> WatchedDisk:
         """Return the disk as this trial's process sees it."""
         return WatchedDisk(
             self.root,
@@ -201,7 +214,12 @@ class Place:
             has_links=self.case.has_links,
             has_locks=self.case.has_locks,
             on_death=on_death,
+            power=power,
         )
+
+    def power_model(self) -> PowerModel:
+        """Return what follows the state of the disk from here on."""
+        return PowerModel(self.root, self.root.with_name(f"{self.root.name}-graveyard"))
 
     def convert(self, disk: WatchedDisk) -> None:
         """Convert in this process."""
@@ -212,13 +230,14 @@ class Place:
             conversion.convert(
                 self.source,
                 output=None if self.case.in_place else self.target,
+                work_dir=None if self.case.work_dir is None else self.root / self.case.work_dir,
                 max_workers=1,
                 episodes_per_batch=self.case.episodes_per_batch,
             )
 
     def left_over(self) -> list[str]:
         """Return the names beside the result and its source."""
-        wanted = {"set", "set_old"} if self.case.in_place else {"out"}
+        wanted = {"set", "set_old", "far"} if self.case.in_place else {"out"}
         return sorted({path.name for path in self.root.iterdir()} - wanted)
 
     def problems(self, digest: str, *, finished: bool) -> Iterator[str]:
@@ -258,11 +277,42 @@ def quiet_run(case: Case, template: Path, root: Path) -> Quiet:
     """Convert without a fault: twice, as the first run of a process also fills caches."""
     for number in range(2):
         place = Place(case, template, root / str(number))
-        disk = place.watched(None, None)
-        place.convert(disk)
+        power = _Recorder(place)
+        disk = place.watched(None, None, power.model)
+        with power.recording(disk):
+            place.convert(disk)
         digest = digest_of(place.target)
         assert list(place.problems(digest, finished=True)) == []
-    return Quiet(disk.operations, digest)
+    return Quiet(disk.operations, digest, power.losses)
+
+
+class _Recorder:
+    """Notes before which operations a power failure leaves something new."""
+
+    def __init__(self, place: Place) -> None:
+        self.model = place.power_model()
+        self.losses: list[tuple[int, Loss]] = []
+        self._seen: set[object] = set()
+
+    @contextmanager
+    def recording(self, disk: WatchedDisk) -> Iterator[None]:
+        real = self.model.after
+
+        def after(name: str, paths: tuple[str, ...]) -> None:
+            real(name, paths)
+            self._note(len(disk.operations))
+
+        with mock.patch.object(self.model, "after", after):
+            yield
+        self._note(len(disk.operations))
+        self.model.forget()
+
+    def _note(self, number: int) -> None:
+        for loss in Loss:
+            signature = self.model.signature(loss)
+            if signature not in self._seen:
+                self._seen.add(signature)
+                self.losses.append((number, loss))
 
 
 @contextmanager
@@ -359,6 +409,7 @@ def _trial(case: Case, quiet: Quiet, fault: Fault, template: Path, root: Path) -
     problems += [f"in the end: {p}" for p in place.problems(quiet.digest, finished=True)]
     shutil.rmtree(root)
     said = fault.kind.name + (f" {errno.errorcode[fault.code]}" if fault.code else "")
+    said = said if fault.loss is None else f"POWER {fault.loss.name}"
     lasting = " from here on" if fault.lasts else ""
     return Row(case.name, fault.at, said + lasting, first, again, tuple(problems))
 
@@ -397,6 +448,10 @@ def _proc_handed_down(birth: int) -> Iterator[None]:
         yield
 
 
+def _state_file(place: Place) -> Path:
+    return place.root.with_name(f"{place.root.name}-power")
+
+
 def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
     birth = next(_births)
     reading, writing = os.pipe()
@@ -404,6 +459,7 @@ def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
     if pid == 0:
         signal.alarm(_TRIAL_SECONDS)
         gc.disable()  # it would copy every page that the parent shares
+        power = place.power_model() if fault is not None and fault.loss is not None else None
 
         def report(how: str, error: str = "", exit_code: int = 0, said: str = "") -> None:
             outcome = Outcome(how, error, exit_code, said)
@@ -414,10 +470,12 @@ def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
                     operation=f"{hit.name} {' '.join(hit.paths)}",
                     changes=hit.changes,
                 )
+            if power is not None:
+                _state_file(place).write_bytes(pickle.dumps(power))
             os.write(writing, json.dumps(asdict(outcome)).encode())
             os._exit(0)
 
-        disk = place.watched(fault, on_death=lambda: report("died"))
+        disk = place.watched(fault, lambda: report("died"), power)
         try:
             with _proc_handed_down(birth):
                 place.convert(disk)
@@ -430,4 +488,7 @@ def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if fault is not None and fault.loss is not None:
+        state: PowerModel = pickle.loads(_state_file(place).read_bytes())
+        state.fail(fault.loss)
     return Outcome(**json.loads(said)) if said else Outcome("hung", said=f"exit code {code}")

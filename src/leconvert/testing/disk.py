@@ -25,6 +25,7 @@ from typing import Self
 from leconvert.testing.descriptors import Descriptors
 from leconvert.testing.faults import CrashError
 from leconvert.testing.interception import intercepted
+from leconvert.testing.power import Loss, PowerModel
 
 __all__ = ["Fault", "FaultKind", "Operation", "WatchedDisk", "names_and_sizes"]
 
@@ -74,12 +75,14 @@ class Fault:
         kind: What happens there.
         code: The errno of an error.
         lasts: Whether everything later fails as well. A full or read-only disk can still be read.
+        loss: Where the process dies of a power failure, what it takes with it.
     """
 
     at: int
     kind: FaultKind
     code: int = 0
     lasts: bool = False
+    loss: Loss | None = None
 
     def hits(self, number: int, operation: Operation) -> bool:
         """Say whether this operation is hit."""
@@ -102,6 +105,7 @@ class WatchedDisk:
         has_locks: Whether it has ``flock``; some mounts of Lustre do not.
         on_death: Called instead of raising `CrashError`.
         really_sync: Whether fsync reaches the disk; a test of process deaths does not need it.
+        power: Follows what is on the disk for sure, or None.
 
     Attributes:
         operations: What was done so far, in order.
@@ -118,6 +122,7 @@ class WatchedDisk:
         has_locks: bool = True,
         on_death: Callable[[], None] | None = None,
         really_sync: bool = False,
+        power: PowerModel | None = None,
     ) -> None:
         self.operations: list[Operation] = []
         self.stage = ""
@@ -126,6 +131,7 @@ class WatchedDisk:
         self.has_links = has_links
         self.has_locks = has_locks
         self.really_sync = really_sync
+        self.power = power
         self._roots = tuple(os.path.realpath(root) for root in roots)
         self._below = tuple(f"{root}/" for root in self._roots)
         self._fault = fault
@@ -180,11 +186,15 @@ class WatchedDisk:
             fault = self._fault
             if fault is not None and fault.hits(number, operation):
                 return self._break(fault, operation, call, half)
+            if self.power is not None and changes:
+                self.power.before(name, paths)
             try:
                 result = call()
             except OSError as error:
                 self.operations[number] = replace(operation, error=error.errno or -1)
                 raise
+            if self.power is not None and changes:
+                self.power.after(name, paths)
             if counts_bytes and isinstance(result, int):
                 self.operations[number] = replace(operation, size_bytes=result)
             return result

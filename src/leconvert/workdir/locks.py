@@ -35,6 +35,7 @@ from leconvert.errors import BusyError, InterruptedRunError, StorageError, WorkD
 from leconvert.workdir.beat import Beat
 from leconvert.workdir.durable import replace_record, storage_errors
 from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.folders import make_durably
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.paths import RunPaths, WorkDir
 from leconvert.workdir.records import encode_record, read_record
@@ -79,8 +80,7 @@ def planner_lock(
         BusyError: Another process plans in this work dir.
         StorageError: The work dir cannot be written.
     """
-    with storage_errors(work_dir.root):
-        work_dir.root.mkdir(parents=True, exist_ok=True)
+    make_durably(work_dir.root)
     with hold_lock(work_dir.planner_lock, "planner", run_id="-", worker=worker, fs=fs):
         yield
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from leconvert.errors import StorageError
-from leconvert.workdir.durable import remove_tree
+from leconvert.workdir.durable import remove_tree, sync_dir
 from leconvert.workdir.paths import removed_work_dir
 
 __all__ = ["remove_leftovers", "remove_work_dir"]
@@ -34,7 +34,9 @@ def remove_work_dir(root: Path) -> bool:
     try:
         with suppress(FileNotFoundError):
             root.rename(removed_work_dir(root))
-    except OSError:
+        # After a power failure the removals below may be there without the rename above them.
+        sync_dir(root.parent)
+    except (OSError, StorageError):
         return False
     return remove_leftovers(root)
 
