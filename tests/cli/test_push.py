@@ -13,7 +13,7 @@ from huggingface_hub import HfApi
 from leconvert.cli.main import main
 from leconvert.conversion import convert
 from leconvert.hub.origin import Origin, write_origin
-from leconvert.hub.provenance import provenance_path
+from leconvert.hub.provenance import Provenance, provenance_path, write_provenance
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
@@ -44,7 +44,7 @@ def test_push_says_what_it_did(
     logged_in: StandIn, small_source: Path, result: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logged_in.add_repo(REPO, small_source)
-    logged_in.add_commit(REPO, {"notes.txt": b"mine"})
+    before = logged_in.add_commit(REPO, {"notes.txt": b"mine"})
     assert main(["push", str(result), "--push-repo-id", REPO, "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert told.startswith(f"Nothing was written. A push to {logged_in.endpoint}/datasets/{REPO}")
@@ -58,6 +58,7 @@ def test_push_says_what_it_did(
         f"Pushed to {logged_in.endpoint}/datasets/{REPO}",
         f"  added         {len(new)} files, {size / 1024:.1f} KiB; 1 were there",
         "  deleted       18 files of the old dataset",
+        f"  before        {before[:12]}, where the old dataset stays",
         "  not touched   .gitattributes, notes.txt",
         "  card          written",
         f"  commit        {head[:12]}, branch main",
@@ -95,6 +96,18 @@ def test_what_goes_wrong_is_a_sentence_and_a_code(
     first = next(line for line in lines if line.startswith("leconvert: "))
     assert said in first
     assert lines[-1].startswith("  → ")
+
+
+def test_without_a_name_it_goes_where_the_source_came_from_if_that_is_there(
+    logged_in: StandIn, result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(result, tmp_path / "copy"))
+    write_provenance(copy, Provenance(repo_id="tester/gone", revision="main", commit="a" * 40))
+    assert main(["push", str(copy)]) == 15
+    assert "tester/gone is no dataset on the Hub" in capsys.readouterr().err
+    logged_in.add_repo("tester/gone")
+    assert main(["push", str(copy)]) == 0
+    assert "tag v3.0      set" in capsys.readouterr().out
 
 
 def test_no_push_needs_no_token_and_asks_nothing(

@@ -87,9 +87,11 @@ def push_result(
     from leconvert.hub.push import push
     from leconvert.hub.push_report import PushOptions
 
+    asked = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
     how = PushOptions(
         branch=options.branch,
         create_pr=options.create_pr,
+        create=asked,  # where a source came from there is a repo, or a mistake
         private=options.private,
         force=options.force_push,
         card=not options.no_card,
@@ -118,6 +120,8 @@ def show_push(report: PushReport) -> None:
     )
     if report.deleted:
         print(f"  deleted       {report.deleted:,} files of the old dataset")
+    if report.deleted and report.before:
+        print(f"  before        {report.before[:12]}, where the old dataset stays")
     if report.kept:
         more = len(report.kept) - _KEPT_SHOWN
         shown = ", ".join(report.kept[:_KEPT_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

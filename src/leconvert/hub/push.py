@@ -315,6 +315,7 @@ class _Push:
             url=f"{self._api.endpoint}/datasets/{self._repo_id}",
             branch=self._options.branch,
             created=created,
+            before=None if created else state.head or None,
             commit=None if pending else state.head or None,
             commits=len(self._shares(plan)) if pending else int(card is not None),
             pull_request=None,

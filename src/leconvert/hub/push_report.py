@@ -50,6 +50,7 @@ class PushReport:
         url: Its address.
         branch: The branch.
         created: Whether the repo was (or would be) made.
+        before: The commit that the branch was at; None where there was none.
         commit: The commit that holds the result; None in a dry run with something to commit.
         commits: Commits that were (or would be) made.
         pull_request: The number of the pull request that holds it; None where none was needed.
@@ -69,6 +70,7 @@ class PushReport:
     url: str
     branch: str
     created: bool
+    before: str | None
     commit: str | None
     commits: int
     pull_request: int | None
