@@ -12,6 +12,7 @@ from huggingface_hub import HfApi
 
 from leconvert.cli.main import main
 from leconvert.conversion import convert
+from leconvert.hub import push as push_module
 from leconvert.hub.origin import Origin, write_origin
 from leconvert.hub.provenance import Provenance, provenance_path, write_provenance
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
@@ -191,3 +192,21 @@ def test_a_push_that_failed_is_done_by_the_same_command(
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["push"]["tag"] == "kept"
     assert [path for path in _writes(logged_in) if "validate" not in path] == []
+
+
+@pytest.mark.parametrize("force", [[], ["--force-conversion"]])
+def test_the_same_command_closes_a_gap_between_two_tags(
+    logged_in: StandIn, source_copy: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, force: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(push_module, "_PAUSES_SECONDS", ())
+    repo = logged_in.add_repo(REPO, source_copy, tags=("v3.0",))
+    command = ["convert", f"--root={source_copy}", "--push-repo-id", REPO, *force]
+    logged_in.break_requests(Fault("status", method="POST", path="/tag/", status=500))
+    assert main(command) == 15
+    assert repo.tags == {}
+    assert f"`leconvert push {source_copy} --push-repo-id {REPO}`" in capsys.readouterr().err
+    logged_in.log.clear()
+    assert main(command) == 0
+    assert repo.tags == {"v3.0": repo.branches["main"]}
+    assert _writes(logged_in) == [f"/api/datasets/{REPO}/tag/{repo.branches['main']}"]

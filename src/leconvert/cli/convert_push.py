@@ -51,8 +51,10 @@ class ConvertPush:
         from leconvert.verify.declared import read_info
         from leconvert.workdir.paths import WorkDir
 
-        if self.repo_id is None or self._options.force_conversion:
+        if self.repo_id is None:
             return False
+        if self._options.force_conversion and self._options.output is not None:
+            return False  # in place there would be no v2.x dataset to convert again
         if WorkDir(self._work_dir).current_run_id() is not None:
             return False  # the run knows better how far it is
         try:
