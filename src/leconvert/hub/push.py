@@ -185,9 +185,9 @@ class _Push:
     def _look_again(self, branch: str) -> RepoState:
         state = look_at(self._api, self._repo_id, branch)
         if state is None:
-            raise HubConflictError(
-                f"{self._repo_id} was removed meanwhile.",
-                next_step="Run the same command again if it shall be made anew.",
+            raise HubError(
+                f"{self._repo_id} is there, but this token may not see it; or it was removed.",
+                next_step=TOKEN_HELP,
             )
         return state
 

@@ -49,7 +49,7 @@ NOTHING = RepoState("", False, None, {}, {}, None, None)  # a repo that does not
 
 
 def look_at(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
-    """Return what a repo holds; None where there is no such repo.
+    """Return what a repo holds; None where there is no such repo, as far as the token can see.
 
     Args:
         api: The client.
@@ -57,14 +57,16 @@ def look_at(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
         branch: The branch that will be pushed to.
 
     Raises:
-        HubError: The Hub does not answer, or the repo has no branch at all.
-        HubAccessError: The token is wrong.
+        HubUnavailableError: The Hub does not answer.
+        HubAccessError: The token is wrong, or the repo is gated.
     """
-    from huggingface_hub.errors import RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with hub_errors(repo_id):
         try:
             refs = api.list_repo_refs(repo_id, repo_type=KIND, include_pull_requests=True)
+        except GatedRepoError:
+            raise
         except RepositoryNotFoundError:
             return None
     heads = {ref.name: ref.target_commit for ref in refs.branches}

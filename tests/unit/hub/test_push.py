@@ -279,6 +279,28 @@ def test_what_the_hub_refuses_is_one_sentence(
     assert _at(hub) == _files(small_source) | {".gitattributes"}
 
 
+def test_a_gated_repo_is_not_made_anew(hub: StandIn, pushed: Push, result: Path) -> None:
+    hub.add_repo(REPO)
+    gate = Fault("status", status=403, headers={"X-Error-Code": "GatedRepo"}, times=None)
+    hub.break_requests(gate)
+    with pytest.raises(HubAccessError, match="tester/arm is gated"):
+        pushed(result)
+    assert _writes(hub) == []
+
+
+def test_a_repo_that_is_there_but_not_seen_is_not_made_anew(
+    hub: StandIn, pushed: Push, result: Path
+) -> None:
+    hub.add_repo(REPO)
+    hidden = Fault(
+        "status", path="/refs", status=404, headers={"X-Error-Code": "RepoNotFound"}, times=None
+    )
+    hub.break_requests(hidden)
+    with pytest.raises(HubError, match="is there, but this token may not see it"):
+        pushed(result)
+    assert _writes(hub) == ["POST /api/repos/create"]
+
+
 def test_only_a_complete_v3_dataset_is_pushed(
     hub: StandIn, pushed: Push, small_source: Path, result_copy: Path, tmp_path: Path
 ) -> None:
