@@ -9,15 +9,10 @@ Everything lies in ``folder`` (`store`), every request is logged, and rules brea
 no git protocol, and a pull request is merged file by file.
 """
 
+from tests.hub.access import OTHER_TOKEN, READ_TOKEN, WRITE_TOKEN
 from tests.hub.faults import Fault
-from tests.hub.standin import (
-    OTHER_TOKEN,
-    READ_TOKEN,
-    WRITE_TOKEN,
-    Limits,
-    LoggedRequest,
-    StandIn,
-)
+from tests.hub.handler import LoggedRequest
+from tests.hub.standin import Limits, StandIn
 
 __all__ = [
     "OTHER_TOKEN",

@@ -5,7 +5,28 @@ from __future__ import annotations
 from tests.hub.answers import RefusedError, Request
 from tests.hub.store import Repo
 
-__all__ = ["may_create", "may_propose", "may_read", "may_write", "may_write_to"]
+__all__ = [
+    "OTHER_TOKEN",
+    "READ_TOKEN",
+    "TOKENS",
+    "WRITE_TOKEN",
+    "may_create",
+    "may_propose",
+    "may_read",
+    "may_write",
+    "may_write_to",
+]
+
+
+# Users, and what their tokens allow.
+WRITE_TOKEN = "hf_tester_write"
+READ_TOKEN = "hf_tester_read"
+OTHER_TOKEN = "hf_stranger_write"
+TOKENS = {
+    WRITE_TOKEN: ("tester", "write"),
+    READ_TOKEN: ("tester", "read"),
+    OTHER_TOKEN: ("stranger", "write"),
+}
 
 
 def _owns(request: Request, name: str) -> bool:

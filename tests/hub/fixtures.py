@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from tests.hub.standin import WRITE_TOKEN, StandIn
+from tests.hub.access import WRITE_TOKEN
+from tests.hub.standin import StandIn
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, quote, unquote
 
 from tests.hub.access import may_propose, may_read, may_write, may_write_to
 from tests.hub.answers import Answer, RefusedError, Request, as_json
-from tests.hub.store import ConflictError, Entry, Repo, Tree, now
+from tests.hub.pull_routes import discussions, pull_of
+from tests.hub.store import Entry, Repo, Tree
 
 if TYPE_CHECKING:
     from tests.hub.standin import StandIn
@@ -218,7 +219,7 @@ def commit(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answ
         pull = repo.open_pull(header["summary"], str(request.user), head)
         pull["status"] = "open"
     elif target.startswith("refs/pr/"):
-        pull = _pull(repo, target.rsplit("/", 1)[1])
+        pull = pull_of(repo, target.rsplit("/", 1)[1])
     if pull is not None:
         oid = pull["head"] = repo.write_commit(files, header["summary"], pull["head"])
         repo.save()
@@ -260,69 +261,6 @@ def _change(hub: StandIn, repo: Repo, files: Tree, key: str, value: dict[str, An
             del files[name]
     else:
         raise RefusedError(400, f"unknown operation {key}")
-
-
-# --- pull requests ---------------------------------------------------------------------------
-
-
-def _pull(repo: Repo, number: str) -> dict[str, Any]:
-    if not number.isdigit() or not 1 <= int(number) <= len(repo.pulls):
-        raise RefusedError(404, f"Discussion {number} does not exist")
-    return repo.pulls[int(number) - 1]
-
-
-def discussions(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer:
-    """``/api/datasets/ID/discussions``: list, open, show, change the status, merge."""
-    number, _, verb = rest.partition("/")
-    if request.method == "GET":
-        repo = may_read(request, repo)
-        if number:
-            return as_json(_details(repo, _pull(repo, number)))
-        wanted = request.query.get("status", "all")
-        shown = [
-            _summary(repo, pull)
-            for pull in reversed(repo.pulls)
-            if wanted == "all" or (wanted == "open") == (pull["status"] in ("open", "draft"))
-        ]
-        return as_json({"discussions": shown, "count": len(shown), "start": 0})
-    if not number:
-        repo = may_propose(request, repo)
-        asked = request.json()
-        if not asked.get("pullRequest"):
-            raise RefusedError(501, "Only pull requests can be opened here.")
-        pull = repo.open_pull(asked["title"], str(request.user), repo.branches["main"])
-        return as_json({"num": pull["num"]})
-    reference = f"refs/pr/{number}" if verb == "status" else ""
-    repo = may_write_to(request, repo, reference)
-    pull = _pull(repo, number)
-    if verb == "merge":
-        try:
-            repo.merge(pull)
-        except ConflictError as error:
-            raise RefusedError(409, str(error)) from error
-        return as_json({})
-    if verb == "status":
-        pull["status"] = request.json()["status"]
-        repo.save()
-        event = {
-            "id": f"{number}-status", "type": "status-change", "createdAt": now(),
-            "author": {"name": request.user}, "data": {"status": pull["status"]},
-        }  # fmt: skip
-        return as_json({"newStatus": event})
-    raise RefusedError(404, f"no {request.method} {request.path}")
-
-
-def _summary(repo: Repo, pull: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "title": pull["title"], "num": pull["num"], "author": {"name": pull["author"]},
-        "createdAt": pull["createdAt"], "status": pull["status"], "isPullRequest": True,
-        "repo": {"name": repo.name, "type": repo.kind},
-    }  # fmt: skip
-
-
-def _details(repo: Repo, pull: dict[str, Any]) -> dict[str, Any]:
-    changes = {"base": "refs/heads/main", "mergeCommitId": pull["merged"]}
-    return {**_summary(repo, pull), "changes": changes, "filesWithConflicts": [], "events": []}
 
 
 def xet_token(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer:

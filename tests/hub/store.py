@@ -22,7 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ConflictError", "Repo", "git_hash", "now"]
+__all__ = ["REPO_PATH", "ConflictError", "Repo", "git_hash", "now"]
+
+REPO_PATH = r"/(models|datasets|spaces)/([^/]+/[^/]+)"
 
 Entry = dict[str, Any]
 Tree = dict[str, Entry]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,23 @@ def test_a_change_between_look_and_commit_is_a_conflict(
     assert _at(hub) == _files(small_source) | {".gitattributes", "a.md"}
     assert repo.tags == {}
     assert pushed(result).tag == "set"
+
+
+def test_of_two_pushes_at_once_the_slower_finds_the_others_and_says_so(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    slow = Fault("hold", path="/commit/")
+    hub.break_requests(slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(pushed, result)
+        assert slow.reached.wait(60)
+        second = pushed(result)
+        slow.release.set()
+        with pytest.raises(HubConflictError, match="changed meanwhile"):
+            first.result(60)
+    assert repo.branches["main"] == second.commit == repo.tags["v3.0"]
+    assert pushed(result).commit == second.commit
 
 
 def test_a_commit_whose_answer_got_lost_is_found_and_counted(
