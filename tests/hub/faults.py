@@ -28,6 +28,7 @@ class Fault:
         times: For how many requests it holds; None for all.
         status: The status that ``status`` answers with.
         headers: Headers of that answer, such as ``Retry-After``.
+        body: Its body.
         keep_bytes: What ``truncate`` lets through.
         delay_seconds: Waited before anything else, for measuring; tests use ``hold``.
         interfere: Called before the request is served: what somebody else does meanwhile.
@@ -43,6 +44,7 @@ class Fault:
     times: int | None = 1
     status: int = 500
     headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b'{"error": "as a rule asks"}'
     keep_bytes: int = 0
     delay_seconds: float = 0.0
     interfere: Callable[[], object] | None = None

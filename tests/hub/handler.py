@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         if kind == "drop_before":
             answer = Answer(0)
         elif kind == "status" and fault is not None:
-            answer = Answer(fault.status, b'{"error": "as a rule asks"}', dict(fault.headers))
+            answer = Answer(fault.status, fault.body, dict(fault.headers))
         else:
             answer = self._answer(hub, request)
         if upload is not None:

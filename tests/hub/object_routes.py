@@ -28,7 +28,9 @@ def large_batch(hub: StandIn, repo: Repo | None, request: Request) -> Answer:
     for wanted in asked["objects"]:
         oid, size = wanted["oid"], wanted["size"]
         entry: dict[str, Any] = {"oid": oid, "size": size}
-        if not repo.large(oid).exists():
+        if size > hub.limits.large_bytes:
+            entry["error"] = {"code": 422, "message": "This file is too large."}
+        elif not repo.large(oid).exists():
             place = f"{hub.endpoint}/upload/{repo.kind}s/{repo.name}/{oid}"
             if may_part and size > hub.limits.part_bytes:
                 count = -(-size // hub.limits.part_bytes)

@@ -31,6 +31,7 @@ class Limits:
         page_size: Entries a page of a listing.
         regular_bytes: Files above it are large, as are parquet and video files of any size.
         part_bytes: Large files above it are uploaded in parts.
+        large_bytes: Large files above it are refused.
         preupload_files: Files a request for upload modes.
         commit_operations: Operations a commit.
     """
@@ -38,6 +39,7 @@ class Limits:
     page_size: int = 1000
     regular_bytes: int = 10 * 1024
     part_bytes: int = 5_000_000
+    large_bytes: int = 50_000_000_000
     preupload_files: int = 256
     commit_operations: int = 25_000
 
@@ -206,10 +208,14 @@ class StandIn:
             return as_json({"type": "user", "name": request.user, "orgs": [], "auth": token})
         if request.path == "/api/validate-yaml":
             content = request.json()["content"].removeprefix("---\n").partition("\n---")[0]
+            wrong = None
             try:
-                yaml.safe_load(content)
+                if not isinstance((yaml.safe_load(content) or {}).get("license", ""), str | list):
+                    wrong = '"license" must be a string'
             except yaml.YAMLError as error:
-                return as_json({"errors": [{"message": str(error)}], "warnings": []}, 400)
+                wrong = str(error)
+            if wrong is not None:
+                return as_json({"errors": [{"message": wrong}], "warnings": []}, 400)
             return as_json({"errors": [], "warnings": []})
         if (request.method, request.path) == ("POST", "/api/repos/create"):
             asked = request.json()

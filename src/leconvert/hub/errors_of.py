@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -72,6 +73,11 @@ def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
         raise _of_answer(repo_id, revision, error) from error
     except (httpx.HTTPError, ConnectionError, TimeoutError) as error:
         raise _no_answer(repo_id, error) from error
+    except ValueError as error:
+        told = _of_content(repo_id, error)
+        if told is None:
+            raise
+        raise told from error
     except RuntimeError as error:  # what the client makes of errors in its upload threads
         cause = error.__cause__
         if isinstance(cause, HfHubHTTPError):
@@ -79,6 +85,25 @@ def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
         if isinstance(cause, httpx.HTTPError | ConnectionError | TimeoutError):
             raise _no_answer(repo_id, cause) from error
         raise
+
+
+def _of_content(repo_id: str, error: ValueError) -> LeconvertError | None:
+    """Return what the Hub says of what it was sent, or that it cannot be read; None if neither."""
+    if isinstance(error, json.JSONDecodeError):
+        return _no_answer(repo_id, error)
+    first, *rest = str(error).strip().splitlines() or [""]
+    said = " ".join(line.strip(" -") for line in rest).rstrip(".")
+    if "README.md" in first:
+        return HubConflictError(
+            f"The Hub does not take the head of README.md in {repo_id}: {said}.",
+            next_step="Mend it on the Hub, or push with --no-card.",
+        )
+    if first.startswith("LFS batch API"):
+        return HubError(
+            f"The Hub does not take a file of {repo_id}: {said}.",
+            next_step="Check the limits of the repo and the account.",
+        )
+    return None
 
 
 def _no_answer(repo_id: str, error: Exception) -> HubUnavailableError:

@@ -74,3 +74,14 @@ def test_no_answer_is_told_apart_from_offline_mode(
     with pytest.raises(HubError, match="HF_HUB_OFFLINE is set") as caught:
         _ask(make_api())
     assert type(caught.value) is HubError
+
+
+def test_an_answer_that_cannot_be_read_is_no_answer(hub: StandIn, api_of: Client) -> None:
+    hub.break_requests(Fault("status", status=200, body=b"<html>", times=None))
+    with pytest.raises(HubUnavailableError, match="The Hub did not answer about tester/arm"):
+        _ask(api_of())
+
+
+def test_an_error_that_is_not_the_hubs_stays_what_it_is(hub: StandIn) -> None:
+    with pytest.raises(ValueError, match="mine"), hub_errors(REPO):
+        raise ValueError("mine")

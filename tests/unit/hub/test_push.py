@@ -319,6 +319,19 @@ def test_a_repo_that_is_there_but_not_seen_is_not_made_anew(
     assert _writes(hub) == ["POST /api/repos/create"]
 
 
+def test_what_the_hub_does_not_take_is_told(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    hub.add_repo(REPO, small_source)
+    hub.add_commit(REPO, {"README.md": b"---\nlicense: {a: 1}\n---\n# Mine\n"})
+    with pytest.raises(HubConflictError, match=r'head of README.md in tester/arm: "license" must'):
+        pushed(result)
+    hub.limits.large_bytes = 10_000
+    with pytest.raises(HubError, match=r"does not take a file of tester/arm: .*too large"):
+        pushed(result, card=False)
+    assert "meta/tasks.jsonl" in _at(hub)
+
+
 def test_only_a_complete_v3_dataset_is_pushed(
     hub: StandIn, pushed: Push, small_source: Path, result_copy: Path, tmp_path: Path
 ) -> None:
