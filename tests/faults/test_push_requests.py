@@ -30,7 +30,7 @@ __all__ = ["api_of", "hub", "lone_client", "pauses"]
 OLD, NEW, MISSING = "old", "new", "missing"
 # What readers of main and of the tag v3.0 may meet, in this order.
 STATES = [(OLD, OLD), (NEW, OLD), (NEW, MISSING), (NEW, NEW)]
-KINDS = ("drop_before", "drop_after", "500", "429")
+KINDS = ("drop_before", "drop_after", "truncate", "500", "429")
 REQUESTS = 25  # of a push to a repo that has a tag v3.0 elsewhere; checked below
 
 
@@ -147,7 +147,7 @@ def cut_after(number: int) -> Iterator[None]:
 def _fault(kind: str, at: int) -> Fault:
     if kind.isdigit():
         return Fault("status", at=at, status=int(kind), headers={"Retry-After": "1"})
-    return Fault(kind, at=at)
+    return Fault(kind, at=at, keep_bytes=1)
 
 
 def _break_and_check(scene: Scene, kind: str, at: int) -> None:
