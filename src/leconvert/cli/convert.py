@@ -77,6 +77,7 @@ def run(options: argparse.Namespace) -> int:
         if not push.alone_is_left:
             push.note()
             report = _convert(options, found, stop, progress)
+            found.release()
     return show_outcome(report, push, as_json=options.json)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leconvert.cli.url_source import bring_from_store, name_on_the_hub
 from leconvert.errors import UsageError
 from leconvert.progress import NO_PROGRESS, Progress
 
@@ -39,12 +40,21 @@ class Places:
         target: Where the result goes.
         work_dir: The run's folder.
         arrival: How the source came from the Hub; None for one that was always here.
+        is_temporary: Whether the source was only brought here to be converted.
     """
 
     source: Path
     target: Path
     work_dir: Path
     arrival: Arrival | None = None
+    is_temporary: bool = False
+
+    def release(self) -> None:
+        """Remove a source that was only brought here to be converted, now that it is."""
+        from leconvert.workdir.durable import remove_tree
+
+        if self.is_temporary:
+            remove_tree(self.source)
 
 
 def add_revision(parser: argparse.ArgumentParser) -> None:
@@ -146,11 +156,15 @@ def places(
     """
     from leconvert.workdir.paths import default_work_dir
 
+    name_on_the_hub(options)
     local = local_root(options).resolve()
     target = local if options.output is None else Path(options.output).resolve()
     work_dir: Path = default_work_dir(target)
     if options.work_dir is not None:
         work_dir = Path(options.work_dir).resolve()
+    if isinstance(options.root, str):
+        source = bring_from_store(options, target, stop=stop, progress=progress)
+        return Places(source, target, work_dir, is_temporary=True)
     if options.output is None and options.root is None:
         target.parent.mkdir(parents=True, exist_ok=True)
     is_here = local.is_dir() and any(local.iterdir())

@@ -30,6 +30,7 @@ _COMMANDS = (
     ("check-fs", "probe what leasing and the swap need of a file system"),
     ("verify", "compare a result with its source"),
     ("push", "upload a v3.0 dataset to the Hub, in one commit"),
+    ("mirror", "send a v3.0 dataset to a bucket or another store"),
     ("probe", "measure how fast, and how rightly, a v3.0 dataset loads"),
     ("demo", "make a small dataset, convert it, verify it"),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.hub_source_options import add_revision, add_scratch_options
+from leconvert.cli.url_source import local_path, path_or_url
 
 if TYPE_CHECKING:
     from leconvert.model import LayoutOptions
@@ -41,13 +42,14 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add_revision(parser)
     parser.add_argument(
         "--root",
-        type=Path,
-        metavar="DIR",
-        help="the dataset folder itself, which holds meta/, data/ and videos/",
+        type=path_or_url,
+        metavar="DIR|URL",
+        help="the dataset folder itself, which holds meta/, data/ and videos/; or its URL, such as "
+        "hf://datasets/ORG/NAME@REV or s3://BUCKET/NAME",
     )
     parser.add_argument(
         "--output",
-        type=Path,
+        type=local_path,
         metavar="DIR",
         help="where the v3.0 dataset goes; the source is then never touched. Default: the source's "
         "place, with the source kept as <root>_old",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
+from leconvert.cli.url_source import path_or_url, source_at
 from leconvert.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -25,8 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("result", type=Path, metavar="RESULT", help="the v3.0 dataset")
     parser.add_argument(
-        "--source", type=Path, required=True, metavar="SOURCE", help="the v2.x dataset it came from"
+        "--source",
+        type=path_or_url,
+        required=True,
+        metavar="SOURCE",
+        help="the v2.x dataset it came from: a folder, or a URL such as "
+        "hf://datasets/ORG/NAME@REV, which is fetched and removed again",
     )
+    parser.add_argument(
+        "--scratch-dir", type=Path, metavar="DIR",
+        help="where a source is fetched to (default: the system's folder for temporary files)",
+    )  # fmt: skip
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument(
         "--structure",
@@ -74,12 +84,16 @@ def run(options: argparse.Namespace) -> int:
 
     if options.max_workers is not None and options.max_workers < 1:
         raise UsageError(f"--max-workers must be at least 1, not {options.max_workers}.")
-    with stop_on_signals() as stop:
+    progress = progress_for(quiet=options.json)
+    with (
+        stop_on_signals() as stop,
+        source_at(options.source, options.scratch_dir, progress) as source,
+    ):
         report = verify_pair(
             options.result.resolve(),
-            options.source.resolve(),
+            source,
             depth=options.depth,
-            progress=progress_for(quiet=options.json),
+            progress=progress,
             max_workers=options.max_workers,
             sampling=Sampling(options.sample, options.decode, options.deep, options.seed),
             proven_in=default_folder(),

@@ -208,3 +208,25 @@ def test_what_cannot_be_converted_is_told_in_one_sentence(
     assert said in told
     assert "Traceback" not in told
     assert not (tmp_path / "set").exists()
+
+
+def test_a_url_on_the_hub_is_a_name_and_a_revision(
+    history: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    code = main(["convert", "--root", f"hf://datasets/{REPO}@main", "--output", str(out)])
+    assert code == 3, "it is no whole dataset"
+    assert note_in(tmp_path / "hf_home/lerobot" / REPO) == "third"
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_result_is_verified_against_the_hub(
+    arm: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert main(["convert", "--root", str(small_source), "--output", str(out)]) == 0
+    command = ["verify", str(out), "--bytes", "--scratch-dir", str(tmp_path), "--source"]
+    before = sorted(tmp_path.iterdir())
+    assert main([*command, f"hf://datasets/{REPO}@v2.1"]) == 0
+    assert f"{out} matches hf://datasets/{REPO}@v2.1 (bytes)" in capsys.readouterr().out
+    assert sorted(tmp_path.iterdir()) == before

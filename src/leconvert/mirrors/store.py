@@ -1,0 +1,126 @@
+"""A folder in a store that `fsspec` knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from leconvert.errors import LeconvertError, SourceError, StorageError, UsageError
+
+__all__ = ["Store", "StoredFile", "is_url", "open_store", "store_errors"]
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+# What stores say of a file that changes when its content does.
+_MARKS = (
+    *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId"),
+    *("LastModified", "last_modified", "mtime", "created"),
+)
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+
+
+def is_url(text: str) -> bool:
+    """Tell a URL from a path."""
+    return _URL.match(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """One file of a store.
+
+    Attributes:
+        size_bytes: Its size.
+        mark: What else the store says that changes when the content does; may be empty.
+    """
+
+    size_bytes: int
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A folder of a store.
+
+    Attributes:
+        url: As the user wrote it, without a slash at the end.
+        fs: The file system.
+        root: The folder in it.
+    """
+
+    url: str
+    fs: Any
+    root: str
+
+    def path(self, relative: str) -> str:
+        """Return the store's path of a file."""
+        return f"{self.root}/{relative}"
+
+    def list_files(self) -> dict[str, StoredFile]:
+        """Return every file below the folder by its relative path; empty where there is none.
+
+        Raises:
+            StorageError: The store fails.
+            SourceError: A name cannot be one of a file here.
+        """
+        with store_errors(self.url):
+            self.fs.invalidate_cache()  # what was listed before may have changed
+            try:
+                found: Mapping[str, Mapping[str, Any]] = self.fs.find(self.root, detail=True)
+            except FileNotFoundError:
+                return {}
+        files = {}
+        prefix = f"{self.root}/"
+        for path, seen in sorted(found.items()):
+            relative = path.removeprefix(prefix)
+            if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
+                raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)
+            mark = ";".join(f"{key}={seen[key]}" for key in _MARKS if seen.get(key) is not None)
+            files[relative] = StoredFile(int(seen["size"]), mark)
+        return files
+
+
+def open_store(url: str) -> Store:
+    """Return the folder that a URL names; asks nothing yet.
+
+    Raises:
+        UsageError: Nobody knows such URLs, or what is needed for them is not installed.
+    """
+    from fsspec.core import url_to_fs
+
+    protocol = url.partition("://")[0]
+    try:
+        fs, root = url_to_fs(url)
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        helps = f"pip install 'leconvert[{extra}]'" if extra else str(error)
+        raise UsageError(
+            f"{url} cannot be reached: {protocol}:// needs a library that is not installed.",
+            path=url,
+            next_step=f"{helps.rstrip('.')}.",
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{url} is no URL that can be read: {error}.", path=url) from error
+    return Store(url.rstrip("/"), fs, str(root).rstrip("/"))
+
+
+@contextmanager
+def store_errors(url: str) -> Iterator[None]:
+    """Turn whatever a store's library raises within the block into a `StorageError`.
+
+    ``FileNotFoundError`` passes through.
+    """
+    try:
+        yield
+    except (LeconvertError, FileNotFoundError):
+        raise
+    except Exception as error:  # each library has errors of its own, without a common base
+        said = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise StorageError(
+            f"{url} fails: {said[0].rstrip('.')}.",
+            path=url,
+            next_step="Check the address and the credentials, then run the same command again; it "
+            "goes on where it stopped.",
+        ) from error
