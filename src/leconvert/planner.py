@@ -27,10 +27,11 @@ from leconvert.model import (
     SourceScan,
     StreamLayout,
 )
+from leconvert.plan_summary import PlanSummary
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
 from leconvert.source import check_source_unchanged, scan_source
-from leconvert.space import SpaceNeeded, check_room, space_needed
+from leconvert.space import check_room, space_needed
 from leconvert.workdir.durable import storage_errors
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.manifest import Manifest, tool_versions, write_plan
@@ -38,32 +39,7 @@ from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, new_run_id
 from leconvert.workdir.places import check_places
 
-__all__ = ["Draft", "PlanSummary", "draft_plan", "is_outline", "open_or_plan", "summarize"]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanSummary:
-    """What a plan comes to, before any work is done.
-
-    Attributes:
-        episodes: Episodes of the dataset.
-        frames: Frames of the dataset.
-        source_bytes: Bytes of its data and video files.
-        files: Output files of each stream.
-        batches: Batches of work.
-        block_align: Block alignment of episodes in video files, in bytes; 0 for none.
-        space: What it takes beside the source.
-        findings: What the scan found.
-    """
-
-    episodes: int
-    frames: int
-    source_bytes: int
-    files: Mapping[str, int]
-    batches: int
-    block_align: int
-    space: SpaceNeeded
-    findings: Sequence[Finding]
+__all__ = ["Draft", "draft_plan", "is_outline", "open_or_plan"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,30 +139,6 @@ def _lost_frames(scan: SourceScan, streams: Sequence[StreamLayout], layout: str)
         for stream, lost in count_out_of_reach(scan, streams).items()
         if lost
     ]
-
-
-def summarize(run: OpenedRun) -> PlanSummary:
-    """Return what a written plan comes to."""
-    manifest = run.manifest
-    scans = [run.scan.stream(layout.stream)[0] for layout in manifest.streams]
-    return PlanSummary(
-        episodes=manifest.num_episodes,
-        frames=manifest.num_frames,
-        source_bytes=manifest.source_bytes,
-        files={layout.stream: layout.num_files for layout in manifest.streams},
-        batches=manifest.num_batches,
-        block_align=manifest.block_align,
-        space=space_needed(
-            None if manifest.outline else Path(manifest.source),
-            Path(manifest.target),
-            run.paths.root,
-            manifest.block_align,
-            scans,
-            run.batches,
-            has_links=run.one_host is None or run.one_host.has_links,
-        ),
-        findings=manifest.findings,
-    )
 
 
 def open_or_plan(

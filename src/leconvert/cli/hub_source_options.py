@@ -167,12 +167,25 @@ def places(
         return Places(source, target, work_dir, is_temporary=True)
     if options.output is None and options.root is None:
         target.parent.mkdir(parents=True, exist_ok=True)
-    is_here = local.is_dir() and any(local.iterdir())
-    if options.repo_id is None or (is_here and options.revision is None):
+    if options.repo_id is None:
         return Places(local, target, work_dir, _known(local))
     from leconvert.hub import arrival
+    from leconvert.mirrors import source_dir
+    from leconvert.workdir.target import is_converted
 
-    if options.revision is None and not getattr(options, "force_conversion", False):
+    force = getattr(options, "force_conversion", False)
+    is_here = local.is_dir() and any(local.iterdir())
+    # With force a result that is there is replaced: its source comes to beside it.
+    anew = force and is_converted(local)
+    if anew:
+        local, is_here = source_dir(local), False
+    # A run that only has to be ended may have put its result where the source would be.
+    resumes = stream and not options.restart
+    if resumes and arrival.under_way(work_dir, options.repo_id, options.revision):
+        is_here = False
+    elif is_here and options.revision is None:
+        return Places(local, target, work_dir, _known(local))
+    elif options.revision is None and not force:
         said = arrival.already_converted(
             options.repo_id, target, fetch=not stream, stop=stop, progress=progress
         )
@@ -192,7 +205,8 @@ def places(
             stop=stop,
             progress=progress,
         )
-    return Places(arrived.source, target, work_dir, arrived.arrival)
+    is_temporary = anew and arrived.source == local
+    return Places(arrived.source, target, work_dir, arrived.arrival, is_temporary)
 
 
 def _known(local: Path) -> Arrival | None:

@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Plan, and show what workers will find."""
-    from leconvert.planner import draft_plan, is_outline, open_or_plan, summarize
+    from leconvert.plan_summary import summarize
+    from leconvert.planner import draft_plan, is_outline, open_or_plan
     from leconvert.workdir.places import check_places
 
     layout, repairs = layout_options(options), repair_options(options)

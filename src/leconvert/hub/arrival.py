@@ -19,7 +19,7 @@ from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.manifest import read_manifest
 from leconvert.workdir.paths import WorkDir
 
-__all__ = ["Arrived", "already_converted", "download", "outline"]
+__all__ = ["Arrived", "already_converted", "download", "outline", "under_way"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def outline(
         BusyError: Another process plans in this work dir.
     """
     stop = stop or threading.Event()
-    made = None if restart else _under_way(work_dir, repo_id, revision)
+    made = None if restart else under_way(work_dir, repo_id, revision)
     if made is not None:
         progress.say(f"Going on with {repo_id} at commit {made.origin.commit[:12]}")
     elif is_offline():
@@ -175,8 +175,14 @@ def outline(
     return Arrived(made.tree, Arrival(made.origin, made.repo.name))
 
 
-def _under_way(work_dir: Path, repo_id: str, revision: str | None) -> Outline | None:
-    """Return the outline that the work dir's current run was planned with, if it is of this."""
+def under_way(work_dir: Path, repo_id: str, revision: str | None) -> Outline | None:
+    """Return the outline that the work dir's current run was planned with, if it is of this.
+
+    Args:
+        work_dir: The work dir, which need not exist.
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for any.
+    """
     work = WorkDir(work_dir)
     run_id = work.current_run_id()
     if run_id is None:

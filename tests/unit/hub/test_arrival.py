@@ -166,9 +166,11 @@ def test_a_dataset_that_the_hub_has_in_v3_is_downloaded_instead(
         f"{REPO} is on the Hub in v3.0 already and was downloaded to {target}; --force-conversion "
         "converts it anew.\n"
     )
-    anew = ["convert", "--repo-id", REPO, "--root", str(tmp_path / "anew"), "--force-conversion"]
-    assert main(anew) == 0
-    assert json.loads((tmp_path / "anew/meta/info.json").read_bytes())["total_episodes"] == 5
+    assert main([*asked, "--force-conversion"]) == 0
+    assert json.loads((target / "meta/info.json").read_bytes())["total_episodes"] == 5
+    assert note_in(tmp_path / "arm_old") == "converted"
+    names = sorted(path.name for path in tmp_path.iterdir() if path.name not in ("hub", "hf_home"))
+    assert names == ["arm", "arm_old"]
 
 
 def test_a_v3_tag_on_a_v2_dataset_does_not_count(arm: StandIn, tmp_path: Path) -> None:

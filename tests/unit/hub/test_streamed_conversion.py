@@ -233,3 +233,32 @@ def test_statistics_that_must_be_computed_are_the_same(
     streamed(tmp_path, largest, max_workers=2, repairs=repairs)
     (tmp_path / "out/.gitattributes").unlink()
     assert digest_of(tmp_path / "out") == digest_of(tmp_path / "expected")
+
+
+def test_a_result_that_was_put_in_place_is_not_taken_for_the_source(
+    arm: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from leconvert.cli import main
+    from leconvert.packer import run as packing
+
+    place, work = tmp_path / "arm", tmp_path / "work"
+    command = [
+        "convert", "--repo-id", REPO, "--root", str(place), "--work-dir", str(work),
+        "--orchestrate", "--num-workers", "1",
+    ]  # fmt: skip
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "_finish", killed)
+        assert main(command) == 130
+    assert (place / "meta/info.json").is_file()
+    before = len(arm.log)
+    assert main(command) == 0
+    assert f"v3.0 dataset  {place}" in capsys.readouterr().out
+    assert arm.log[before:] == []
