@@ -97,7 +97,6 @@ def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
     found = json.loads(fallen_back.stdout)
     if found["decoder"]["ffmpeg"] is None:
         assert found["video"]["backend"] == "pyav"
-        assert "PyAV decodes instead" in fallen_back.stderr
         assert any("torchcodec finds no FFmpeg" in sentence for sentence in found["missing"])
     else:
         assert found["decoder"]["ffmpeg"]["origin"] == "system"
