@@ -87,7 +87,12 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
             next_step="Install it (pip install 'leconvert[probe]') and FFmpeg's shared libraries, "
             "or decode with PyAV.",
         )
-    return "torchcodec" if wanted == "torchcodec" else "pyav"
+    if wanted == "torchcodec":
+        return "torchcodec"
+    # Here rather than in each worker: those that are forked have it then.
+    import av  # noqa: F401
+
+    return "pyav"
 
 
 def _check_cuda(wanted: str, trouble: str | None) -> None:
