@@ -13,9 +13,10 @@ side.
 
 Every run is a ``leconvert probe run`` of its own, every limit a ``leconvert probe limit``; files
 are read once beforehand. The limit of the first two is measured in every repeat, of the others in
-the first. Then the frames of both streams are compared with LeRobot's (``--check``), untimed. Raw
-rows go to ``bench_logs/<date>-probe-<codec>-<file system>.jsonl``: a header line, then one line a
-run; ``show_probe.py`` makes tables of them. A run that fails is a row with its error, and is not
+the first. Then frames of our stream in every mode, and of the released one in the first, are
+compared with LeRobot's map-style loader (``--check``), untimed. Raw rows go to
+``bench_logs/<date>-probe-<codec>-<file system>.jsonl``: a header line, then one line a run;
+``show_probe.py`` makes tables of them. A run that fails is a row with its error, and is not
 repeated.
 """
 
@@ -45,8 +46,6 @@ LOADERS = (MAP, RELEASED, STREAM)
 SINGLE, SARM = MODES = ("single", "sarm")
 FILES_A_CAMERA = 5
 REFERENCE, OURS, STREAMING, ONE_FILE = CONVERSIONS = ("reference", "ours", "streaming", "one-file")
-# Enough for the frames that are compared; by default its buffer takes most of a minute to fill.
-CHECK_BUFFER_FRAMES = 64
 # What of a result is measured; the rest is said once, in the header.
 METRICS = (
     "samples_per_s", "frames_per_s_node", "window_frames_per_s", "pct_of_limit",
@@ -69,6 +68,12 @@ def planned_runs(workers: Sequence[int], modes: Sequence[str], repeat: int) -> l
         for conversion in (REFERENCE, STREAMING):
             runs += [Run(conversion, loader, mode, max(workers)) for loader in beside]
     return runs
+
+
+def planned_checks(modes: Sequence[str]) -> list[Run]:
+    """Return whose frames are compared: ours in every mode; filling LeRobot's buffer takes long."""
+    checked = [(STREAM, mode) for mode in modes] + [(RELEASED, modes[0])]
+    return [Run(conversion, *one) for conversion in (OURS, ONE_FILE) for one in checked]
 
 
 def in_turn(runs: Sequence[Run], repeat: int, repeats: int) -> list[Run]:
@@ -167,8 +172,7 @@ class Bench:
 
     def check_command(self, run: Run) -> list[str]:
         """Return the command line that compares frames; next to nothing is timed."""
-        small = ["--buffer-size", str(CHECK_BUFFER_FRAMES)] if run.loader == RELEASED else []
-        return [*self.command(run), *small, "--check", str(self.options.check), "--num-batches",
+        return [*self.command(run), "--check", str(self.options.check), "--num-batches",
                 "1", "--warmup-batches", "0", "--probe-samples", "0"]  # fmt: skip
 
     def run(self, command: Sequence[str]) -> dict[str, Any]:
@@ -274,10 +278,8 @@ def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str
                     rate = row.get("samples_per_s") or row.get("frames_per_s") or row["error"]
                     print(f"  {repeat} {run.name:34} {rate}", flush=True)
             if options.check:
-                for conversion in (OURS, ONE_FILE):
-                    for loader in (STREAM, RELEASED):
-                        for mode in options.modes:
-                            keep(bench.check(Run(conversion, loader, mode)))
+                for run in planned_checks(options.modes):
+                    keep(bench.check(run))
         minutes = (time.monotonic() - began) / 60
         print(
             f"\n{log.name}, {minutes:.1f} minutes\n\n{tables(grouped(first, rows))}\n", flush=True

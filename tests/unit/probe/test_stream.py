@@ -355,9 +355,9 @@ def test_a_stream_opens_nothing_before_a_worker_asks(
 
 
 def test_spawned_workers_give_the_same_batches_and_count(v30: Path) -> None:
-    forked = indices(StreamLoader(EpisodeStream(v30), batch_size=4, num_workers=2))
+    forked = indices(StreamLoader(EpisodeStream(v30), batch_size=4, num_workers=1))
     stream = EpisodeStream(v30)
-    loader = StreamLoader(stream, batch_size=4, num_workers=2, multiprocessing_context="spawn")
+    loader = StreamLoader(stream, batch_size=4, num_workers=1, multiprocessing_context="spawn")
     assert indices(loader) == forked
     assert stream.facts().samples == FRAMES
 

@@ -68,23 +68,15 @@ def test_commands_are_shown_without_this_machines_paths(script: ModuleType, tmp_
     assert "--check 9" in bench.shown(command)
 
 
-def test_the_released_stream_is_compared_with_a_small_buffer(
-    script: ModuleType, tmp_path: Path
+def test_our_stream_is_compared_in_every_mode_and_the_released_one_in_the_first(
+    script: ModuleType,
 ) -> None:
-    options = script.argparse.Namespace(
-        batch_size=16, duration_s=1.0, probe_samples=5, limit_duration_s=1.0, check=9,
-        warmup_batches=6,
-    )  # fmt: skip
-    bench = script.Bench(tmp_path, {"ours": tmp_path / "ours"}, options)
+    checks = script.planned_checks(["single", "sarm"])
 
-    released = bench.check_command(script.Run("ours", "stream-lerobot", "sarm"))
-    ours = bench.check_command(script.Run("ours", "stream", "sarm"))
-
-    assert released[released.index("--buffer-size") + 1] == "64"
-    assert "--buffer-size" not in ours
-    timed = bench.command(script.Run("ours", "stream-lerobot", "sarm"))
-    assert "--buffer-size" not in timed
-    assert timed[timed.index("--warmup-batches") + 1] == "6"
+    for conversion in ("ours", "one-file"):
+        compared = [(run.loader, run.mode) for run in checks if run.conversion == conversion]
+        assert compared == [("stream", "single"), ("stream", "sarm"), ("stream-lerobot", "single")]
+    assert len(checks) == 6
 
 
 def test_runs_share_compiled_modules_in_the_scratch_folder(
