@@ -1,15 +1,13 @@
 """Frames of one video file by their number: PyAV on the CPU, torchcodec on a GPU.
 
-On the CPU both give the same pictures, bit by bit. PyAV is handed the packets that lead to a frame,
-found in our own index, and then told that nothing follows. torchcodec seeks through FFmpeg's
-demuxer and feeds the decoder on until the frame comes out by itself; where a decoder holds frames
-back, as that of H.264 does, this decodes a frame or two that nobody asked for.
+On the CPU both give the same pictures, bit by bit. torchcodec seeks through FFmpeg's demuxer and
+feeds the decoder on until the frame comes out by itself; where a decoder holds frames back, as that
+of H.264 does, this decodes a frame or two that nobody asked for. PyAV is spared both.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, Protocol
@@ -17,15 +15,15 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import torch
 
-from leconvert.errors import UnreadableSourceError, UsageError
+from leconvert.errors import UsageError
 from leconvert.model import IntArray
-from leconvert.probe.clips import Clip, is_rate_close
+from leconvert.probe.clips import Clip, is_rate_close, undecodable
+from leconvert.probe.pyav_decoder import Codecs, PyavDecoder
 
 __all__ = ["Backend", "ClipDecoder", "choose_backend", "open_decoder"]
 
 Backend = Literal["torchcodec", "pyav"]
 
-_DEPTH_FORMAT = "gray12le"
 # What torchcodec hands out at once; more is asked for in parts.
 _MOST_BYTES = 16 * 1024**2
 _FIRST_FRAMES = 16
@@ -111,9 +109,22 @@ def _check_cuda(wanted: str, trouble: str | None) -> None:
 
 
 def open_decoder(
-    clip: Clip, backend: Backend, *, device: str = "cpu", is_depth: bool = False
+    clip: Clip,
+    backend: Backend,
+    *,
+    device: str = "cpu",
+    is_depth: bool = False,
+    codecs: Codecs | None = None,
 ) -> ClipDecoder:
     """Open a decoder of a clip.
+
+    Args:
+        clip: The clip.
+        backend: What decodes.
+        device: Where.
+        is_depth: Whether it is a depth camera's.
+        codecs: Of decoders that are all for one thread, so that those of equally coded files share
+            one; None for a decoder of its own.
 
     Depth is always decoded by PyAV: torchcodec gives colours only. Files whose index is of a kind
     that we do not read are decoded by torchcodec: it finds their packets itself.
@@ -122,9 +133,9 @@ def open_decoder(
         UnreadableSourceError: The file cannot be decoded.
     """
     if is_depth or (backend == "pyav" and clip.index is not None):
-        return PyavDecoder(clip, is_depth=is_depth)
+        return PyavDecoder(clip, is_depth=is_depth, codecs=codecs)
     if torchcodec_trouble() is not None:
-        raise _undecodable(
+        raise undecodable(
             clip, "PyAV needs an index that can be read (install torchcodec to do without)"
         )
     return TorchcodecDecoder(clip, device)
@@ -143,7 +154,7 @@ class TorchcodecDecoder:
         try:
             self._decoder = self._open(clip, device)
         except (RuntimeError, ValueError) as error:
-            raise _undecodable(clip, str(error)) from error
+            raise undecodable(clip, str(error)) from error
 
     @staticmethod
     def _open(clip: Clip, device: str) -> Any:
@@ -187,91 +198,10 @@ class TorchcodecDecoder:
                 batch = self._decoder.get_frames_at(ranks.tolist())
                 frames, seconds = batch.data, batch.pts_seconds.numpy()
         except (RuntimeError, ValueError, IndexError) as error:
-            raise _undecodable(self._clip, str(error)) from error
+            raise undecodable(self._clip, str(error)) from error
         _check_times(self._clip, ranks, seconds)
         result: torch.Tensor = frames
         return result
-
-
-class PyavDecoder:
-    """Random access through PyAV: only the packets from the keyframe to the frame are decoded.
-
-    A frame is known by the number of its packet, which the decoder carries through; times play no
-    part. Pictures are handed out one by one, as they come.
-    """
-
-    def __init__(self, clip: Clip, *, is_depth: bool) -> None:
-        import av
-
-        from leconvert.media.frames import rgb_converter
-
-        if clip.index is None:
-            raise _undecodable(clip, "its index cannot be read")
-        self._clip = clip
-        index = clip.index
-        self._sizes, self._offsets = index.sizes, index.offsets
-        # Where nothing is reordered a frame's rank is the number of its packet.
-        self._is_in_order = index.reordering(0, index.num_samples) is None
-        ranks = np.arange(0) if self._is_in_order else index.ranks
-        self._sample_of_rank = np.argsort(ranks)
-        self._heads = np.flatnonzero(index.keyframes)
-        self._head_ranks = self._heads if self._is_in_order else ranks[self._heads]
-        self._picture = _depth_codes if is_depth else rgb_converter()
-        try:
-            self._container: Any = av.open(clip.source.path)
-            self._context: Any = self._container.streams.video[0].codec_context
-            self._context.thread_count = 1
-        except (av.error.FFmpegError, OSError, IndexError) as error:
-            raise _undecodable(clip, str(error)) from error
-        self._descriptor = os.open(clip.source.path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
-            self._container.close()
-
-    def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield frames, one at a time."""
-        import av
-
-        samples = ranks if self._is_in_order else self._sample_of_rank[ranks]
-        groups = np.maximum(np.searchsorted(self._heads, samples, side="right") - 1, 0)
-        # A frame shown before its keyframe may also refer to the group before.
-        groups = groups - ((ranks < self._head_ranks[groups]) & (groups > 0))
-        runs: dict[int, dict[int, int]] = {}
-        of_frames = zip(groups.tolist(), samples.tolist(), strict=True)
-        for number, (group, sample) in enumerate(of_frames):
-            runs.setdefault(group, {})[sample] = number
-        for group, place_of in runs.items():
-            try:
-                for frame in self._decoded(int(self._heads[group]), max(place_of) + 1):
-                    if frame.pts in place_of:
-                        place = place_of.pop(frame.pts)
-                        picture = torch.from_numpy(self._picture(frame))
-                        yield slice(place, place + 1), picture[None]
-            except (av.error.FFmpegError, OSError, EOFError) as error:
-                raise _undecodable(self._clip, str(error)) from error
-            if place_of:
-                missing = int(ranks[min(place_of.values())])
-                raise _undecodable(self._clip, f"frame {missing} does not come out")
-
-    def _decoded(self, begin: int, stop: int) -> Iterator[Any]:
-        """Yield what decodes from a run of packets, the first of which is a keyframe."""
-        import av
-
-        context = self._context
-        sizes, offsets = self._sizes[begin:stop].tolist(), self._offsets[begin:stop].tolist()
-        context.flush_buffers()
-        for sample, size, offset in zip(range(begin, stop), sizes, offsets, strict=True):
-            packet = av.Packet(os.pread(self._descriptor, size, offset))
-            # Our own numbers come out again with the frames, whatever the times are.
-            packet.pts = packet.dts = sample
-            yield from context.decode(packet)
-        yield from context.decode(None)
-
-
-def _depth_codes(frame: Any) -> Any:
-    return frame.to_ndarray(format=_DEPTH_FORMAT)[..., None]
 
 
 def _frame_mappings(clip: Clip) -> str:
@@ -299,17 +229,8 @@ def _check_times(clip: Clip, ranks: IntArray, found: Any) -> None:
     gap = 0.5 / clip.rate if clip.rate is not None else 1e-6
     if not (off < gap).all():
         place = int(off.argmax())
-        raise _undecodable(
+        raise undecodable(
             clip,
             f"frame {ranks[place]} should be at {wanted[place]:.6f} s, but what comes out is at "
             f"{found[place]:.6f} s",
         )
-
-
-def _undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
-    first_line = reason.strip().partition("\n")[0].rstrip(".")
-    return UnreadableSourceError(
-        f"{clip.source.name} cannot be decoded: {first_line}.",
-        path=clip.source.name,
-        next_step="Convert the dataset again from a sound source, or leave the episode out.",
-    )

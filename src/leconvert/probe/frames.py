@@ -19,6 +19,7 @@ from leconvert.probe.counters import WorkerCounters
 from leconvert.probe.decoders import Backend, ClipDecoder, open_decoder
 from leconvert.probe.files import Files
 from leconvert.probe.metadata import DatasetMeta
+from leconvert.probe.pyav_decoder import Codecs
 
 __all__ = ["FrameReader", "FrameRequest"]
 
@@ -98,6 +99,7 @@ class FrameReader:
         self._opening: dict[_FileKey, threading.Lock] = {}
         self._lock = threading.Lock()
         self._decoders: OrderedDict[_FileKey, ClipDecoder] = OrderedDict()
+        self._codecs = Codecs() if threads < 2 else None
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
     def need(self, place: int) -> int:
@@ -204,6 +206,7 @@ class FrameReader:
                 self._backend,
                 device=self._device,
                 is_depth=self._meta.is_depth(group.key[0]),
+                codecs=self._codecs,
             )
         except UnreadableSourceError as error:
             return error

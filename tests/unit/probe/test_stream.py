@@ -25,7 +25,7 @@ from leconvert.errors import (
     UsageError,
 )
 from leconvert.media import UnsupportedClipError, read_clip_index
-from leconvert.probe import clips, decoders
+from leconvert.probe import clips, decoders, pyav_decoder
 from leconvert.probe.clips import open_clip
 from leconvert.probe.files import OpenFile
 from leconvert.probe.loader import StreamLoader
@@ -478,6 +478,26 @@ def test_on_the_cpu_pyav_decodes_and_torchcodec_need_not_load(
     assert not asked
     with pytest.raises(UsageError, match=r"torchcodec does not load: no FFmpeg here\."):
         EpisodeStream(v30, video_backend="torchcodec")
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_equally_coded_files_share_a_decoder_where_one_thread_decodes(
+    v30: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    class Counted(pyav_decoder.Codec):
+        def __init__(self, clip: clips.Clip) -> None:
+            super().__init__(clip)
+            opened.append(clip.source.name)
+
+    opened: list[str] = []
+    monkeypatch.setattr(pyav_decoder, "Codec", Counted)
+    # The files of a camera in turn, so that one context sees packets of all of them, mixed.
+    for sample in EpisodeStream(v30, video_fetch_workers=threads):
+        place = int(sample["episode_index"]), int(sample["frame_index"])
+        assert label_of(sample[TOP]) == label_of(sample[WRIST]) == place
+    files = list((v30 / "videos").rglob("*.mp4"))
+    assert len(files) > 2
+    assert len(opened) == (1 if threads == 0 else len(files))
 
 
 def test_a_file_whose_index_is_not_read_is_left_to_torchcodec(
