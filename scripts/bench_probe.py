@@ -7,13 +7,17 @@ A dataset with three cameras and uneven episodes is generated and converted four
 converter (``reference``), by us with the same file limits (``ours``), by us with ``--layout
 streaming`` (``streaming``), all with several MP4s a camera, and by us with one MP4 a camera
 (``one-file``), the only result that LeRobot's streaming class reads rightly. On ``ours`` and
-``one-file`` every loader runs in every mode with every number of workers; on the other two the map
-and our stream with the most workers, so that the conversions stand side by side.
+``one-file`` every loader runs in every mode with every number of workers; on the other two our
+stream with the most workers, and in ``single`` the map too, so that the conversions stand side by
+side.
 
 Every run is a ``leconvert probe run`` of its own, every limit a ``leconvert probe limit``; files
-are read once beforehand. Then each loader's frames are compared with LeRobot's (``--check``),
-untimed. Raw rows go to ``bench_logs/<date>-probe-<codec>-<file system>.jsonl``: a header line, then
-one line a run. A run that fails is a row with its error.
+are read once beforehand. The limit of the first two is measured in every repeat, of the others in
+the first. Then frames of our stream in every mode, and of the released one in the first, are
+compared with LeRobot's map-style loader (``--check``), untimed. Raw rows go to
+``bench_logs/<date>-probe-<codec>-<file system>.jsonl``: a header line, then one line a run;
+``show_probe.py`` makes tables of them. A run that fails is a row with its error, and is not
+repeated.
 """
 
 from __future__ import annotations
@@ -22,24 +26,25 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import bench_common
 import bench_convert
+from show_probe import LIMIT, MAP, RELEASED, STREAM, Run, grouped, tables
 
 CODECS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "h264": ("libx264", {"preset": "veryfast"}),
     "av1": ("libsvtav1", {"preset": "12", "crf": "40"}),
 }
 CAMERAS = ("front", "left_wrist", "right_wrist")
-LOADERS = ("map", "stream-lerobot", "stream")
-MODES = ("single", "sarm")
+LOADERS = (MAP, RELEASED, STREAM)
+SINGLE, SARM = MODES = ("single", "sarm")
 FILES_A_CAMERA = 5
 REFERENCE, OURS, STREAMING, ONE_FILE = CONVERSIONS = ("reference", "ours", "streaming", "one-file")
 # What of a result is measured; the rest is said once, in the header.
@@ -53,32 +58,31 @@ METRICS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Run:
-    """One thing to measure; ``loader`` is ``limit`` for the decode limit."""
-
-    conversion: str
-    loader: str
-    mode: str = ""
-    workers: int = 0
-
-    @property
-    def name(self) -> str:
-        """What the table calls it."""
-        return " ".join(
-            [self.conversion, self.loader, *([self.mode, f"w{self.workers}"] if self.mode else [])]
-        )
-
-
-def planned_runs(workers: Sequence[int], modes: Sequence[str]) -> list[Run]:
-    """Return everything that a repeat measures."""
-    runs = [Run(conversion, "limit") for conversion in CONVERSIONS]
+def planned_runs(workers: Sequence[int], modes: Sequence[str], repeat: int) -> list[Run]:
+    """Return everything that a repeat measures; limits come first, as later runs refer to them."""
+    limited = CONVERSIONS if repeat == 0 else (OURS, ONE_FILE)
+    runs = [Run(conversion, LIMIT) for conversion in limited]
     for mode in modes:
         for conversion in (OURS, ONE_FILE):
             runs += [Run(conversion, loader, mode, n) for loader in LOADERS for n in workers]
+        beside = (MAP, STREAM) if mode == SINGLE else (STREAM,)
         for conversion in (REFERENCE, STREAMING):
-            runs += [Run(conversion, loader, mode, max(workers)) for loader in ("map", "stream")]
+            runs += [Run(conversion, loader, mode, max(workers)) for loader in beside]
     return runs
+
+
+def planned_checks(modes: Sequence[str]) -> list[Run]:
+    """Return whose frames are compared: ours in every mode; filling LeRobot's buffer takes long."""
+    checked = [(STREAM, mode) for mode in modes] + [(RELEASED, modes[0])]
+    return [Run(conversion, *one) for conversion in (OURS, ONE_FILE) for one in checked]
+
+
+def in_turn(runs: Sequence[Run], repeat: int, repeats: int) -> list[Run]:
+    """Return the runs of a repeat in its order: nobody always follows the same neighbour."""
+    limits = [run for run in runs if run.loader == LIMIT]
+    others = [run for run in runs if run.loader != LIMIT]
+    turn = repeat * len(others) // repeats
+    return [*limits, *others[turn:], *others[:turn]]
 
 
 # --- datasets ---------------------------------------------------------------------------------
@@ -157,31 +161,39 @@ class Bench:
         out_dir = self.scratch / f"out-{run.conversion}"
         base = [sys.executable, "-m", "leconvert", "probe"]
         place = ["--root", str(self.results[run.conversion]), "--out-dir", str(out_dir), "--json"]
-        if run.loader == "limit":
+        if run.loader == LIMIT:
             return [*base, "limit", *place, "--duration-s", str(asked.limit_duration_s)]
         return [
             *base, "run", *place,
             "--loader", run.loader, "--mode", run.mode, "--num-workers", str(run.workers),
             "--batch-size", str(asked.batch_size), "--duration-s", str(asked.duration_s),
+            "--warmup-batches", str(asked.warmup_batches),
             "--probe-samples", str(asked.probe_samples),
         ]  # fmt: skip
 
     def check_command(self, run: Run) -> list[str]:
         """Return the command line that compares frames; next to nothing is timed."""
-        return [*self.command(run), "--check", str(self.options.check), "--num-batches", "1",
-                "--warmup-batches", "0", "--probe-samples", "0"]  # fmt: skip
+        return [*self.command(run), "--check", str(self.options.check), "--num-batches",
+                "1", "--warmup-batches", "0", "--probe-samples", "0"]  # fmt: skip
 
     def run(self, command: Sequence[str]) -> dict[str, Any]:
         """Run a command and return the document that it printed, or its error."""
         log = self.scratch / "last-run.log"
         with log.open("wb") as errors:
-            done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=errors)
+            done = subprocess.run(
+                command, env=self.environment(), check=False, stdout=subprocess.PIPE, stderr=errors
+            )
         try:
             document: dict[str, Any] = json.loads(done.stdout)
         except ValueError:
             sys.stderr.write(log.read_text("utf-8", errors="replace")[-4000:])
             raise SystemExit(f"{self.shown(command)} ended with {done.returncode}") from None
         return document
+
+    def environment(self) -> dict[str, str]:
+        """Return variables that have Python compile modules for the first run and no other."""
+        variables = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+        return variables | {"PYTHONPYCACHEPREFIX": str(self.scratch / "compiled")}
 
     def row(self, run: Run) -> dict[str, Any]:
         """Measure once and return the row."""
@@ -190,7 +202,7 @@ class Bench:
         row = {**self._about(run), "command": self.shown(command)}
         if "error" in document:
             return row | {"error": self.shown([document["message"]])}
-        if run.loader == "limit":
+        if run.loader == LIMIT:
             return row | {
                 "frames_per_s": document["limit_frames_per_s"],
                 "rates": document["rates"],
@@ -217,79 +229,12 @@ class Bench:
         return about | ({"mode": run.mode, "workers": run.workers} if run.mode else {})
 
 
-# --- the table --------------------------------------------------------------------------------
-
-
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return medians of the timed rows, checks, and how our stream compares, as aligned text."""
-    timed: dict[Run, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row.get("kind") != "check":
-            run = Run(row["conversion"], row["loader"], row.get("mode", ""), row.get("workers", 0))
-            timed.setdefault(run, []).append(row)
-    lines = [f"{'':34}{'samples/s':>10}{'frames/s':>10}{'% limit':>8}{'first s':>8}{'p99 ms':>8}"
-             f"{'PSS GB':>8}{'random':>8}"]  # fmt: skip
-    for run, group in timed.items():
-        errors = [row["error"] for row in group if "error" in row]
-        if errors:
-            lines.append(f"{run.name:34}  fails: {errors[0]}")
-        elif run.loader == "limit":
-            lines.append(f"{run.name:34}{'':10}{median(group, 'frames_per_s'):10.0f}")
-        else:
-            lines.append(
-                f"{run.name:34}{median(group, 'samples_per_s'):10.1f}"
-                f"{median(group, 'frames_per_s_node'):10.0f}{median(group, 'pct_of_limit'):8.0f}"
-                f"{median(group, 'first_batch_latency_s'):8.2f}"
-                f"{median(group, 'p99_batch_wait_ms'):8.0f}{median(group, 'peak_pss_gb'):8.2f}"
-                f"{median(group, 'shuffle_randomness_frac'):8.2f}"
-            )
-    lines += ["", *ratios(timed), "", *checks(rows)]
-    return "\n".join(lines)
-
-
-def ratios(timed: Mapping[Run, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield, a line each, how our stream's best compares with the best of the other loaders."""
-    for conversion in (OURS, ONE_FILE):
-        for mode in dict.fromkeys(run.mode for run in timed if run.mode):
-            best: dict[str, float] = {}
-            for run, group in timed.items():
-                sound = not any("error" in row for row in group)
-                if (run.conversion, run.mode) == (conversion, mode) and sound:
-                    rate = median(group, "samples_per_s")
-                    best[run.loader] = max(rate, best.get(run.loader, 0.0))
-            others = [rate for loader, rate in best.items() if loader != "stream"]
-            if "stream" in best and others:
-                times = best["stream"] / max(others)
-                yield f"{conversion} {mode}: stream is {times:.2f} times the better of the others"
-
-
-def checks(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line a comparison of frames."""
-    for row in rows:
-        if row.get("kind") != "check":
-            continue
-        found, name = row.get("check"), f"{row['conversion']} {row['loader']} {row['mode']}"
-        if found is None:
-            yield f"check {name}: fails: {row['error']}"
-        else:
-            yield (
-                f"check {name}: in {found['samples']} samples {found['wrong_frames']} frames are "
-                f"wrong, {found['unreadable_frames']} unreadable, "
-                f"{found['wrong_pad_flags'] + found['wrong_values']} flags or values wrong"
-            )
-
-
-def median(rows: Sequence[Mapping[str, Any]], key: str) -> float:
-    """Return the median of what is known; not a number where nothing is."""
-    values = [row[key] for row in rows if row.get(key) is not None]
-    return statistics.median(values) if values else float("nan")
-
-
 # --- the whole --------------------------------------------------------------------------------
 
 
 def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    """Generate, convert, run everything, write the log and print the table."""
+    """Generate, convert, run everything, write the log and print its tables."""
+    began = time.monotonic()
     scratch = Path(options.scratch) / f"leconvert-bench-{os.getpid()}"
     scratch.mkdir(parents=True)
     try:
@@ -312,8 +257,8 @@ def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str
         }
         stem = f"{first['started'][:10]}-probe-{codec}-{first['file_system']}"
         log = bench_common.new_log(Path(options.log_dir), stem)
-        runs = planned_runs(options.workers, options.modes)
         rows: list[dict[str, Any]] = []
+        failed: set[Run] = set()
         with log.open("w", encoding="utf-8") as file:
             file.write(json.dumps(first) + "\n")
 
@@ -323,31 +268,25 @@ def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str
                 file.flush()
 
             for repeat in range(options.repeats):
-                # Limits come first, as later runs refer to them; nobody always follows the same
-                # neighbour.
-                limits = [run for run in runs if run.loader == "limit"]
-                others = [run for run in runs if run.loader != "limit"]
-                turn = repeat * len(others) // options.repeats
-                for run in [*limits, *others[turn:], *others[:turn]]:
+                runs = planned_runs(options.workers, options.modes, repeat)
+                for run in in_turn(runs, repeat, options.repeats):
+                    if run in failed:
+                        continue
                     row = {"repeat": repeat, **bench.row(run)}
                     keep(row)
+                    if "error" in row:
+                        failed.add(run)
                     rate = row.get("samples_per_s") or row.get("frames_per_s") or row["error"]
                     print(f"  {repeat} {run.name:34} {rate}", flush=True)
             if options.check:
-                for conversion in (OURS, ONE_FILE):
-                    for loader in ("stream", "stream-lerobot"):
-                        for mode in options.modes:
-                            keep(bench.check(Run(conversion, loader, mode)))
-        order = {run: place for place, run in enumerate(runs)}
-        rows.sort(key=lambda row: _place(row, order))
-        print(f"\n{codec}, {log.name}\n{table(rows)}\n", flush=True)
+                for run in planned_checks(options.modes):
+                    keep(bench.check(run))
+        minutes = (time.monotonic() - began) / 60
+        print(
+            f"\n{log.name}, {minutes:.1f} minutes\n\n{tables(grouped(first, rows))}\n", flush=True
+        )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _place(row: Mapping[str, Any], order: Mapping[Run, int]) -> int:
-    run = Run(row["conversion"], row["loader"], row.get("mode", ""), row.get("workers", 0))
-    return order.get(run, len(order))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -364,6 +303,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--warmup-batches", type=int, default=6)
     parser.add_argument("--duration-s", type=float, default=15.0)
     parser.add_argument("--limit-duration-s", type=float, default=5.0)
     parser.add_argument("--probe-samples", type=int, default=100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,6 +74,22 @@ def edit_json() -> Callable[..., None]:
 def leconvert() -> Leconvert:
     """Run ``leconvert ARGUMENTS`` and return what it said."""
     return run_leconvert
+
+
+@pytest.fixture
+def leconvert_here(capsys: pytest.CaptureFixture[str]) -> Leconvert:
+    """Run ``leconvert ARGUMENTS`` in this process, where torch and LeRobot are imported once."""
+
+    def run(*arguments: object) -> CompletedProcess[str]:
+        from leconvert.cli import main
+
+        words = [str(argument) for argument in arguments]
+        capsys.readouterr()
+        code = main(words)
+        told = capsys.readouterr()
+        return CompletedProcess(words, code, told.out, told.err)
+
+    return run
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from tests.program import Leconvert
 
 
 def test_the_report_says_how_fast_the_result_loads(
-    small_source: Path, leconvert: Leconvert, tmp_path: Path
+    small_source: Path, leconvert_here: Leconvert, tmp_path: Path
 ) -> None:
-    done = leconvert(
+    done = leconvert_here(
         "convert", "--root", small_source, "--output", tmp_path / "out", "--no-push", "--probe",
         "--probe-seconds", "0.5", "--json",
     )  # fmt: skip

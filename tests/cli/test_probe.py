@@ -26,9 +26,9 @@ def dataset(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_a_run_leaves_a_document_its_flattening_and_plots(
-    leconvert: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_here: Leconvert, dataset: Path, tmp_path: Path
 ) -> None:
-    run = leconvert(
+    run = leconvert_here(
         "probe", "run", "--local_root", dataset, *BRIEF, "--check=5", "--plots", "--num_workers=2",
         "--out_dir", tmp_path,
     )  # fmt: skip
@@ -47,14 +47,14 @@ def test_a_run_leaves_a_document_its_flattening_and_plots(
 
 
 def test_results_are_summarized_with_their_limit(
-    leconvert: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_here: Leconvert, dataset: Path, tmp_path: Path
 ) -> None:
-    limit = leconvert(
+    limit = leconvert_here(
         "probe", "limit", "--root", dataset, "--duration-s=0.1", "--processes=1", "--out-dir",
         tmp_path,
     )  # fmt: skip
-    run = leconvert("probe", "run", "--root", dataset, *BRIEF, "--json", "--out-dir", tmp_path)
-    summary = leconvert("probe", "summarize", tmp_path)
+    run = leconvert_here("probe", "run", "--root", dataset, *BRIEF, "--json", "--out-dir", tmp_path)
+    summary = leconvert_here("probe", "summarize", tmp_path)
 
     assert limit.returncode == 0, limit.stderr
     assert [line.split()[0] for line in limit.stdout.splitlines()] == [
@@ -70,9 +70,9 @@ def test_results_are_summarized_with_their_limit(
 
 
 def test_no_sample_is_an_error_with_a_code_and_no_result(
-    leconvert: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_here: Leconvert, dataset: Path, tmp_path: Path
 ) -> None:
-    run = leconvert(
+    run = leconvert_here(
         "probe", "run", "--root", dataset, *BRIEF, "--rank=9", "--world-size=10", "--json",
         "--out-dir", tmp_path / "none",
     )  # fmt: skip
@@ -97,7 +97,6 @@ def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
     found = json.loads(fallen_back.stdout)
     if found["decoder"]["ffmpeg"] is None:
         assert found["video"]["backend"] == "pyav"
-        assert "PyAV decodes instead" in fallen_back.stderr
         assert any("torchcodec finds no FFmpeg" in sentence for sentence in found["missing"])
     else:
         assert found["decoder"]["ffmpeg"]["origin"] == "system"
@@ -125,8 +124,8 @@ def test_help_lists_the_commands_and_imports_nothing_heavy(leconvert: Leconvert)
     assert imported.stderr == "[]\n"
 
 
-def test_a_folder_without_results_is_an_error(leconvert: Leconvert, tmp_path: Path) -> None:
-    summary = leconvert("probe", "summarize", tmp_path)
+def test_a_folder_without_results_is_an_error(leconvert_here: Leconvert, tmp_path: Path) -> None:
+    summary = leconvert_here("probe", "summarize", tmp_path)
 
     assert summary.returncode == 2
     assert "holds no results" in summary.stderr

@@ -52,18 +52,18 @@ def test_the_launcher_word_for_word(leconvert: Leconvert) -> None:
 
 
 def test_it_trains_resumes_and_tells_the_outcome(
-    leconvert: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_here: Leconvert, dataset: Path, tmp_path: Path
 ) -> None:
     words = ("probe", "train", "--root", dataset, "--batch-size", 4, "--out-dir", tmp_path / "run")
-    trained = leconvert(*words, "--steps", 6, "--num-workers", 1, "--json")
+    trained = leconvert_here(*words, "--steps", 6, "--num-workers", 1, "--json")
     assert trained.returncode == 0, trained.stderr
     first = json.loads(trained.stdout)
     assert (first["first_step"], first["steps"], first["samples"]) == (0, 6, 6 * 4)
     assert first["checkpoint"].endswith("checkpoints/step-00000006")
-    resumed = leconvert(*words, "--steps", 8, "--num-workers", 1, "--resume-from", "last")
+    resumed = leconvert_here(*words, "--steps", 8, "--num-workers", 1, "--resume-from", "last")
     assert resumed.returncode == 0, resumed.stderr
     assert "8, 6 of them before; 1 rank" in resumed.stdout
-    refused = leconvert(*words, "--steps", 8, "--num-workers", 0, "--resume-from", "last")
+    refused = leconvert_here(*words, "--steps", 8, "--num-workers", 0, "--resume-from", "last")
     assert refused.returncode == 6
     assert "the number of loader workers was 1 and is 0" in refused.stderr
 

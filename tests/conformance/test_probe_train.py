@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.ranks import free_port, run_as_ranks
 
 from leconvert.conversion import convert
 from leconvert.errors import InterruptedRunError, PlanMismatchError, ProbeError, UsageError
@@ -227,19 +226,17 @@ def test_dummy_loads_the_same_batches_and_leaves_no_checkpoint(
 
 # --- several ranks ----------------------------------------------------------------------------
 
-RANK = """
-import json, sys
-from dataclasses import asdict
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from tests.conformance.test_probe_train import run
-root, out_dir, resumed_at = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
-settings = {"num_workers": 2, "use_accelerate": sys.argv[5] == "accelerate", "batch_size": 4}
-whole = run(root, out_dir / "whole", save_every=5, **settings)
-checkpoint = str(out_dir / "whole/checkpoints" / resumed_at)
-again = run(root, out_dir / "again", resume_from=checkpoint, save_every=100, **settings)
-print(json.dumps([asdict(whole), asdict(again)]))
-"""
+
+def trained_twice(root: str, out_dir: str, engine: str) -> list[dict[str, Any]]:
+    """Be one of two ranks: train without a stop, and once more from step 5."""
+    folder, data = Path(out_dir), Path(root)
+    settings: dict[str, Any] = {
+        "num_workers": 2, "use_accelerate": engine == "accelerate", "batch_size": 4,
+    }  # fmt: skip
+    whole = run(data, folder / "whole", save_every=5, **settings)
+    checkpoint = str(checkpoint_dir(folder / "whole", 5))
+    again = run(data, folder / "again", resume_from=checkpoint, save_every=100, **settings)
+    return [asdict(whole), asdict(again)]
 
 
 def two_ranks(root: Path, out_dir: Path, engine: str) -> list[tuple[Trained, Trained]]:
@@ -248,27 +245,13 @@ def two_ranks(root: Path, out_dir: Path, engine: str) -> list[tuple[Trained, Tra
     Returns:
         A pair a rank: the run that never stopped, and the one that resumed at step 5.
     """
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    here = Path(__file__).resolve().parents[2]
-    shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, here, root, out_dir, "step-00000005", engine],
-            env={**os.environ, **shared, "MASTER_PORT": str(port), "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    pairs = [json.loads(text.splitlines()[-1]) for text in said]
+    pairs = run_as_ranks(
+        *(trained_twice, root, out_dir, engine),
+        folder=out_dir,
+        environment={
+            "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        },
+    )  # fmt: skip
     return [(Trained(**whole), Trained(**again)) for whole, again in pairs]
 
 

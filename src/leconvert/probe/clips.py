@@ -13,7 +13,7 @@ from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index
 from leconvert.model import IntArray
 from leconvert.probe.files import OpenFile
 
-__all__ = ["Clip", "is_rate_close", "open_clip"]
+__all__ = ["Clip", "is_rate_close", "open_clip", "undecodable"]
 
 _BOX = Struct(">I4s")
 _LARGE_SIZE = Struct(">Q")
@@ -157,3 +157,13 @@ def _even_rate(index: ClipIndex) -> float | None:
 def is_rate_close(rate: float, other: float, num_frames: int) -> bool:
     """Return whether frame numbers computed with one rate are those of the other."""
     return abs(rate / other - 1) * num_frames < _MOST_FRAMES_OFF
+
+
+def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
+    """Return the error of a clip whose frames do not come out."""
+    first_line = reason.strip().partition("\n")[0].rstrip(".")
+    return UnreadableSourceError(
+        f"{clip.source.name} cannot be decoded: {first_line}.",
+        path=clip.source.name,
+        next_step="Convert the dataset again from a sound source, or leave the episode out.",
+    )

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from multiprocessing.connection import Connection
+from pathlib import Path
 from threading import BrokenBarrierError
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
+
+from leconvert.probe.clips import open_clip
+from leconvert.probe.decoders import open_decoder
+from leconvert.probe.files import dataset_files
 
 __all__ = ["ACCESSES", "Access", "Assignment", "Stretch", "decode_stretches", "timed_decoding"]
 
@@ -104,32 +109,18 @@ class _TorchcodecClip:
 
 
 class _PyavClip:
-    def __init__(self, path: str) -> None:
-        import av
+    """What `EpisodeStream` decodes with on the CPU."""
 
-        self._container: Any = av.open(path, "r")
-        self._stream: Any = self._container.streams.video[0]
-        self._stream.codec_context.thread_count = 1
-        self.num_frames = int(self._stream.frames)
-        # Ticks from one frame to the next.
-        rate: Any = self._stream.average_rate
-        self._ticks = 1 / float(rate * self._stream.time_base)
+    def __init__(self, path: str) -> None:
+        clip = open_clip(dataset_files(Path(path).parent).open(Path(path).name), keep_index=True)
+        self._decoder = open_decoder(clip, "pyav")
+        self.num_frames = clip.num_frames or 0
 
     def frame(self, number: int) -> object:
         return self.run(number, number + 1)
 
     def run(self, first: int, stop: int) -> object:
-        begin, end = (round((number - 0.5) * self._ticks) for number in (first, stop))
-        self._container.seek(round(first * self._ticks), stream=self._stream)
-        pictures = []
-        for frame in self._container.decode(self._stream):
-            if frame.pts >= end:
-                break
-            if frame.pts >= begin:
-                pictures.append(frame.to_ndarray(format="rgb24"))
-                if len(pictures) == stop - first:
-                    break
-        return pictures
+        return [picture for _, picture in self._decoder.decode(np.arange(first, stop))]
 
 
 def decode_stretches(assignment: Assignment, barrier: Barrier, answer: Connection) -> None:

@@ -1,39 +1,47 @@
-"""Frames of one video file by their number: torchcodec where it loads, PyAV elsewhere."""
+"""Frames of one video file by their number: PyAV on the CPU, torchcodec on a GPU.
+
+On the CPU both give the same pictures, bit by bit. torchcodec seeks through FFmpeg's demuxer and
+feeds the decoder on until the frame comes out by itself; where a decoder holds frames back, as that
+of H.264 does, this decodes a frame or two that nobody asked for. PyAV is spared both.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
-import os
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
-from leconvert.errors import UnreadableSourceError, UsageError
+from leconvert.errors import UsageError
 from leconvert.model import IntArray
-from leconvert.probe.clips import Clip, is_rate_close
+from leconvert.probe.clips import Clip, is_rate_close, undecodable
+from leconvert.probe.pyav_decoder import Codecs, PyavDecoder
 
 __all__ = ["Backend", "ClipDecoder", "choose_backend", "open_decoder"]
 
 Backend = Literal["torchcodec", "pyav"]
 
-_LOG = logging.getLogger("leconvert.probe")
-_DEPTH_FORMAT = "gray12le"
+# What torchcodec hands out at once; more is asked for in parts.
+_MOST_BYTES = 16 * 1024**2
+_FIRST_FRAMES = 16
 
 
 class ClipDecoder(Protocol):
     """Decodes frames of one file; for one thread at a time."""
 
-    def decode(self, ranks: IntArray) -> torch.Tensor:
-        """Return frames in the order of presentation.
+    def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield frames, a part at a time, in any order.
 
         Args:
-            ranks: Which, ascending and distinct, shape (N,), N > 0.
+            ranks: Which, as places in the order of presentation, ascending and distinct, shape
+                (N,), N > 0.
 
-        Returns:
-            uint8 of shape (N, H, W, 3), or for depth uint16 codes of shape (N, H, W, 1).
+        Yields:
+            Places in ``ranks``, and their frames: uint8 of shape (n, H, W, 3), or for depth uint16
+            codes of shape (n, H, W, 1). What was yielded before an error is right.
 
         Raises:
             UnreadableSourceError: One of them cannot be decoded, or another frame came out.
@@ -63,22 +71,25 @@ def choose_backend(wanted: str, decode_device: str) -> Backend:
     if wanted not in {"auto", "torchcodec", "pyav"}:
         raise UsageError(f"There is no video backend {wanted!r}: auto, torchcodec or pyav.")
     device = torch.device(decode_device)
-    trouble = torchcodec_trouble()
+    # It takes its time to load, and most who decode on the CPU never need it.
+    trouble = None if wanted != "torchcodec" and device.type == "cpu" else torchcodec_trouble()
     if device.type == "cuda":
         _check_cuda(wanted, trouble)
     elif device.type != "cpu":
         raise UsageError(f"Frames are decoded on cpu or cuda, not on {decode_device}.")
-    if wanted == "pyav":
-        return "pyav"
-    if trouble is None:
+    if device.type == "cuda":
         return "torchcodec"
-    if wanted == "torchcodec":
+    if wanted == "torchcodec" and trouble is not None:
         raise UsageError(
             f"torchcodec does not load: {trouble}.",
             next_step="Install it (pip install 'leconvert[probe]') and FFmpeg's shared libraries, "
             "or decode with PyAV.",
         )
-    _say_once(f"torchcodec does not load ({trouble}); PyAV decodes instead, more slowly.")
+    if wanted == "torchcodec":
+        return "torchcodec"
+    # Here rather than in each worker: those that are forked have it then.
+    import av  # noqa: F401
+
     return "pyav"
 
 
@@ -97,23 +108,36 @@ def _check_cuda(wanted: str, trouble: str | None) -> None:
         )
 
 
-@cache
-def _say_once(text: str) -> None:
-    _LOG.warning(text)
-
-
 def open_decoder(
-    clip: Clip, backend: Backend, *, device: str = "cpu", is_depth: bool = False
+    clip: Clip,
+    backend: Backend,
+    *,
+    device: str = "cpu",
+    is_depth: bool = False,
+    codecs: Codecs | None = None,
 ) -> ClipDecoder:
     """Open a decoder of a clip.
 
-    Depth is always decoded by PyAV: torchcodec gives colours only.
+    Args:
+        clip: The clip.
+        backend: What decodes.
+        device: Where.
+        is_depth: Whether it is a depth camera's.
+        codecs: Of decoders that are all for one thread, so that those of equally coded files share
+            one; None for a decoder of its own.
+
+    Depth is always decoded by PyAV: torchcodec gives colours only. Files whose index is of a kind
+    that we do not read are decoded by torchcodec: it finds their packets itself.
 
     Raises:
         UnreadableSourceError: The file cannot be decoded.
     """
-    if backend == "pyav" or is_depth:
-        return PyavDecoder(clip, is_depth=is_depth)
+    if is_depth or (backend == "pyav" and clip.index is not None):
+        return PyavDecoder(clip, is_depth=is_depth, codecs=codecs)
+    if torchcodec_trouble() is not None:
+        raise undecodable(
+            clip, "PyAV needs an index that can be read (install torchcodec to do without)"
+        )
     return TorchcodecDecoder(clip, device)
 
 
@@ -130,7 +154,7 @@ class TorchcodecDecoder:
         try:
             self._decoder = self._open(clip, device)
         except (RuntimeError, ValueError) as error:
-            raise _undecodable(clip, str(error)) from error
+            raise undecodable(clip, str(error)) from error
 
     @staticmethod
     def _open(clip: Clip, device: str) -> Any:
@@ -154,7 +178,17 @@ class TorchcodecDecoder:
         except TypeError:  # torchcodec before 0.6 reads them all from the file
             return VideoDecoder(path, seek_mode="exact", **options)
 
-    def decode(self, ranks: IntArray) -> torch.Tensor:
+    def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield frames, as many at once as a bounded piece of memory holds."""
+        first, step = 0, _FIRST_FRAMES
+        while first < len(ranks):
+            part = slice(first, min(first + step, len(ranks)))
+            frames = self._frames(ranks[part])
+            yield part, frames
+            first = part.stop
+            step = max(1, _MOST_BYTES // (frames[0].numel() * frames.element_size()))
+
+    def _frames(self, ranks: IntArray) -> torch.Tensor:
         try:
             if len(ranks) == 1:
                 # Cheaper than a batch of one.
@@ -164,90 +198,10 @@ class TorchcodecDecoder:
                 batch = self._decoder.get_frames_at(ranks.tolist())
                 frames, seconds = batch.data, batch.pts_seconds.numpy()
         except (RuntimeError, ValueError, IndexError) as error:
-            raise _undecodable(self._clip, str(error)) from error
+            raise undecodable(self._clip, str(error)) from error
         _check_times(self._clip, ranks, seconds)
         result: torch.Tensor = frames
         return result
-
-
-class PyavDecoder:
-    """Random access through PyAV: only the packets from the keyframe to the frame are decoded."""
-
-    def __init__(self, clip: Clip, *, is_depth: bool) -> None:
-        import av
-
-        from leconvert.media.frames import rgb_converter
-
-        if clip.index is None:
-            raise _undecodable(
-                clip, "PyAV needs an index that can be read (install torchcodec to do without)"
-            )
-        self._clip = clip
-        self._index = clip.index
-        ranks = self._index.ranks
-        self._sample_of_rank = np.empty(len(ranks), np.int64)
-        self._sample_of_rank[ranks] = np.arange(len(ranks))
-        self._heads = np.flatnonzero(self._index.keyframes)
-        self._head_ranks = ranks[self._heads]
-        self._picture = _depth_codes if is_depth else rgb_converter()
-        try:
-            self._container: Any = av.open(clip.source.path)
-            self._context: Any = self._container.streams.video[0].codec_context
-            self._context.thread_count = 1
-        except (av.error.FFmpegError, OSError, IndexError) as error:
-            raise _undecodable(clip, str(error)) from error
-        self._descriptor = os.open(clip.source.path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
-            self._container.close()
-
-    def decode(self, ranks: IntArray) -> torch.Tensor:
-        import av
-
-        samples = self._sample_of_rank[ranks]
-        groups = np.maximum(np.searchsorted(self._heads, samples, side="right") - 1, 0)
-        # A frame shown before its keyframe may also refer to the group before.
-        leads = (ranks < self._head_ranks[groups]) & (groups > 0)
-        groups = groups - leads
-        pictures: dict[int, Any] = {}
-        try:
-            for group in np.unique(groups).tolist():
-                wanted = samples[groups == group]
-                self._decode_run(int(self._heads[group]), int(wanted.max()) + 1, wanted, pictures)
-        except (av.error.FFmpegError, OSError, EOFError) as error:
-            raise _undecodable(self._clip, str(error)) from error
-        missing = [
-            rank
-            for rank, sample in zip(ranks.tolist(), samples.tolist(), strict=True)
-            if sample not in pictures
-        ]
-        if missing:
-            raise _undecodable(self._clip, f"frame {missing[0]} does not come out")
-        return torch.from_numpy(np.stack([pictures[sample] for sample in samples.tolist()]))
-
-    def _decode_run(
-        self, begin: int, stop: int, wanted: IntArray, pictures: dict[int, Any]
-    ) -> None:
-        import av
-
-        offsets, sizes = self._index.offsets, self._index.sizes
-        self._context.flush_buffers()
-        for sample in range(begin, stop + 1):
-            packet = None
-            if sample < stop:
-                data = os.pread(self._descriptor, int(sizes[sample]), int(offsets[sample]))
-                packet = av.Packet(data)
-                # Our own numbers come out again with the frames, whatever the times are.
-                packet.pts = packet.dts = sample
-            for frame in self._context.decode(packet):
-                if frame.pts in wanted:
-                    pictures[frame.pts] = self._picture(frame)
-
-
-def _depth_codes(frame: Any) -> Any:
-    return frame.to_ndarray(format=_DEPTH_FORMAT)[..., None]
 
 
 def _frame_mappings(clip: Clip) -> str:
@@ -275,17 +229,8 @@ def _check_times(clip: Clip, ranks: IntArray, found: Any) -> None:
     gap = 0.5 / clip.rate if clip.rate is not None else 1e-6
     if not (off < gap).all():
         place = int(off.argmax())
-        raise _undecodable(
+        raise undecodable(
             clip,
             f"frame {ranks[place]} should be at {wanted[place]:.6f} s, but what comes out is at "
             f"{found[place]:.6f} s",
         )
-
-
-def _undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
-    first_line = reason.strip().partition("\n")[0].rstrip(".")
-    return UnreadableSourceError(
-        f"{clip.source.name} cannot be decoded: {first_line}.",
-        path=clip.source.name,
-        next_step="Convert the dataset again from a sound source, or leave the episode out.",
-    )

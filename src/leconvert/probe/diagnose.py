@@ -50,13 +50,14 @@ def missing_pieces(pieces: _Pieces) -> list[str]:
         missing.append("torch is not installed: pip install 'leconvert[probe]'.")
     if pieces.torchcodec is None:
         missing.append(
-            "torchcodec is not installed, so PyAV decodes, more slowly: "
+            "torchcodec is not installed; decoding on a GPU and LeRobot's loaders need it: "
             "pip install 'leconvert[probe]'."
         )
     elif pieces.ffmpeg is None:
         missing.append(
-            "torchcodec finds no FFmpeg, so PyAV decodes, more slowly: install FFmpeg 4 to 8 with "
-            "its shared libraries (apt install ffmpeg), or a PyAV wheel, which carries them."
+            "torchcodec finds no FFmpeg; decoding on a GPU and LeRobot's loaders need it: install "
+            "FFmpeg 4 to 8 with its shared libraries (apt install ffmpeg), or a PyAV wheel, which "
+            "carries them."
         )
     elif pieces.torchcodec_trouble is not None:
         missing.append(
@@ -216,7 +217,8 @@ def _decoded(opened: OpenFile, decode_device: str, *, is_depth: bool) -> dict[st
     try:
         clip = open_clip(opened, keep_index=backend == "pyav" or is_depth)
         decoder = open_decoder(clip, backend, device=decode_device, is_depth=is_depth)  # type: ignore[arg-type]
-        frame = decoder.decode(np.zeros(1, np.int64))[0]
+        ((_, frames),) = decoder.decode(np.zeros(1, np.int64))
+        frame = frames[0]
     except LeconvertError as error:
         return {"backend": backend, "shape": None, "seconds": None, "error": error.message}
     return {

@@ -19,12 +19,10 @@ from leconvert.probe.counters import WorkerCounters
 from leconvert.probe.decoders import Backend, ClipDecoder, open_decoder
 from leconvert.probe.files import Files
 from leconvert.probe.metadata import DatasetMeta
+from leconvert.probe.pyav_decoder import Codecs
 
 __all__ = ["FrameReader", "FrameRequest"]
 
-# What a decoder hands out at once; more is asked for in parts.
-_MOST_BYTES = 16 * 1024**2
-_FIRST_FRAMES = 16
 
 _FileKey = tuple[str, int]
 
@@ -44,7 +42,8 @@ class FrameRequest:
     frames: IntArray
 
 
-# Called with places in a request, shape (n,), and their frames, shape (n, H, W, C).
+# Called with places in a request, shape (n,), and their frames, shape (n, H, W, C), or the one
+# frame of them all, shape (1, H, W, C).
 Writer = Callable[[IntArray, torch.Tensor], None]
 # Called with places in a request that cannot be decoded, and why.
 Trouble = Callable[[IntArray, UnreadableSourceError], None]
@@ -100,6 +99,7 @@ class FrameReader:
         self._opening: dict[_FileKey, threading.Lock] = {}
         self._lock = threading.Lock()
         self._decoders: OrderedDict[_FileKey, ClipDecoder] = OrderedDict()
+        self._codecs = Codecs() if threads < 2 else None
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
     def need(self, place: int) -> int:
@@ -206,6 +206,7 @@ class FrameReader:
                 self._backend,
                 device=self._device,
                 is_depth=self._meta.is_depth(group.key[0]),
+                codecs=self._codecs,
             )
         except UnreadableSourceError as error:
             return error
@@ -245,30 +246,29 @@ class FrameReader:
                 ),
             )
             members, ranks = members[right], ranks[right]
-        step = _FIRST_FRAMES
-        first = 0
-        while first < len(ranks):
-            part = slice(first, first + step)
-            frame_bytes = self._decode(group, decoder, members[part], ranks[part])
-            first += step
-            step = max(1, _MOST_BYTES // frame_bytes) if frame_bytes else step
+        if len(ranks):
+            self._decode(group, decoder, members, ranks)
 
     def _decode(
         self, group: _Group, decoder: ClipDecoder, members: IntArray, ranks: IntArray
-    ) -> int:
-        """Decode a part of a group; return the bytes of a frame."""
-        distinct, places = np.unique(ranks, return_inverse=True)
+    ) -> None:
+        """Decode frames of a group, each once however often it is wanted."""
+        distinct, heads = np.unique(ranks, return_index=True)  # ranks ascend
+        bounds = [*heads.tolist(), len(ranks)]
         try:
-            frames = decoder.decode(distinct)
+            for part, frames in decoder.decode(distinct):
+                mine = members[bounds[part.start] : bounds[part.stop]]
+                if len(mine) > len(frames) > 1:
+                    counts = np.diff(bounds[part.start : part.stop + 1])
+                    places = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+                    group.write(mine, frames[places])
+                else:
+                    group.write(mine, frames)
         except UnreadableSourceError as error:
             if len(distinct) == 1:
                 group.trouble(members, error)
-                return 0
+                return
             # Which of them is it? The others are still wanted.
             for rank in distinct.tolist():
                 mine = ranks == rank
                 self._decode(group, decoder, members[mine], ranks[mine])
-            return 0
-        repeats = len(distinct) < len(ranks)
-        group.write(members, frames[torch.from_numpy(places)] if repeats else frames)
-        return frames[0].numel() * frames.element_size()

@@ -109,7 +109,9 @@ def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[D
         ProbeError: A process could not decode.
         UnreadableSourceError: A file cannot be fetched.
     """
-    context = get_context("spawn")
+    context = get_context("forkserver")
+    # One process imports torch, and the others are forked from it: many would wait for the disk.
+    context.set_forkserver_preload([decode_stretches.__module__])
     barrier = context.Barrier(plan.processes)
     with ExitStack() as at_the_end:
         local = []

@@ -8,19 +8,23 @@ several processes, decoding on a GPU) is refused or noted, never quietly left ou
 from __future__ import annotations
 
 import importlib.util
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from leconvert.errors import UsageError
+from leconvert.model import IntArray
 from leconvert.probe.measure import BatchFacts
 from leconvert.probe.metadata import DatasetMeta
 from leconvert.probe.modes import Deltas
 from leconvert.probe.options import RunOptions
 from leconvert.probe.stopwatch import Watch
-from leconvert.probe.windows import PAD_SUFFIX
+from leconvert.probe.windows import make_windows
 
 __all__ = [
     "WORKER_KEY",
@@ -124,6 +128,13 @@ class LoaderUnderTest(ABC):
 
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
+        # Whether times suit the frame rate is for the loader to say.
+        self._windows = make_windows(
+            subject.deltas,
+            fps=subject.meta.fps,
+            tolerance_s=math.inf,
+            features=subject.meta.features,
+        )
 
     @property
     @abstractmethod
@@ -153,18 +164,23 @@ class LoaderUnderTest(ABC):
     def facts_of(self, batch: Sample) -> BatchFacts:
         """Return what is kept of a batch.
 
-        Steps of a window beyond the episode's ends repeat a frame that is decoded once, so they do
-        not count as frames.
+        Of each sample the distinct frames of its windows count, as they are decoded once. Steps
+        beyond an episode's end all show its last frame, which is one of them.
         """
-        episodes = batch["episode_index"].tolist()
-        samples = len(episodes)
+        places = self._places_of(batch["episode_index"].numpy())
+        table = self.subject.meta.episodes
+        at, lengths = batch["frame_index"].numpy(), table.length[places]
         frames = 0
         for camera in self.subject.meta.camera_keys:
-            steps = len(self.subject.deltas.get(camera, (0.0,)))
-            is_pad = batch.get(camera + PAD_SUFFIX)
-            repeated = 0 if is_pad is None else int(is_pad.sum())
-            frames += max(samples, samples * steps - repeated)
-        return BatchFacts(samples, len(set(episodes)), int(batch.get(WORKER_KEY, 0)), frames)
+            window = self._windows.get(camera)
+            frames += len(at) if window is None else window.distinct_frames(at, lengths)
+        return BatchFacts(len(at), len(np.unique(places)), int(batch.get(WORKER_KEY, 0)), frames)
+
+    def _places_of(self, episodes: IntArray) -> IntArray:
+        """Return where the table of episodes has those of these indices."""
+        table = self.subject.meta.episodes
+        order = np.argsort(table.index)
+        return order[np.searchsorted(table.index, episodes, sorter=order)]
 
 
 def open_loader(subject: Subject) -> LoaderUnderTest:

@@ -99,7 +99,8 @@ class EpisodeStream(IterableDataset[Sample]):
             and camera, 128 at most.
         video_fetch_workers: Threads of a worker that fetch and decode; None for none where files
             are local and 4 elsewhere.
-        video_backend: ``torchcodec``, ``pyav``, or ``auto`` for the first of them that loads.
+        video_backend: ``pyav``, ``torchcodec``, or ``auto`` for PyAV on the CPU and torchcodec on
+            a GPU.
         decode_device: ``cpu`` or ``cuda``.
         return_uint8: Images as uint8, else float32 between 0 and 1.
         on_unreadable: ``raise``, or ``count`` for black pictures that `unreadable` names.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from leconvert.errors import InterruptedRunError, ProbeError
@@ -202,6 +203,8 @@ def _signals_held() -> Iterator[None]:
     A scheduler sends such signals to all processes of a job. Workers of the loader would end at
     once, and torch then raises an error in the middle of a step; they end with this process anyway.
     """
+    # Python starts this helper with the first spawned worker, and lets the signals through then.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         yield

@@ -43,6 +43,16 @@ class Window:
         wanted = frames[:, None] + self.offsets
         return np.clip(wanted, 0, lengths[:, None] - 1)
 
+    def distinct_frames(self, frames: IntArray, lengths: IntArray) -> int:
+        """Return how many frames the samples take, summed up: what repeats in a window counts once.
+
+        Args:
+            frames: As in `frames`.
+            lengths: Likewise.
+        """
+        chosen = np.sort(self.frames(frames, lengths), axis=1)
+        return len(chosen) + int(np.count_nonzero(np.diff(chosen, axis=1)))
+
     def is_pad(self, frames: IntArray, lengths: IntArray) -> npt.NDArray[np.bool_]:
         """Return which steps lie outside the episode, shape (N, T)."""
         wanted = frames[:, None] + self.offsets

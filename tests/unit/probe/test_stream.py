@@ -24,8 +24,8 @@ from leconvert.errors import (
     UnreadableSourceError,
     UsageError,
 )
-from leconvert.media import read_clip_index
-from leconvert.probe import decoders
+from leconvert.media import UnsupportedClipError, read_clip_index
+from leconvert.probe import clips, decoders, pyav_decoder
 from leconvert.probe.clips import open_clip
 from leconvert.probe.files import OpenFile
 from leconvert.probe.loader import StreamLoader
@@ -355,9 +355,9 @@ def test_a_stream_opens_nothing_before_a_worker_asks(
 
 
 def test_spawned_workers_give_the_same_batches_and_count(v30: Path) -> None:
-    forked = indices(StreamLoader(EpisodeStream(v30), batch_size=4, num_workers=2))
+    forked = indices(StreamLoader(EpisodeStream(v30), batch_size=4, num_workers=1))
     stream = EpisodeStream(v30)
-    loader = StreamLoader(stream, batch_size=4, num_workers=2, multiprocessing_context="spawn")
+    loader = StreamLoader(stream, batch_size=4, num_workers=1, multiprocessing_context="spawn")
     assert indices(loader) == forked
     assert stream.facts().samples == FRAMES
 
@@ -463,18 +463,56 @@ def test_a_video_that_is_too_short_is_unreadable_beyond_its_end(v30_copy: Path) 
 # --- what must be installed -----------------------------------------------------------------------
 
 
-def test_without_torchcodec_pyav_decodes_and_says_so_once(
-    v30: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_on_the_cpu_pyav_decodes_and_torchcodec_need_not_load(
+    v30: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoders, "torchcodec_trouble", lambda: "no FFmpeg here")
-    decoders._say_once.cache_clear()
-    streams = [EpisodeStream(v30) for _ in range(2)]
-    assert {stream.video_backend for stream in streams} == {"pyav"}
-    assert [record.message for record in caplog.records if "no FFmpeg here" in record.message] == [
-        "torchcodec does not load (no FFmpeg here); PyAV decodes instead, more slowly."
-    ]
-    with pytest.raises(UsageError, match="torchcodec does not load"):
+    def trouble() -> str:
+        asked.append(True)
+        return "no FFmpeg here"
+
+    asked: list[bool] = []
+    monkeypatch.setattr(decoders, "torchcodec_trouble", trouble)
+    stream = EpisodeStream(v30)
+    assert stream.video_backend == "pyav"
+    assert len(list(stream)) == FRAMES
+    assert not asked
+    with pytest.raises(UsageError, match=r"torchcodec does not load: no FFmpeg here\."):
         EpisodeStream(v30, video_backend="torchcodec")
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_equally_coded_files_share_a_decoder_where_one_thread_decodes(
+    v30: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    class Counted(pyav_decoder.Codec):
+        def __init__(self, clip: clips.Clip) -> None:
+            super().__init__(clip)
+            opened.append(clip.source.name)
+
+    opened: list[str] = []
+    monkeypatch.setattr(pyav_decoder, "Codec", Counted)
+    # The files of a camera in turn, so that one context sees packets of all of them, mixed.
+    for sample in EpisodeStream(v30, video_fetch_workers=threads):
+        place = int(sample["episode_index"]), int(sample["frame_index"])
+        assert label_of(sample[TOP]) == label_of(sample[WRIST]) == place
+    files = list((v30 / "videos").rglob("*.mp4"))
+    assert len(files) > 2
+    assert len(opened) == (1 if threads == 0 else len(files))
+
+
+def test_a_file_whose_index_is_not_read_is_left_to_torchcodec(
+    v30: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(path: str) -> None:
+        raise UnsupportedClipError("fragmented MP4", path=path)
+
+    monkeypatch.setattr(clips, "read_clip_index", unsupported)
+    for sample in EpisodeStream(v30):
+        place = int(sample["episode_index"]), int(sample["frame_index"])
+        assert label_of(sample[TOP]) == place
+    monkeypatch.setattr(decoders, "torchcodec_trouble", lambda: "no FFmpeg here")
+    with pytest.raises(UnreadableSourceError, match="install torchcodec to do without"):
+        list(EpisodeStream(v30))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,17 @@ def test_frames_stay_inside_and_pads_say_which_did_not(
         assert pads == [not 0 <= step < length for step in wanted]
 
 
+def test_what_repeats_in_a_window_is_one_frame() -> None:
+    window = windows_of([0.0, 0.1, 0.2, 0.3])
+    # 0 3 6 9; then, at the end of ten frames, 5 8 9 9, where 9 is one; then 9 four times.
+    assert window.distinct_frames(np.array([0]), np.array([10])) == 4
+    assert window.distinct_frames(np.array([5]), np.array([10])) == 3
+    assert window.distinct_frames(np.array([9]), np.array([10])) == 1
+    assert window.distinct_frames(np.array([0, 5, 9]), np.array([10, 10, 10])) == 8
+    # Padded, and yet nothing repeats: the second step is the last frame, the first one is not.
+    assert windows_of([0.0, 0.1]).distinct_frames(np.array([8]), np.array([10])) == 2
+
+
 def test_a_time_between_two_frames_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"0\.05 s") as error:
         windows_of([0.05])

@@ -1,4 +1,4 @@
-"""The loading benchmark runs everything once a repeat, and its ratios are of medians."""
+"""The loading benchmark runs everything once a repeat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -27,46 +26,37 @@ def script() -> Iterator[ModuleType]:
         yield module
 
 
-def row(loader: str, rate: float, **changes: Any) -> dict[str, Any]:
-    return {
-        "conversion": "ours", "loader": loader, "mode": "single", "workers": 2,
-        "samples_per_s": rate, "frames_per_s_node": 3 * rate, "pct_of_limit": 50.0,
-        "first_batch_latency_s": 0.2, "p99_batch_wait_ms": 9.0, "peak_pss_gb": 0.5,
-        "shuffle_randomness_frac": 0.9,
-    } | changes  # fmt: skip
-
-
 def test_every_loader_mode_and_number_of_workers_runs_on_both_layouts_of_files(
     script: ModuleType,
 ) -> None:
-    runs = script.planned_runs([0, 2], ["single", "sarm"])
+    runs = script.planned_runs([0, 2], ["single", "sarm"], 0)
 
-    assert len(set(runs)) == len(runs) == 4 + 2 * (2 * 3 * 2 + 2 * 2)
+    # Beside the limits: both modes with every loader, and the other conversions with the stream
+    # in both modes and the map in one.
+    assert len(set(runs)) == len(runs) == 4 + 2 * (2 * 3 * 2) + 2 * 3
     assert {run.conversion for run in runs if run.loader == "limit"} == set(script.CONVERSIONS)
     assert {run.workers for run in runs if run.conversion == "streaming" and run.mode} == {2}
+    again = script.planned_runs([0, 2], ["single", "sarm"], 1)
+    assert set(runs) - set(again) == {
+        script.Run("reference", "limit"), script.Run("streaming", "limit")
+    }  # fmt: skip
 
 
-def test_the_table_compares_the_medians_of_the_best_set_ups(script: ModuleType) -> None:
-    rows = [row("map", rate) for rate in (10.0, 12.0, 90.0)]
-    rows += [row("map", rate, workers=0) for rate in (5.0, 5.0, 5.0)]
-    rows += [row("stream", rate) for rate in (24.0, 30.0, 1.0)]
-    rows += [{"conversion": "ours", "loader": "stream-lerobot", "mode": "single", "workers": 2,
-              "error": "it broke"}]  # fmt: skip
-    rows += [{"kind": "check", "conversion": "ours", "loader": "stream", "mode": "single",
-              "check": {"samples": 7, "wrong_frames": 0, "unreadable_frames": 1,
-                        "wrong_pad_flags": 2, "wrong_values": 3}}]  # fmt: skip
+def test_limits_come_first_and_each_repeat_begins_elsewhere(script: ModuleType) -> None:
+    orders = [
+        script.in_turn(script.planned_runs([2], ["single"], 1), repeat, 2) for repeat in range(2)
+    ]
 
-    shown = script.table(rows)
-
-    assert "ours single: stream is 2.00 times the better of the others" in shown
-    assert "ours stream-lerobot single w2       fails: it broke" in shown
-    assert "in 7 samples 0 frames are wrong, 1 unreadable, 5 flags or values wrong" in shown
+    assert all([run.loader for run in order[:2]] == ["limit", "limit"] for order in orders)
+    assert set(orders[0]) == set(orders[1])
+    assert orders[0][2:7] == orders[1][-5:]
 
 
 def test_commands_are_shown_without_this_machines_paths(script: ModuleType, tmp_path: Path) -> None:
     options = script.argparse.Namespace(
-        batch_size=16, duration_s=1.0, probe_samples=5, limit_duration_s=1.0, check=9
-    )
+        batch_size=16, duration_s=1.0, probe_samples=5, limit_duration_s=1.0, check=9,
+        warmup_batches=6,
+    )  # fmt: skip
     bench = script.Bench(tmp_path, {"ours": tmp_path / "ours"}, options)
 
     command = bench.check_command(script.Run("ours", "stream", "sarm", 2))
@@ -76,3 +66,24 @@ def test_commands_are_shown_without_this_machines_paths(script: ModuleType, tmp_
         "--loader stream --mode sarm --num-workers 2"
     )
     assert "--check 9" in bench.shown(command)
+
+
+def test_our_stream_is_compared_in_every_mode_and_the_released_one_in_the_first(
+    script: ModuleType,
+) -> None:
+    checks = script.planned_checks(["single", "sarm"])
+
+    for conversion in ("ours", "one-file"):
+        compared = [(run.loader, run.mode) for run in checks if run.conversion == conversion]
+        assert compared == [("stream", "single"), ("stream", "sarm"), ("stream-lerobot", "single")]
+    assert len(checks) == 6
+
+
+def test_runs_share_compiled_modules_in_the_scratch_folder(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    environment = script.Bench(tmp_path, {}, None).environment()
+
+    assert "PYTHONDONTWRITEBYTECODE" not in environment
+    assert environment["PYTHONPYCACHEPREFIX"] == str(tmp_path / "compiled")

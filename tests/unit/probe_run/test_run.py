@@ -101,13 +101,21 @@ def test_without_a_check_the_released_stream_fails_as_it_would_for_a_user(
         run(several_files, loader="stream-lerobot", num_batches=200)
 
 
-def test_repeated_frames_at_an_episodes_end_are_not_counted_as_decoded(
-    several_files: Path,
-) -> None:
-    result = run(several_files, mode="sarm")
+def test_steps_beyond_an_episodes_end_count_its_last_frame_once(several_files: Path) -> None:
+    lengths = (40, 55, 1, 30, 61, 12)
+    samples = sum(lengths)
+    result = run(
+        several_files, mode="sarm", warmup_batches=0, num_batches=-(-samples // 8), probe_samples=0
+    )
 
-    # No episode is longer than three seconds, so most of the eight steps repeat the last frame.
-    assert sum(result["frames_per_worker"]) < 16 * result["samples_measured"] / 2
+    # Eight steps of 30 frames each: one epoch of every frame, by hand.
+    wanted = sum(
+        len({min(frame + 30 * step, length - 1) for step in range(8)})
+        for length in lengths
+        for frame in range(length)
+    )
+    assert result["samples_measured"] == samples
+    assert sum(result["frames_per_worker"]) == 2 * wanted
     assert result["window_frames_per_s"] == pytest.approx(16 * result["samples_per_s"])
 
 

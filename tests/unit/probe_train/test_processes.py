@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import subprocess
-import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from tests.ranks import free_port, run_as_ranks
 
 from leconvert.errors import ProbeError
 from leconvert.probe.processes import open_processes
 
-RANK = """
-import json, sys, torch
-from leconvert.probe.processes import open_processes
-rank = int(sys.argv[1])
-processes = open_processes(rank=rank, world_size=2, device="cpu", use_accelerate=False)
-torch.manual_seed(rank)  # unequal weights, which rank 0's must replace
-model = torch.nn.Linear(2, 1)
-model, optimizer = processes.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
-loss = model(torch.tensor([[1.0, float(rank)]])).sum()
-processes.backward(loss)
-bare = getattr(model, "module", model)
-facts = {"rank": rank, "weight": bare.weight.tolist(), "gradient": bare.weight.grad.tolist()}
-gathered = processes.gather(facts)
-processes.close()
-print(json.dumps(gathered))
-"""
+
+def gathered_of_all() -> list[Any]:
+    """Be one of two ranks: learn from one sample, and return what all ranks gathered."""
+    rank = int(os.environ["RANK"])
+    processes = open_processes(rank=rank, world_size=2, device="cpu", use_accelerate=False)
+    torch.manual_seed(rank)  # unequal weights, which rank 0's must replace
+    model: torch.nn.Module = torch.nn.Linear(2, 1)
+    model, _ = processes.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
+    processes.backward(model(torch.tensor([[1.0, float(rank)]])).sum())
+    bare: Any = getattr(model, "module", model)
+    facts = {"rank": rank, "weight": bare.weight.tolist(), "gradient": bare.weight.grad.tolist()}
+    gathered = processes.gather(facts)
+    processes.close()
+    return gathered
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def test_two_ranks_begin_equal_average_their_gradients_and_gather_in_order() -> None:
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-    }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank)],
-            env=environment, stdout=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    first, second = (json.loads(rank.communicate(timeout=60)[0]) for rank in ranks)
+def test_two_ranks_begin_equal_average_their_gradients_and_gather_in_order(tmp_path: Path) -> None:
+    first, second = run_as_ranks(
+        gathered_of_all,
+        folder=tmp_path,
+        environment={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
+    )
     assert first == second
     assert [facts["rank"] for facts in first] == [0, 1]
     assert first[0]["weight"] == first[1]["weight"]
