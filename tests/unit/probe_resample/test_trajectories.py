@@ -109,6 +109,7 @@ def test_clocks_are_followed_wherever_they_go() -> None:
         "wandering": np.cumsum(generator.exponential(1 / 170, 300)),
         "pausing": np.where(np.arange(300) < 150, even, even + 5.0),
         "repeating": np.repeat(even[:60], 5),
+        "slow at the end": np.concatenate([even[:-1] / 3, [even[-1]]]),
     }
     for name, times in clocks.items():
         x = generator.standard_normal((300, 3)).astype(np.float32)

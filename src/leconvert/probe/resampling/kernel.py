@@ -100,11 +100,13 @@ class _Mixer:
         without the two tables of fetched rows that take most of the time otherwise.
         """
         if self._pairs is None:
-            low, high, weight = self._beside
-            weights = torch.empty((len(low), 2), dtype=torch.float32)
-            weights[:, 1] = weight
-            torch.sub(1, weights[:, 1], out=weights[:, 0])
-            self._pairs = torch.stack((low, high), dim=1).view(-1), weights.view(-1)
+            low, high, weight = (part.numpy() for part in self._beside)
+            both = np.empty((len(low), 2), low.dtype)
+            both[:, 0], both[:, 1] = low, high
+            shares = np.empty((len(low), 2), np.float32)
+            shares[:, 1] = weight
+            np.subtract(1, shares[:, 1], out=shares[:, 0])
+            self._pairs = torch.from_numpy(both.reshape(-1)), torch.from_numpy(shares.reshape(-1))
         pairs, weights = self._pairs
         return functional.embedding_bag(
             pairs, rows, self._offsets() * 2, mode="sum", per_sample_weights=weights

@@ -13,7 +13,7 @@ from torch import Tensor
 from leconvert.probe.resampling.packing import Packed
 from leconvert.probe.resampling.values import GRID_TOLERANCE
 
-__all__ = ["Places", "Targets", "even_targets", "find_places", "given_targets", "index_type"]
+__all__ = ["Places", "Targets", "even_targets", "find_places", "given_targets"]
 
 # A clock that wanders further from even times than so many samples is searched instead.
 _STEPS = 3
@@ -27,7 +27,6 @@ class Targets:
 
     Attributes:
         times: Seconds after the trajectory's first sample, float64, of shape (n,).
-        row: Trajectory of each, of shape (n,).
         number: Number of each within its trajectory, of shape (n,).
         padded: The times as a padded batch, of shape (B, M); beyond a trajectory's targets they
             mean nothing.
@@ -36,7 +35,6 @@ class Targets:
     """
 
     times: Tensor
-    row: Tensor
     number: Tensor
     padded: Tensor
     counts: npt.NDArray[np.int64]
@@ -53,13 +51,21 @@ class Targets:
         return _on_device(self.counts, self.times)
 
     @cached_property
+    def row(self) -> Tensor:
+        """Trajectory of each, of shape (n,)."""
+        return self.spread(np.arange(len(self.counts)))
+
+    @cached_property
     def slots(self) -> Tensor:
         """Where each goes in a padded batch whose rows were put one after the other."""
         return torch.add(self.number.long(), self.row, alpha=self.length)
 
     def spread(self, of_trajectory: npt.NDArray[np.generic]) -> Tensor:
         """Return a number of each trajectory for each of its targets."""
-        return _on_device(of_trajectory, self.times).index_select(0, self.row)
+        if self.times.device.type == "cpu":
+            return torch.from_numpy(np.repeat(of_trajectory, self.counts))
+        numbers = _on_device(of_trajectory, self.times)
+        return numbers.repeat_interleave(self.lengths, output_size=len(self.times))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,28 +86,25 @@ class Places:
 def even_targets(packed: Packed, hz: float) -> Targets:
     """Return targets every 1/hz from the first sample to the last of each trajectory."""
     counts = (packed.durations_s * hz + GRID_TOLERANCE).astype(np.int64) + 1
-    like = packed.times
-    kind = index_type(int(counts.sum()))
-    row = _on_device(np.repeat(np.arange(len(counts), dtype=np.int32), counts), like)
-    firsts = _on_device(np.cumsum(counts) - counts, like).to(kind)
-    number = torch.arange(len(row), dtype=kind, device=like.device)
-    number.sub_(firsts.index_select(0, row))
+    starts, total = np.cumsum(counts) - counts, int(counts.sum())
+    device = packed.device
     # Divided, not multiplied by 1/hz: a target is then the float64 nearest to k/hz, as in NumPy.
-    grid = torch.arange(int(counts.max()), dtype=torch.float64, device=like.device).div_(hz)
+    grid = torch.arange(int(counts.max()), dtype=torch.float64, device=device).div_(hz)
+    if device.type == "cpu":
+        number = torch.from_numpy(np.arange(total) - np.repeat(starts, counts))
+    else:
+        lengths = _on_device(counts, packed.times)
+        firsts = _on_device(starts, packed.times).repeat_interleave(lengths, output_size=total)
+        number = torch.arange(total, device=device).sub_(firsts)
     padded = grid.expand(len(counts), -1)
-    return Targets(grid.index_select(0, number), row, number, padded, counts, is_even=True)
+    return Targets(grid.index_select(0, number), number, padded, counts, is_even=True)
 
 
 def given_targets(aims: Tensor, counts: npt.NDArray[np.int64]) -> Targets:
     """Return the targets of a padded batch, rebased, of shape (B, M)."""
     numbers = torch.arange(aims.shape[1], device=aims.device)
     row, number = (numbers < _on_device(counts, aims).unsqueeze(1)).nonzero(as_tuple=True)
-    return Targets(aims[row, number], row, number, aims, counts, is_even=False)
-
-
-def index_type(most: int) -> torch.dtype:
-    """Return the narrowest type of indices: they are a good part of what is read and written."""
-    return torch.int32 if most <= np.iinfo(np.int32).max else torch.int64
+    return Targets(aims[row, number], number, aims, counts, is_even=False)
 
 
 def find_places(packed: Packed, targets: Targets) -> Places:
@@ -149,27 +152,35 @@ def _guess(packed: Packed, targets: Targets) -> tuple[Tensor, Places | None]:
     so if the weight is at least 0 and below 1. The last target of a trajectory may lie on its last
     sample, which has none after it; such targets are few and looked at apart.
     """
+    # By NumPy, in the tensors' own memory: each of these steps takes some 10 us, of which torch
+    # would spend a third on beginning it.
+    counts, times, aims = targets.counts, packed.times.numpy(), targets.times.numpy()
     durations = np.where(packed.durations_s > 0, packed.durations_s, 1.0)
-    pace = targets.spread((packed.lengths - 1) / durations)
-    kind = index_type(len(packed.times))
-    low = torch.addcmul(targets.spread(packed.first_row + _HAIR), targets.times, pace).to(kind)
-    # These few by NumPy, in the same memory: torch takes longer to begin than they take.
-    last, ends = low.numpy(), np.cumsum(targets.counts) - 1
-    last[ends] = np.minimum(last[ends], _final_low(packed))
+    guess = np.repeat((packed.lengths - 1) / durations, counts)
+    guess *= aims
+    guess += np.repeat(packed.first_row + _HAIR, counts)
+    is_small = len(times) <= np.iinfo(np.int32).max
+    low: npt.NDArray[np.int32 | np.int64] = guess.astype(np.int32 if is_small else np.int64)
+    ends = np.cumsum(counts) - 1
+    final = _final_low(packed)
+    low[ends] = np.minimum(low[ends], final)
     if int(packed.lengths.min()) < 2:
-        return low, None
+        return torch.from_numpy(low), None
     high = low + 1
-    begins = packed.times.index_select(0, low)
-    gaps = packed.times.index_select(0, high).sub_(begins)
-    weight = torch.sub(targets.times, begins).div_(gaps)
-    weights = weight.numpy()
-    of_ends = weights[ends]
-    weights[ends] = 0
-    least, most = torch.aminmax(weight)
-    if not (least >= 0 and most < 1 and (of_ends >= 0).all()):
-        return low, None
-    weights[ends] = np.minimum(of_ends, 1)
-    return low, Places(low, high, weight)
+    begins = times.take(low)
+    gaps = times.take(high)
+    gaps -= begins
+    weight = aims - begins
+    with np.errstate(divide="ignore", invalid="ignore"):  # what repeats is told by the check
+        weight /= gaps
+    of_ends = weight[ends]
+    weight[ends] = 0
+    ends_hold = ((of_ends >= 0) & ((of_ends < 1) | (low[ends] == final))).all()
+    if not (weight.min() >= 0 and weight.max() < 1 and ends_hold):
+        return torch.from_numpy(low), None
+    weight[ends] = np.minimum(of_ends, 1)
+    low_, high_, weight_ = map(torch.from_numpy, (low, high, weight))
+    return low_, Places(low_, high_, weight_)
 
 
 def _step(packed: Packed, targets: Targets, low: Tensor) -> Tensor | None:
@@ -189,7 +200,7 @@ def _step(packed: Packed, targets: Targets, low: Tensor) -> Tensor | None:
 def _search(packed: Packed, targets: Targets) -> Tensor:
     """Search every trajectory's times, padded with infinity, for all of its targets at once."""
     times = packed.times
-    row, number = targets.row.long(), targets.number.long()
+    row, number = targets.row, targets.number
     longest = int(packed.lengths.max())
     first = _on_device(packed.first_row, times)
     lengths = _on_device(packed.lengths, times).unsqueeze(1)
