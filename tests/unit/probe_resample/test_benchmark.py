@@ -234,6 +234,12 @@ def test_all_asks_for_everything_that_is_here() -> None:
     assert stem_of(wanted.as_record(), "synthetic").startswith("resample-synthetic-compare-50hz")
 
 
+def test_batch_sizes_are_the_usual_ones_that_the_set_is_large_enough_for() -> None:
+    assert ResampleOptions().sized(40).batch_sizes == (16, 32)
+    assert ResampleOptions().sized(9).batch_sizes == (9,)
+    assert ResampleOptions(batch_sizes=(5,)).sized(9).batch_sizes == (5,)
+
+
 def test_the_use_of_a_gpu_is_the_mean_of_what_was_read() -> None:
     import threading
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.errors import UsageError
 from leconvert.probe.resampling.baseline import collate, grid, resample_one
 from leconvert.probe.resampling.gpu import GpuUse, gpu_reader
 from leconvert.probe.resampling.methods import Methods
@@ -55,7 +54,7 @@ def measure_batch_size(
 
     Args:
         ways: What is timed.
-        source: The set.
+        source: The set, of at least one batch.
         methods: Method of every column.
         hz: Targets a second.
         batch_size: Trajectories of a batch.
@@ -68,15 +67,7 @@ def measure_batch_size(
     Returns:
         A row a way, as ``results`` of ``docs/formats/probe-result.schema.json`` has them. Key
         ``raw`` holds what each repeat took.
-
-    Raises:
-        UsageError: The set has fewer trajectories than a batch.
     """
-    if batch_size > len(source):
-        raise UsageError(
-            f"A batch of {batch_size} is more than the {len(source)} trajectories of the set.",
-            next_step="Choose smaller --batch-sizes, or raise --max-trajectories.",
-        )
     errors = {way.key: 0.0 for way in ways}
     for number, places in enumerate(batches_of(len(source), batch_size, seed, 0)):
         if number == warmup_batches:

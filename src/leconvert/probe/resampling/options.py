@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from leconvert.errors import UsageError
 from leconvert.probe.resampling.baseline import BASELINES
 from leconvert.probe.resampling.methods import Method
 
-__all__ = ["DTYPES", "MODES", "ResampleOptions"]
+__all__ = ["DTYPES", "MODES", "USUAL_BATCH_SIZES", "ResampleOptions"]
 
 Mode = Literal["baseline", "batched", "compare"]
 Dtype = Literal["fp32", "bf16"]
 
 MODES: tuple[Mode, ...] = ("baseline", "batched", "compare")
 DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
+
+USUAL_BATCH_SIZES = (16, 32, 64, 128)
 
 _AUTO = "auto"
 _AT_LEAST = {
@@ -46,7 +48,8 @@ class ResampleOptions:
         hz: Rate to bring everything to.
         mode: What is timed.
         baseline: Which one; ``auto`` takes the faster.
-        batch_sizes: Trajectories of a batch; each is measured.
+        batch_sizes: Trajectories of a batch; each is measured. None takes the usual ones that the
+            set is large enough for, see `sized`.
         dtypes: Types of the batched side; each is measured.
         devices: Where the batched side runs: ``cpu``, ``cuda`` or ``cuda:N``; each is measured.
         methods: By column, what is not to be resampled as its type says.
@@ -71,7 +74,7 @@ class ResampleOptions:
     hz: float = 50.0
     mode: Mode = "compare"
     baseline: str = _AUTO
-    batch_sizes: tuple[int, ...] = (16, 32, 64, 128)
+    batch_sizes: tuple[int, ...] | None = None
     dtypes: tuple[Dtype, ...] = ("fp32",)
     devices: tuple[str, ...] = ("cpu",)
     methods: Mapping[str, Method] = field(default_factory=dict)
@@ -101,7 +104,7 @@ class ResampleOptions:
             raise UsageError(
                 f"--jitter is a share of a step, from 0 to below 0.5, not {self.jitter}."
             )
-        if not self.batch_sizes or min(self.batch_sizes) < 1:
+        if self.batch_sizes is not None and min(self.batch_sizes, default=0) < 1:
             raise UsageError("--batch-sizes are whole numbers from 1 on.")
         for name, given, known in (
             ("mode", (self.mode,), MODES),
@@ -117,6 +120,23 @@ class ResampleOptions:
         for device in self.devices:
             if device.partition(":")[0] not in {"cpu", "cuda"}:
                 raise UsageError("--device is cpu, cuda or cuda:N.")
+
+    def sized(self, trajectories: int) -> ResampleOptions:
+        """Return these options with batch sizes for a set of so many trajectories.
+
+        Raises:
+            UsageError: A size that was asked for is larger than the set.
+        """
+        if self.batch_sizes is None:
+            fitting = tuple(size for size in USUAL_BATCH_SIZES if size <= trajectories)
+            return replace(self, batch_sizes=fitting or (trajectories,))
+        if max(self.batch_sizes) > trajectories:
+            raise UsageError(
+                f"A batch of {max(self.batch_sizes)} is more than the {trajectories} trajectories "
+                "of the set.",
+                next_step="Choose smaller --batch-sizes, or raise --max-trajectories.",
+            )
+        return self
 
     def as_record(self) -> dict[str, Any]:
         """Return every option as a JSON-serialisable mapping."""

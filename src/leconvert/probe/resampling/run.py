@@ -62,7 +62,7 @@ def open_source(options: ResampleOptions) -> TrajectorySource:
     elif options.hdf5 is not None:
         source = Hdf5Set(Path(options.hdf5), columns=options.columns, most=most)
     else:
-        count = most or max(_SYNTHETIC_COUNT, 2 * max(options.batch_sizes))
+        count = most or max(_SYNTHETIC_COUNT, 2 * max(options.batch_sizes or (0,)))
         source = SyntheticSet(count, options.seed, jitter=options.jitter)
     if not len(source):
         raise SourceError(
@@ -118,6 +118,7 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
     keep_freed_memory()
     with _torch_threads(options.threads), _on_disk(options) as source:
         loaded = preload(source)
+        options = options.sized(len(loaded))
         methods = methods_for(loaded, options.methods)
         baseline = _baseline(options, loaded, methods)
         timed: TrajectorySource = loaded if options.preload else source
@@ -153,9 +154,10 @@ def _results(
 ) -> list[dict[str, Any]]:
     ways = _ways(options, source, methods, baseline)
     rows: list[dict[str, Any]] = []
-    turns = options.repeats * len(options.batch_sizes)
+    sizes = _sizes(options)
+    turns = options.repeats * len(sizes)
     with progress.stage("timing", turns, "repeats") as stage:
-        for batch_size in options.batch_sizes:
+        for batch_size in sizes:
             rows += measure_batch_size(
                 ways,
                 source,
@@ -205,7 +207,7 @@ def _loaders(
             methods,
             hz=options.hz,
             baseline=baseline,
-            batch_size=_of_loaders(options.batch_sizes),
+            batch_size=_of_loaders(_sizes(options)),
             num_workers=workers,
             epochs=_LOADER_EPOCHS,
             seed=options.seed,
@@ -234,7 +236,7 @@ def _end_to_end(
                 methods,
                 hz=options.hz,
                 baseline=baseline,
-                batch_size=_of_loaders(options.batch_sizes),
+                batch_size=_of_loaders(_sizes(options)),
                 num_workers=number,
                 epochs=options.train_epochs,
                 device=options.devices[-1],
@@ -242,6 +244,11 @@ def _end_to_end(
                 stage=stage,
             )
     return rows
+
+
+def _sizes(options: ResampleOptions) -> tuple[int, ...]:
+    assert options.batch_sizes is not None  # `sized` filled them in
+    return options.batch_sizes
 
 
 def _of_loaders(batch_sizes: Sequence[int]) -> int:
