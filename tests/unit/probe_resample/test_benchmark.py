@@ -270,7 +270,7 @@ def test_no_preload_reads_while_timing_and_a_single_mode_compares_nothing() -> N
     assert violations(document) == []
     assert row["way"] == "batched"
     assert row["stages_ms"]["load"] > 0
-    assert document["set"]["source"] == "hdf5"
+    assert document["set"]["source"] == "synthetic"
     assert document["speedups"] == []
 
 

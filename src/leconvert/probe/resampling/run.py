@@ -116,7 +116,8 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
         find_device(device)
     # The C library would return the memory of every batch to the system; both sides gain alike.
     keep_freed_memory()
-    with _torch_threads(options.threads), _on_disk(options) as source:
+    origin = open_source(options)
+    with _torch_threads(options.threads), _on_disk(origin, options) as source:
         loaded = preload(source)
         options = options.sized(len(loaded))
         methods = methods_for(loaded, options.methods)
@@ -124,7 +125,7 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
         timed: TrajectorySource = loaded if options.preload else source
         results = _results(options, timed, methods, baseline, progress)
         document |= {
-            "set": set_record(loaded, methods),
+            "set": set_record(loaded, methods) | origin.as_record(),
             "baseline": baseline,
             "results": results,
             "speedups": ratios(results),
@@ -257,15 +258,14 @@ def _of_loaders(batch_sizes: Sequence[int]) -> int:
 
 
 @contextmanager
-def _on_disk(options: ResampleOptions) -> Iterator[TrajectorySource]:
+def _on_disk(origin: TrajectorySource, options: ResampleOptions) -> Iterator[TrajectorySource]:
     """Yield the set; a synthetic one that is not preloaded is read from a file made for it."""
-    source = open_source(options)
-    if options.preload or options.dataset is not None or options.hdf5 is not None:
-        yield source
+    if options.preload or not isinstance(origin, SyntheticSet):
+        yield origin
         return
     with tempfile.TemporaryDirectory(prefix="leconvert-resample-") as folder:
         path = Path(folder) / "synthetic.h5"
-        write_hdf5(source, path)
+        write_hdf5(origin, path)
         yield Hdf5Set(path)
 
 
