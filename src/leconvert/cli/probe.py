@@ -17,11 +17,12 @@ _COMMANDS = (
     ("limit", "measure how fast the same files decode without any loader"),
     ("diagnose", "decode one frame, and say what is installed and what is missing"),
     ("summarize", "make a table, a CSV and plots from many results"),
+    ("resample", "measure how fast trajectories of many rates are brought to one"),
     ("submit", "send scenarios to a SLURM cluster"),
     ("train", "an example that trains from a stream, and resumes"),
 )
 # These never load a decoder, so FFmpeg need not be found for them.
-_WITHOUT_DECODING = frozenset({"submit", "summarize"})
+_WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
 
 
 class _LazyParser(argparse.ArgumentParser):

@@ -17,24 +17,30 @@ if TYPE_CHECKING:
     from leconvert.probe.compare import Comparison, compare_with_map
     from leconvert.probe.counters import StreamFacts
     from leconvert.probe.loader import StreamLoader
+    from leconvert.probe.resampling.api import resample
+    from leconvert.probe.resampling.kernel import Resampled
     from leconvert.probe.stream import EpisodeStream, UnreadableFrame
 
 __all__ = [
     "Comparison",
     "EpisodeStream",
+    "Resampled",
     "StreamFacts",
     "StreamLoader",
     "UnreadableFrame",
     "compare_with_map",
+    "resample",
 ]
 
 _HOME = {
     "Comparison": "compare",
     "EpisodeStream": "stream",
+    "Resampled": "resampling.kernel",
     "StreamFacts": "counters",
     "StreamLoader": "loader",
     "UnreadableFrame": "stream",
     "compare_with_map": "compare",
+    "resample": "resampling.api",
 }
 
 

@@ -1,0 +1,293 @@
+"""One run of ``probe resample``: the set, the ways, and a document of what they did."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from leconvert.errors import SourceError
+from leconvert.probe.environment import host_record, package_version, versions_record
+from leconvert.probe.resampling.baseline import Baseline
+from leconvert.probe.resampling.benchmark import measure_batch_size, ratios
+from leconvert.probe.resampling.dataset_input import DatasetSet
+from leconvert.probe.resampling.hdf5 import Hdf5Set, write_hdf5
+from leconvert.probe.resampling.methods import Methods
+from leconvert.probe.resampling.options import DTYPES, ResampleOptions
+from leconvert.probe.resampling.sources import (
+    TrajectorySource,
+    methods_for,
+    preload,
+    set_record,
+)
+from leconvert.probe.resampling.synthetic import SyntheticSet
+from leconvert.probe.resampling.ways import (
+    BaselineWay,
+    BatchedWay,
+    TableWay,
+    Way,
+    faster_baseline,
+    find_device,
+)
+from leconvert.probe.results import begin_document
+from leconvert.probe.tensors import keep_freed_memory
+from leconvert.progress import NO_PROGRESS, Progress
+
+__all__ = ["everything", "open_source", "run_resample", "stem_of"]
+
+_SYNTHETIC_COUNT = 512
+_LOADER_EPOCHS = 3
+_OTHERS = ("h5py", "scipy", "matplotlib")
+
+
+def open_source(options: ResampleOptions) -> TrajectorySource:
+    """Return the set that options name, as it is read one by one.
+
+    Raises:
+        SourceError: It cannot be read, or is empty.
+        UsageError: It has no such columns, or h5py is missing.
+    """
+    most = options.max_trajectories
+    source: TrajectorySource
+    if options.dataset is not None:
+        source = DatasetSet(
+            options.dataset, revision=options.revision, columns=options.columns, most=most
+        )
+    elif options.hdf5 is not None:
+        source = Hdf5Set(Path(options.hdf5), columns=options.columns, most=most)
+    else:
+        count = most or max(_SYNTHETIC_COUNT, 2 * max(options.batch_sizes or (0,)))
+        source = SyntheticSet(count, options.seed, jitter=options.jitter)
+    if not len(source):
+        raise SourceError(
+            f"{options.dataset or options.hdf5} has no trajectories.",
+            path=options.dataset or options.hdf5,
+            next_step="Give another set.",
+        )
+    return source
+
+
+def everything(options: ResampleOptions) -> ResampleOptions:
+    """Return options that measure all there is: both types, a GPU if there is one, both extras."""
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices.append("cuda")
+    return replace(
+        options,
+        mode="compare",
+        dtypes=DTYPES,
+        devices=tuple(dict.fromkeys((*devices, *options.devices))),
+        loaders=True,
+        end_to_end=True,
+    )
+
+
+def stem_of(options: Mapping[str, Any], source: str) -> str:
+    """Return the stem of a run's files, from its options."""
+    devices = "-".join(options["devices"]).replace(":", "")
+    loaded = "" if options["preload"] else "-no-preload"
+    types = "-".join(options["dtypes"])
+    return f"resample-{source}-{options['mode']}-{options['hz']:g}hz-{types}-{devices}{loaded}"
+
+
+def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
+    """Measure resampling.
+
+    Args:
+        options: What to measure.
+        progress: Where to report.
+
+    Returns:
+        The result, as ``docs/formats/probe-result.schema.json`` describes it.
+
+    Raises:
+        UsageError: The options do not fit the set, or a package is missing.
+        SourceError: The set cannot be read or resampled.
+        ProbeError: A device is missing.
+    """
+    document = begin_document("resample")
+    for device in options.devices:
+        find_device(device)
+    # The C library would return the memory of every batch to the system; both sides gain alike.
+    keep_freed_memory()
+    origin = open_source(options)
+    with _torch_threads(options.threads), _on_disk(origin, options) as source:
+        loaded = preload(source)
+        options = options.sized(len(loaded))
+        methods = methods_for(loaded, options.methods)
+        baseline = _baseline(options, loaded, methods)
+        timed: TrajectorySource = loaded if options.preload else source
+        results = _results(options, timed, methods, baseline, progress)
+        document |= {
+            "set": set_record(loaded, methods) | origin.as_record(),
+            "baseline": baseline,
+            "results": results,
+            "speedups": ratios(results),
+            "loaders": _loaders(options, timed, methods, baseline, progress),
+            "end_to_end": _end_to_end(options, timed, methods, baseline, progress),
+            "torch_threads": torch.get_num_threads(),
+            "gpu": _gpu_record(options.devices),
+            "options": options.as_record(),
+            "host": host_record(),
+            "versions": versions_record() | {name: package_version(name) for name in _OTHERS},
+        }
+    return document
+
+
+def _baseline(options: ResampleOptions, source: TrajectorySource, methods: Methods) -> Baseline:
+    if options.baseline == "auto":
+        return faster_baseline(source, methods, options.hz)
+    return "rows" if options.baseline == "rows" else "columns"
+
+
+def _results(
+    options: ResampleOptions,
+    source: TrajectorySource,
+    methods: Methods,
+    baseline: Baseline,
+    progress: Progress,
+) -> list[dict[str, Any]]:
+    ways = _ways(options, source, methods, baseline)
+    rows: list[dict[str, Any]] = []
+    sizes = _sizes(options)
+    turns = options.repeats * len(sizes)
+    with progress.stage("timing", turns, "repeats") as stage:
+        for batch_size in sizes:
+            rows += measure_batch_size(
+                ways,
+                source,
+                methods,
+                hz=options.hz,
+                batch_size=batch_size,
+                repeats=options.repeats,
+                num_epochs=options.num_epochs,
+                warmup_batches=options.warmup_batches,
+                seed=options.seed,
+                stage=stage,
+            )
+    return rows
+
+
+def _ways(
+    options: ResampleOptions, source: TrajectorySource, methods: Methods, baseline: Baseline
+) -> list[Way]:
+    ways: list[Way] = []
+    if options.mode != "batched":
+        ways.append(BaselineWay(source, methods, options.hz, baseline, preloaded=options.preload))
+    if options.mode != "baseline":
+        for device, dtype in product(options.devices, options.dtypes):
+            ways.append(
+                BatchedWay(source, methods, options.hz, dtype, device, preloaded=options.preload)
+            )
+            if options.preload:
+                ways.append(TableWay(source, methods, options.hz, dtype, device))
+    return ways
+
+
+def _loaders(
+    options: ResampleOptions,
+    source: TrajectorySource,
+    methods: Methods,
+    baseline: Baseline,
+    progress: Progress,
+) -> list[dict[str, Any]] | None:
+    if not options.loaders:
+        return None
+    from leconvert.probe.resampling.loaders import compare_loaders
+
+    workers = sorted({0, options.num_workers})
+    with progress.stage("loaders", len(workers) * (_LOADER_EPOCHS + 1), "passes") as stage:
+        return compare_loaders(
+            source,
+            methods,
+            hz=options.hz,
+            baseline=baseline,
+            batch_size=_of_loaders(_sizes(options)),
+            num_workers=workers,
+            epochs=_LOADER_EPOCHS,
+            seed=options.seed,
+            stage=stage,
+        )
+
+
+def _end_to_end(
+    options: ResampleOptions,
+    source: TrajectorySource,
+    methods: Methods,
+    baseline: Baseline,
+    progress: Progress,
+) -> list[dict[str, Any]] | None:
+    if not options.end_to_end:
+        return None
+    from leconvert.probe.resampling.training import train_on_both_paths
+
+    rows: list[dict[str, Any]] = []
+    workers = sorted({0, options.num_workers})
+    passes = 2 * len(workers) * options.train_epochs
+    with progress.stage("train", passes, "passes") as stage:
+        for number in workers:
+            rows += train_on_both_paths(
+                source,
+                methods,
+                hz=options.hz,
+                baseline=baseline,
+                batch_size=_of_loaders(_sizes(options)),
+                num_workers=number,
+                epochs=options.train_epochs,
+                device=options.devices[-1],
+                seed=options.seed,
+                stage=stage,
+            )
+    return rows
+
+
+def _sizes(options: ResampleOptions) -> tuple[int, ...]:
+    assert options.batch_sizes is not None  # `sized` filled them in
+    return options.batch_sizes
+
+
+def _of_loaders(batch_sizes: Sequence[int]) -> int:
+    """Return the batch size of loaders and training: a usual one, where it is among those asked."""
+    return min(batch_sizes, key=lambda size: (abs(size - 64), size))
+
+
+@contextmanager
+def _on_disk(origin: TrajectorySource, options: ResampleOptions) -> Iterator[TrajectorySource]:
+    """Yield the set; a synthetic one that is not preloaded is read from a file made for it."""
+    if options.preload or not isinstance(origin, SyntheticSet):
+        yield origin
+        return
+    with tempfile.TemporaryDirectory(prefix="leconvert-resample-") as folder:
+        path = Path(folder) / "synthetic.h5"
+        write_hdf5(origin, path)
+        yield Hdf5Set(path)
+
+
+@contextmanager
+def _torch_threads(threads: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _gpu_record(devices: Sequence[str]) -> dict[str, Any] | None:
+    for name in devices:
+        device = find_device(name)
+        if device.type == "cuda":
+            facts = torch.cuda.get_device_properties(device)
+            return {
+                "name": facts.name,
+                "memory_bytes": int(facts.total_memory),
+                "cuda": torch.version.cuda,
+            }
+    return None
