@@ -332,8 +332,7 @@ def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(
         "sys.exit(main())"
     )
     stopped = subprocess.run(
-        [sys.executable, "-c", code, "work", str(planned.work_dir.root)]
-        + ["--max-trouble-seconds", "2"],
+        [sys.executable, "-c", code, "work", "--max-trouble-seconds=2", str(planned.work_dir.root)],
         capture_output=True,
         text=True,
         check=False,
