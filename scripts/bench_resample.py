@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import bench_convert
+import bench_common
 from leconvert.cli.progress import progress_for
 from leconvert.cli.text import table
 from leconvert.probe.resampling.options import ResampleOptions
@@ -53,7 +53,7 @@ def header(document: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, A
         "started": document["started"],
         "command": shlex.join(["python", "scripts/bench_resample.py", *arguments]),
         "environment": {"OMP_WAIT_POLICY": passive},
-        "commit": bench_convert.commit(),
+        "commit": bench_common.commit(),
         "host": {key: document["host"][key] for key in ("cpu", "cores", "memory_bytes", "kernel")},
         "versions": document["versions"],
         "load_average": os.getloadavg(),
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("setups", nargs="*", metavar="SETUP", help=f"of {', '.join(SETUPS)}")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--log-dir", default=bench_convert.REPOSITORY / "bench_logs", type=Path)
+    parser.add_argument("--log-dir", default=bench_common.REPOSITORY / "bench_logs", type=Path)
     options = parser.parse_args(arguments)
     names = options.setups or list(SETUPS)
     if set(names) - set(SETUPS):
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
         wanted = ResampleOptions(**{"repeats": options.repeats, **SETUPS[name]})
         document = run_resample(wanted, progress=progress_for())
         if log is None:
-            log = bench_convert.new_log(options.log_dir, f"{document['started'][:10]}-resample")
+            log = bench_common.new_log(options.log_dir, f"{document['started'][:10]}-resample")
             log.write_text(json.dumps(header(document, arguments)) + "\n", encoding="utf-8")
         with log.open("a", encoding="utf-8") as file:
             for line in lines_of(name, document):

@@ -10,14 +10,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leconvert.crew import (
-    Crew,
-    EngineWatcher,
-    LeaseOptions,
-    default_workers,
-    work_in_threads,
-)
-from leconvert.engines.local import LocalEngine
+from leconvert.crew import Crew, EngineWatcher, LeaseOptions, work_in_threads
+from leconvert.engines import Engine
+from leconvert.engines.local import LocalEngine, default_workers
 from leconvert.errors import ProbeError, UsageError
 from leconvert.hub.origin import Arrival
 from leconvert.hub.scratch import ScratchOptions
@@ -116,6 +111,7 @@ def convert(
     orchestrate: bool | None = None,
     num_workers: int | None = None,
     max_workers: int | None = None,
+    engine: Engine | None = None,
     verify: str | None = None,
     force_conversion: bool = False,
     delete_source: bool = False,
@@ -158,6 +154,8 @@ def convert(
             where the work is many small files, which Python's lock makes slow in threads.
         num_workers: Processes; None for as many as there are cores, at most 4.
         max_workers: Threads; None likewise.
+        engine: What starts the workers, such as ``SlurmEngine(...)``; this process packs
+            meanwhile. None for processes or threads of this machine, as the three before say.
         verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
             the structure, or the bytes with ``delete_source``.
         force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
@@ -183,6 +181,8 @@ def convert(
     for name, count in (("num_workers", num_workers), ("max_workers", max_workers)):
         if count is not None and count < 1:
             raise UsageError(f"{name} must be at least 1, not {count}.")
+    if engine is not None and (max_workers is not None or orchestrate is False):
+        raise UsageError("An engine starts processes; it takes num_workers, not threads.")
     if probe_seconds is not None:
         from leconvert.probe.child import check_probe_can_run
 
@@ -228,18 +228,17 @@ def convert(
     mark = time.monotonic()
     if not planned:
         packed = pack_run(run, pack_options, stop=stop, progress=progress)
-    elif _in_processes(run, orchestrate, num_workers, max_workers):
+    elif engine is not None or _in_processes(run, orchestrate, num_workers, max_workers):
+        engine = engine or LocalEngine()
         arguments = [
-            f"--lease-seconds={leases.lease_seconds}",
-            f"--max-attempts={leases.max_attempts}",
-            f"--max-trouble-seconds={leases.trouble_seconds}",
+            *leases.as_arguments(),
             *(["--allow-mixed-versions"] if allow_mixed_versions else []),
             *(scratch.arguments() if run.manifest.outline else []),
         ]
         with EngineWatcher(
             Crew(run, leases, stop, scratch),
-            LocalEngine(run.paths.logs_dir),
-            num_workers or default_workers(),
+            engine,
+            num_workers or engine.workers,
             arguments,
             progress,
         ) as watcher:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,13 +20,14 @@ from leconvert.packer import Watcher, check_all_done
 from leconvert.progress import Progress, Stage
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.paths import RunPaths
 from leconvert.workdir.patience import Patience
 from leconvert.worker import Bell, Worker
 
 if TYPE_CHECKING:
     from leconvert.hub.inputs import HubInputs
 
-__all__ = ["Crew", "EngineWatcher", "LeaseOptions", "default_workers", "work_in_threads"]
+__all__ = ["Crew", "EngineWatcher", "LeaseOptions", "work_in_threads"]
 
 # How often the parent of worker processes looks at the work dir. It watches files that other
 # processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
@@ -56,6 +56,14 @@ class LeaseOptions:
                 f"A lease of {self.lease_seconds} s with {self.max_attempts} attempts cannot work."
             )
 
+    def as_arguments(self) -> list[str]:
+        """Return the options of ``leconvert work`` that say the same."""
+        return [
+            f"--lease-seconds={self.lease_seconds}",
+            f"--max-attempts={self.max_attempts}",
+            f"--max-trouble-seconds={self.trouble_seconds}",
+        ]
+
 
 class Crew:
     """Makes workers of one process, each with an identity of its own."""
@@ -77,6 +85,11 @@ class Crew:
     def work_dir(self) -> Path:
         """The folder that all hosts share."""
         return self._run.work_dir.root
+
+    @property
+    def paths(self) -> RunPaths:
+        """The run's own folders."""
+        return self._run.paths
 
     def board(self) -> tuple[LeaseStore, Board, WorkerIdentity]:
         """Return a new worker's view of the batches."""
@@ -141,11 +154,6 @@ class Crew:
         )
 
 
-def default_workers() -> int:
-    """Return how many workers this machine feeds well: its cores, at most 4."""
-    return max(1, min(4, len(os.sched_getaffinity(0))))
-
-
 def work_in_threads(
     run: OpenedRun,
     count: int,
@@ -208,6 +216,7 @@ class EngineWatcher(Watcher):
         self._engine = engine
         self._count = count
         self._arguments = [str(crew.work_dir), *arguments]
+        self._paths = crew.paths
         self._progress = progress
         self._source_bytes = crew.source_bytes()
         self._before: set[int] = set()
@@ -223,7 +232,8 @@ class EngineWatcher(Watcher):
             self._stage = begun.enter_context(self._progress.stage("work", left, "B"))
             begun.callback(self._engine.stop)
             if not board.all_settled():
-                self._engine.start(min(self._count, len(self._source_bytes)), self._arguments)
+                count = min(self._count, len(self._source_bytes))
+                self._engine.start(count, self._arguments, self._paths)
             self._open = begun.pop_all()
         return self
 

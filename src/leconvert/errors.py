@@ -20,6 +20,7 @@
     │   └── HubUnavailableError   15   no answer, or a failure of its own: the outcome is unknown
     ├── HubAccessError            16   the Hub's token is missing, wrong, or may not do this
     ├── HubConflictError          17   the repo changed meanwhile, or holds something in the way
+    ├── EngineError               18   workers could not be started: no scheduler, or it refused
     └── InterruptedRunError      130   stopped by a signal; the run can be resumed
 
 Codes 0 (success) and 2 (argparse's own) complete the list. Every error is one sentence that names
@@ -35,6 +36,7 @@ from typing import Any, ClassVar
 __all__ = [
     "BatchesFailedError",
     "BusyError",
+    "EngineError",
     "FindingsError",
     "HubAccessError",
     "HubConflictError",
@@ -242,6 +244,12 @@ class HubConflictError(LeconvertError):
     """The repo on the Hub changed meanwhile, or holds something that stands in the way."""
 
     exit_code = 17
+
+
+class EngineError(LeconvertError):
+    """Workers could not be started: there is no scheduler here, or it refused them."""
+
+    exit_code = 18
 
 
 class InterruptedRunError(LeconvertError):

@@ -142,7 +142,7 @@ def test_a_machine_without_sbatch_has_a_code_and_a_next_step(
         "probe", "submit", "--repo-id", "lab/set",
         cwd=tmp_path, env={**os.environ, "PATH": str(tmp_path)},
     )  # fmt: skip
-    assert refused.returncode == 14
+    assert refused.returncode == 18
     assert "There is no sbatch on this machine." in refused.stderr
     assert "--dry-run" in refused.stderr
 

@@ -18,6 +18,7 @@ from leconvert.leasing.store import LeaseStore
 from leconvert.model import Batch, Shard
 from leconvert.workdir.exclusion import Exclusion
 from leconvert.workdir.host import HostIdentity
+from leconvert.workdir.jobs import JobRecord, read_jobs
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.manifest import BatchFile, ScanTable, read_manifest
 from leconvert.workdir.one_host import read_one_host
@@ -60,6 +61,7 @@ def test_every_kind_of_record_has_a_golden_file() -> None:
         "leconvert/done",
         "leconvert/failed",
         "leconvert/heartbeat",
+        "leconvert/job",
         "leconvert/journal",
         "leconvert/lease",
         "leconvert/lease-end",
@@ -236,3 +238,16 @@ def test_states_have_the_names_that_records_and_people_know() -> None:
     assert [str(state) for state in BatchState] == ["pending", "leased", "done", "failed"]
     assert [str(outcome) for outcome in Outcome] == ["handed-back", "error", "void"]
     assert [str(step) for step in PackStep] == ["packing", "swapping", "swapped", "finished"]
+
+
+def test_submissions_are_read(run: RunPaths) -> None:
+    assert read_jobs(run, RUN_ID) == [
+        JobRecord(
+            token="slurm-41-77-0a1b2c3d",
+            engine="slurm",
+            job_id="41",
+            role="workers",
+            tasks=6,
+            submitted="2026-01-02T03:05:00+00:00",
+        )
+    ]

@@ -13,9 +13,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from slurm_lab.errors import ClusterError
 from slurm_lab.requirements import program, require
@@ -60,6 +62,9 @@ SlurmdParameters=config_overrides
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0,batch_sched_delay=0
 ReturnToService=2
+SlurmdTimeout=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 JobRequeue=1
 KillWait=20
 MinJobAge=600
@@ -68,7 +73,11 @@ _NODE = (
     "NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cores} Sockets=1 "
     "CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={mb} State=UNKNOWN\n"
 )
-_PARTITION = "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+# Jobs of `urgent` take the nodes of those of `batch`, which are requeued.
+_PARTITIONS = (
+    "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1\n"
+    "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,8 @@ class SlurmCluster:
     def __init__(self, folder: Path, nodes: int = 3) -> None:
         self.folder = folder.absolute()
         self.nodes = nodes
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs = ExitStack()
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -123,11 +134,12 @@ class SlurmCluster:
         """
         require()
         self._write_configuration()
-        with ExitStack() as daemons:
+        with self._logs, ExitStack() as begun:
             try:
-                self._start(daemons)
+                begun.callback(self._end_daemons)
+                self._start()
                 wait_until(self._all_idle, _UP_SECONDS, "The start of all nodes")
-                daemons.callback(self._cancel_jobs)
+                begun.callback(self._cancel_jobs)
                 yield self
             except ClusterError as error:
                 raise ClusterError(f"{error} Logs are in {self.folder}.") from error
@@ -184,32 +196,55 @@ class SlurmCluster:
             for n, port in enumerate(ports[1:], start=1)
         )
         general = _CONFIGURATION.format(host=host, folder=self.folder, port=ports[0])
-        self._configuration.write_text(general + "".join(nodes) + _PARTITION)
+        self._configuration.write_text(general + "".join(nodes) + _PARTITIONS)
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         self.folder.chmod(0o755)
 
-    def _start(self, daemons: ExitStack) -> None:
+    def crash_node(self, name: str) -> None:
+        """Let a node lose its power: its daemon and everything of its jobs is killed at once."""
+        daemon = self._daemons.pop(name)
+        doomed = [*psutil.Process(daemon.pid).children(recursive=True), psutil.Process(daemon.pid)]
+        for process in doomed:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        daemon.wait()
+
+    def boot_node(self, name: str) -> None:
+        """Give a crashed node its power back."""
+        self._daemon(name, "slurmd", "-D", "-N", name)
+
+    def restart_controller(self) -> None:
+        """Kill the controller and start it again; it finds its jobs in its state folder."""
+        daemon = self._daemons.pop("slurmctld")
+        daemon.kill()
+        daemon.wait()
+        self._daemon("slurmctld", "slurmctld", "-D")
+
+    def _start(self) -> None:
         self._daemon(
-            daemons, "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
+            "munged", "munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket",
             f"--key-file={self.folder}/munge.key", f"--pid-file={self.folder}/munged.pid",
             f"--log-file={self.folder}/munged.log", f"--seed-file={self.folder}/munged.seed",
         )  # fmt: skip
         socket_path = self.folder / "munge.socket"
         wait_until(socket_path.exists, _UP_SECONDS, "The start of munged")
-        self._daemon(daemons, "slurmctld", "-D", "-c")
+        self._daemon("slurmctld", "slurmctld", "-D", "-c")
         for number in range(1, self.nodes + 1):
-            self._daemon(daemons, "slurmd", "-D", "-N", f"n{number}")
+            self.boot_node(f"n{number}")
 
-    def _daemon(self, daemons: ExitStack, name: str, *arguments: str) -> None:
-        log = daemons.enter_context((self.folder / f"{name}.out").open("a"))
-        process = subprocess.Popen(
-            [program("setpriv"), "--pdeathsig", "TERM", program(name), *arguments],
+    def _daemon(self, name: str, *command: str) -> None:
+        log = self._logs.enter_context((self.folder / f"{command[0]}.out").open("a"))
+        self._daemons[name] = subprocess.Popen(
+            [program("setpriv"), "--pdeathsig", "TERM", program(command[0]), *command[1:]],
             env=self.environment, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        daemons.callback(_end, process)
+
+    def _end_daemons(self) -> None:
+        while self._daemons:
+            _end(self._daemons.popitem()[1])
 
     def _all_idle(self) -> bool:
         try:

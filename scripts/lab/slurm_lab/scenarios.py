@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from nfs_lab.report import Row
 
-from leconvert.conversion import convert
-from leconvert.probe.launchers import Site
+from leconvert.engines.site import Site
 from leconvert.probe.resources import Resources
 from leconvert.probe.slurm import submit_chain
 from leconvert.probe.submit import Job
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from slurm_lab.cluster import JobEnd, SlurmCluster, wait_until
+from slurm_lab.cluster import JobEnd, wait_until
+from slurm_lab.conversion import conversion, troubled_conversion
+from slurm_lab.ground import (
+    JOB_SECONDS,
+    LENGTHS,
+    PROGRAM,
+    SMALL,
+    Ground,
+    ScenarioFailedError,
+    demand,
+    make_ground,
+)
 
 __all__ = ["SCENARIOS", "Ground", "ScenarioFailedError", "make_ground"]
-
-_PROGRAM = f"{sys.executable} -m leconvert"
-_JOB_SECONDS = 240.0
-_SMALL = ("--cpus", "2", "--mem", "4G", "--time", "00:10:00", "--num-workers", "2")
-_BRIEF = ("--duration-s", "1", "--warmup-batches", "1", "--probe-samples", "0")
-_LENGTHS = (25, 17, 31, 9, 22, 13)
 
 # One rank: writes down which frames it got in an epoch, and where it ran.
 _RANK = """
@@ -45,66 +46,6 @@ Path(sys.argv[2], f"rank{stream.rank}.json").write_text(json.dumps(said))
 """
 
 
-class ScenarioFailedError(Exception):
-    """leconvert did not do what the scenario demands."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ground:
-    """Where scenarios take place.
-
-    Attributes:
-        cluster: It runs.
-        folder: For results; every node sees it.
-        dataset: A v3.0 dataset with two cameras.
-    """
-
-    cluster: SlurmCluster
-    folder: Path
-    dataset: Path
-
-    def leconvert(self, *arguments: str) -> str:
-        """Run a command as a user on the login node would; returns what it said.
-
-        Raises:
-            ScenarioFailedError: It failed.
-        """
-        done = subprocess.run(
-            [sys.executable, "-m", "leconvert", *arguments],
-            env=self.cluster.environment, cwd=self.folder, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise ScenarioFailedError(f"leconvert {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
-
-    def submitted(self, *arguments: str) -> list[JobEnd]:
-        """Send a chain with `probe submit` and wait for all of its jobs."""
-        said = self.leconvert(
-            "probe", "submit", "--json", "--program", _PROGRAM, *_SMALL, *_BRIEF, *arguments
-        )
-        return self.cluster.wait_for(
-            [job["job_id"] for job in json.loads(said)["jobs"]], _JOB_SECONDS
-        )
-
-    def results(self, out_dir: str) -> list[dict[str, Any]]:
-        """Return the documents of `probe run` in a folder, in order of name."""
-        paths = sorted((self.folder / out_dir).glob("*.json"))
-        return [json.loads(path.read_bytes()) for path in paths]
-
-
-def make_ground(cluster: SlurmCluster, folder: Path) -> Ground:
-    """Make a dataset and return where scenarios take place."""
-    cameras = (
-        CameraSpec(key="observation.images.top", width=64, height=48),
-        CameraSpec(key="observation.images.wrist", width=32, height=32),
-    )
-    spec = DatasetSpec(episodes=len(_LENGTHS), frames=list(_LENGTHS), cameras=cameras)
-    make_dataset(folder / "v21", spec)
-    convert(folder / "v21", output=folder / "set")
-    return Ground(cluster, folder, folder / "set")
-
-
 def chain(ground: Ground) -> Iterator[Row]:
     """Three scenarios and the summary, one after the other, the last scenario on two nodes."""
     ends = ground.submitted(
@@ -112,18 +53,18 @@ def chain(ground: Ground) -> Iterator[Row]:
         "--root-of", f"hub=file://{ground.dataset}", "--root-of", f"bucket={ground.dataset}",
         "--out-dir", "chain",
     )  # fmt: skip
-    _demand([end.state for end in ends] == ["COMPLETED"] * 4, f"jobs ended as {ends}")
-    _demand(_one_after_the_other(ends), f"jobs overlapped: {ends}")
+    demand([end.state for end in ends] == ["COMPLETED"] * 4, f"jobs ended as {ends}")
+    demand(_one_after_the_other(ends), f"jobs overlapped: {ends}")
     results = ground.results("chain")
     ranks = [(r["options"]["scenario"], r["options"]["rank"]) for r in results]
     expected = [
         ("mmap_local", 0), ("stream_bucket_2node", 0), ("stream_bucket_2node", 1), ("stream_hub", 0)
     ]  # fmt: skip
-    _demand(ranks == expected, f"results are {ranks}")
+    demand(ranks == expected, f"results are {ranks}")
     of_two = [r for r in results if r["options"]["world_size"] == 2]
     loaded = [r["loaded_episodes"] for r in of_two]
-    _demand(sum(loaded) == len(_LENGTHS), f"the two nodes loaded {loaded} episodes")
-    _demand((ground.folder / "chain/summary.csv").exists(), "there is no summary.csv")
+    demand(sum(loaded) == len(LENGTHS), f"the two nodes loaded {loaded} episodes")
+    demand((ground.folder / "chain/summary.csv").exists(), "there is no summary.csv")
     yield Row(
         "chain",
         "mmap_local, stream_hub, stream_bucket_2node, summary as a chain of `afterany`",
@@ -140,9 +81,9 @@ def failure(ground: Ground) -> Iterator[Row]:
         "--out-dir", "failure",
     )  # fmt: skip
     states = [end.state for end in ends]
-    _demand(states == ["FAILED", "FAILED", "COMPLETED", "COMPLETED"], f"jobs ended as {ends}")
+    demand(states == ["FAILED", "FAILED", "COMPLETED", "COMPLETED"], f"jobs ended as {ends}")
     modes = sorted(r["options"]["mode"] for r in ground.results("failure"))
-    _demand(modes == ["sarm-action", "single"], f"results are of {modes}")
+    demand(modes == ["sarm-action", "single"], f"results are of {modes}")
     yield Row(
         "failure",
         "a matrix of 2 sources and 2 modes; the first source is missing",
@@ -161,25 +102,25 @@ def two_ranks(ground: Ground) -> Iterator[Row]:
     )
     with _environment(ground.cluster.environment):
         (sent,) = submit_chain([job], Site(program=sys.executable), log_dir=str(out_dir))
-    (end,) = ground.cluster.wait_for([sent.job_id], _JOB_SECONDS)
-    _demand(end.state == "COMPLETED", f"the job ended as {end}: {Path(sent.log).read_text()}")
+    (end,) = ground.cluster.wait_for([sent.job_id], JOB_SECONDS)
+    demand(end.state == "COMPLETED", f"the job ended as {end}: {Path(sent.log).read_text()}")
     said = [json.loads((out_dir / f"rank{rank}.json").read_bytes()) for rank in range(2)]
     frames = [len(rank["frames"]) for rank in said]
     together = sorted(said[0]["frames"] + said[1]["frames"])
-    _demand(together == list(range(sum(_LENGTHS))), "frames are missing or came twice")
-    _demand(said[0]["node"] != said[1]["node"], f"both ranks ran on {said[0]['node']}")
+    demand(together == list(range(sum(LENGTHS))), "frames are missing or came twice")
+    demand(said[0]["node"] != said[1]["node"], f"both ranks ran on {said[0]['node']}")
     yield Row(
         "two ranks",
         "`srun` starts a rank on each of two nodes; SLURM_PROCID and SLURM_NTASKS say which",
         f"{frames[0]} frames on {said[0]['node']}, {frames[1]} on {said[1]['node']}: disjoint and "
-        f"together all {sum(_LENGTHS)}",
+        f"together all {sum(LENGTHS)}",
     )
 
 
 def requeue(ground: Ground) -> Iterator[Row]:
     """A training on two nodes is requeued in its middle and ends as if it never had been."""
     arguments = (
-        "probe", "train", "--submit", "--json", "--program", _PROGRAM, *_SMALL, "--nodes", "2",
+        "probe", "train", "--submit", "--json", "--program", PROGRAM, *SMALL, "--nodes", "2",
         "--root", str(ground.dataset), "--batch-size", "4", "--steps", "150", "--save-every", "10",
         "--log-every", "1",
     )  # fmt: skip
@@ -194,16 +135,16 @@ def requeue(ground: Ground) -> Iterator[Row]:
         for name in ("requeued", "whole")
     ]
     first = sent[0]["job_id"]
-    wait_until(lambda: len(rows("requeued")) >= 40, _JOB_SECONDS, "Step 40")
+    wait_until(lambda: len(rows("requeued")) >= 40, JOB_SECONDS, "Step 40")
     ground.cluster.run("scontrol", "requeue", first)
-    ends = ground.cluster.wait_for([job["job_id"] for job in sent], 2 * _JOB_SECONDS)
-    _demand([end.state for end in ends] == ["COMPLETED"] * 2, f"jobs ended as {ends}")
+    ends = ground.cluster.wait_for([job["job_id"] for job in sent], 2 * JOB_SECONDS)
+    demand([end.state for end in ends] == ["COMPLETED"] * 2, f"jobs ended as {ends}")
     log = (ground.folder / sent[0]["log"]).read_text()
     begun = [line for line in log.splitlines() if line.startswith("steps ")]
-    _demand(len(begun) == 1 and ", 0 of them" not in begun[0], f"it began anew: {begun}")
+    demand(len(begun) == 1 and ", 0 of them" not in begun[0], f"it began anew: {begun}")
     losses = {name: [(r["step"], r["loss"]) for r in rows(name)] for name in ("requeued", "whole")}
-    _demand(len(losses["whole"]) == 150, "the log of the whole run has gaps")
-    _demand(losses["requeued"] == losses["whole"], "losses differ after the requeue")
+    demand(len(losses["whole"]) == 150, "the log of the whole run has gaps")
+    demand(losses["requeued"] == losses["whole"], "losses differ after the requeue")
     yield Row(
         "requeue",
         "a training on two nodes is requeued after step 40 of 150",
@@ -217,13 +158,10 @@ SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
     "failure": failure,
     "two-ranks": two_ranks,
     "requeue": requeue,
+    "conversion": conversion,
+    "troubled-conversion": troubled_conversion,
 }
 """Every scenario by name."""
-
-
-def _demand(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ScenarioFailedError(otherwise)
 
 
 def _one_after_the_other(ends: list[JobEnd]) -> bool:

@@ -22,6 +22,7 @@ _COMMANDS = (
     ("convert", "convert a v2.1 dataset to v3.0: plan, work, pack, verify, swap, push"),
     ("plan", "scan a dataset and write the plan that workers share"),
     ("work", "run one worker on a work dir, on any host"),
+    ("submit", "hand a plan to SLURM: workers, and a packer after them"),
     ("pack", "assemble what the workers wrote and swap it into place"),
     ("status", "say how far a run is"),
     ("release", "give failed or stuck batches of a run back"),
@@ -44,7 +45,7 @@ exit codes:
   6 another plan is under way    13 only one host may work on this file system
   7 damaged work dir             14 the probe found wrong frames, or none
  15 the Hub does not answer     16 the Hub's token is missing or refused
- 17 the repo changed meanwhile
+ 17 the repo changed meanwhile  18 the scheduler is missing or refused
  70 a bug: please report it     130 interrupted; the same command resumes
 """
 

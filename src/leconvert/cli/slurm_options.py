@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
-    from leconvert.probe.launchers import Site
+    from leconvert.engines.site import Site
     from leconvert.probe.resources import ResourceChanges
 
 __all__ = ["add_slurm_options", "passed_on", "refuse_slurm_options", "resource_changes", "site"]
@@ -54,7 +54,7 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
 
 def site(options: argparse.Namespace) -> Site:
     """Return account, partition and program, as given or from the environment."""
-    from leconvert.probe.launchers import site_from
+    from leconvert.engines.site import site_from
 
     return site_from(
         os.environ,

@@ -15,6 +15,7 @@ WIDTH = 100
 _WORKERS_SHOWN = 20
 _BATCHES_SHOWN = 10
 _HOST_WIDTH = 20
+_JOBS_SHOWN = 6
 _MESSAGE_WIDTH = 60
 
 
@@ -54,7 +55,23 @@ def _head(status: RunStatus) -> list[str]:
         f"video    {video}",
         f"packer   {_packer(status)}",
         *_hosts(status),
+        *(f"jobs     {line}" for line in _jobs(status)),
     ]
+
+
+def _jobs(status: RunStatus) -> list[str]:
+    jobs = status.jobs[-_JOBS_SHOWN:]
+    lines = []
+    for job in jobs:
+        if job.states is None:
+            said = "the scheduler does not answer here"
+        else:
+            said = ", ".join(f"{count:,} {state.lower()}" for state, count in job.states.items())
+            said = said or "ended, and forgotten by the scheduler"
+        if job.reason is not None and job.reason != "None":
+            said += f" ({job.reason})"
+        lines.append(f"{job.engine} {job.job_id}, {job.tasks:,} {job.role}: {said}")
+    return lines
 
 
 def _hosts(status: RunStatus) -> list[str]:

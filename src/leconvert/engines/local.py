@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,10 +10,36 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["LocalEngine"]
+from leconvert.engines.logs import last_words
+from leconvert.workdir.paths import RunPaths
+
+__all__ = ["LocalEngine", "default_workers"]
 
 _GRACE_SECONDS = 30.0
-_LAST_LINES = 3
+_MOST_WORKERS = 4
+# What a worker takes besides what it shares with others: the interpreter, NumPy, Arrow and buffers
+# (87 to 111 MiB in all for every dataset of docs/benchmarks.md), with room for a long episode.
+_BYTES_A_WORKER = 256 * 2**20
+
+
+def default_workers() -> int:
+    """Return how many workers this machine feeds well.
+
+    As many as it has cores, at most 4, as more wait for the disk; and no more than half of the free
+    memory holds.
+    """
+    fitting = _free_memory() // 2 // _BYTES_A_WORKER
+    return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)), fitting))
+
+
+def _free_memory() -> int:
+    # Importing psutil for this one number would take a tenth of a small conversion.
+    with Path("/proc/meminfo").open("rb") as file:
+        for line in file:
+            name, _, value = line.partition(b":")
+            if name == b"MemAvailable":
+                return int(value.split()[0]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class LocalEngine:
@@ -21,19 +48,19 @@ class LocalEngine:
     A worker that crashes does not end the others. It does not restart workers: a batch that a
     crashed one held expires and is taken over by those that live.
 
-    Args:
-        logs_dir: Where each worker's output goes.
+    Attributes:
+        workers: As many as this machine feeds well.
     """
 
-    def __init__(self, logs_dir: Path) -> None:
-        self._logs_dir = logs_dir
+    def __init__(self) -> None:
+        self.workers = default_workers()
         self._workers: list[tuple[subprocess.Popen[bytes], Path]] = []
 
-    def start(self, count: int, arguments: Sequence[str]) -> None:
+    def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
         """Start ``count`` workers; see `leconvert.engines.Engine`."""
-        self._logs_dir.mkdir(parents=True, exist_ok=True)
+        paths.logs_dir.mkdir(parents=True, exist_ok=True)
         for _ in range(count):
-            log = self._logs_dir / f"local-{time.time_ns():x}-{len(self._workers)}.log"
+            log = paths.logs_dir / f"local-{time.time_ns():x}-{len(self._workers)}.log"
             with log.open("wb") as output:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "leconvert", "work", *arguments],
@@ -55,9 +82,8 @@ class LocalEngine:
         for process, log in self._workers:
             code = process.poll()
             if code:
-                said = log.read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-                lines.append(f"worker {process.pid} {how}: {' / '.join(said) or 'no output'}")
+                lines.append(f"worker {process.pid} {how}: {last_words(log)}")
         return lines
 
     def stop(self) -> None:

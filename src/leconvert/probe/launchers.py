@@ -6,79 +6,26 @@ with the environment, in which it was submitted.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from leconvert.errors import UsageError
+from leconvert.engines.sbatch import BatchJob, submission_script
+from leconvert.engines.site import Site, script_head
 from leconvert.probe.submit import Job
 
-__all__ = ["Site", "chain_script", "job_script", "sbatch_line", "site_from"]
+__all__ = ["batch_jobs", "chain_script", "job_script", "sbatch_line"]
 
-_END = "JOB"
 _FIRST_PORT, _PORTS = 20000, 10000
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What a cluster wants to know of whoever submits, and how the program is found on a node.
-
-    Attributes:
-        account: Who pays.
-        partition: Which nodes.
-        qos: Quality of service.
-        conda_env: A conda environment to activate, by name or folder.
-        program: The program's command line on a node.
-    """
-
-    account: str | None = None
-    partition: str | None = None
-    qos: str | None = None
-    conda_env: str | None = None
-    program: str = "leconvert"
-
-
-def site_from(
-    environment: Mapping[str, str],
-    *,
-    account: str | None = None,
-    partition: str | None = None,
-    qos: str | None = None,
-    conda_env: str | None = None,
-    program: str = "leconvert",
-) -> Site:
-    """Return a site: what was given, else ACCOUNT, PARTITION and QOS of the environment.
-
-    Raises:
-        UsageError: The program's command line is empty.
-    """
-    if not shlex.split(program):
-        raise UsageError("--program needs the command that starts leconvert on a node.")
-    return Site(
-        account=account or environment.get("ACCOUNT") or None,
-        partition=partition or environment.get("PARTITION") or None,
-        qos=qos or environment.get("QOS") or None,
-        conda_env=conda_env,
-        program=program,
-    )
-
-
-def sbatch_line(job: Job, site: Site, *, log_dir: str, after: str | None = None) -> tuple[str, ...]:
+def sbatch_line(job: Job, site: Site, *, log_dir: str) -> tuple[str, ...]:
     """Return the ``sbatch`` command line of a job whose script comes on standard input.
 
     Args:
         job: The job.
         site: Account and partition.
         log_dir: Where its log goes, as ``NAME-ID.out``.
-        after: The id of the job that must have ended before, however it ended.
     """
     asked = job.resources
-    optional = (
-        ("gpus-per-node", str(asked.gpus) if asked.gpus else None),
-        ("account", site.account),
-        ("partition", site.partition),
-        ("qos", site.qos),
-    )
     return (
         "sbatch",
         "--parsable",
@@ -88,11 +35,11 @@ def sbatch_line(job: Job, site: Site, *, log_dir: str, after: str | None = None)
         f"--cpus-per-task={asked.cpus}",
         f"--mem={asked.mem}",
         f"--time={asked.time}",
-        *(f"--{name}={value}" for name, value in optional if value is not None),
+        *((f"--gpus-per-node={asked.gpus}",) if asked.gpus else ()),
+        *site.sbatch_options(),
         # A job that is started anew goes on in its old log.
         *(("--requeue", "--open-mode=append") if job.trains else ("--no-requeue",)),
         f"--output={log_dir}/%x-%j.out",
-        *(() if after is None else (f"--dependency=afterany:{after}",)),
     )
 
 
@@ -108,15 +55,8 @@ def job_script(job: Job, site: Site) -> str:
         job: The job.
         site: How the program is found.
     """
-    lines = ["#!/bin/bash"]
-    if site.conda_env is not None:
-        # Conda's own scripts read unset variables: strictness begins behind them.
-        lines += [
-            'source "$(conda info --base)/etc/profile.d/conda.sh"',
-            f"conda activate {shlex.quote(site.conda_env)}",
-        ]
-    lines += ["set -euo pipefail", "unset RANK WORLD_SIZE LOCAL_RANK"]
-    command = shlex.join((*shlex.split(site.program), *job.arguments))
+    lines = [*script_head(site), "unset RANK WORLD_SIZE LOCAL_RANK"]
+    command = site.command(*job.arguments)
     nodes = job.resources.nodes
     if nodes == 1:
         return "\n".join((*lines, f"exec {command}", ""))
@@ -135,26 +75,19 @@ def job_script(job: Job, site: Site) -> str:
     return "\n".join(lines)
 
 
-def chain_script(jobs: Sequence[Job], site: Site, *, log_dir: str) -> str:
-    """Return a shell script that submits the jobs, each after the one before.
+def batch_jobs(jobs: Sequence[Job], site: Site, *, log_dir: str) -> list[BatchJob]:
+    """Return what ``sbatch`` is given for a chain: each job after the one before."""
+    return [
+        BatchJob(
+            job.name,
+            sbatch_line(job, site, log_dir=log_dir),
+            job_script(job, site),
+            after=number - 1 if number else None,
+        )
+        for number, job in enumerate(jobs)
+    ]
 
-    It calls ``sbatch`` with the very words and scripts that `leconvert.probe.slurm.submit_chain`
-    would.
-    """
-    lines = ["#!/bin/bash", "set -euo pipefail", f"mkdir -p {shlex.quote(log_dir)}"]
-    for number, job in enumerate(jobs, start=1):
-        words = sbatch_line(job, site, log_dir=log_dir)
-        line = shlex.join(words)
-        if number > 1:
-            line += f' --dependency="afterany:$job{number - 1}"'
-        script = job_script(job, site)
-        lines += [
-            "",
-            f"job{number}=$({line} <<'{_END}'",
-            f"{script}{_END}",
-            ")",
-            # With several clusters the answer is ID;CLUSTER.
-            f"job{number}=${{job{number}%%;*}}",
-            f'echo "$job{number} {job.name}"',
-        ]
-    return "\n".join((*lines, ""))
+
+def chain_script(jobs: Sequence[Job], site: Site, *, log_dir: str) -> str:
+    """Return a shell script that submits the jobs, each after the one before."""
+    return submission_script(batch_jobs(jobs, site, log_dir=log_dir), log_dir=log_dir)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from leconvert.engines.site import check_memory, check_time
 from leconvert.errors import UsageError
 
 __all__ = ["ResourceChanges", "Resources", "parse_resource_changes"]
 
-# What SLURM's --mem and --time take; anything else would be refused when it is submitted.
-_MEMORY = re.compile(r"\d+[KMGT]?")
-_TIME = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){1,2}")
 _RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
 _ALL = ""
 
@@ -86,7 +83,7 @@ def parse_resource_changes(
 
 def _checked(resource: str, value: str) -> int | str:
     if resource in {"mem", "time"}:
-        if (_MEMORY if resource == "mem" else _TIME).fullmatch(value):
+        if (check_memory if resource == "mem" else check_time)(value):
             return value
     elif value.isdecimal() and int(value) >= (0 if resource == "gpus" else 1):
         return int(value)

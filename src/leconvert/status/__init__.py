@@ -8,6 +8,7 @@ since no two hosts' clocks are ever compared.
 from leconvert.status.observer import RunObserver, run_status, watch_run
 from leconvert.status.values import (
     Failure,
+    JobStatus,
     Liveness,
     PackerStatus,
     RunStatus,
@@ -17,6 +18,7 @@ from leconvert.status.values import (
 
 __all__ = [
     "Failure",
+    "JobStatus",
     "Liveness",
     "PackerStatus",
     "RunObserver",

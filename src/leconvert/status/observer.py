@@ -11,6 +11,7 @@ from typing import Any
 from leconvert.errors import StorageError, WorkDirError
 from leconvert.leasing import BatchState, BatchStatus, Board, LeaseStore, read_done, read_failed
 from leconvert.leasing.registry import WorkerRecord, read_workers
+from leconvert.status.jobs import JobObserver
 from leconvert.status.rates import Progressed, RateWindow, seconds_left
 from leconvert.status.values import (
     Failure,
@@ -80,9 +81,9 @@ def watch_run(
 class RunObserver:
     """One observer of one run.
 
-    A look lists four folders, reads the lease log of batches that somebody holds or tried, the
-    records of workers that have not ended, and those ``done`` records that are new. It writes
-    nothing and takes no lock.
+    A look lists five folders, reads the lease log of batches that somebody holds or tried, the
+    records of workers that have not ended, and those ``done`` records that are new. Where jobs
+    were submitted it asks their scheduler now and then. It writes nothing and takes no lock.
 
     Args:
         run: The run.
@@ -121,6 +122,7 @@ class RunObserver:
         self._ended: set[str] = set()
         self._reports: dict[str, tuple[WorkerRecord, float]] = {}
         self._window = RateWindow()
+        self._jobs = JobObserver(run.paths, self.run_id, clock=clock, fs=fs)
         self._last: RunStatus | None = None
 
     def look(self) -> RunStatus:
@@ -170,6 +172,7 @@ class RunObserver:
             ended_workers=len(self._ended),
             unsettled=unsettled,
             failures=self._look_at_failures(failed),
+            jobs=self._jobs.look(),
         )
         return self._last
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,6 +11,7 @@ from leconvert.leasing import BatchStatus
 
 __all__ = [
     "Failure",
+    "JobStatus",
     "Liveness",
     "PackerStatus",
     "RunStatus",
@@ -107,6 +108,28 @@ class PackerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class JobStatus:
+    """One submission to a scheduler.
+
+    Attributes:
+        engine: Who was asked: ``slurm``.
+        job_id: The scheduler's id.
+        role: ``workers`` or ``packer``.
+        tasks: How many processes it asked for.
+        states: How many of them are in which state, in the scheduler's words; empty where it has
+            forgotten them, None where it does not answer.
+        reason: Why one waits, in the scheduler's words, or None.
+    """
+
+    engine: str
+    job_id: str
+    role: str
+    tasks: int
+    states: Mapping[str, int] | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class VideoBytes:
     """Coded video bytes of finished batches.
 
@@ -151,6 +174,7 @@ class RunStatus:
         unsettled: Every batch that is not done and was ever claimed.
         failures: Why batches were set aside.
         one_host: The only host that may work on the run; None for any number of hosts.
+        jobs: What was submitted to a scheduler, oldest first.
     """
 
     run_id: str
@@ -177,6 +201,7 @@ class RunStatus:
     unsettled: Sequence[BatchStatus]
     failures: Sequence[Failure]
     one_host: str | None = None
+    jobs: Sequence[JobStatus] = ()
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""

@@ -271,6 +271,15 @@ class RunPaths:
         """Output of workers that an engine started."""
         return self.root / "logs"
 
+    @property
+    def jobs_dir(self) -> Path:
+        """One record a submission to a scheduler, for people to look at."""
+        return self.root / "jobs"
+
+    def job(self, token: str) -> Path:
+        """What one submission asked a scheduler for."""
+        return self.jobs_dir / f"{token}.json"
+
     def lease_dir(self, batch_id: int) -> Path:
         """The log of a batch's claims."""
         return self.leases_dir / f"{batch_id:06d}"

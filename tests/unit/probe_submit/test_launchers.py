@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import ProbeError, UsageError
-from leconvert.probe.launchers import Site, chain_script, job_script, sbatch_line, site_from
+from leconvert.engines.site import Site, site_from
+from leconvert.errors import EngineError, UsageError
+from leconvert.probe.launchers import chain_script, job_script, sbatch_line
 from leconvert.probe.resources import Resources
 from leconvert.probe.slurm import submit_chain
 from leconvert.probe.submit import Job
@@ -50,7 +51,7 @@ def calls(bin_dir: Path) -> list[list[object]]:
 
 
 def test_an_sbatch_line_word_for_word() -> None:
-    assert sbatch_line(TWO, SITE, log_dir="out/logs", after="17") == (
+    assert sbatch_line(TWO, SITE, log_dir="out/logs") == (
         "sbatch",
         "--parsable",
         "--job-name=probe-two",
@@ -65,7 +66,6 @@ def test_an_sbatch_line_word_for_word() -> None:
         "--qos=high",
         "--no-requeue",
         "--output=out/logs/%x-%j.out",
-        "--dependency=afterany:17",
     )
 
 
@@ -125,7 +125,8 @@ def test_a_chain_waits_for_each_job_however_it_ends(bin_dir: Path, tmp_path: Pat
     assert submitted[1].log == f"{tmp_path}/out/logs/probe-two-42.out"
     assert (tmp_path / "out/logs").is_dir()
     words, script = calls(bin_dir)[2]
-    assert words == list(sbatch_line(ONE, SITE, log_dir=str(tmp_path / "out/logs"), after="42")[1:])
+    asked = sbatch_line(ONE, SITE, log_dir=str(tmp_path / "out/logs"))
+    assert words == [*asked[1:], "--dependency=afterany:42"]
     assert script == job_script(ONE, SITE)
 
 
@@ -146,7 +147,7 @@ def test_the_printed_script_submits_the_very_same(
 
 def test_a_refused_job_names_what_is_queued_already(bin_dir: Path, tmp_path: Path) -> None:
     (bin_dir / "full").touch()
-    with pytest.raises(ProbeError, match="Batch job submission failed") as refused:
+    with pytest.raises(EngineError, match="Batch job submission failed") as refused:
         submit_chain([ONE, TWO, ONE], SITE, log_dir=str(tmp_path))
     assert refused.value.details == ("sbatch: error: AssocMaxSubmitJobLimit",)
     assert refused.value.next_step == "Already queued: `scancel 41 42` takes them back."
@@ -156,7 +157,7 @@ def test_a_machine_without_sbatch_is_told_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ProbeError, match="no sbatch") as refused:
+    with pytest.raises(EngineError, match="no sbatch") as refused:
         submit_chain([ONE], Site(), log_dir=str(tmp_path))
-    assert refused.value.exit_code == 14
+    assert refused.value.exit_code == 18
     assert "--dry-run" in str(refused.value.next_step)

@@ -1,0 +1,135 @@
+"""Conversions on the cluster: `leconvert submit`, with everything going wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from nfs_lab.inside.tree_digest import tree_digest
+from nfs_lab.report import Row
+
+from leconvert.conversion import convert
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from slurm_lab.cluster import ClusterError, wait_until
+from slurm_lab.ground import Ground, demand
+
+__all__ = ["conversion", "troubled_conversion"]
+
+_JOB_SECONDS = 240.0
+_EPISODES = 24
+# A worker that takes its time over a batch: the dataset is small, and there must be a middle.
+_SLOWLY = """
+import sys, time
+from leconvert.cli import main
+from leconvert.shards import ShardWriter
+write = ShardWriter.write
+def slowly(self, *arguments, **options):
+    time.sleep(6.0)
+    return write(self, *arguments, **options)
+ShardWriter.write = slowly
+sys.exit(main())
+"""
+
+
+def conversion(ground: Ground) -> Iterator[Row]:
+    """Four workers and a packer convert a dataset while nothing goes wrong."""
+    source, expected = _source(ground)
+    work, result = _plan(ground, source, "quiet")
+    sent = _submit(ground, work, f"{sys.executable} -m leconvert", nodes=2)
+    (end,) = ground.cluster.wait_for([sent["packer_job"]], _JOB_SECONDS)
+    demand(end.state == "COMPLETED", f"the packer ended as {end}: {_logs(work)}")
+    demand(tree_digest(result) == expected, "the result differs from the inline run's")
+    again = ground.leconvert("submit", str(work))
+    demand("nothing needs to be done" in again, f"a second submission said: {again}")
+    yield Row(
+        "conversion",
+        f"{_EPISODES} episodes, 4 workers as an array, the packer after them",
+        f"result byte-identical to the inline run's; packer on {end.nodes}",
+    )
+
+
+def troubled_conversion(ground: Ground) -> Iterator[Row]:
+    """A node crashes, a worker is requeued, others are preempted, the controller restarts."""
+    cluster = ground.cluster
+    source, expected = _source(ground)
+    work, result = _plan(ground, source, "troubled")
+    slow = ground.folder / "slowly.py"
+    slow.write_text(_SLOWLY)
+    sent = _submit(ground, work, f"{sys.executable} {slow}", nodes=3)
+    array = sent["worker_job"]
+    _wait_for_done(work, 2)
+    cluster.crash_node("n1")
+    cluster.run("scontrol", "requeue", f"{array}_1")
+    _wait_for_done(work, 5)
+    cluster.restart_controller()
+    wait_until(lambda: _answers(ground), 30, "The controller's return")
+    (urgent,) = cluster.run(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=1", "--exclusive",
+        "--wrap=sleep 2", "--output=/dev/null",
+    ).split()  # fmt: skip
+    cluster.boot_node("n1")
+    ends = cluster.wait_for([urgent, sent["packer_job"]], _JOB_SECONDS)
+    demand(ends[1].state == "COMPLETED", f"the packer ended as {ends[1]}: {_logs(work)}")
+    demand(tree_digest(result) == expected, "the result differs from the inline run's")
+    workers = len(list(work.glob("runs/*/workers/*.json")))
+    demand(workers > 6, f"only {workers} workers ever came: nothing was started again")
+    yield Row(
+        "troubled-conversion",
+        "6 workers on 3 nodes; n1 loses its power, a worker is requeued, the controller is killed "
+        "and restarted, an urgent job preempts",
+        f"result byte-identical to the inline run's; {workers} workers came in all; the urgent job "
+        f"{ends[0].state} on {ends[0].nodes}",
+    )
+
+
+def _source(ground: Ground) -> tuple[Path, str]:
+    """Return a v2.1 dataset, and the digest of its conversion by one process."""
+    source, inline = ground.folder / "many", ground.folder / "inline"
+    if not source.exists():
+        spec = DatasetSpec(
+            episodes=_EPISODES,
+            frames=[5 + number % 7 for number in range(_EPISODES)],
+            cameras=(CameraSpec(key="observation.images.top", width=64, height=48),),
+        )
+        make_dataset(source, spec)
+        convert(source, output=inline)
+    return source, tree_digest(inline)
+
+
+def _plan(ground: Ground, source: Path, name: str) -> tuple[Path, Path]:
+    work, result = ground.folder / f"{name}-work", ground.folder / name
+    ground.leconvert(
+        "plan", "--root", str(source), "--output", str(result), "--work-dir", str(work),
+        "--episodes-per-batch", "1",
+    )  # fmt: skip
+    return work, result
+
+
+def _submit(ground: Ground, work: Path, program: str, *, nodes: int) -> dict[str, str]:
+    said = ground.leconvert(
+        "submit", str(work), "--json", "--program", program, "--nodes", str(nodes),
+        "--workers-per-node", "2", "--cpus-per-task", "2", "--mem", "1G", "--time", "00:10:00",
+        "--lease-seconds", "4", "--signal", "30",
+    )  # fmt: skip
+    return dict(json.loads(said))
+
+
+def _wait_for_done(work: Path, count: int) -> None:
+    def done() -> bool:
+        return len(list(work.glob("runs/*/done/*.json"))) >= count
+
+    wait_until(done, _JOB_SECONDS, f"Batch {count} of {work.name}")
+
+
+def _answers(ground: Ground) -> bool:
+    try:
+        return "UP" in ground.cluster.run("scontrol", "ping")
+    except ClusterError:  # as it says while the controller is away
+        return False
+
+
+def _logs(work: Path) -> str:
+    logs = sorted(work.glob("runs/*/logs/*.log"))
+    return "; ".join(f"{log.name}: {log.read_text()[-300:]!r}" for log in logs)

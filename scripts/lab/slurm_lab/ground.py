@@ -1,0 +1,101 @@
+"""Where scenarios take place, and what they demand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leconvert.conversion import convert
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from slurm_lab.cluster import JobEnd, SlurmCluster
+
+__all__ = [
+    "JOB_SECONDS",
+    "LENGTHS",
+    "PROGRAM",
+    "SMALL",
+    "Ground",
+    "ScenarioFailedError",
+    "demand",
+    "make_ground",
+]
+
+PROGRAM = f"{sys.executable} -m leconvert"
+JOB_SECONDS = 240.0
+SMALL = ("--cpus", "2", "--mem", "4G", "--time", "00:10:00", "--num-workers", "2")
+_BRIEF = ("--duration-s", "1", "--warmup-batches", "1", "--probe-samples", "0")
+LENGTHS = (25, 17, 31, 9, 22, 13)
+
+
+class ScenarioFailedError(Exception):
+    """leconvert did not do what the scenario demands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where scenarios take place.
+
+    Attributes:
+        cluster: It runs.
+        folder: For results; every node sees it.
+        dataset: A v3.0 dataset with two cameras.
+    """
+
+    cluster: SlurmCluster
+    folder: Path
+    dataset: Path
+
+    def leconvert(self, *arguments: str) -> str:
+        """Run a command as a user on the login node would; returns what it said.
+
+        Raises:
+            ScenarioFailedError: It failed.
+        """
+        done = subprocess.run(
+            [sys.executable, "-m", "leconvert", *arguments],
+            env=self.cluster.environment, cwd=self.folder, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise ScenarioFailedError(f"leconvert {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def submitted(self, *arguments: str) -> list[JobEnd]:
+        """Send a chain with `probe submit` and wait for all of its jobs."""
+        said = self.leconvert(
+            "probe", "submit", "--json", "--program", PROGRAM, *SMALL, *_BRIEF, *arguments
+        )
+        return self.cluster.wait_for(
+            [job["job_id"] for job in json.loads(said)["jobs"]], JOB_SECONDS
+        )
+
+    def results(self, out_dir: str) -> list[dict[str, Any]]:
+        """Return the documents of `probe run` in a folder, in order of name."""
+        paths = sorted((self.folder / out_dir).glob("*.json"))
+        return [json.loads(path.read_bytes()) for path in paths]
+
+
+def make_ground(cluster: SlurmCluster, folder: Path) -> Ground:
+    """Make a dataset and return where scenarios take place."""
+    cameras = (
+        CameraSpec(key="observation.images.top", width=64, height=48),
+        CameraSpec(key="observation.images.wrist", width=32, height=32),
+    )
+    spec = DatasetSpec(episodes=len(LENGTHS), frames=list(LENGTHS), cameras=cameras)
+    make_dataset(folder / "v21", spec)
+    convert(folder / "v21", output=folder / "set")
+    return Ground(cluster, folder, folder / "set")
+
+
+def demand(holds: bool, otherwise: str) -> None:
+    """Fail unless it holds.
+
+    Raises:
+        ScenarioFailedError: It does not.
+    """
+    if not holds:
+        raise ScenarioFailedError(otherwise)

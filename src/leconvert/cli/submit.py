@@ -1,0 +1,78 @@
+"""``leconvert submit``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from leconvert.cli.engine_options import add_slurm_worker_options, slurm_options
+from leconvert.cli.hub_source_options import add_scratch_options, scratch_options
+from leconvert.cli.options import (
+    add_json,
+    add_lease_options,
+    add_trouble_option,
+    add_version_option,
+)
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
+    parser.add_argument(
+        "--engine", choices=("slurm",), default="slurm", help="who starts workers (default: slurm)"
+    )
+    add_slurm_worker_options(parser)
+    add_lease_options(parser)
+    add_trouble_option(parser)
+    add_scratch_options(parser)
+    parser.add_argument(
+        "--verify",
+        choices=("structure", "bytes", "none"),
+        default="structure",
+        help="what the packer proves before the result takes its place (default: structure)",
+    )
+    parser.add_argument(
+        "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
+    )
+    add_version_option(parser)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print a shell script that submits the same, and submit nothing",
+    )
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Submit workers and a packer, and say which jobs they are."""
+    from leconvert.crew import LeaseOptions
+    from leconvert.packer import PackOptions
+    from leconvert.submission import submit_run
+
+    submitted = submit_run(
+        options.work_dir,
+        slurm_options(options),
+        leases=LeaseOptions(
+            options.lease_seconds, options.max_attempts, options.max_trouble_seconds
+        ),
+        pack=PackOptions(verify=options.verify, force_conversion=options.force_conversion),
+        scratch=scratch_options(options),
+        allow_mixed_versions=options.allow_mixed_versions,
+        dry_run=options.dry_run,
+    )
+    if options.json:
+        print(json.dumps(submitted.as_record(), indent=2))
+    elif submitted.finished:
+        print("The result is in place; nothing needs to be done.")
+    elif options.dry_run:
+        print(submitted.script, end="")
+    else:
+        if submitted.worker_job is not None:
+            print(f"workers  {submitted.workers} as job {submitted.worker_job}")
+        print(f"packer   job {submitted.packer_job}, when they have ended")
+        print(f"logs     {submitted.logs}")
+        print(f"Watch it with: leconvert status {options.work_dir} --watch")
+    return 0

@@ -1,0 +1,174 @@
+"""Workers, and a packer after them, as jobs of a SLURM cluster."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from leconvert.engines.logs import last_words
+from leconvert.engines.sbatch import (
+    BatchJob,
+    ElementState,
+    cancel,
+    job_states,
+    submission_script,
+    submit,
+)
+from leconvert.engines.slurm_jobs import SlurmOptions, packer_job, worker_job
+from leconvert.errors import EngineError
+from leconvert.workdir.identity import new_token
+from leconvert.workdir.jobs import JobRecord, write_job
+from leconvert.workdir.paths import RunPaths
+
+__all__ = ["SlurmEngine", "plan_jobs", "submit_jobs", "submit_script"]
+
+# A controller that hundreds of programs ask all the time gets slow.
+_SECONDS_BETWEEN_LOOKS = 5.0
+_GRACE_SECONDS = 90.0
+_FAILURES_SHOWN = 10
+
+
+class SlurmEngine:
+    """Starts an array of workers; whoever starts it watches the work dir meanwhile.
+
+    For ``convert``, whose own process packs. To hand everything over and go, see `submit_jobs`.
+
+    Args:
+        options: What workers ask for.
+        clock: A monotonic clock in seconds.
+
+    Attributes:
+        workers: As many as the options say.
+    """
+
+    def __init__(
+        self,
+        options: SlurmOptions | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options = options or SlurmOptions()
+        self._clock = clock
+        self.workers = self._options.workers
+        self._jobs: list[str] = []
+        self._expected = 0
+        self._logs_dir = Path()
+        self._states: list[ElementState] = []
+        self._looked_at: float | None = None
+
+    def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
+        """Submit ``count`` workers; see `leconvert.engines.Engine`."""
+        paths.logs_dir.mkdir(parents=True, exist_ok=True)
+        self._logs_dir = paths.logs_dir
+        job = worker_job(self._options, count, arguments, log_dir=str(paths.logs_dir))
+        (job_id,) = submit([job])
+        self._jobs.append(job_id)
+        self._expected += count
+        self._looked_at = None
+        _note(paths, [(job_id, "workers", count)])
+
+    def running(self) -> int:
+        """Return how many workers run or wait in the queue, as of some seconds ago.
+
+        While the controller does not answer, as while it is restarted, all that was there before
+        still is.
+        """
+        if not self._jobs:
+            return 0
+        now = self._clock()
+        if self._looked_at is None or now - self._looked_at >= _SECONDS_BETWEEN_LOOKS:
+            self._looked_at = now
+            states = job_states(self._jobs)
+            if states is not None:
+                self._states = states
+                self._expected = sum(not state.has_ended for state in states)
+        return self._expected
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that ended badly, with the end of its log."""
+        bad = [s for s in self._states if s.has_ended and s.state != "COMPLETED"]
+        lines = [
+            f"job {state.job_id} ended as {state.state}: "
+            f"{last_words(self._logs_dir / f'slurm-{state.job_id}.log')}"
+            for state in bad[:_FAILURES_SHOWN]
+        ]
+        if len(bad) > _FAILURES_SHOWN:
+            lines.append(f"and {len(bad) - _FAILURES_SHOWN} more; their logs: {self._logs_dir}")
+        return lines
+
+    def stop(self) -> None:
+        """End the jobs: workers hand back on SIGTERM, within the cluster's ``KillWait``."""
+        if not self._jobs or not self.running():
+            return
+        try:
+            cancel(self._jobs)
+        except EngineError:
+            # They end by themselves when they see that nothing is left, or at their time limit.
+            return
+        deadline = self._clock() + _GRACE_SECONDS
+        pause = threading.Event()
+        while self._clock() < deadline:
+            states = job_states(self._jobs)
+            if states is not None and all(state.has_ended for state in states):
+                break
+            pause.wait(1.0)  # the scheduler has no way to wake us
+        self._expected = 0
+
+
+def plan_jobs(
+    options: SlurmOptions,
+    paths: RunPaths,
+    *,
+    workers: int,
+    work_arguments: Sequence[str],
+    pack_arguments: Sequence[str],
+) -> list[BatchJob]:
+    """Return what `submit_jobs` submits: workers, unless there are none, and the packer after them.
+
+    Args:
+        options: What each asks for.
+        paths: The run's folders.
+        workers: How many; 0 where every batch is done.
+        work_arguments: What follows ``leconvert work``: the work dir and options.
+        pack_arguments: What follows ``leconvert pack``, likewise.
+    """
+    log_dir = str(paths.logs_dir)
+    jobs = []
+    if workers:
+        jobs.append(worker_job(options, workers, work_arguments, log_dir=log_dir))
+    after = 0 if jobs else None
+    return [*jobs, packer_job(options, pack_arguments, log_dir=log_dir, after=after)]
+
+
+def submit_jobs(jobs: Sequence[BatchJob], paths: RunPaths, *, workers: int) -> list[str]:
+    """Submit what `plan_jobs` returned and return the ids; `leconvert status` shows them.
+
+    Submitting again joins the same run: more workers share what is left, and of several packers
+    one packs while the others find nothing to do.
+
+    Raises:
+        EngineError: There is no ``sbatch`` here, or it refused.
+    """
+    paths.logs_dir.mkdir(parents=True, exist_ok=True)
+    job_ids = submit(jobs)
+    roles = (["workers"] if workers else []) + ["packer"]
+    sizes = ([workers] if workers else []) + [1]
+    _note(paths, list(zip(job_ids, roles, sizes, strict=True)))
+    return job_ids
+
+
+def submit_script(jobs: Sequence[BatchJob], paths: RunPaths) -> str:
+    """Return a shell script that submits the very same."""
+    return submission_script(jobs, log_dir=str(paths.logs_dir))
+
+
+def _note(paths: RunPaths, submitted: Sequence[tuple[str, str, int]]) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    for job_id, role, tasks in submitted:
+        token = new_token(f"slurm-{job_id}", os.getpid(), os.urandom)
+        record = JobRecord(token, "slurm", job_id, role, tasks, now)
+        write_job(paths, paths.root.name, record)

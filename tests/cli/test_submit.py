@@ -1,0 +1,84 @@
+"""`leconvert submit`: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from leconvert.conversion import convert
+from leconvert.workdir.opened import OpenedRun
+from tests.program import Leconvert
+
+_SBATCH = """\
+#!/bin/bash
+cat > /dev/null
+echo "$@" >> "$(dirname "$0")/calls"
+wc -l < "$(dirname "$0")/calls"
+"""
+
+
+def with_sbatch(tmp_path: Path) -> dict[str, str]:
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(_SBATCH)
+    sbatch.chmod(0o755)
+    return {**os.environ, "PATH": f"{sbatch.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def test_workers_and_a_packer_are_submitted(
+    leconvert: Leconvert, planned: OpenedRun, tmp_path: Path
+) -> None:
+    work = planned.work_dir.root
+    options = ("--nodes", "2", "--workers-per-node", "8", "--slurm-extra=--exclusive")
+    sent = leconvert("submit", work, "--json", *options, env=with_sbatch(tmp_path))
+    assert sent.returncode == 0, sent.stderr
+    told = json.loads(sent.stdout)
+    # Five batches are left: more workers would find nothing.
+    assert (told["workers"], told["worker_job"], told["packer_job"]) == (5, "1", "2")
+    calls = (tmp_path / "bin/calls").read_text().splitlines()
+    assert "--array=0-4" in calls[0].split()
+    assert "--exclusive" in calls[0].split()
+    assert "--dependency=afterany:1" in calls[1].split()
+
+    shown = leconvert("status", work)
+    assert "jobs     slurm 1, 5 workers: the scheduler does not answer here" in shown.stdout
+
+
+def test_a_dry_run_prints_a_script_and_submits_nothing(
+    leconvert: Leconvert, planned: OpenedRun, tmp_path: Path
+) -> None:
+    work = planned.work_dir.root
+    shown = leconvert("submit", work, "--dry-run", "--verify", "bytes", env=with_sbatch(tmp_path))
+    assert shown.returncode == 0, shown.stderr
+    assert f"exec leconvert pack {work} --verify=bytes --no-wait" in shown.stdout.splitlines()
+    assert not (tmp_path / "bin/calls").exists()
+    assert not planned.paths.jobs_dir.exists()
+
+
+def test_a_finished_run_needs_nothing(
+    leconvert: Leconvert, small_source: Path, tmp_path: Path
+) -> None:
+    convert(small_source, output=tmp_path / "out", work_dir=tmp_path / "work")
+    said = leconvert("submit", tmp_path / "work", env=with_sbatch(tmp_path))
+    assert said.returncode == 0, said.stderr
+    assert said.stdout == "The result is in place; nothing needs to be done.\n"
+    assert not (tmp_path / "bin/calls").exists()
+
+
+def test_what_cannot_be_submitted_has_a_code_and_a_next_step(
+    leconvert: Leconvert, planned: OpenedRun, tmp_path: Path
+) -> None:
+    empty = {**os.environ, "PATH": str(tmp_path)}
+    refused = leconvert("submit", planned.work_dir.root, env=empty)
+    assert refused.returncode == 18
+    assert "There is no sbatch on this machine." in refused.stderr
+    assert "--dry-run" in refused.stderr
+
+    nothing = leconvert("submit", tmp_path / "elsewhere")
+    assert nothing.returncode == 7
+    assert "holds no run" in nothing.stderr
+
+    senseless = leconvert("submit", planned.work_dir.root, "--mem", "much")
+    assert senseless.returncode == 2
+    assert "--mem much makes no sense" in senseless.stderr
