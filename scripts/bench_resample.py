@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -51,7 +50,9 @@ def header(document: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, A
         "format": "leconvert-bench",
         "version": 1,
         "started": document["started"],
-        "command": shlex.join(["python", "scripts/bench_resample.py", *arguments]),
+        "command": " ".join(
+            ["python scripts/bench_resample.py", *map(bench_convert.without_path, arguments)]
+        ),
         "environment": {"OMP_WAIT_POLICY": passive},
         "commit": bench_common.commit(),
         "host": {key: document["host"][key] for key in ("cpu", "cores", "memory_bytes", "kernel")},

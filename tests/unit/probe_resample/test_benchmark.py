@@ -225,6 +225,17 @@ def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
         run_resample(ResampleOptions(devices=("cuda:99",)))
 
 
+def test_all_measures_a_gpu_with_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    wanted = everything(ResampleOptions())
+
+    assert wanted.devices == ("cpu", "cuda")
+    assert wanted.batch_sizes == (16, 64, 256, 1024, 4096)
+    assert everything(ResampleOptions(dataset="a")).batch_sizes is None
+    assert everything(ResampleOptions(batch_sizes=(8,))).batch_sizes == (8,)
+
+
 def test_all_asks_for_everything_that_is_here() -> None:
     wanted = everything(ResampleOptions(mode="batched"))
 

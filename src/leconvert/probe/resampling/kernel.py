@@ -70,7 +70,6 @@ class _Mixer:
     """Fetches and mixes rows of one table after the other for the same targets."""
 
     def __init__(self, places: Places, targets: Targets, batch: int) -> None:
-        self._places = places
         self._beside = places.low, places.high, places.weight
         self._targets = targets
         self._size = batch * targets.length
@@ -116,7 +115,7 @@ class _Mixer:
         """Return where the bag of each target begins, with one row in each; padding has none."""
         if self._bags is None:
             counts = self._targets.counts
-            kind = torch.empty(0, dtype=self._places.low.dtype).numpy().dtype
+            kind = self._beside[0].numpy().dtype
             ends = np.cumsum(counts).astype(kind)
             begins = ends - counts.astype(kind)
             places = np.add.outer(begins, np.arange(self._targets.length, dtype=kind))

@@ -11,7 +11,7 @@ from leconvert.errors import UsageError
 from leconvert.probe.resampling.baseline import BASELINES
 from leconvert.probe.resampling.methods import Method
 
-__all__ = ["DTYPES", "MODES", "USUAL_BATCH_SIZES", "ResampleOptions"]
+__all__ = ["DTYPES", "GPU_BATCH_SIZES", "MODES", "USUAL_BATCH_SIZES", "ResampleOptions"]
 
 Mode = Literal["baseline", "batched", "compare"]
 Dtype = Literal["fp32", "bf16"]
@@ -20,6 +20,7 @@ MODES: tuple[Mode, ...] = ("baseline", "batched", "compare")
 DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
 
 USUAL_BATCH_SIZES = (16, 32, 64, 128)
+GPU_BATCH_SIZES = (16, 64, 256, 1024, 4096)
 
 _AUTO = "auto"
 _AT_LEAST = {

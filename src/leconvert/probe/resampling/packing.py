@@ -1,9 +1,9 @@
 """Trajectories of unequal length as one batch of tensors, without padding.
 
 The samples of a batch follow on each other in one table a feature; a trajectory is a range of its
-rows. So nothing is spent on padding (trajectories of 30 to 333 Hz and 1 to 4 s are a third of their
-padded batch), and any choice among trajectories that are in a table already is a batch of its own
-that costs no copy.
+rows. So nothing is spent on padding (trajectories of 30 to 333 Hz and 1 to 4 s are less than half
+of their padded batch), and any choice among trajectories that are in a table already is a batch of
+its own that costs no copy.
 
 Times are rebased: the first time of each trajectory is subtracted in float64. The difference of two
 close float64 is exact (Sterbenz), so nothing is lost that was there, and a target, which counts

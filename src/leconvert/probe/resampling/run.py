@@ -19,7 +19,7 @@ from leconvert.probe.resampling.benchmark import measure_batch_size, ratios
 from leconvert.probe.resampling.dataset_input import DatasetSet
 from leconvert.probe.resampling.hdf5 import Hdf5Set, write_hdf5
 from leconvert.probe.resampling.methods import Methods
-from leconvert.probe.resampling.options import DTYPES, ResampleOptions
+from leconvert.probe.resampling.options import DTYPES, GPU_BATCH_SIZES, ResampleOptions
 from leconvert.probe.resampling.sources import (
     TrajectorySource,
     methods_for,
@@ -76,10 +76,15 @@ def open_source(options: ResampleOptions) -> TrajectorySource:
 def everything(options: ResampleOptions) -> ResampleOptions:
     """Return options that measure all there is: both types, a GPU if there is one, both extras."""
     devices = ["cpu"]
+    batch_sizes = options.batch_sizes
     if torch.cuda.is_available():
         devices.append("cuda")
+        # A GPU is busy with more at once; the synthetic set grows with the batches.
+        if batch_sizes is None and options.dataset is None and options.hdf5 is None:
+            batch_sizes = GPU_BATCH_SIZES
     return replace(
         options,
+        batch_sizes=batch_sizes,
         mode="compare",
         dtypes=DTYPES,
         devices=tuple(dict.fromkeys((*devices, *options.devices))),

@@ -7,6 +7,8 @@ from typing import Any
 
 __all__ = ["csv_rows", "loader_table", "result_table", "speedup_table", "training_table"]
 
+_RATIOS = ("with_packing", "without_copies", "kernel", "cpu_time")
+
 Rows = list[list[str]]
 Document = Mapping[str, Any]
 
@@ -43,14 +45,23 @@ def result_table(document: Document) -> Rows:
 def speedup_table(document: Document) -> Rows:
     """Return how each way compares with the baseline, the head first."""
     return [
-        ["batch", "way", "dtype", "device", "with packing", "without copies", "kernel alone"],
+        [
+            "batch",
+            "way",
+            "dtype",
+            "device",
+            "with packing",
+            "without copies",
+            "kernel alone",
+            "CPU time",
+        ],
         *(
             [
                 str(row["batch_size"]),
                 row["way"],
                 row["dtype"],
                 row["device"],
-                *(f"{row[key]:.2f}×" for key in ("with_packing", "without_copies", "kernel")),
+                *(f"{row[key]:.2f}×" for key in _RATIOS),
             ]
             for row in document["speedups"]
         ),
@@ -106,7 +117,7 @@ def csv_rows(document: Document) -> list[dict[str, Any]]:
         {key: value for key, value in row.items() if key != "raw"}
         | {
             f"speedup_{name}": compared.get(tuple(row[key] for key in keys), {}).get(name)
-            for name in ("with_packing", "without_copies", "kernel")
+            for name in _RATIOS
         }
         for row in rows
     ]
