@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
 from leconvert.source import load_info
+from leconvert.workdir.invocation import record_invocation
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
+from leconvert.workdir.probe_record import record_probe
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.trouble import any_storage_errors
 from leconvert.worker import WorkerSummary
@@ -64,6 +67,7 @@ class ConversionReport:
         repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing.
         probe: How fast the result loads, as `leconvert probe run` says it; None if it was not
             measured. Where it could not be, the error.
+        report: The page that tells what happened, or None.
     """
 
     source: Path
@@ -83,11 +87,12 @@ class ConversionReport:
     findings: Sequence[Finding] = ()
     repairs: Mapping[str, Any] = field(default_factory=dict)
     probe: Mapping[str, Any] | None = None
+    report: Path | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         record = asdict(self)
-        for name in ("source", "output", "kept_source"):
+        for name in ("source", "output", "kept_source", "report"):
             record[name] = None if record[name] is None else str(record[name])
         return record
 
@@ -116,6 +121,8 @@ def convert(
     keep_work_dir: bool = False,
     push: bool = False,
     probe_seconds: float | None = None,
+    report: str | os.PathLike[str] | None = None,
+    command: Sequence[str] | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> ConversionReport:
@@ -155,6 +162,9 @@ def convert(
         push: Reserved for pushing to the Hub; must be False.
         probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
             torch. A result that cannot be measured is converted all the same.
+        report: Where to write a page that tells what happened, also where the conversion fails
+            once there is a plan; None for none.
+        command: The command line that asks for it, for the run's records; secrets are taken out.
         stop: Set it from another thread to stop; the run can be resumed.
         progress: Where to report.
 
@@ -178,8 +188,6 @@ def convert(
     target = Path(output).resolve() if output is not None else source
     folder = Path(work_dir).resolve() if work_dir is not None else default_work_dir(target)
     pack_options = PackOptions(verify=verify, force_conversion=force_conversion)
-    leases = leases or LeaseOptions()
-    stop = stop or threading.Event()
     seconds: dict[str, float] = {}
 
     if work_dir is None:
@@ -207,6 +215,35 @@ def convert(
             progress=progress,
         )
         seconds["plan"] = time.monotonic() - started
+    with _telling(run, None if report is None else Path(report)):
+        record_invocation(run.paths, run.manifest.run_id, "convert", command)
+        packed = _work_and_pack(
+            run, planned, pack_options, orchestrate, num_workers, max_workers,
+            leases or LeaseOptions(), allow_mixed_versions, stop or threading.Event(), progress,
+            seconds,
+        )  # fmt: skip
+        done = _report(run, packed, seconds, time.monotonic() - started)
+        if probe_seconds is not None:
+            done = replace(done, probe=_probe(run, target, probe_seconds))
+    if not keep_work_dir and work_dir is None and not remove_work_dir(folder):
+        progress.say(f"{folder} could not be removed; nobody needs it any more.")
+    return replace(done, report=None if report is None else Path(report))
+
+
+def _work_and_pack(
+    run: OpenedRun,
+    planned: bool,
+    pack_options: PackOptions,
+    orchestrate: bool | None,
+    num_workers: int | None,
+    max_workers: int | None,
+    leases: LeaseOptions,
+    allow_mixed_versions: bool,
+    stop: threading.Event,
+    progress: Progress,
+    seconds: dict[str, float],
+) -> PackReport:
+    """Do what is left of a run, and add the time that its stages took to ``seconds``."""
     mark = time.monotonic()
     if not planned:
         packed = pack_run(run, pack_options, stop=stop, progress=progress)
@@ -232,17 +269,27 @@ def convert(
         seconds["work"], mark = time.monotonic() - mark, time.monotonic()
         packed = pack_run(run, pack_options, stop=stop, progress=progress)
     seconds["pack"] = time.monotonic() - mark
-    if not keep_work_dir and work_dir is None and not remove_work_dir(folder):
-        progress.say(f"{folder} could not be removed; nobody needs it any more.")
-    report = _report(run, packed, seconds, time.monotonic() - started)
-    if probe_seconds is None:
-        return report
+    return packed
+
+
+def _telling(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
+    if report is None:
+        return nullcontext()
+    from leconvert.report import telling  # nobody else pays for its imports
+
+    return telling(run, report)
+
+
+def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
+    """Measure how fast the result loads; where that fails, the error is what was found."""
     from leconvert.probe.child import probe_result  # nobody else pays for its imports
 
     try:
-        return replace(report, probe=probe_result(target, duration_s=probe_seconds))
+        found: Mapping[str, Any] = probe_result(target, duration_s=seconds)
     except ProbeError as error:
-        return replace(report, probe=error.as_record())
+        found = error.as_record()
+    record_probe(run.paths, run.manifest.run_id, found)
+    return found
 
 
 @any_storage_errors()
@@ -253,6 +300,7 @@ def run_worker(
     max_batches: int | None = None,
     max_idle_seconds: float | None = None,
     allow_mixed_versions: bool = False,
+    command: Sequence[str] | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> WorkerSummary:
@@ -264,6 +312,7 @@ def run_worker(
         max_batches: Stop after so many batches.
         max_idle_seconds: Stop after waiting so long for something to do.
         allow_mixed_versions: Work although library versions differ from the planner's.
+        command: The command line that asks for it, as in `convert`.
         stop: Set it from another thread to make the worker hand back and return.
         progress: Where to report.
 
@@ -278,6 +327,7 @@ def run_worker(
     left = worker.bytes_left()
     if not left:  # by now the result may stand in the source's place
         return WorkerSummary(0, 0, 0, 0, 0, 0.0)
+    record_invocation(run.paths, run.manifest.run_id, "work", command)
     with progress.stage("work", left, "B") as stage:
         return worker.make(stage.advance).run(
             max_batches=max_batches, max_idle_seconds=max_idle_seconds

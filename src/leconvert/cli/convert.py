@@ -12,9 +12,11 @@ from leconvert.cli.options import (
     add_json,
     add_lease_options,
     add_plan_options,
+    add_report_option,
     places,
     push_wanted,
     repair_options,
+    report_place,
 )
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
@@ -59,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probe-seconds", type=float, default=10.0, metavar="S", help="for so long (default: 10)"
     )
+    add_report_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_json(parser)
 
@@ -96,6 +99,8 @@ def run(options: argparse.Namespace) -> int:
             leases=LeaseOptions(options.lease_seconds, options.max_attempts),
             keep_work_dir=options.keep_work_dir,
             probe_seconds=options.probe_seconds if options.probe else None,
+            report=report_place(options.report, target),
+            command=options.command_line,
             stop=stop,
             progress=progress_for(quiet=options.json),
         )
@@ -122,6 +127,8 @@ def run(options: argparse.Namespace) -> int:
     print(f"  checked       {report.verified}")
     if not options.no_push:
         print("  Hub           nothing was pushed; a local dataset is pushed only on request")
+    if report.report is not None:
+        print(f"  report        {report.report}")
     if report.probe is not None:
         print(f"  loads         {_loading(report.probe)}")
     return _exit_code(report)

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.options import add_json, add_version_option
+from leconvert.cli.options import add_json, add_report_option, add_version_option, report_place
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 
@@ -29,16 +29,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
     )
     add_version_option(parser)
+    add_report_option(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
     from leconvert.packer import PackOptions, pack_run
+    from leconvert.report import telling
+    from leconvert.workdir.invocation import record_invocation
     from leconvert.workdir.opened import open_run
 
     opened = open_run(options.work_dir.resolve(), allow_mixed_versions=options.allow_mixed_versions)
-    with stop_on_signals() as stop:
+    page = report_place(options.report, Path(opened.manifest.target))
+    with telling(opened, page), stop_on_signals() as stop:
+        record_invocation(opened.paths, opened.manifest.run_id, "pack", options.command_line)
         packed = pack_run(
             opened,
             PackOptions(verify=options.verify, force_conversion=options.force_conversion),
@@ -56,4 +61,6 @@ def run(options: argparse.Namespace) -> int:
         f"{packed.linked} files linked, {packed.copied} copied, {packed.joined} joined; "
         f"checked: {packed.verified}"
     )
+    if page is not None:
+        print(f"report        {page}")
     return 0

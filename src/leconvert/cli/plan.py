@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Plan, and show what workers will find."""
     from leconvert.planner import check_places, draft_plan, open_or_plan, summarize
+    from leconvert.workdir.invocation import record_invocation
 
     source, target, work_dir = places(options)
     layout, repairs = layout_options(options), repair_options(options)
@@ -47,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
             allow_mixed_versions=options.allow_mixed_versions,
             progress=progress,
         )  # fmt: skip
+        record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
         plan = summarize(opened)
     seconds = plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
     if options.json:
