@@ -353,10 +353,10 @@ def test_a_result_that_was_moved_away_is_told_by_its_workers_sizes(
 def test_repairs_are_read_from_the_result(source_copy: Path, tmp_path: Path) -> None:
     from leconvert.repairs import RepairOptions
 
-    repairs = RepairOptions(recompute_stats=True)
+    repairs = RepairOptions(drop_features=("observation.images.wrist",))
     convert(source_copy, output=tmp_path / "out", repairs=repairs)
     html = page(gather(tmp_path / "out"))
-    assert "<li>statistics of 9 features computed</li>" in html
+    assert "<li>observation.images.wrist left out</li>" in html
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", None, 5, "2026-03-01T12:00:00"])

@@ -36,7 +36,9 @@ _TOP = 18
 
 def brief(seconds: float) -> str:
     """Return a stretch of time in few letters: ``0.25 s``, ``12 s``, ``3 min 20 s``."""
-    return f"{seconds:.3g} s" if seconds < 10 else duration(seconds)
+    if seconds < 10:
+        return f"{seconds:.3g} s"
+    return duration(seconds).removesuffix(" 00 s").removesuffix(" 00 min")
 
 
 def percent(place: float) -> str:

@@ -1,8 +1,9 @@
 """The timeline: a row a worker, grouped by host; what went wrong is marked by shape and by colour.
 
 A run of a hundred batches shows each with a tooltip. Where there are thousands, neighbours of one
-worker that would touch on the screen are drawn as one bar; where there are hundreds of workers, a
-row is a host. So the drawing stays small however large the run.
+worker that would touch on the screen are drawn as one bar, and of signs that would cover each other
+the first; where there are hundreds of workers, a row is a host. So the drawing stays small however
+large the run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ __all__ = ["LEGEND", "gantt", "legend", "signs"]
 _TITLED = 1_000
 _MOST_LANES = 96
 _MOST_BARS = 16_000
-_MOST_MARKS = 300
+_MARK_DISTANCE = 0.02
 _NARROWEST_BAR = 20
 _HEAD = 20
 _TOP = 4
@@ -82,6 +83,8 @@ def gantt(
     drawn: list[Markup] = []
     marks: list[Markup] = []
     y = _TOP
+    small = "" if pitch == 16 else "-small"
+    least = _MARK_DISTANCE if attempts > _TITLED else 0.0
     gap = max(5, WIDTH_UNITS * bars // _MOST_BARS)
     for row in rows:
         height = _HEAD if row.head else pitch
@@ -93,11 +96,13 @@ def gantt(
             drawn += [_titled_bar(attempt, axis, y, pitch) for attempt in row.attempts]
         else:
             drawn += _merged_bars(row.attempts, axis, y, pitch, gap)
+        marked = -1.0
         for attempt in row.attempts:
-            if attempt.end in _MARKED and len(marks) < _MOST_MARKS:
-                place = axis.place(attempt.ended or attempt.began or 0.0)
+            place = axis.place(attempt.ended or attempt.began or 0.0)
+            if attempt.end in _MARKED and place - marked >= least:
+                marked = place
                 marks.append(
-                    element("use", href=f"#sign-{_slug(attempt.end)}",
+                    element("use", href=f"#sign-{_slug(attempt.end)}{small}",
                             x=percent(min(max(place, 0.008), 0.992)), y=y + pitch // 2)
                 )  # fmt: skip
         y += height
@@ -135,10 +140,17 @@ def legend(ends: Iterable[AttemptEnd]) -> Markup:
 def signs() -> Markup:
     """Return the signs' definitions, once a page."""
     symbols = [
-        element("g", element("path", d=path, class_="halo"), element("path", d=path),
-                id=f"sign-{_slug(end)}", class_=f"sign s-{_slug(end)}")
+        element(
+            "g",
+            element("path", d=path, class_="halo"),
+            element("path", d=path),
+            id=f"sign-{_slug(end)}{suffix}",
+            class_="sign",
+            transform=transform,
+        )
         for end, path in _SIGNS.items()
-    ]  # fmt: skip
+        for suffix, transform in (("", None), ("-small", "scale(.72)"))
+    ]
     hatch = element(
         "pattern",
         element("path", d="M0 6 6 0", class_="hatching"),

@@ -16,10 +16,10 @@ __all__ = ["findings_section", "loading_section", "verification_section"]
 
 _SEVERITIES = ("error", "repaired", "warning", "info")
 _COUNTED = {
-    "files": "files of the result",
-    "episodes": "episodes",
-    "rows": "rows",
-    "video_frames": "camera frames",
+    "files": "Files",
+    "episodes": "Episodes",
+    "rows": "Rows",
+    "video_frames": "Camera frames",
 }
 
 
@@ -112,7 +112,7 @@ def verification_section(story: Story) -> Markup:
     rows: list[tuple[str, Content]] = [
         ("Depth", proof.depth),
         ("Outcome", outcome),
-        *((f"Compared {_COUNTED[key]}", f"{value:,}") for key, value in proof.counts.items()),
+        *((f"{_COUNTED[key]} compared", f"{value:,}") for key, value in proof.counts.items()),
         ("Took", None if proof.seconds is None else _took(proof.seconds)),
     ]
     parts = [facts("What was proven before the swap", rows)]

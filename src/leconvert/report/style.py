@@ -108,6 +108,7 @@ padding:0;font-size:.86rem;color:var(--soft)}}
 body{{padding-top:1.3rem;font-size:15px}}
 .tiles{{grid-template-columns:1fr 1fr;gap:.5rem}}.tiles dd{{font-size:1.15rem}}
 .gantt{{grid-template-columns:minmax(0,5.4rem) minmax(0,1fr);gap:0 .4rem}}
+.scroll table{{width:max-content;min-width:100%}}.scroll th,.scroll td{{max-width:17rem}}
 .facts,.facts tbody,.facts tr,.facts th,.facts td{{display:block;width:auto}}
 .facts caption{{display:block}}
 .facts th{{border:0;padding-bottom:0;font-size:.84rem}}.facts td{{padding-top:.05rem}}
@@ -122,7 +123,9 @@ section{{border:0;padding:0;margin-top:1.6rem}}
 section,.tiles div{{break-inside:auto}}
 figure,tr,.tiles div{{break-inside:avoid}}
 h2,h3,caption{{break-after:avoid}}
-.scroll{{overflow:visible}}
+.scroll{{overflow:visible}}.scroll table{{font-size:8.5pt}}
+.scroll th,.scroll td{{min-width:0;overflow-wrap:anywhere;padding-right:.6rem}}
+.scroll .long{{min-width:9rem}}
 summary{{color:var(--ink)}}
 details::details-content{{content-visibility:visible;block-size:auto;height:auto}}
 }}

@@ -35,7 +35,7 @@ _STEPS = (
     7200, 10800, 21600, 43200, 86400, 172800, 604800,
 )  # fmt: skip
 _MOST_TICKS = 5
-_LEAST_DISTANCE = 0.15
+_LEAST_DISTANCE = 0.18
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def rates(attempts: Iterable[Attempt], axis: TimeAxis, count: int) -> list[float
     ]
 
 
-def durations(seconds: Sequence[float], most_bins: int = 16) -> list[Bin]:
+def durations(seconds: Sequence[float], most_bins: int = 10) -> list[Bin]:
     """Return a histogram; its edges grow evenly, or by a factor where durations differ widely.
 
     Args:
@@ -229,6 +229,9 @@ def ticks(axis: TimeAxis) -> list[tuple[float, float]]:
         for number in range(int((first_stop - axis.began) / step) + 1)
     ]
     for start, _ in later:
-        if axis.place(start) - marks[-1][0] >= _LEAST_DISTANCE:
-            marks.append((axis.place(start), start - axis.began))
+        place = axis.place(start)
+        while len(marks) > 1 and place - marks[-1][0] < _LEAST_DISTANCE:
+            marks.pop()
+        if place - marks[-1][0] >= _LEAST_DISTANCE:
+            marks.append((place, start - axis.began))
     return marks

@@ -26,6 +26,8 @@ __all__ = ["work_section"]
 _RATE_PIECES = 120
 _SLOWEST = 10
 _TROUBLE_SHOWN = 12
+_WORKERS_SHOWN = 16
+_DONE_HEAD = ("Batches", "Size", "Time at work", "Rate at work", "Came to nothing")
 _TROUBLE = frozenset(LEGEND) - {AttemptEnd.DONE, AttemptEnd.HELD}
 
 
@@ -176,32 +178,47 @@ def _durations(done: Sequence[Attempt]) -> Content:
 
 
 def _workers(story: Story) -> Content:
-    groups: dict[tuple[str, int, str], list[Attempt]] = {}
+    workers: dict[tuple[str, int, str], list[Attempt]] = {}
+    hosts: dict[str, list[Attempt]] = {}
     for attempt in story.attempts:
-        groups.setdefault((attempt.host, attempt.pid, attempt.token), []).append(attempt)
-    by_worker = len(groups) <= MOST_ROWS
-    if not by_worker:
-        hosts: dict[tuple[str, int, str], list[Attempt]] = {}
-        for (host, _, _), own in groups.items():
-            hosts.setdefault((host, 0, ""), []).extend(own)
-        groups = hosts
-    rows: list[list[Content]] = []
-    for (host, pid, _), own in sorted(groups.items()):
-        done = [a for a in own if a.end is AttemptEnd.DONE]
-        seconds = sum(a.seconds or 0.0 for a in done)
-        size = sum(a.source_bytes for a in done)
-        who: list[Content] = [host, pid] if by_worker else [host, len({a.token for a in own})]
-        rows.append(
-            [*who, f"{len(done):,}", amount(size), brief(seconds),
-             f"{amount(size / seconds)}/s" if seconds else "–",
-             f"{sum(a.end in _TROUBLE for a in own):,}"]
-        )  # fmt: skip
-    last = "Process" if by_worker else "Workers"
-    head = ["Host", last, "Batches", "Size", "Time at work", "Rate at work", "Came to nothing"]
-    words = "What each worker did" if by_worker else "What each host did"
+        workers.setdefault((attempt.host, attempt.pid, attempt.token), []).append(attempt)
+        hosts.setdefault(attempt.host, []).append(attempt)
+    by_worker = table(
+        "What each worker did",
+        ["Host", "Process", *_DONE_HEAD],
+        [[host, pid, *_done_cells(own)] for (host, pid, _), own in sorted(workers.items())],
+        numbers=range(1, 7),
+        most=MOST_ROWS,
+        quiet=True,
+    )
+    if len(workers) <= _WORKERS_SHOWN:
+        return [element("h3", "What each worker did"), by_worker]
+    by_host = table(
+        "What each host did",
+        ["Host", "Workers", *_DONE_HEAD],
+        [[host, len({a.token for a in own}), *_done_cells(own)]
+         for host, own in sorted(hosts.items())],
+        numbers=range(1, 7),
+        most=MOST_ROWS,
+        quiet=True,
+    )  # fmt: skip
     return [
-        element("h3", words),
-        table(words, head, rows, numbers=range(1, len(head)), most=MOST_ROWS, quiet=True),
+        element("h3", "What each host did"),
+        by_host,
+        folded("What each worker did", by_worker),
+    ]
+
+
+def _done_cells(own: Sequence[Attempt]) -> list[Content]:
+    done = [a for a in own if a.end is AttemptEnd.DONE]
+    seconds = sum(a.seconds or 0.0 for a in done)
+    size = sum(a.source_bytes for a in done)
+    return [
+        f"{len(done):,}",
+        amount(size),
+        brief(seconds),
+        f"{amount(size / seconds)}/s" if seconds else "–",
+        f"{sum(a.end in _TROUBLE for a in own):,}",
     ]
 
 
