@@ -11,17 +11,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leconvert.crew import (
-    Crew,
-    EngineWatcher,
-    LeaseOptions,
-    default_workers,
-    work_in_threads,
-)
-from leconvert.engines.local import LocalEngine
+from leconvert.crew import Crew, LeaseOptions
 from leconvert.errors import ProbeError, UsageError
-from leconvert.model import Finding, LayoutOptions, camera_of
-from leconvert.packer import PackOptions, PackReport, pack_run, swap_has_begun
+from leconvert.execution import work_and_pack
+from leconvert.model import Finding, LayoutOptions
+from leconvert.packer import PackOptions, PackReport, swap_has_begun
 from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
@@ -35,13 +29,6 @@ from leconvert.workdir.trouble import any_storage_errors
 from leconvert.worker import WorkerSummary
 
 __all__ = ["ConversionReport", "LeaseOptions", "convert", "run_worker"]
-
-# What a source file costs besides moving its bytes, how fast these move, and from which work on
-# processes are worth their start; only a guess at which way of working is faster hangs on them.
-_SECONDS_A_FILE = 0.0002
-_SECONDS_A_CLIP_IS_DECODED = 0.2
-_BYTES_A_SECOND = 1e9
-_SECONDS_WORTH_PROCESSES = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +175,11 @@ def convert(
     target = Path(output).resolve() if output is not None else source
     folder = Path(work_dir).resolve() if work_dir is not None else default_work_dir(target)
     pack_options = PackOptions(verify=verify, force_conversion=force_conversion)
+    page = None if report is None else Path(report).resolve()
+    if page is not None:
+        from leconvert.report import check_report_place
+
+        check_report_place(page, [source, target])
     seconds: dict[str, float] = {}
 
     if work_dir is None:
@@ -215,61 +207,27 @@ def convert(
             progress=progress,
         )
         seconds["plan"] = time.monotonic() - started
-    with _telling(run, None if report is None else Path(report)):
+    with _telling(run, page):
         record_invocation(run.paths, run.manifest.run_id, "convert", command)
-        packed = _work_and_pack(
-            run, planned, pack_options, orchestrate, num_workers, max_workers,
-            leases or LeaseOptions(), allow_mixed_versions, stop or threading.Event(), progress,
-            seconds,
-        )  # fmt: skip
+        packed, spent = work_and_pack(
+            run,
+            pack_options,
+            only_pack=not planned,
+            orchestrate=orchestrate,
+            num_workers=num_workers,
+            max_workers=max_workers,
+            leases=leases or LeaseOptions(),
+            allow_mixed_versions=allow_mixed_versions,
+            stop=stop or threading.Event(),
+            progress=progress,
+        )
+        seconds |= spent
         done = _report(run, packed, seconds, time.monotonic() - started)
         if probe_seconds is not None:
             done = replace(done, probe=_probe(run, target, probe_seconds))
     if not keep_work_dir and work_dir is None and not remove_work_dir(folder):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
-    return replace(done, report=None if report is None else Path(report))
-
-
-def _work_and_pack(
-    run: OpenedRun,
-    planned: bool,
-    pack_options: PackOptions,
-    orchestrate: bool | None,
-    num_workers: int | None,
-    max_workers: int | None,
-    leases: LeaseOptions,
-    allow_mixed_versions: bool,
-    stop: threading.Event,
-    progress: Progress,
-    seconds: dict[str, float],
-) -> PackReport:
-    """Do what is left of a run, and add the time that its stages took to ``seconds``."""
-    mark = time.monotonic()
-    if not planned:
-        packed = pack_run(run, pack_options, stop=stop, progress=progress)
-    elif _in_processes(run, orchestrate, num_workers, max_workers):
-        arguments = [
-            f"--lease-seconds={leases.lease_seconds}",
-            f"--max-attempts={leases.max_attempts}",
-            f"--max-trouble-seconds={leases.trouble_seconds}",
-            *(["--allow-mixed-versions"] if allow_mixed_versions else []),
-        ]
-        with EngineWatcher(
-            Crew(run, leases, stop),
-            LocalEngine(run.paths.logs_dir),
-            num_workers or default_workers(),
-            arguments,
-            progress,
-        ) as watcher:
-            packed = pack_run(run, pack_options, watcher=watcher, stop=stop, progress=progress)
-        ended = watcher.ended_at or time.monotonic()
-        seconds["work"], mark = ended - mark, ended
-    else:
-        work_in_threads(run, max_workers or default_workers(), leases, stop, progress)
-        seconds["work"], mark = time.monotonic() - mark, time.monotonic()
-        packed = pack_run(run, pack_options, stop=stop, progress=progress)
-    seconds["pack"] = time.monotonic() - mark
-    return packed
+    return replace(done, report=page)
 
 
 def _telling(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
@@ -342,25 +300,6 @@ def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None
     if (run.manifest.source, run.manifest.target) != (str(source), str(target)):
         return None
     return run if swap_has_begun(run) else None
-
-
-def _in_processes(
-    run: OpenedRun, orchestrate: bool | None, num_workers: int | None, max_workers: int | None
-) -> bool:
-    """Tell whether to work in processes: as asked, else by what the work will take its time for."""
-    if orchestrate is not None:
-        return orchestrate
-    if num_workers is not None or max_workers is not None:
-        return max_workers is None
-    if default_workers() == 1:
-        return False
-    manifest = run.manifest
-    handling = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
-    cameras = {camera_of(layout.stream) for layout in manifest.streams}
-    decoded = cameras.intersection(manifest.repairs.computed_stats)
-    handling += manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
-    moving = manifest.source_bytes / _BYTES_A_SECOND
-    return handling > max(moving, _SECONDS_WORTH_PROCESSES)
 
 
 def _report(

@@ -21,6 +21,7 @@ from leconvert.packer import PackOptions, pack_run
 from leconvert.report import gather, gather_run, page
 from leconvert.report.attempts import moment
 from leconvert.report.values import AttemptEnd, StoryState
+from leconvert.upkeep import clean_work_dir
 from leconvert.workdir.durable import replace_record
 from leconvert.workdir.invocation import record_invocation
 from leconvert.workdir.opened import OpenedRun, open_run
@@ -132,6 +133,14 @@ def test_the_result_is_the_same_bytes_with_and_without_a_report(
     convert(small_source, output=tmp_path / "plain")
     assert digest_of(tmp_path / "plain") == digest_of(finished.parent / "out")
     assert "<h1><bdi>out</bdi></h1>" in (finished.parent / "out.report.html").read_text()
+
+
+def test_what_a_report_is_made_of_goes_with_the_run(small_source: Path, tmp_path: Path) -> None:
+    convert(small_source, output=tmp_path / "out", work_dir=tmp_path / "work")
+    [record] = (tmp_path / "work").rglob("invocations/*.json")
+    clean_work_dir(tmp_path / "work")
+    assert not record.exists()
+    assert list((tmp_path / "work" / "runs").iterdir()) == []
 
 
 def test_a_result_alone_tells_what_it_can(finished: Path, tmp_path: Path) -> None:
@@ -310,7 +319,11 @@ def test_a_run_that_is_done_but_not_packed_waits_for_its_packer(
 
 def test_records_of_the_first_release_give_tables_without_a_timeline(tmp_path: Path) -> None:
     work = Path(shutil.copytree(GOLDEN, tmp_path / "work"))
+    run = open_run(work, allow_mixed_versions=True, only_look=True)
+    shutil.rmtree(run.paths.invocations_dir)
+    run.paths.probe_result.unlink()
     story = gather(work)
+    assert (story.invocations, story.probe) == ([], None)
     assert {a.end for a in story.attempts} == {
         AttemptEnd.HANDED_BACK, AttemptEnd.DONE, AttemptEnd.VOID, AttemptEnd.HELD, AttemptEnd.ERROR,
     }  # fmt: skip

@@ -180,18 +180,12 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
 
 
 def report_place(given: Path | None, target: Path) -> Path | None:
-    """Return where ``--report`` wants the page, or None where it was not given.
-
-    Raises:
-        UsageError: No page can be written there.
-    """
+    """Return where ``--report`` wants the page, or None where it was not given."""
     if given is None:
         return None
-    from leconvert.report import check_report_place, default_report_place
+    from leconvert.report import default_report_place
 
-    place = default_report_place(target) if given == Path() else given.resolve()
-    check_report_place(place, [target])
-    return place
+    return default_report_place(target) if given == Path() else given.resolve()
 
 
 def add_trouble_option(parser: argparse.ArgumentParser) -> None:

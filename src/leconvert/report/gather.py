@@ -27,6 +27,7 @@ from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
 from leconvert.workdir.probe_record import read_probe
 from leconvert.workdir.records import read_record
+from leconvert.workdir.secrets import without_secrets_in
 from leconvert.workdir.target import codebase_version, is_converted
 
 __all__ = ["gather", "gather_run"]
@@ -166,12 +167,16 @@ def _verification(state: JournalState) -> Verification | None:
             ok=bool(record.get("ok")),
             counts=counts,
             seconds=seconds_of(record.get("seconds")),
-            differences=int(record.get("differences") or 0),
-            shown=[str(line) for line in record.get("shown") or ()],
+            differences=_number(record.get("differences")),
+            shown=[without_secrets_in(str(line)) for line in record.get("shown") or ()],
         )
     # Only a result that was proven takes its place.
     proven = depth not in {None, "none"} and state.step in _PACKED
     return None if depth is None else Verification(str(depth), True if proven else None)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _streams(run: OpenedRun, found: AttemptsFound, tree: TreeFigures | None) -> list[StreamFigures]:

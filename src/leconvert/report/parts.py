@@ -80,7 +80,7 @@ def table(
         element("thead", element("tr", heads)),
         element("tbody", body),
     )
-    label = f"Table: {head[0]} and more"
+    label = caption if isinstance(caption, str) else f"Table: {head[0]} and more"
     return element("div", whole, class_="scroll", tabindex=0, role="region", aria_label=label)
 
 

@@ -63,11 +63,15 @@ def write_report(story: Story, path: Path) -> int:
         UsageError: See `check_report_place`.
         StorageError: The disk is full, read-only, or fails.
     """
-    check_report_place(path, [Path(place) for place in (story.target, story.source) if place])
+    _check_for(story.target, story.source, path)
     data = page(story).encode("utf-8")
     with storage_errors(path):
         replace_record(path, data)
     return len(data)
+
+
+def _check_for(target: str, source: str | None, path: Path) -> None:
+    check_report_place(path, [Path(place) for place in (target, source) if place])
 
 
 @contextmanager
@@ -78,8 +82,11 @@ def telling(run: OpenedRun, path: Path | None) -> Iterator[None]:
     raised.
 
     Raises:
+        UsageError: No page can be written there; the block is not begun.
         StorageError: The block succeeded, and the page cannot be written.
     """
+    if path is not None:
+        _check_for(run.manifest.target, run.manifest.source, path)
     try:
         yield
     except BaseException:
