@@ -166,6 +166,7 @@ def test_how_processes_were_called_is_read(run: RunPaths) -> None:
     )
     assert called.file_system_ahead_seconds is None
     assert worked.command == ["leconvert", "work", "/data/work", "--token", "***"]
+    assert (called.folder, worked.folder) == ("", "/home/me")
     assert (worked.at, worked.cpus) == ("2026-11-21T07:00:00.250+00:00", 16)
     assert (worked.system, worked.versions["python"]) == ("Linux 6.8.0 x86_64", "3.12.11")
     assert worked.file_system_ahead_seconds == 35.2

@@ -233,6 +233,7 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     for sign in ("error", "lost", "handed-back", "void"):
         assert f'href="#sign-{sign}"' in html
     assert "done by b 7, try 2" in html
+    assert html.count("No word of its end") == 1
 
 
 def test_a_lost_worker_without_a_heartbeat_is_placed_by_its_own_record(planned: OpenedRun) -> None:

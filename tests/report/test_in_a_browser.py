@@ -220,10 +220,11 @@ def test_what_went_wrong_carries_a_sign_not_only_a_colour(browser: Browser, stor
       return [use.href.baseVal, box.width > 4 && box.height > 3];
     })""")
     assert sorted(signs) == [
-        [f"#sign-{end}", True] for end in ("error", "handed-back", "late", "lost", "void")
+        [f"#sign-{end}", True]
+        for end in (*["again"] * 5, "error", "handed-back", "late", "lost", "void")
     ]
     legend = browser.ask("return document.querySelector('.legend').innerText")
-    for word in ("done", "error", "lost", "handed back", "late", "void"):
+    for word in ("done", "error", "lost", "handed back", "late", "void", "later try"):
         assert word in legend
 
 

@@ -39,13 +39,14 @@ LEGEND: Mapping[AttemptEnd, str] = {
 }
 """What each kind of bar means, in the order of the legend."""
 
-_MARKED = frozenset(LEGEND) - {AttemptEnd.DONE, AttemptEnd.HELD}
+_AGAIN = "again"
 _SIGNS = {
-    AttemptEnd.ERROR: "M-4-4 4 4M-4 4 4-4",
-    AttemptEnd.LOST: "M-4-4H4L0 4Z",
-    AttemptEnd.HANDED_BACK: "M4-4-4 0 4 4Z",
-    AttemptEnd.LATE: "M-4-2H4M-4 2H4",
-    AttemptEnd.VOID: "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0M-3 3 3-3",
+    "error": "M-4-4 4 4M-4 4 4-4",
+    "lost": "M-4-4H4L0 4Z",
+    "handed-back": "M4-4-4 0 4 4Z",
+    "late": "M-4-2H4M-4 2H4",
+    _AGAIN: "M-4 0H4M0-4V4",
+    "void": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0M-3 3 3-3",
 }
 
 
@@ -99,10 +100,11 @@ def gantt(
         marked = -1.0
         for attempt in row.attempts:
             place = axis.place(attempt.ended or attempt.began or 0.0)
-            if attempt.end in _MARKED and place - marked >= least:
+            sign = _sign(attempt)
+            if sign is not None and place - marked >= least:
                 marked = place
                 marks.append(
-                    element("use", href=f"#sign-{_slug(attempt.end)}{small}",
+                    element("use", href=f"#sign-{sign}{small}",
                             x=percent(min(max(place, 0.008), 0.992)), y=y + pitch // 2)
                 )  # fmt: skip
         y += height
@@ -119,18 +121,26 @@ def gantt(
     return element("div", names, chart, class_="gantt")
 
 
-def legend(ends: Iterable[AttemptEnd]) -> Markup:
+def legend(attempts: Iterable[Attempt]) -> Markup:
     """Return what the kinds of bars that occur mean, each beside a sample of it."""
-    seen = set(ends)
+    seen = {(attempt.end, _sign(attempt)) for attempt in attempts}
+    kinds = [
+        (AttemptEnd.DONE, None, LEGEND[AttemptEnd.DONE]),
+        (AttemptEnd.DONE, _AGAIN, "done at a later try"),
+    ]
+    kinds += [
+        (end, _slug(end) if _slug(end) in _SIGNS else None, words)
+        for end, words in LEGEND.items()
+        if end is not AttemptEnd.DONE
+    ]
     entries = []
-    for end, words in LEGEND.items():
-        if end not in seen:
+    for end, sign, words in kinds:
+        if (end, sign) not in seen:
             continue
-        sign = element("use", href=f"#sign-{_slug(end)}", x=13, y=8) if end in _SIGNS else None
         sample = element(
             "svg",
             element("rect", x=1, y=3, width=24, height=10, class_=f"b-{_slug(end)}"),
-            sign,
+            None if sign is None else element("use", href=f"#sign-{sign}", x=13, y=8),
             width=26, height=16, class_="sample", aria_hidden="true",
         )  # fmt: skip
         entries.append(element("li", sample, " ", words))
@@ -144,11 +154,11 @@ def signs() -> Markup:
             "g",
             element("path", d=path, class_="halo"),
             element("path", d=path),
-            id=f"sign-{_slug(end)}{suffix}",
+            id=f"sign-{sign}{suffix}",
             class_="sign",
             transform=transform,
         )
-        for end, path in _SIGNS.items()
+        for sign, path in _SIGNS.items()
         for suffix, transform in (("", None), ("-small", "scale(.72)"))
     ]
     hatch = element(
@@ -183,6 +193,14 @@ def _rows(hosts: Mapping[str, Sequence[Lane]], packers: Sequence[Packer]) -> lis
         rows.append(_Row("packer", head=True))
         rows += [_Row(f"{packer.host} {packer.pid}", packer=packer) for packer in timed]
     return rows
+
+
+def _sign(attempt: Attempt) -> str | None:
+    """Return the sign that an attempt carries, if any."""
+    if attempt.end is AttemptEnd.DONE:
+        return _AGAIN if attempt.generation > 1 else None
+    slug = _slug(attempt.end)
+    return slug if slug in _SIGNS else None
 
 
 def _slug(end: AttemptEnd) -> str:

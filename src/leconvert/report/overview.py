@@ -59,12 +59,13 @@ def _tiles(story: Story) -> list[tuple[str, str, str | None]]:
         tiles.append(("Size", amount(after), count(story.result_files, "file")))
     else:
         tiles.append(("Before", amount(before), count(story.source_files or 0, "file")))
-        tiles.append(("After", amount(after), count(story.result_files, "file")))
+        label = "After" if story.state is StoryState.FINISHED else "So far"
+        tiles.append((label, amount(after), count(story.result_files, "file")))
     axis = working_axis(story)
     if axis is not None:
         seconds = axis.busy_seconds
         done = sum(a.source_bytes for a in story.attempts if a.end is AttemptEnd.DONE)
-        rate = f"{amount(done / seconds)}/s in all"
+        rate = f"{amount(done / seconds)}/s in all" if done else None
         tiles.append(("Work", f"{seconds:.1f} s" if seconds < 10 else duration(seconds), rate))
     if story.batches is not None:
         workers = len({a.token for a in story.attempts})
@@ -162,5 +163,5 @@ def _sizes_in_words(story: Story) -> str:
     if story.source_bytes is None:
         return f"{streams}: {after}."
     before = f"{amount(story.source_bytes)} in {count(story.source_files or 0, 'file')}"
-    done = "" if story.state is StoryState.FINISHED else " so far"
-    return f"{streams}: {before} before, {after} after{done}."
+    when = "after" if story.state is StoryState.FINISHED else "so far"
+    return f"{streams}: {before} before, {after} {when}."

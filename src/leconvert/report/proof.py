@@ -14,6 +14,11 @@ from leconvert.text import count, duration
 
 __all__ = ["findings_section", "loading_section", "verification_section"]
 
+_NO_PROOF = {
+    StoryState.UNFINISHED: "It has not come to that: the result is compared when it is whole.",
+    StoryState.TO_PACK: "It has not come to that: the packer compares the result.",
+    StoryState.FAILED: "It has not come to that: the result is compared when it is whole.",
+}
 _SEVERITIES = ("error", "repaired", "warning", "info")
 _COUNTED = {
     "files": "Files",
@@ -97,7 +102,7 @@ def verification_section(story: Story) -> Markup:
             else None
         )
         parts: list[Content] = [
-            element("p", "No verification is on record."),
+            element("p", _NO_PROOF.get(story.state, "No verification is on record.")),
             None if words is None else element("p", "This proves the result: ", name(words)),
         ]
         return section("verification", "Verification", parts)

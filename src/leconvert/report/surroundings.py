@@ -33,21 +33,22 @@ def _commands(story: Story) -> Content:
     """Return each command once, with how often and where it ran: workers are started alike."""
     groups: dict[tuple[str, str], list[Invocation]] = {}
     for entry in story.invocations:
-        groups.setdefault((_command_line(entry), entry.called), []).append(entry)
+        groups.setdefault((_command_line(entry), entry.folder), []).append(entry)
     rows = []
-    for (line, _), own in groups.items():
+    for (line, folder), own in groups.items():
         hosts = sorted({entry.host for entry in own})
         where = hosts[0] if len(hosts) == 1 else count(len(hosts), "host")
-        rows.append([name(line), f"{len(own):,}", where, when(moment(own[0].at))])
-    head = ["Command", "Times", "Host", "First at"]
+        place = name(folder) if folder else ""
+        rows.append([name(line), place, f"{len(own):,}", where, when(moment(own[0].at))])
+    head = ["Command", "In folder", "Times", "Host", "First at"]
     return [
         element("h3", "Commands"),
         table(
             "Every command of the run, secrets hidden",
             head,
             rows,
-            numbers=[1],
-            long=[0],
+            numbers=[2],
+            long=[0, 1],
             most=MOST_ROWS,
         ),
     ]

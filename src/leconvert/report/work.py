@@ -24,6 +24,7 @@ from leconvert.text import amount, count, duration
 __all__ = ["work_section"]
 
 _RATE_PIECES = 120
+_SILENT = frozenset({AttemptEnd.LOST, AttemptEnd.LATE})
 _SLOWEST = 10
 _TROUBLE_SHOWN = 12
 _WORKERS_SHOWN = 16
@@ -67,11 +68,10 @@ def _timeline(story: Story) -> Content:
     if axis is None or not hosts:
         return [note("This run's records hold no times: there is no timeline."), missing]
     words = _timeline_in_words(story, hosts, axis)
-    ends = Counter(attempt.end for attempt in story.attempts if attempt.began is not None)
     return [
         element("h3", "Who worked when"),
         figure(
-            legend(ends),
+            legend(attempt for attempt in story.attempts if attempt.began is not None),
             gantt("timeline", hosts, story.packers, axis, words),
             caption=words,
             name="timeline",
@@ -228,6 +228,7 @@ def _trouble(story: Story) -> Content:
     heading = element("h3", "Tries that came to nothing")
     if not bad:
         return [heading, element("p", "None: every batch was done at the first try.")]
+    silent = "No word of its end; the time is its last sign of life."
     rows: list[list[Content]] = []
     for attempt in bad:
         winner = winners.get(attempt.batch_id)
@@ -235,9 +236,10 @@ def _trouble(story: Story) -> Content:
             then = "no result yet"
         else:
             then = f"done by {winner.host} {winner.pid}, try {winner.generation}"
+        said = attempt.message or (silent if attempt.end in _SILENT else "")
         rows.append(
             [f"{attempt.batch_id:,}", attempt.generation, attempt.end.value, attempt.host,
-             attempt.pid or "", when(attempt.ended), attempt.message, then]
+             attempt.pid or "", when(attempt.ended), said, then]
         )  # fmt: skip
     head = ["Batch", "Try", "End", "Host", "Process", "When", "What was said", "Then"]
     ends = Counter(attempt.end for attempt in bad)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from leconvert.errors import LeconvertError, StorageError, WorkDirError
@@ -30,7 +31,7 @@ from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.manifest import tool_versions
 from leconvert.workdir.paths import RunPaths
 from leconvert.workdir.records import encode_record, read_record
-from leconvert.workdir.secrets import without_secrets
+from leconvert.workdir.secrets import without_secrets, without_secrets_in
 
 __all__ = ["Invocation", "read_invocations", "record_invocation"]
 
@@ -44,6 +45,8 @@ class Invocation:
     Attributes:
         called: The command or function: ``convert``, ``plan``, ``work``, ``pack``, ``release``.
         command: The command line without secrets, or None for a call from Python.
+        folder: The working directory, which relative paths of the command start from; empty where
+            unknown.
         token: Unique name of the process.
         host: Host name.
         pid: Process id there.
@@ -62,6 +65,7 @@ class Invocation:
     pid: int
     at: str
     versions: dict[str, str] = field(default_factory=dict)
+    folder: str = ""
     system: str = ""
     cpus: int = 0
     file_system_ahead_seconds: float | None = None
@@ -92,6 +96,7 @@ def record_invocation(
     fields: dict[str, Any] = {
         "called": called,
         "command": None if command is None else without_secrets(command),
+        "folder": _folder(),
         **identity.as_fields(),
         "at": written.astimezone(UTC).isoformat(timespec="milliseconds"),
         "versions": {"python": platform.python_version(), **tool_versions()},
@@ -107,6 +112,13 @@ def record_invocation(
         ahead = path.stat().st_mtime - written.timestamp()
         fields["file_system_ahead_seconds"] = round(ahead, 2)
         replace_record(path, encode_record("invocation", _VERSION, run_id, fields), fs=fs)
+
+
+def _folder() -> str:
+    try:
+        return without_secrets_in(os.fsencode(Path.cwd()).decode("utf-8", "backslashreplace"))
+    except OSError:
+        return ""  # it was removed
 
 
 def read_invocations(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[Invocation]:
@@ -144,6 +156,7 @@ def _invocation(record: dict[str, Any]) -> Invocation:
         pid=int(record["pid"]),
         at=str(record["at"]),
         versions={str(name): str(value) for name, value in record["versions"].items()},
+        folder=str(record.get("folder", "")),
         system=str(record.get("system", "")),
         cpus=int(record.get("cpus", 0)),
         file_system_ahead_seconds=None if ahead is None else float(ahead),

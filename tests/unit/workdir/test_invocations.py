@@ -58,6 +58,7 @@ def test_a_call_is_recorded_with_host_versions_and_the_difference_of_clocks(run:
     assert (found.host, found.pid) == (os.uname().nodename, os.getpid())
     assert set(found.versions) == {"python", "leconvert", "av", "numpy", "pyarrow"}
     assert found.cpus >= 1
+    assert found.folder == str(Path.cwd())
     assert found.at == late.isoformat(timespec="milliseconds")
     assert found.file_system_ahead_seconds == pytest.approx(50, abs=5)
     assert read_invocations(run, "another-run") == []
