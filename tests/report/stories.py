@@ -85,9 +85,9 @@ def run_story(
         Invocation("convert", ["leconvert", "convert", "--root", f"/data/{name}", "--token",
                                TOKEN, f"--output=/data/{name}_v30"],
                    "t0", workers[0][0], 3999, "2026-03-01T09:00:00.000+00:00", versions,
-                   "Linux 6.8.0 x86_64", 32, 0.01),
+                   "/home/me", "Linux 6.8.0 x86_64", 32, 0.01),
         *(Invocation("work", ["leconvert", "work", "/data/work"], f"t{n}", host, pid,
-                     "2026-03-01T09:00:01.000+00:00", versions, "Linux 6.8.0 x86_64", 32,
+                     "2026-03-01T09:00:01.000+00:00", versions, "/data", "Linux 6.8.0 x86_64", 32,
                      35.2 if host.startswith("node01") else 0.02)
           for n, (host, pid) in enumerate(workers, 1)),
     ]  # fmt: skip

@@ -124,8 +124,8 @@ section,.tiles div{{break-inside:auto}}
 figure,tr,.tiles div{{break-inside:avoid}}
 h2,h3,caption{{break-after:avoid}}
 .scroll{{overflow:visible}}.scroll table{{font-size:8.5pt}}
-.scroll th,.scroll td{{min-width:0;overflow-wrap:anywhere;padding-right:.6rem}}
-.scroll .long{{min-width:9rem}}
+.scroll th,.scroll td{{min-width:0;padding-right:.6rem}}.scroll code{{overflow-wrap:anywhere}}
+.scroll .long{{min-width:8rem}}
 summary{{color:var(--ink)}}
 details::details-content{{content-visibility:visible;block-size:auto;height:auto}}
 }}

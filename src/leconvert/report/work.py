@@ -128,16 +128,17 @@ def _throughput(done: Sequence[Attempt]) -> Content:
         f"{amount(max(values))}/s at most. A batch's bytes are spread evenly over the time it took."
     )
     chart = rate_chart("throughput", values, axis, mean)
+    # Behind a cut, elapsed time is too coarse to tell two rows apart.
+    shown = when if axis.breaks else lambda time: brief((time or 0.0) - axis.began)
     tenth = len(values) // 10
     rows = []
     for number in range(10):
         part = values[number * tenth : (number + 1) * tenth]
         start, stop = axis.time(number / 10), axis.time((number + 1) / 10)
-        rows.append(
-            [f"{brief(start - axis.began)} to {brief(stop - axis.began)}",
-             f"{amount(sum(part) / len(part))}/s"]
-        )  # fmt: skip
-    as_table = table("Throughput, by tenths of the chart", ["After", "Mean"], rows, numbers=[1])
+        rows.append([shown(start), shown(stop), f"{amount(sum(part) / len(part))}/s"])
+    as_table = table(
+        "Throughput, by tenths of the chart", ["From", "To", "Mean"], rows, numbers=[0, 1, 2]
+    )
     return [
         element("h3", "Throughput"),
         figure(chart, caption=words, name="throughput"),
