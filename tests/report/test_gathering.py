@@ -234,6 +234,9 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
         assert f'href="#sign-{sign}"' in html
     assert "done by b 7, try 2" in html
     assert html.count("No word of its end") == 1
+    held = html.partition("<h3>Held by a worker</h3>")[2].partition("</table>")[0]
+    assert "2026-03-01 12:00:17 UTC" in held
+    assert "2026-03-01 12:00:21 UTC" in held
 
 
 def test_a_lost_worker_without_a_heartbeat_is_placed_by_its_own_record(planned: OpenedRun) -> None:
@@ -281,6 +284,8 @@ def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Pa
     html = (tmp_path / "page.html").read_text()
     assert f"{clip} is torn." in html
     assert "1 batch was set aside" in html
+    assert story.set_aside == {0}
+    assert "<td>set aside</td>" in html
 
 
 def test_a_result_that_differs_is_told_with_the_first_differences(

@@ -235,11 +235,11 @@ def _titled_bar(attempt: Attempt, axis: TimeAxis, y: int, pitch: int) -> Markup:
 def _merged_bars(
     attempts: Sequence[Attempt], axis: TimeAxis, y: int, pitch: int, gap: int
 ) -> list[Markup]:
-    spans: dict[AttemptEnd, list[list[int]]] = {}
+    spans: dict[AttemptEnd, list[list[int]]] = {end: [] for end in LEGEND}
     for attempt in attempts:  # in order of time
         began = attempt.began or 0.0
         first, last = _extent(began, attempt.ended or began, axis)
-        own = spans.setdefault(attempt.end, [])
+        own = spans[attempt.end]
         if own and first - own[-1][1] < gap:
             own[-1][1] = max(own[-1][1], last)
         else:
@@ -247,7 +247,8 @@ def _merged_bars(
     return [
         element("path", d="".join(_bar(first, last, y, pitch) for first, last in own),
                 class_=f"b-{_slug(end)} merged")
-        for end, own in spans.items()
+        for end, own in spans.items()  # what went wrong lies above what went well
+        if own
     ]  # fmt: skip
 
 

@@ -118,6 +118,7 @@ def gather_run(run: OpenedRun) -> Story:
         repairs=manifest.repairs,
         verification=verification,
         batches=counts,
+        set_aside=found.failed,
         attempts=found.attempts,
         packers=_packers(run, journal.generations(), clocks),
         invocations=invocations,

@@ -93,7 +93,10 @@ def _sentence(story: Story) -> Content:
             return "The new tree does not match its source. Nothing was replaced."
         case StoryState.FAILED:
             failed = story.batches.failed if story.batches else 0
-            return f"{count(failed, 'batch was', 'batches were')} set aside; the rest is done."
+            return (
+                f"{count(failed, 'batch was', 'batches were')} set aside; the rest is done. Mend "
+                "what the tries below name, then give them back with leconvert release --failed."
+            )
         case StoryState.TO_PACK:
             return "Every batch is done. The result has not been put into its place yet."
         case StoryState.UNFINISHED:

@@ -6,7 +6,7 @@ are seconds of the host that measured them. None is always "not known".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -176,6 +176,7 @@ class Story:
         repairs: What the conversion changed.
         verification: What was proven; None where it is not known.
         batches: Batches by state; None where only the result is known.
+        set_aside: Batches that used up their tries and have no result.
         attempts: Every try at every batch, by batch and claim.
         packers: Every packer.
         invocations: How every process was called.
@@ -206,6 +207,7 @@ class Story:
     repairs: Repairs = field(default_factory=Repairs)
     verification: Verification | None = None
     batches: BatchCounts | None = None
+    set_aside: Collection[int] = ()
     attempts: Sequence[Attempt] = ()
     packers: Sequence[Packer] = ()
     invocations: Sequence[Invocation] = ()

@@ -52,7 +52,7 @@ def work_section(story: Story) -> Markup | None:
     done = [a for a in timed if a.end is AttemptEnd.DONE]
     if done:
         parts += [_throughput(done), _durations(done)]
-    parts += [_workers(story), _trouble(story)]
+    parts += [_workers(story), _held(story), _trouble(story)]
     return section("work", "Work", parts)
 
 
@@ -223,18 +223,36 @@ def _done_cells(own: Sequence[Attempt]) -> list[Content]:
     ]
 
 
+def _held(story: Story) -> Content:
+    held = [attempt for attempt in story.attempts if attempt.end is AttemptEnd.HELD]
+    if not held:
+        return None
+    rows: list[list[Content]] = [
+        [f"{a.batch_id:,}", a.generation, a.host, a.pid or "", when(a.began), when(a.ended)]
+        for a in held
+    ]
+    head = ["Batch", "Try", "Host", "Process", "Since", "Last sign of life"]
+    words = "Held by a worker"
+    return [
+        element("h3", words),
+        table(words, head, rows, numbers=[0, 1, 3], most=MOST_ROWS, quiet=True),
+    ]
+
+
 def _trouble(story: Story) -> Content:
     winners = {a.batch_id: a for a in story.attempts if a.end is AttemptEnd.DONE}
     bad = [attempt for attempt in story.attempts if attempt.end in _TROUBLE]
     heading = element("h3", "Tries that came to nothing")
     if not bad:
-        return [heading, element("p", "None: every batch was done at the first try.")]
+        whole = story.batches is not None and story.batches.done == story.batches.total
+        words = "None: every batch was done at the first try." if whole else "None so far."
+        return [heading, element("p", words)]
     silent = "No word of its end; the time is its last sign of life."
     rows: list[list[Content]] = []
     for attempt in bad:
         winner = winners.get(attempt.batch_id)
         if winner is None:
-            then = "no result yet"
+            then = "set aside" if attempt.batch_id in story.set_aside else "no result yet"
         else:
             then = f"done by {winner.host} {winner.pid}, try {winner.generation}"
         said = attempt.message or (silent if attempt.end in _SILENT else "")
