@@ -28,7 +28,7 @@ _COMMANDS = (
     ("clean", "remove what finished and given-up runs left"),
     ("check", "say what is wrong with one dataset, v2.x or v3.0"),
     ("check-fs", "probe what leasing and the swap need of a file system"),
-    ("report", "tell the story of a run or a result as one HTML page"),
+    ("report", "tell the story of a run or a result on one page"),
     ("verify", "compare a result with its source"),
     ("probe", "measure how fast, and how rightly, a v3.0 dataset loads"),
     ("demo", "make a small dataset, convert it, verify it"),
