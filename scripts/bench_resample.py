@@ -51,7 +51,7 @@ def header(document: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, A
         "version": 1,
         "started": document["started"],
         "command": " ".join(
-            ["python scripts/bench_resample.py", *map(bench_convert.without_path, arguments)]
+            ["python scripts/bench_resample.py", *map(bench_common.without_path, arguments)]
         ),
         "environment": {"OMP_WAIT_POLICY": passive},
         "commit": bench_common.commit(),

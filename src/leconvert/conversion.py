@@ -6,36 +6,32 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leconvert.crew import Crew, EngineWatcher, LeaseOptions, work_in_threads
+from leconvert.crew import Crew, LeaseOptions
 from leconvert.engines import Engine
-from leconvert.engines.local import LocalEngine, default_workers
 from leconvert.errors import ProbeError, UsageError
+from leconvert.execution import work_and_pack
 from leconvert.hub.origin import Arrival
 from leconvert.hub.scratch import ScratchOptions
-from leconvert.model import Finding, LayoutOptions, camera_of
-from leconvert.packer import PackOptions, PackReport, pack_run, swap_has_begun
+from leconvert.model import Finding, LayoutOptions
+from leconvert.packer import PackOptions, PackReport, swap_has_begun
 from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
 from leconvert.source import load_info
+from leconvert.workdir.invocation import record_invocation
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
+from leconvert.workdir.probe_record import record_probe
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.trouble import any_storage_errors
 from leconvert.worker import WorkerSummary
 
 __all__ = ["ConversionReport", "LeaseOptions", "convert", "run_worker"]
-
-# What a source file costs besides moving its bytes, how fast these move, and from which work on
-# processes are worth their start; only a guess at which way of working is faster hangs on them.
-_SECONDS_A_FILE = 0.0002
-_SECONDS_A_CLIP_IS_DECODED = 0.2
-_BYTES_A_SECOND = 1e9
-_SECONDS_WORTH_PROCESSES = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +60,7 @@ class ConversionReport:
         repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing.
         probe: How fast the result loads, as `leconvert probe run` says it; None if it was not
             measured. Where it could not be, the error.
+        report: The page that tells what happened, or None.
     """
 
     source: str
@@ -85,11 +82,12 @@ class ConversionReport:
     findings: Sequence[Finding] = ()
     repairs: Mapping[str, Any] = field(default_factory=dict)
     probe: Mapping[str, Any] | None = None
+    report: Path | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         record = asdict(self)
-        for name in ("output", "kept_source", "removed_source"):
+        for name in ("output", "kept_source", "removed_source", "report"):
             record[name] = None if record[name] is None else str(record[name])
         return record
 
@@ -122,6 +120,8 @@ def convert(
     keep_work_dir: bool = False,
     probe_seconds: float | None = None,
     scratch: ScratchOptions | None = None,
+    report: str | os.PathLike[str] | None = None,
+    command: Sequence[str] | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> ConversionReport:
@@ -169,6 +169,9 @@ def convert(
         probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
             torch. A result that cannot be measured is converted all the same.
         scratch: Where workers keep what they fetch of a source on the Hub.
+        report: Where to write a page that tells what happened, also where the conversion fails
+            once there is a plan; None for none.
+        command: The command line that asks for it, for the run's records; secrets are taken out.
         stop: Set it from another thread to stop; the run can be resumed.
         progress: Where to report.
 
@@ -192,9 +195,11 @@ def convert(
     target = Path(output).resolve() if output is not None else source
     folder = Path(work_dir).resolve() if work_dir is not None else default_work_dir(target)
     pack_options = PackOptions(verify, force_conversion, delete_source)
-    leases = leases or LeaseOptions()
-    scratch = scratch or ScratchOptions()
-    stop = stop or threading.Event()
+    page = None if report is None else Path(report).resolve()
+    if page is not None:
+        from leconvert.report import check_report_place
+
+        check_report_place(page, [source, target])
     seconds: dict[str, float] = {}
 
     if work_dir is None:
@@ -225,42 +230,49 @@ def convert(
             progress=progress,
         )
         seconds["plan"] = time.monotonic() - started
-    mark = time.monotonic()
-    if not planned:
-        packed = pack_run(run, pack_options, stop=stop, progress=progress)
-    elif engine is not None or _in_processes(run, orchestrate, num_workers, max_workers):
-        engine = engine or LocalEngine()
-        arguments = [
-            *leases.as_arguments(),
-            *(["--allow-mixed-versions"] if allow_mixed_versions else []),
-            *(scratch.arguments() if run.manifest.outline else []),
-        ]
-        with EngineWatcher(
-            Crew(run, leases, stop, scratch),
-            engine,
-            num_workers or engine.workers,
-            arguments,
-            progress,
-        ) as watcher:
-            packed = pack_run(run, pack_options, watcher=watcher, stop=stop, progress=progress)
-        ended = watcher.ended_at or time.monotonic()
-        seconds["work"], mark = ended - mark, ended
-    else:
-        work_in_threads(run, max_workers or default_workers(), leases, stop, progress, scratch)
-        seconds["work"], mark = time.monotonic() - mark, time.monotonic()
-        packed = pack_run(run, pack_options, stop=stop, progress=progress)
-    seconds["pack"] = time.monotonic() - mark
+    with _telling(run, page):
+        record_invocation(run.paths, run.manifest.run_id, "convert", command)
+        packed, spent = work_and_pack(
+            run,
+            pack_options,
+            only_pack=not planned,
+            orchestrate=orchestrate,
+            num_workers=num_workers,
+            max_workers=max_workers,
+            engine=engine,
+            leases=leases or LeaseOptions(),
+            scratch=scratch or ScratchOptions(),
+            allow_mixed_versions=allow_mixed_versions,
+            stop=stop or threading.Event(),
+            progress=progress,
+        )
+        seconds |= spent
+        done = _report(run, packed, seconds, time.monotonic() - started)
+        if probe_seconds is not None:
+            done = replace(done, probe=_probe(run, target, probe_seconds))
     if not keep_work_dir and work_dir is None and not remove_work_dir(folder):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
-    report = _report(run, packed, seconds, time.monotonic() - started)
-    if probe_seconds is None:
-        return report
+    return replace(done, report=page)
+
+
+def _telling(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
+    if report is None:
+        return nullcontext()
+    from leconvert.report import telling  # nobody else pays for its imports
+
+    return telling(run, report)
+
+
+def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
+    """Measure how fast the result loads; where that fails, the error is what was found."""
     from leconvert.probe.child import probe_result  # nobody else pays for its imports
 
     try:
-        return replace(report, probe=probe_result(target, duration_s=probe_seconds))
+        found: Mapping[str, Any] = probe_result(target, duration_s=seconds)
     except ProbeError as error:
-        return replace(report, probe=error.as_record())
+        found = error.as_record()
+    record_probe(run.paths, run.manifest.run_id, found)
+    return found
 
 
 @any_storage_errors()
@@ -272,6 +284,7 @@ def run_worker(
     max_batches: int | None = None,
     max_idle_seconds: float | None = None,
     allow_mixed_versions: bool = False,
+    command: Sequence[str] | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> WorkerSummary:
@@ -284,6 +297,7 @@ def run_worker(
         max_batches: Stop after so many batches.
         max_idle_seconds: Stop after waiting so long for something to do.
         allow_mixed_versions: Work although library versions differ from the planner's.
+        command: The command line that asks for it, as in `convert`.
         stop: Set it from another thread to make the worker hand back and return.
         progress: Where to report.
 
@@ -298,6 +312,7 @@ def run_worker(
     left = crew.bytes_left()
     if not left:  # by now the result may stand in the source's place
         return WorkerSummary(0, 0, 0, 0, 0, 0.0)
+    record_invocation(run.paths, run.manifest.run_id, "work", command)
     with crew.inputs() as inputs, progress.stage("work", left, "B") as stage:
         return crew.make(stage.advance, inputs).run(
             max_batches=max_batches, max_idle_seconds=max_idle_seconds
@@ -312,25 +327,6 @@ def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None
     if (run.manifest.source, run.manifest.target) != (str(source), str(target)):
         return None
     return run if swap_has_begun(run) else None
-
-
-def _in_processes(
-    run: OpenedRun, orchestrate: bool | None, num_workers: int | None, max_workers: int | None
-) -> bool:
-    """Tell whether to work in processes: as asked, else by what the work will take its time for."""
-    if orchestrate is not None:
-        return orchestrate
-    if num_workers is not None or max_workers is not None:
-        return max_workers is None
-    if default_workers() == 1:
-        return False
-    manifest = run.manifest
-    handling = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
-    cameras = {camera_of(layout.stream) for layout in manifest.streams}
-    decoded = cameras.intersection(manifest.repairs.computed_stats)
-    handling += manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
-    moving = manifest.source_bytes / _BYTES_A_SECOND
-    return handling > max(moving, _SECONDS_WORTH_PROCESSES)
 
 
 def _report(

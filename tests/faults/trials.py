@@ -30,7 +30,7 @@ from unittest import mock
 
 from tests.trees import digest_of, snapshot
 
-from leconvert import conversion
+from leconvert import conversion, execution
 from leconvert.errors import LeconvertError
 from leconvert.packer import run as packing
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -320,7 +320,7 @@ def _stages_marked(disk: WatchedDisk) -> Iterator[None]:
     """Mark operations with what the program is doing."""
     marks = (
         (conversion, "open_or_plan", "plan", "work"),
-        (conversion, "pack_run", "pack", "clean"),
+        (execution, "pack_run", "pack", "clean"),
         (packing, "swap_into_place", "swap", "finish"),
     )
     disk.stage = "plan"

@@ -18,11 +18,13 @@ from leconvert.leasing.store import LeaseStore
 from leconvert.model import Batch, Shard
 from leconvert.workdir.exclusion import Exclusion
 from leconvert.workdir.host import HostIdentity
+from leconvert.workdir.invocation import read_invocations
 from leconvert.workdir.jobs import JobRecord, read_jobs
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.manifest import BatchFile, ScanTable, read_manifest
 from leconvert.workdir.one_host import read_one_host
 from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.probe_record import read_probe
 from leconvert.workdir.records import read_record
 
 GOLDEN = Path(__file__).parent / "v1"
@@ -61,6 +63,7 @@ def test_every_kind_of_record_has_a_golden_file() -> None:
         "leconvert/done",
         "leconvert/failed",
         "leconvert/heartbeat",
+        "leconvert/invocation",
         "leconvert/job",
         "leconvert/journal",
         "leconvert/lease",
@@ -69,6 +72,7 @@ def test_every_kind_of_record_has_a_golden_file() -> None:
         "leconvert/lock-holder",
         "leconvert/manifest",
         "leconvert/one-host",
+        "leconvert/probe-of-run",
         "leconvert/tree",
         "leconvert/worker",
     }
@@ -154,6 +158,28 @@ def test_workers_are_read(run: RunPaths) -> None:
     assert working.updated == "2026-11-21T07:00:00+00:00"
 
 
+def test_how_processes_were_called_is_read(run: RunPaths) -> None:
+    called, worked = read_invocations(run, RUN_ID)
+    assert (called.called, called.command, called.host, called.pid) == (
+        "convert",
+        None,
+        "node1",
+        101,
+    )
+    assert called.file_system_ahead_seconds is None
+    assert worked.command == ["leconvert", "work", "/data/work", "--token", "***"]
+    assert (called.folder, worked.folder) == ("", "/home/me")
+    assert (worked.at, worked.cpus) == ("2026-11-21T07:00:00.250+00:00", 16)
+    assert (worked.system, worked.versions["python"]) == ("Linux 6.8.0 x86_64", "3.12.11")
+    assert worked.file_system_ahead_seconds == 35.2
+
+
+def test_what_the_probe_said_is_read(run: RunPaths) -> None:
+    probe = read_probe(run, RUN_ID)
+    assert probe is not None
+    assert (probe["kind"], probe["samples_per_s"]) == ("run", 1234.5)
+
+
 @pytest.mark.parametrize(
     ("generation", "step", "swap"),
     [
@@ -212,13 +238,22 @@ def test_what_only_helps_is_left_out_in_a_version_of_the_future(tmp_path: Path) 
     """A claim is its name; an end that cannot be read is none; worker records are for show."""
     work = WorkDir(Path(shutil.copytree(GOLDEN, tmp_path / "work")))
     run = work.run(RUN_ID)
-    for path in (run.lease(1, 2), run.lease_end(0, 1), run.worker("node2-102-00000002")):
+    token = "node2-102-00000002"
+    for path in (
+        run.lease(1, 2),
+        run.lease_end(0, 1),
+        run.worker(token),
+        run.invocation(token),
+        run.probe_result,
+    ):
         change(path, version=2)
     log = LeaseLogFiles(run, RUN_ID)
     assert log.holder(1, 2) == {}
     assert [entry.number for entry in log.read(1).generations] == [1, 2]
     assert log.read(0).generations[0].outcome is None
     assert [worker.token for worker in read_workers(run, RUN_ID)] == ["node1-101-00000001"]
+    assert [entry.token for entry in read_invocations(run, RUN_ID)] == ["node1-101-00000001"]
+    assert read_probe(run, RUN_ID) is None
 
 
 def test_records_of_another_run_are_refused(tmp_path: Path) -> None:

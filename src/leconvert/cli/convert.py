@@ -16,7 +16,9 @@ from leconvert.cli.options import (
     add_lease_options,
     add_plan_options,
     add_proof_options,
+    add_report_option,
     repair_options,
+    report_place,
 )
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probe-seconds", type=float, default=10.0, metavar="S", help="for so long (default: 10)"
     )
+    add_report_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_json(parser)
 
@@ -111,6 +114,8 @@ def _convert(
         scratch=scratch_options(options),
         keep_work_dir=options.keep_work_dir,
         probe_seconds=options.probe_seconds if options.probe else None,
+        report=report_place(options.report, found.target),
+        command=options.command_line,
         stop=stop,
         progress=progress,
     )

@@ -66,6 +66,8 @@ def _print_report(report: ConversionReport) -> None:
         for change in changes[1:]:
             print(f"                {change}")
     print(f"  checked       {report.verified}")
+    if report.report is not None:
+        print(f"  report        {report.report}")
     if report.probe is not None:
         print(f"  loads         {_loading(report.probe)}")
 

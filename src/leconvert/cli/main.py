@@ -29,6 +29,7 @@ _COMMANDS = (
     ("clean", "remove what finished and given-up runs left"),
     ("check", "say what is wrong with one dataset, v2.x or v3.0"),
     ("check-fs", "probe what leasing and the swap need of a file system"),
+    ("report", "tell the story of a run or a result on one page"),
     ("verify", "compare a result with its source"),
     ("push", "upload a v3.0 dataset to the Hub, in one commit"),
     ("mirror", "send a v3.0 dataset to a bucket or another store"),
@@ -59,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    arguments = [_with_hyphens(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    given = list(sys.argv[1:] if argv is None else argv)
+    arguments = [_with_hyphens(argument) for argument in given]
     parser = argparse.ArgumentParser(
         prog="leconvert",
         description="Convert LeRobot datasets from v2.x to v3.0.",
@@ -74,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == wanted:  # only the command that runs pays for its imports
             _module(name).add_arguments(command)
     options = parser.parse_args(arguments)
+    options.command_line = ["leconvert", *given]
     try:
         code: int = _module(options.command).run(options)
         sys.stdout.flush()

@@ -19,10 +19,12 @@ __all__ = [
     "add_plan_options",
     "add_proof_options",
     "add_repair_options",
+    "add_report_option",
     "add_trouble_option",
     "add_version_option",
     "layout_options",
     "repair_options",
+    "report_place",
 ]
 
 
@@ -191,6 +193,24 @@ def add_lease_options(parser: argparse.ArgumentParser) -> None:
         "--max-attempts", type=int, default=3, metavar="N",
         help="set a batch aside after N errors (default: 3)",
     )  # fmt: skip
+
+
+def add_report_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--report``; `report_place` reads it."""
+    parser.add_argument(
+        "--report", type=Path, nargs="?", const=Path(), metavar="FILE",
+        help="tell what happened as one HTML page, also where it fails (default: "
+        "<target>.report.html)",
+    )  # fmt: skip
+
+
+def report_place(given: Path | None, target: Path) -> Path | None:
+    """Return where ``--report`` wants the page, or None where it was not given."""
+    if given is None:
+        return None
+    from leconvert.report import default_report_place
+
+    return default_report_place(target) if given == Path() else given.resolve()
 
 
 def add_trouble_option(parser: argparse.ArgumentParser) -> None:

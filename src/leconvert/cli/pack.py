@@ -6,7 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.options import add_json, add_proof_options, add_version_option
+from leconvert.cli.options import (
+    add_json,
+    add_proof_options,
+    add_report_option,
+    add_version_option,
+    report_place,
+)
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 
@@ -29,16 +35,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "that lives is left alone at once (default: 120)",
     )  # fmt: skip
     add_version_option(parser)
+    add_report_option(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
     from leconvert.packer import PackOptions, pack_run
+    from leconvert.report import telling
+    from leconvert.workdir.invocation import record_invocation
     from leconvert.workdir.opened import open_run
 
     opened = open_run(options.work_dir.resolve(), allow_mixed_versions=options.allow_mixed_versions)
-    with stop_on_signals() as stop:
+    page = report_place(options.report, Path(opened.manifest.target))
+    with telling(opened, page), stop_on_signals() as stop:
+        record_invocation(opened.paths, opened.manifest.run_id, "pack", options.command_line)
         packed = pack_run(
             opened,
             PackOptions(
@@ -64,4 +75,6 @@ def run(options: argparse.Namespace) -> int:
         f"{packed.linked} files linked, {packed.copied} copied, {packed.joined} joined; "
         f"checked: {packed.verified}"
     )
+    if page is not None:
+        print(f"report        {page}")
     return 0

@@ -37,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     """Plan, and show what workers will find."""
     from leconvert.plan_summary import summarize
     from leconvert.planner import draft_plan, is_outline, open_or_plan
+    from leconvert.workdir.invocation import record_invocation
     from leconvert.workdir.places import check_places
 
     layout, repairs = layout_options(options), repair_options(options)
@@ -57,16 +58,16 @@ def run(options: argparse.Namespace) -> int:
                 source, target, work_dir, layout, repairs, arrival=arrival, progress=progress
             ).summary
         else:
-            plan = summarize(
-                open_or_plan(
-                    source, target, work_dir, layout, repairs,
-                    arrival=arrival,
-                    restart=options.restart,
-                    one_host=options.one_host,
-                    allow_mixed_versions=options.allow_mixed_versions,
-                    progress=progress,
-                )
+            opened = open_or_plan(
+                source, target, work_dir, layout, repairs,
+                arrival=arrival,
+                restart=options.restart,
+                one_host=options.one_host,
+                allow_mixed_versions=options.allow_mixed_versions,
+                progress=progress,
             )  # fmt: skip
+            record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
+            plan = summarize(opened)
     seconds = plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
     if options.json:
         record = {

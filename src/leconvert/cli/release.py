@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Give batches back, and say why or why not."""
     from leconvert.upkeep import release_batches
+    from leconvert.workdir.invocation import record_invocation
     from leconvert.workdir.opened import open_run
 
     def tell(count: int) -> None:
@@ -46,8 +47,11 @@ def run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
 
+    opened = open_run(options.work_dir.resolve(), allow_mixed_versions=True)
+    if not options.dry_run:
+        record_invocation(opened.paths, opened.manifest.run_id, "release", options.command_line)
     report = release_batches(
-        open_run(options.work_dir.resolve(), allow_mixed_versions=True),
+        opened,
         options.batches,
         failed=options.failed,
         stuck=options.stuck,

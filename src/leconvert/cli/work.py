@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
             max_batches=options.max_batches,
             max_idle_seconds=options.max_idle_seconds,
             allow_mixed_versions=options.allow_mixed_versions,
+            command=options.command_line,
             stop=stop,
             progress=progress_for(quiet=options.json),
         )

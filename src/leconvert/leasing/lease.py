@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Literal
 
 from leconvert.errors import LeconvertError, StorageError, WorkDirError
 from leconvert.leasing.log import DONE_VERSION, LEASE_VERSION, LeaseLogFiles, read_done
 from leconvert.leasing.state import Limits, Outcome
+from leconvert.leasing.times import AttemptTimes, utc_now
 from leconvert.workdir.durable import (
     AlreadyPublishedError,
     OutcomeUnknownError,
@@ -24,7 +26,9 @@ from leconvert.workdir.records import encode_record
 __all__ = ["Lease", "LeaseLostError"]
 
 _PUBLISH_TRIES = 3
-_RESERVED = frozenset({"batch_id", "generation", "attempt", "token", "host", "pid"})
+_RESERVED = frozenset(
+    {"batch_id", "generation", "attempt", "token", "host", "pid", "began", "ended", "seconds"}
+)
 
 
 class LeaseLostError(LeconvertError):
@@ -58,7 +62,9 @@ class Lease:
         worker: WorkerIdentity,
         limits: Limits,
         randomness: Callable[[int], bytes],
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._times = AttemptTimes(now)
         self.batch_id = batch_id
         self.generation = generation
         self.attempt_dir = log.run.attempt(batch_id, generation, worker.token)
@@ -92,7 +98,10 @@ class Lease:
                 next_step="Nothing: the other worker does it.",
             )
         nonce = encode_record(
-            "heartbeat", LEASE_VERSION, self._log.run_id, {"nonce": self._randomness(8).hex()}
+            "heartbeat",
+            LEASE_VERSION,
+            self._log.run_id,
+            {"nonce": self._randomness(8).hex(), **self._times.of_beat()},
         )
         replace_record(
             self._log.run.heartbeat(self.batch_id, self.generation), nonce, fs=self._log.fs
@@ -109,7 +118,12 @@ class Lease:
         """
         if self._ended:
             return
-        self._log.write_end(self.batch_id, self.generation, Outcome.HANDED_BACK, {"reason": reason})
+        self._log.write_end(
+            self.batch_id,
+            self.generation,
+            Outcome.HANDED_BACK,
+            {"reason": reason, **self._times.of_end()},
+        )
         self._ended = True
         self._drop_attempt()
 
@@ -130,7 +144,9 @@ class Lease:
             return False
         self._ended = True
         details = {"error": error.as_record(), "traceback": traceback_text}
-        self._log.write_end(self.batch_id, self.generation, Outcome.ERROR, details)
+        self._log.write_end(
+            self.batch_id, self.generation, Outcome.ERROR, {**details, **self._times.of_end()}
+        )
         self._drop_attempt()
         log = self._log.read(self.batch_id)
         if log.errors < self._limits.max_attempts:
@@ -147,7 +163,7 @@ class Lease:
 
         Args:
             fields: The shards, JSON-serialisable. ``batch_id``, ``generation``, ``attempt``,
-                ``token``, ``host`` and ``pid`` are added.
+                ``token``, ``host``, ``pid`` and the attempt's times are added.
 
         Returns:
             ``won``, or ``lost`` if another attempt was first; then this one's folder is removed.
@@ -172,6 +188,7 @@ class Lease:
                 "token": self._worker.token,
                 "host": self._worker.host,
                 "pid": self._worker.pid,
+                **self._times.of_end(),
                 **fields,
             },
         )

@@ -44,6 +44,7 @@ class WorkerRecord:
         seconds: How long it has been running.
         boot: Its boot and process namespace; see `WorkerIdentity`.
         started: Start time of its process.
+        batch_began: When it took the batch in hand, as ``updated``; empty without one.
     """
 
     token: str
@@ -61,6 +62,7 @@ class WorkerRecord:
     seconds: float = 0.0
     boot: str = ""
     started: int = 0
+    batch_began: str = ""
 
 
 def write_worker(
@@ -159,6 +161,7 @@ class WorkerReporter:
             _SECONDS_BETWEEN_REPORTS,
             state="waiting" if batch_id is None else "working",
             batch_id=batch_id,
+            batch_began="" if batch_id is None else self._wall_clock(),
             batches=self.record.batches + (add_frames > 0 or add_bytes > 0),
             written_bytes=self.record.written_bytes + add_bytes,
             frames=self.record.frames + add_frames,
@@ -177,11 +180,14 @@ class WorkerReporter:
 
     def wait(self) -> None:
         """Report that the worker still lives while it finds nothing to do."""
-        self._write(_SECONDS_BETWEEN_IDLE_REPORTS, state="waiting", batch_id=None)
+        self._write(_SECONDS_BETWEEN_IDLE_REPORTS, state="waiting", batch_id=None, batch_began="")
 
     def end(self) -> None:
         """Report that the worker ended."""
-        self._write(0.0, state="ended", batch_id=None)
+        self._write(0.0, state="ended", batch_id=None, batch_began="")
+
+    def _wall_clock(self) -> str:
+        return self._now().astimezone(UTC).isoformat(timespec="seconds")
 
     def _write(self, least_seconds: float, **changes: Any) -> None:
         now = self._clock()
@@ -195,7 +201,7 @@ class WorkerReporter:
             bytes_per_second=round(self.record.written_bytes / seconds, 1),
             frames_per_second=round(self.record.frames / seconds, 1),
             seconds=round(seconds, 1),
-            updated=self._now().astimezone(UTC).isoformat(timespec="seconds"),
+            updated=self._wall_clock(),
         )
         self._written_at = now
         try:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from leconvert.errors import StorageError
@@ -25,6 +26,7 @@ from leconvert.leasing.state import (
     decide,
     observe,
 )
+from leconvert.leasing.times import utc_now
 from leconvert.workdir.durable import (
     AlreadyPublishedError,
     publish_exclusively,
@@ -78,6 +80,7 @@ class LeaseStore:
         randomness: Returns so many random bytes.
         fs: File operations.
         process_gone: Says from a claim's fields whether its process has certainly ended.
+        now: The wall clock, with its zone; records carry it for people to look at.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class LeaseStore:
         randomness: Callable[[int], bytes] = os.urandom,
         fs: FileSystem = LOCAL,
         process_gone: Callable[[Mapping[str, Any]], bool] = process_is_gone,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.run = run
         self.run_id = run_id
@@ -103,6 +107,7 @@ class LeaseStore:
         self.fs = fs
         self._randomness = randomness
         self._process_gone = process_gone
+        self._now = now
         self._claim_source_written = False
         self._observations: dict[int, LeaseObservation] = {}
 
@@ -203,6 +208,7 @@ class LeaseStore:
             worker=self.worker,
             limits=self.limits,
             randomness=self._randomness,
+            now=self._now,
         )
         try:
             with storage_errors(lease.attempt_dir):

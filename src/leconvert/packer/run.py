@@ -6,8 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,7 @@ from leconvert.errors import (
     BatchesFailedError,
     IncompleteError,
     InterruptedRunError,
+    LeconvertError,
     PlanMismatchError,
     TargetError,
     UsageError,
@@ -200,8 +203,11 @@ def pack_run(
         except (BatchesFailedError, IncompleteError, PlanMismatchError):
             remove_tree(tree)  # only links and tables: whoever packs next makes them again
             raise
+        verification: dict[str, Any] | None = None
         if options.depth != "none":
-            _verify(run, tree, options.depth, collector.clip_digests, stop, progress)
+            verification = _verify(
+                run, journal, tree, options.depth, collector.clip_digests, stop, progress
+            )
         _check_stop(stop)
         old = options.old_place(source, target)
         notes = {
@@ -211,6 +217,7 @@ def pack_run(
             "cloned_bytes": collector.cloned_bytes,
             "copied_bytes": collector.copied_bytes,
             "verified": options.depth,
+            "verification": verification,
         }
         journal.write(PackStep.PACKING, notes=notes)
 
@@ -322,13 +329,16 @@ def _board(run: OpenedRun) -> Board:
 
 def _verify(
     run: OpenedRun,
+    journal: Journal,
     tree: Path,
     depth: str,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]],
     stop: threading.Event,
     progress: Progress,
-) -> None:
+) -> dict[str, Any]:
+    """Return the outcome for the journal's notes, where a report finds it."""
     source = Path(run.manifest.source)
+    started = time.monotonic()
     report = verify_pair(
         tree,
         source,
@@ -339,10 +349,22 @@ def _verify(
         proven_in=run.paths.proven_dir,
         stop=stop,
     )
+    outcome: dict[str, Any] = {
+        "depth": report.depth,
+        "ok": report.ok,
+        "files": report.files,
+        "episodes": report.episodes,
+        "rows": report.rows,
+        "video_frames": report.video_frames,
+        "seconds": round(time.monotonic() - started, 3),
+        "differences": len(report.differences),
+    }
     if not report.ok:
         shown = [str(difference) for difference in report.differences[:_DIFFERENCES_SHOWN]]
         if len(report.differences) > len(shown):
             shown.append(f"... and {len(report.differences) - len(shown)} more")
+        with suppress(OSError, LeconvertError):  # what differs is raised in any case
+            journal.write(PackStep.PACKING, notes={"verification": {**outcome, "shown": shown}})
         raise VerificationError(
             f"The new dataset does not match {source}; nothing was replaced.",
             path=str(tree),
@@ -351,3 +373,4 @@ def _verify(
             f"leconvert verify {tree} --source {source} --bytes. Please report this; --restart "
             "converts anew.",
         )
+    return outcome

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ class Journal:
         run_id: The run.
         fs: File operations.
         randomness: Returns so many random bytes.
+        now: The wall clock, with its zone; records carry it for people to look at.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Journal:
         *,
         fs: FileSystem = LOCAL,
         randomness: Callable[[int], bytes] = os.urandom,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.run = run
         self.run_id = run_id
@@ -89,6 +92,8 @@ class Journal:
         self.generation = 0
         self._randomness = randomness
         self._nonce = randomness(8).hex()
+        self._now = now
+        self._times: dict[str, str] = {}
 
     def read(self) -> JournalState:
         """Return what the newest packer noted.
@@ -97,9 +102,10 @@ class Journal:
             WorkDirError: The record is damaged or of an unknown version.
             StorageError: The folder cannot be read.
         """
-        generation = self._newest()
-        if generation == 0:
+        generations = self.generations()
+        if not generations:
             return JournalState()
+        generation = generations[-1]
         path = self.run.journal_record(generation)
         record = read_record(
             path, "journal", version=JOURNAL_VERSION, run_id=self.run_id, fs=self.fs
@@ -127,6 +133,7 @@ class Journal:
         generation = state.generation + 1
         path = self.run.journal_record(generation)
         source = path.with_name(f".{path.name}.{self._nonce}")
+        self._times = {"began": self._wall_clock()}
         raw = self._encode(state.step, state.swap, state.notes, generation)
         write_durably(source, raw, fs=self.fs, randomness=self._randomness)
         try:
@@ -158,6 +165,7 @@ class Journal:
         before = self.read()
         if before.generation != self.generation:
             raise self._superseded(before.generation)
+        self._times.setdefault(step.value, self._wall_clock())
         raw = self._encode(
             step,
             before.swap if swap is None else swap,
@@ -181,16 +189,27 @@ class Journal:
             "step": step.value,
             "swap": swap,
             "notes": notes,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "times": self._times,
         }
         return encode_record("journal", JOURNAL_VERSION, self.run_id, fields)
 
-    def _newest(self) -> int:
+    def generations(self) -> list[int]:
+        """Return the numbers of all packers that ever began, ascending.
+
+        Raises:
+            StorageError: The folder cannot be read.
+        """
         try:
             with storage_errors(self.run.journal):
                 names = self.fs.list_names(self.run.journal)
         except FileNotFoundError:
-            return 0
-        return max((int(found[1]) for name in names if (found := _RECORD.match(name))), default=0)
+            return []
+        return sorted(int(found[1]) for name in names if (found := _RECORD.match(name)))
+
+    def _wall_clock(self) -> str:
+        return self._now().astimezone(UTC).isoformat(timespec="milliseconds")
 
     def _superseded(self, generation: int) -> BusyError:
         path: Path = self.run.journal_record(generation)

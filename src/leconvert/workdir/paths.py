@@ -242,6 +242,16 @@ class RunPaths:
         return self.root / "workers"
 
     @property
+    def invocations_dir(self) -> Path:
+        """One record a process that worked on the run, for people to look at."""
+        return self.root / "invocations"
+
+    @property
+    def probe_result(self) -> Path:
+        """How fast the result loads, where it was measured; for people to look at."""
+        return self.root / "probe.json"
+
+    @property
     def one_host(self) -> Path:
         """Who alone may work on the run; only where there are no hard links."""
         return self.root / "one_host.json"
@@ -339,6 +349,10 @@ class RunPaths:
     def worker(self, token: str) -> Path:
         """What a worker is doing."""
         return self.workers_dir / f"{token}.json"
+
+    def invocation(self, token: str) -> Path:
+        """How one process was called."""
+        return self.invocations_dir / f"{token}.json"
 
     def journal_record(self, generation: int) -> Path:
         """What one packer noted."""

@@ -1,0 +1,49 @@
+"""``leconvert report``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from leconvert.cli.options import add_json
+from leconvert.text import amount
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "place", type=Path, metavar="WORK_DIR|RESULT",
+        help="a run's shared folder, finished or not; or a v3.0 dataset, of which less is known",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",
+        help="the page; one that is there is replaced (default: report.html)",
+    )  # fmt: skip
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the page, and say where it is."""
+    from leconvert.report import gather, write_report
+
+    story = gather(options.place.resolve())
+    size = write_report(story, options.output)
+    if options.json:
+        record = {
+            "report": str(options.output.resolve()),
+            "size_bytes": size,
+            "state": story.state.value,
+            "run_id": story.run_id,
+            "tries": len(story.attempts),
+            "remarks": list(story.remarks),
+        }
+        print(json.dumps(record, indent=2))
+        return 0
+    print(f"{story.name}: {story.state.value}.")
+    for remark in story.remarks:
+        print(f"  {remark}")
+    print(f"  report  {options.output} ({amount(size)})")
+    return 0

@@ -1,0 +1,109 @@
+"""Carries a planned run out: workers, as threads or processes, and the packer."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from leconvert.crew import Crew, EngineWatcher, LeaseOptions, work_in_threads
+from leconvert.engines import Engine
+from leconvert.engines.local import LocalEngine, default_workers
+from leconvert.hub.scratch import ScratchOptions
+from leconvert.model import camera_of
+from leconvert.packer import PackOptions, PackReport, pack_run
+from leconvert.progress import Progress
+from leconvert.workdir.opened import OpenedRun
+
+__all__ = ["work_and_pack"]
+
+# What a source file costs besides moving its bytes, how fast these move, and from which work on
+# processes are worth their start; only a guess at which way of working is faster hangs on them.
+_SECONDS_A_FILE = 0.0002
+_SECONDS_A_CLIP_IS_DECODED = 0.2
+_BYTES_A_SECOND = 1e9
+_SECONDS_WORTH_PROCESSES = 1.0
+
+
+def work_and_pack(
+    run: OpenedRun,
+    pack_options: PackOptions,
+    *,
+    only_pack: bool,
+    orchestrate: bool | None,
+    num_workers: int | None,
+    max_workers: int | None,
+    engine: Engine | None,
+    leases: LeaseOptions,
+    scratch: ScratchOptions,
+    allow_mixed_versions: bool,
+    stop: threading.Event,
+    progress: Progress,
+) -> tuple[PackReport, dict[str, float]]:
+    """Do what is left of a run.
+
+    Args:
+        run: The run.
+        pack_options: What is proven, and what may be replaced.
+        only_pack: Its swap began: no worker can be of use.
+        orchestrate: Whether to work in processes; None to decide by what there is to do.
+        num_workers: Processes; None for as many as this machine feeds well.
+        max_workers: Threads; None likewise.
+        engine: What starts processes; None for those of this machine.
+        leases: Lease time and attempts.
+        scratch: Where workers keep what they fetch of a source on the Hub.
+        allow_mixed_versions: What processes are told about differing library versions.
+        stop: Ends it when set.
+        progress: Where to report.
+
+    Returns:
+        What the packer did, and the seconds that ``work`` and ``pack`` took.
+
+    Raises:
+        LeconvertError: One of its subclasses.
+    """
+    seconds: dict[str, float] = {}
+    mark = time.monotonic()
+    if only_pack:
+        packed = pack_run(run, pack_options, stop=stop, progress=progress)
+    elif engine is not None or _in_processes(run, orchestrate, num_workers, max_workers):
+        engine = engine or LocalEngine()
+        arguments = [
+            *leases.as_arguments(),
+            *(["--allow-mixed-versions"] if allow_mixed_versions else []),
+            *(scratch.arguments() if run.manifest.outline else []),
+        ]
+        with EngineWatcher(
+            Crew(run, leases, stop, scratch),
+            engine,
+            num_workers or engine.workers,
+            arguments,
+            progress,
+        ) as watcher:
+            packed = pack_run(run, pack_options, watcher=watcher, stop=stop, progress=progress)
+        ended = watcher.ended_at or time.monotonic()
+        seconds["work"], mark = ended - mark, ended
+    else:
+        work_in_threads(run, max_workers or default_workers(), leases, stop, progress, scratch)
+        seconds["work"], mark = time.monotonic() - mark, time.monotonic()
+        packed = pack_run(run, pack_options, stop=stop, progress=progress)
+    seconds["pack"] = time.monotonic() - mark
+    return packed, seconds
+
+
+def _in_processes(
+    run: OpenedRun, orchestrate: bool | None, num_workers: int | None, max_workers: int | None
+) -> bool:
+    """Tell whether to work in processes: as asked, else by what the work will take its time for."""
+    if orchestrate is not None:
+        return orchestrate
+    if num_workers is not None or max_workers is not None:
+        return max_workers is None
+    if default_workers() == 1:
+        return False
+    manifest = run.manifest
+    handling = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
+    cameras = {camera_of(layout.stream) for layout in manifest.streams}
+    decoded = cameras.intersection(manifest.repairs.computed_stats)
+    handling += manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
+    moving = manifest.source_bytes / _BYTES_A_SECOND
+    return handling > max(moving, _SECONDS_WORTH_PROCESSES)

@@ -1,0 +1,47 @@
+"""Numbers and sentences as people read them."""
+
+from __future__ import annotations
+
+__all__ = ["amount", "count", "duration", "shorten"]
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def amount(size_bytes: float) -> str:
+    """Return a number of bytes as people read it, such as ``2.1 GiB``."""
+    value, unit = float(size_bytes), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value /= 1024
+        unit += 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{value:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    """Return a stretch of time as people read it, such as ``1 h 05 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def shorten(text: str, width: int, *, keep: str = "head") -> str:
+    """Return one line of at most ``width`` characters; what was left out shows as an ellipsis.
+
+    Args:
+        text: Any text.
+        width: The most characters, at least 1.
+        keep: ``head``, or ``tail`` for paths, whose ends tell more.
+    """
+    line = " ".join(text.split())
+    if len(line) <= width:
+        return line
+    return "…" + line[len(line) - width + 1 :] if keep == "tail" else line[: width - 1] + "…"
+
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun, such as ``1 batch`` or ``2,000 batches``."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {plural or noun + 's'}"

@@ -1,0 +1,98 @@
+"""``leconvert report`` and ``--report``, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from leconvert.cli import main
+
+TOKEN = "hf_" + "abcdefgh12345678"
+
+
+def page_of(path: Path) -> str:
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    return text
+
+
+def test_a_conversion_can_leave_a_page_beside_its_result(
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
+    assert main([*arguments, "--report", "--max_workers=1"]) == 0
+    assert f"report        {tmp_path / 'out.report.html'}" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.report.html"]
+    text = page_of(tmp_path / "out.report.html")
+    assert f"leconvert convert --root {small_source}" in text
+    assert "--report --max_workers=1" in text
+
+
+def test_steps_on_their_own_leave_their_commands_and_the_packer_the_page(
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    work, out = str(tmp_path / "work"), str(tmp_path / "out")
+    plan = ["plan", "--root", str(small_source), "--output", out, "--work-dir", work]
+    assert main(plan) == 0
+    assert main(["work", work, "--max-idle-seconds", "5"]) == 0
+    assert main(["pack", work, "--report", str(tmp_path / "p.html"), "--verify", "bytes"]) == 0
+    assert f"report        {tmp_path / 'p.html'}" in capsys.readouterr().out
+    text = page_of(tmp_path / "p.html")
+    for command in ("leconvert plan --root", f"leconvert work {work}", f"leconvert pack {work}"):
+        assert command in text
+    assert main(["report", work, "-o", str(tmp_path / "r.html"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"] == str(tmp_path / "r.html")
+    assert told["size_bytes"] == (tmp_path / "r.html").stat().st_size
+    assert (told["state"], told["tries"], told["remarks"]) == ("finished", 3, [])
+    assert main(["report", out, "-o", str(tmp_path / "alone.html")]) == 0
+    assert "result only" in capsys.readouterr().out
+
+
+def test_no_secret_of_a_command_or_of_the_environment_is_written_anywhere(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "a-token-of-no-known-shape")
+    arguments = ["convert", "--root", str(small_source), "--keep-work-dir", "--report"]
+    for secret in ("a-token-of-no-known-shape", TOKEN):
+        out = tmp_path / f"{secret}-out"
+        assert main([*arguments, "--output", str(out)]) == 0
+        [record] = tmp_path.glob(f".{secret}*/runs/*/invocations/*.json")
+        assert secret not in record.read_text()
+        commands = page_of(tmp_path / f"{secret}-out.report.html").partition('id="environment"')[2]
+        assert secret not in commands
+
+
+def test_a_page_in_the_result_is_refused_before_any_work(
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inside = tmp_path / "out" / "report.html"
+    arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
+    assert main([*arguments, "--report", str(inside)]) == 2
+    assert "which holds only what the conversion made" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["nothing", "."])
+def test_a_place_that_holds_nothing_is_refused(
+    tmp_path: Path, place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", place]) == 2
+    said = capsys.readouterr().err
+    assert "holds neither a run nor a v3.0 dataset" in said
+    assert "leconvert plan" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_says_so(
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["convert", "--root", str(small_source), "--output", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert main(["report", str(tmp_path / "out"), "-o", str(tmp_path / "no" / "x.html")]) == 2
+    assert f"The folder {tmp_path / 'no'} does not exist." in capsys.readouterr().err

@@ -1,0 +1,284 @@
+"""The page in a real browser: nothing is fetched, nothing overflows, everything can be read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leconvert.model import Finding
+from leconvert.report.values import AttemptEnd, Story, StoryState, Verification
+from tests.report.conftest import Browser
+from tests.report.stories import HOSTILE, TOKEN, run_story
+
+A4_WIDTH = 688  # 210 mm without the margins, at 96 pixels an inch
+SIZES = [(390, 844), (1440, 900)]
+
+# Every piece of text that is shown, with its colour and the colour behind it. Text that is only
+# for those who hear the page is clipped to nothing and left out.
+CONTRASTS = """
+function parse(text) {
+  const parts = text.match(/[0-9.]+/g).map(Number);
+  return {rgb: parts.slice(0, 3), alpha: parts.length > 3 ? parts[3] : 1};
+}
+function light(rgb) {
+  const [r, g, b] = rgb.map(v => v / 255).map(
+    v => v <= 0.04045 ? v / 12.92 : Math.pow((v + 0.055) / 1.055, 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+function behind(node) {
+  for (let at = node; at; at = at.parentElement) {
+    const colour = parse(getComputedStyle(at).backgroundColor);
+    if (colour.alpha === 1) return colour.rgb;
+    if (colour.alpha > 0) throw new Error('half a background');
+  }
+  return [255, 255, 255];
+}
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const found = [];
+while (walker.nextNode()) {
+  const node = walker.currentNode, parent = node.parentElement;
+  if (!node.data.trim() || ['title', 'desc'].includes(parent.tagName)) continue;
+  if (parent.closest('.quiet') || !parent.checkVisibility()) continue;
+  const style = getComputedStyle(parent);
+  const ink = parse(parent.closest('svg') ? style.fill : style.color);
+  const a = light(ink.rgb), b = light(behind(parent));
+  found.push([node.data.trim().slice(0, 40),
+              (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), ink.alpha]);
+}
+return found;
+"""
+BAR_CONTRASTS = """
+const bars = [...document.querySelectorAll('.gantt path, .bar, .sample rect')];
+return [...new Set(bars.map(bar => {
+  const style = getComputedStyle(bar);
+  return [style.fill, style.stroke].join('|');
+}))];
+"""
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return run_story(overnight=True)
+
+
+def stories() -> Iterator[Any]:
+    whole = run_story()
+    yield pytest.param(whole, id="finished")
+    held = [
+        replace(attempt, end=AttemptEnd.HELD) if attempt.batch_id > 110 else attempt
+        for attempt in whole.attempts
+    ]
+    yield pytest.param(
+        replace(whole, state=StoryState.UNFINISHED, attempts=held, verification=None, packers=(),
+                probe={"error": "ProbeError", "message": "torch is not installed."}),
+        id="under way",
+    )  # fmt: skip
+    differs = Verification("structure", False, {"files": 3}, 1.0, 40, ["a: b: expected c, found d"])
+    yield pytest.param(replace(whole, state=StoryState.DIFFERS, verification=differs), id="differs")
+    alone = Story("result", StoryState.RESULT_ONLY, datetime.now(UTC), "/data/result", episodes=5)
+    yield pytest.param(replace(alone, streams=whole.streams), id="result only")
+    nameless = replace(whole, attempts=[replace(a, began=None, ended=None) for a in whole.attempts])
+    yield pytest.param(replace(nameless, invocations=(), packers=()), id="without times")
+    odd = [Finding(HOSTILE, "error", HOSTILE, 3, HOSTILE, HOSTILE, HOSTILE)] * 3
+    yield pytest.param(
+        replace(run_story(name=HOSTILE, batches=30), findings=odd, remarks=[HOSTILE] * 20),
+        id="hostile",
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("story", list(stories()))
+def test_a_page_fits_is_legible_and_asks_for_nothing(
+    browser: Browser, story: Story, size: tuple[int, int], scheme: str
+) -> None:
+    browser.show(story, width=size[0], height=size[1], scheme=scheme)
+    assert browser.complaints() == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:,"))] == []
+    assert browser.overflow() <= 0
+    shown = browser.ask(CONTRASTS)
+    assert len(shown) > 15
+    assert [row for row in shown if row[1] < 4.5 or row[2] < 1] == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_dark_reader_gets_a_dark_page_and_paper_is_white(
+    browser: Browser, story: Story, scheme: str
+) -> None:
+    colours = "return [getComputedStyle(document.body).backgroundColor, "
+    colours += "getComputedStyle(document.body).color]"
+    browser.show(story, scheme=scheme)
+    page, ink = browser.ask(colours)
+    assert (page, ink) == {
+        "light": ("rgb(246, 247, 248)", "rgb(21, 25, 30)"),
+        "dark": ("rgb(17, 20, 24)", "rgb(233, 236, 240)"),
+    }[scheme]
+    browser.show(story, scheme=scheme, medium="print", width=720)
+    assert browser.ask(colours) == ["rgb(255, 255, 255)", "rgb(21, 25, 30)"]
+    shown = browser.ask(CONTRASTS)
+    assert [row for row in shown if row[1] < 4.5] == []
+
+
+def test_on_paper_what_is_folded_is_open_and_nothing_is_cut_off(
+    browser: Browser, story: Story
+) -> None:
+    shown = (
+        "return [...document.querySelectorAll('details > :not(summary)')]"
+        ".map(part => part.checkVisibility() && part.getBoundingClientRect().height > 20)"
+    )
+    browser.show(story)
+    assert set(browser.ask(shown)) == {False}
+    browser.show(story, medium="print", width=A4_WIDTH)
+    assert set(browser.ask(shown)) == {True}
+    printed = browser.command("Page.printToPDF", printBackground=True)
+    assert len(printed["data"]) > 10_000
+    assert browser.overflow() <= 0
+
+
+def test_bars_stand_out_from_the_page_in_both_schemes(browser: Browser, story: Story) -> None:
+    for scheme, surface in (("light", (255, 255, 255)), ("dark", (25, 29, 34))):
+        browser.show(story, scheme=scheme)
+        fills = browser.ask(BAR_CONTRASTS)
+        assert len(fills) >= 5
+        for pair in fills:
+            ratios = [
+                contrast(numbers(text), surface) for text in pair.split("|") if text[:3] == "rgb"
+            ]
+            assert max(ratios) >= 3, pair
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text[text.index("(") + 1 : -1].split(",")[:3])
+
+
+def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
+    def light(rgb: tuple[int, ...]) -> float:
+        r, g, b = (
+            v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4
+            for v in (channel / 255 for channel in rgb)
+        )
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_chart_has_a_title_a_description_words_and_a_table(
+    browser: Browser, story: Story
+) -> None:
+    browser.show(story)
+    charts = browser.ask("""
+    return [...document.querySelectorAll('svg[role=img]')].map(chart => ({
+      title: document.getElementById(chart.getAttribute('aria-labelledby')).textContent,
+      words: document.getElementById(chart.getAttribute('aria-describedby')).textContent,
+      caption: chart.closest('figure').querySelector('figcaption').textContent,
+    }))""")
+    assert [chart["title"] for chart in charts] == [
+        "Size of each stream", "Who worked when", "Throughput over time", "How long batches took",
+    ]  # fmt: skip
+    for chart in charts:
+        assert len(chart["words"]) > 40
+        assert len(chart["caption"]) > 40
+    tables = browser.ask("return [...document.querySelectorAll('caption')].map(c => c.textContent)")
+    assert {
+        "Streams, in bytes", "What each worker did", "Throughput, by tenths of the chart",
+        "Batches by duration",
+    } <= set(tables)  # fmt: skip
+    assert browser.ask("return document.querySelectorAll('table:not(:has(caption))').length") == 0
+    unlabelled = "svg:not([role=img]):not([aria-hidden]):not(svg svg)"
+    assert browser.ask(f"return document.querySelectorAll('{unlabelled}').length") == 0
+
+
+def test_headings_go_down_without_a_gap_and_names_are_unique(
+    browser: Browser, story: Story
+) -> None:
+    browser.show(story)
+    levels = browser.ask(
+        "return [...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))"
+    )
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    names = browser.ask("return [...document.querySelectorAll('[id]')].map(part => part.id)")
+    assert len(names) == len(set(names))
+    links = browser.ask("return [...document.querySelectorAll('a')].map(a => a.hash.slice(1))")
+    assert len(links) == 6
+    assert set(links) <= set(names)
+
+
+def test_what_went_wrong_carries_a_sign_not_only_a_colour(browser: Browser, story: Story) -> None:
+    browser.show(story)
+    signs = browser.ask("""
+    return [...document.querySelectorAll('.gantt use')].map(use => {
+      const box = use.getBoundingClientRect();
+      return [use.href.baseVal, box.width > 4 && box.height > 3];
+    })""")
+    assert sorted(signs) == [
+        [f"#sign-{end}", True]
+        for end in (*["again"] * 5, "error", "handed-back", "late", "lost", "void")
+    ]
+    legend = browser.ask("return document.querySelector('.legend').innerText")
+    for word in ("done", "error", "lost", "handed back", "late", "void", "later try"):
+        assert word in legend
+
+
+def test_rows_of_the_timeline_stand_beside_their_names(browser: Browser, story: Story) -> None:
+    for width, height in SIZES:
+        browser.show(story, width=width, height=height)
+        names, bars = browser.ask("""
+        const middle = part => {
+          const box = part.getBoundingClientRect();
+          return Math.round(box.top + box.height / 2);
+        };
+        return [[...document.querySelectorAll('.rows li:not(.host)')].map(middle),
+                [...new Set([...document.querySelectorAll('.gantt path')].map(middle))]];
+        """)
+        assert len(names) == 13
+        assert [abs(a - b) <= 1 for a, b in zip(names, bars, strict=True)] == [True] * 13
+
+
+def test_a_hostile_name_is_text_and_nothing_else(browser: Browser) -> None:
+    story = replace(
+        run_story(name=HOSTILE, batches=30),
+        findings=[Finding(HOSTILE, "error", HOSTILE, 3, HOSTILE, HOSTILE, HOSTILE)],
+        kept_source=HOSTILE, options={HOSTILE: HOSTILE}, remarks=[HOSTILE],
+        probe={"error": HOSTILE, "message": HOSTILE},
+    )  # fmt: skip
+    browser.show(story)
+    assert browser.complaints() == []
+    assert (
+        browser.ask("return document.querySelectorAll('script, img, iframe, object').length") == 0
+    )
+    assert browser.ask("return document.title").startswith("<script>document.title='owned'")
+    heading = browser.ask("return document.querySelector('h1').textContent")
+    assert heading.startswith("<script>document.title='owned'</script>\"'><img src=x onerror=")
+    assert heading.endswith("&\ufffdgnp\ufffd\\udcff")
+    handlers = "[...document.querySelectorAll('*')].flatMap(e => e.getAttributeNames())"
+    assert browser.ask(f"return {handlers}.filter(name => name.startsWith('on'))") == []
+
+
+def test_no_token_is_on_the_page(browser: Browser, story: Story) -> None:
+    browser.show(story)
+    text = browser.ask("return document.documentElement.outerHTML")
+    assert "--token ***" in text
+    assert TOKEN not in text
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_ten_thousand_batches_by_sixty_four_workers_are_still_a_page(
+    browser: Browser, size: tuple[int, int], tmp_path: Path
+) -> None:
+    story = run_story(batches=10_000, hosts=8, workers_a_host=8)
+    browser.show(story, width=size[0], height=size[1])
+    assert browser.complaints() == []
+    assert browser.overflow() <= 0
+    assert browser.ask("return document.querySelectorAll('.rows .worker').length") == 65
+    assert browser.ask("return document.querySelectorAll('*').length") < 12_000
+    browser.photograph(tmp_path / "page.png")
+    assert (tmp_path / "page.png").stat().st_size > 50_000
