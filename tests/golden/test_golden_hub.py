@@ -10,7 +10,10 @@ import pytest
 
 from leconvert.errors import WorkDirError
 from leconvert.hub.origin import Origin, origin_path, read_origin
+from leconvert.hub.outline import open_outline
 from leconvert.hub.provenance import Provenance, provenance_path, read_provenance
+from leconvert.hub.remote import HubRepo
+from leconvert.hub.remote_file import RemoteFile
 
 GOLDEN = Path(__file__).parent / "v1_hub"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -47,3 +50,15 @@ def test_both_are_refused_in_a_version_of_the_future(folder: Path) -> None:
         read_origin(folder)
     with pytest.raises(WorkDirError, match="version 2"):
         read_provenance(folder / "out")
+
+
+def test_an_outline_is_read(folder: Path) -> None:
+    made = open_outline(folder / "outlines" / COMMIT / "tree")
+    assert made.repo == HubRepo("tester/arm", COMMIT)
+    assert made.origin == Origin("tester/arm", "v2.1", COMMIT)
+    assert (made.size_bytes, made.largest_bytes) == (5_000_813, 5_001_216)
+    clip = "videos/chunk-000/observation.images.top/episode_000000.mp4"
+    assert made.listing().find([clip, "meta/info.json"]) == [
+        (RemoteFile(clip, 5_000_001, "b" * 64), False),
+        (RemoteFile("meta/info.json", 812, "a" * 40), True),
+    ]
