@@ -1,11 +1,12 @@
 """Files of a shard in order, fetched ahead of whoever reads them, within a budget of bytes.
 
-**Room.** Under one lock every file is absent, in flight or present; those in flight and present
-together never exceed the budget, because a fetch begins only after its room was found there, and
-room is given back only after a file is removed.
+**Room.** Under one lock every file is absent, in flight, present, or begun by a fetch that failed.
+All but the absent together never exceed the budget, because a fetch begins only after its room was
+found there, and room is given back only after a file is removed.
 
 **Progress.** The reader waits for one file at a time. Where that one finds no room, whatever is in
-flight ends, and every other file that is present may be removed, those behind the reader first. So
+flight ends, and every other file that is present or begun may be removed, those behind the reader
+first. So
 a budget that holds the largest file is enough, and files are then fetched one by one.
 """
 
@@ -14,11 +15,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from leconvert.errors import InterruptedRunError
+from leconvert.hub.fetch import partial_path
 from leconvert.hub.remote_file import RemoteFile
 
 __all__ = ["Window"]
@@ -62,6 +63,7 @@ class Window:
         self._present: set[int] = set()
         self._in_flight: set[int] = set()
         self._errors: dict[int, BaseException] = {}
+        self._begun: set[int] = set()
         self._used_bytes = 0
         self._reader_at = 0
         self._next = 0
@@ -112,10 +114,12 @@ class Window:
             if place not in self._present and place not in self._in_flight:
                 if len(self._in_flight) >= _THREADS or place in self._errors:
                     return
-                if not self._make_room(place):
-                    return
-                self._used_bytes += self._files[place].charge_bytes
-                self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+                if place not in self._begun:
+                    if not self._make_room(place):
+                        return
+                    self._used_bytes += self._files[place].charge_bytes
+                    self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+                self._begun.discard(place)
                 self._in_flight.add(place)
                 self._pool.submit(self._bring, place).add_done_callback(self._ended(place))
             self._next = place + 1
@@ -125,12 +129,14 @@ class Window:
         removable = sorted(other for other in self._present if other < self._reader_at)
         if place == self._reader_at:
             removable += sorted((other for other in self._present if other > place), reverse=True)
+            removable += sorted(self._begun, reverse=True)
         for other in removable:
             if needed <= 0:
                 break
-            with suppress(FileNotFoundError):
-                self._path(other).unlink()
+            for path in (self._path(other), partial_path(self._path(other))):
+                path.unlink(missing_ok=True)
             self._present.discard(other)
+            self._begun.discard(other)
             self._used_bytes -= self._files[other].charge_bytes
             needed -= self._files[other].charge_bytes
         return needed <= 0
@@ -148,8 +154,10 @@ class Window:
                 if error is None and not future.cancelled():
                     self._present.add(place)
                 else:
-                    # What is left of it is found again by whoever tries next, in the same place.
-                    self._used_bytes -= self._files[place].charge_bytes
+                    # A part stays, and counts, for whoever tries next; a whole file that was
+                    # refused must not.
+                    self._path(place).unlink(missing_ok=True)
+                    self._begun.add(place)
                     if error is not None:
                         self._errors[place] = error
                 self._begin_more()

@@ -13,6 +13,7 @@ from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.conversion import convert
 from leconvert.hub import outline as outlines
+from leconvert.hub import scratch
 from leconvert.hub.push import PushOptions, PushReport, push
 from leconvert.progress import NO_PROGRESS
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -89,3 +90,9 @@ def large_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
         extra_files={"README.md": "# A dataset\n"},
     )
     return make_dataset(tmp_path_factory.mktemp("source") / "large", spec)
+
+
+@pytest.fixture(autouse=True)
+def own_scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers without a scratch folder fetch into the test's."""
+    monkeypatch.setattr(scratch, "default_scratch_dir", lambda: tmp_path / "default-scratch")

@@ -176,6 +176,7 @@ def test_an_outline_whose_index_is_not_the_files_is_noticed(
     os.utime(clip, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     with pytest.raises(SourceChangedError, match="holds another index than the file on the Hub"):
         run_worker(run.work_dir.root)
+    assert not list(tmp_path.rglob("slot-*/files/**/*.mp4"))
 
 
 def test_a_hub_that_fails_ends_the_worker_and_not_the_batch(arm: StandIn, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ class Store:
         if self._held:
             assert self.gate(file.path).wait(10)
         if file.path in self.errors:
-            raise self.errors.pop(file.path)
+            target.write_bytes(b"refused")
+            raise self.errors[file.path]
         with self._lock:
             target.write_bytes(b"x" * file.size_bytes)
             self.fetched.append(file.path)
@@ -133,7 +134,26 @@ def test_an_error_is_told_to_whoever_needs_the_file(
         assert Path(window.path(0)).exists()
         with pytest.raises(HubError, match="no answer"):
             window.path(1)
+        assert not (tmp_path / "clips/1.mp4").exists(), "what was refused does not stay"
+        del store.errors["clips/1.mp4"]
         assert Path(window.path(1)).exists(), "asked again, it is fetched again"
+
+
+def test_a_part_that_a_failed_fetch_left_counts_until_its_room_is_needed(
+    window_of: Callable[..., Window], tmp_path: Path
+) -> None:
+    store = Store(tmp_path)
+    listed = files(1, 1, 2)
+    window = window_of(listed, store, 2)
+    store.errors["clips/1.mp4"] = HubError("no answer")
+    left = tmp_path / "clips/1.mp4.part"
+    assert Path(window.path(0)).exists()
+    with pytest.raises(HubError):
+        window.path(1)
+    left.write_bytes(b"x" * BLOCK)
+    assert Path(window.path(2)).stat().st_size == 2 * BLOCK
+    assert not left.exists()
+    assert store.most_bytes <= 2 * BLOCK
 
 
 def test_a_request_to_stop_ends_the_waiting(
