@@ -14,7 +14,12 @@ from leconvert.cli.main import main
 from leconvert.conversion import convert
 from leconvert.hub import push as push_module
 from leconvert.hub.origin import Origin, write_origin
-from leconvert.hub.provenance import Provenance, provenance_path, write_provenance
+from leconvert.hub.provenance import (
+    Provenance,
+    provenance_path,
+    read_provenance,
+    write_provenance,
+)
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
@@ -209,4 +214,7 @@ def test_the_same_command_closes_a_gap_between_two_tags(
     logged_in.log.clear()
     assert main(command) == 0
     assert repo.tags == {"v3.0": repo.branches["main"]}
+    known = read_provenance(source_copy)
+    assert known is not None
+    assert known.pushed
     assert _writes(logged_in) == [f"/api/datasets/{REPO}/tag/{repo.branches['main']}"]

@@ -40,6 +40,7 @@ def test_both_are_read(folder: Path, later_keys: dict[str, object]) -> None:
         options={"layout": "streaming", "retime": True},
         findings={"frame-count": 2},
         changes=("timestamp computed",),
+        pushed=True,
     )
 
 

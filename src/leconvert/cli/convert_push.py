@@ -53,15 +53,17 @@ class ConvertPush:
 
         if self.repo_id is None:
             return False
-        if self._options.force_conversion and self._options.output is not None:
-            return False  # in place there would be no v2.x dataset to convert again
         if WorkDir(self._work_dir).current_run_id() is not None:
             return False  # the run knows better how far it is
         try:
             is_new = version_of(read_info(self._target)).startswith("v3.")
         except LeconvertError:
             return False
-        return is_new and read_provenance(self._target) is not None
+        known = read_provenance(self._target)
+        # With force a result that was pushed to the end is made anew; one that waits is pushed.
+        return (
+            is_new and known is not None and not (known.pushed and self._options.force_conversion)
+        )
 
     def note(self, report: ConversionReport | None = None) -> None:
         """Write where the result comes from: before a conversion, and again when it is done."""

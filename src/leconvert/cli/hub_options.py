@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,8 +83,8 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
 def push_result(
     options: argparse.Namespace, result: Path, repo_id: str, *, dry_run: bool = False
 ) -> PushReport:
-    """Push a result as the options say; its provenance is read from beside it."""
-    from leconvert.hub.provenance import read_provenance
+    """Push a result as the options say, by the record beside it, which then says that it was."""
+    from leconvert.hub.provenance import read_provenance, write_provenance
     from leconvert.hub.push import push
     from leconvert.hub.push_report import PushOptions
 
@@ -97,13 +98,11 @@ def push_result(
         card=not options.no_card,
         dry_run=dry_run,
     )
-    return push(
-        result,
-        repo_id,
-        how,
-        provenance=read_provenance(result),
-        progress=progress_for(quiet=options.json),
-    )
+    known = read_provenance(result)
+    report = push(result, repo_id, how, provenance=known, progress=progress_for(quiet=options.json))
+    if known is not None and not dry_run and not known.pushed:
+        write_provenance(result, replace(known, pushed=True))
+    return report
 
 
 def show_push(report: PushReport) -> None:

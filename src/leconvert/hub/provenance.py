@@ -36,6 +36,7 @@ class Provenance:
         options: Options that decided the result's bytes, those that are not the default.
         findings: Codes of findings about the source, with the number of times.
         changes: What was changed beside the format, a few words each.
+        pushed: Whether a push of it was completed.
     """
 
     repo_id: str = ""
@@ -44,6 +45,7 @@ class Provenance:
     options: Mapping[str, Any] = field(default_factory=dict)
     findings: Mapping[str, int] = field(default_factory=dict)
     changes: Sequence[str] = ()
+    pushed: bool = False
 
     @classmethod
     def of(
@@ -107,4 +109,5 @@ def read_provenance(result: Path) -> Provenance | None:
         options=record["options"],
         findings=record["findings"],
         changes=tuple(record["changes"]),
+        pushed=record["pushed"],
     )
