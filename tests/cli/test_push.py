@@ -218,3 +218,22 @@ def test_the_same_command_closes_a_gap_between_two_tags(
     assert known is not None
     assert known.pushed
     assert _writes(logged_in) == [f"/api/datasets/{REPO}/tag/{repo.branches['main']}"]
+
+
+@pytest.mark.parametrize("force", [[], ["--force-conversion"]])
+def test_a_dataset_from_the_hub_is_pushed_back_by_the_same_command(
+    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    force: list[str],
+) -> None:  # fmt: skip
+    repo = logged_in.add_repo(REPO, small_source, tags=("v2.1",))
+    command = ["convert", "--repo-id", REPO]
+    logged_in.break_requests(Fault("status", method="POST", path="/commit/", status=403))
+    assert main(command) == 16
+    assert "v3.0" not in repo.tags
+    logged_in.log.clear()
+    assert main([*command, *force]) == 0
+    assert "converted before; only the push is left" in capsys.readouterr().out
+    assert repo.tags["v3.0"] == repo.branches["main"] != repo.tags["v2.1"]
+    assert not [r for r in logged_in.log if "/resolve/" in r.path and ".mp4" in r.path]
+    names = sorted(path.name for path in (tmp_path / "hf_home/lerobot/tester").iterdir())
+    assert names == [".arm.leconvert-provenance", "arm", "arm_old"]

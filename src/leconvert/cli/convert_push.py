@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leconvert.hub.origin import Origin
     from leconvert.hub.push_report import PushReport
 
-__all__ = ["ConvertPush"]
+__all__ = ["ConvertPush", "waits_for_push"]
 
 
 class ConvertPush:
@@ -118,6 +118,16 @@ class ConvertPush:
         except LeconvertError as error:
             return error.as_record(), error.exit_code
         return (None if report is None else report.as_record()), 0
+
+
+def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
+    """Tell whether an earlier call left a result there that it was to push, and did not."""
+    from leconvert.hub.provenance import read_provenance
+
+    known = read_provenance(target)
+    if known is None or known.pushed:
+        return False
+    return push_target(options, _noted_origin(target)) is not None
 
 
 def _noted_origin(target: Path) -> Origin | None:

@@ -169,14 +169,16 @@ def places(
         target.parent.mkdir(parents=True, exist_ok=True)
     if options.repo_id is None:
         return Places(local, target, work_dir, _known(local))
+    from leconvert.cli.convert_push import waits_for_push
     from leconvert.hub import arrival
     from leconvert.mirrors import source_dir
     from leconvert.workdir.target import is_converted
 
     force = getattr(options, "force_conversion", False)
     is_here = local.is_dir() and any(local.iterdir())
-    # With force a result that is there is replaced: its source comes to beside it.
-    anew = force and is_converted(local)
+    # With force a result that is there is replaced: its source comes to beside it. One that an
+    # earlier call did not get to push is pushed first.
+    anew = force and is_converted(local) and not waits_for_push(options, local)
     if anew:
         local, is_here = source_dir(local), False
     # A run that only has to be ended may have put its result where the source would be.
