@@ -153,7 +153,7 @@ def make_outline(
                 writer.take_all(block, is_episode, stage.advance)
         write_listing(folder / "listing.parquet", listed, writer.whole)
         sync_file(folder / "listing.parquet")
-        sync_tree(tree)
+        sync_tree(tree, files=False)
         sync_dir(folder)
         record = {
             "endpoint": repo.endpoint,
@@ -174,6 +174,12 @@ def _episode_files(tree: Path) -> Callable[[str], bool]:
     except SourceError:
         return lambda _: False  # the scan says what is wrong
     return lambda path: paths.slice_of(path) is not None
+
+
+def _name(begun: Path, target: Path) -> None:
+    """Give a complete file its name, once it is on the disk: one that has it is trusted."""
+    sync_file(begun)
+    begun.replace(target)
 
 
 class _Writer:
@@ -232,13 +238,13 @@ class _Writer:
             with self._noted.open("a") as notes:
                 notes.write(f"{file.path}\n")
             self.whole.add(file.path)
-        begun.replace(target)
+        _name(begun, target)
 
     def _make_hole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
         with begun.open("wb") as out:
             out.truncate(file.size_bytes)
-        begun.replace(target)
+        _name(begun, target)
 
     def _make_sparse(self, file: RemoteFile, target: Path, *, is_clip: bool) -> bool:
         """Make a file of headers; False where the scan's own reader is not content with it."""
@@ -260,7 +266,7 @@ class _Writer:
             return False
         finally:
             os.close(descriptor)
-        begun.replace(target)
+        _name(begun, target)
         return True
 
     def _temporary(self, file: RemoteFile) -> Path:
