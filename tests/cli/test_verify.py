@@ -57,7 +57,7 @@ def test_differences_are_listed_and_exit_with_10(
     assert verify(damaged, small_source, "--bytes") == 10
     first, last = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{TOP}, episode 0: coded bytes from packet 0 on (SHA-256 of that")
-    assert last == "1 differences: the result does not match its source."
+    assert last == "1 difference: the result does not match its source."
 
 
 def test_json_names_episode_stream_file_and_both_values(

@@ -108,7 +108,8 @@ def run(options: argparse.Namespace) -> int:
     if not report.ok:
         count = len(report.differences)
         shown = f", the first {_DIFFERENCES_SHOWN} above" if count > _DIFFERENCES_SHOWN else ""
-        print(f"{count:,} differences{shown}: the result does not match its source.")
+        noun = "difference" if count == 1 else "differences"
+        print(f"{count:,} {noun}{shown}: the result does not match its source.")
         return VerificationError.exit_code
     print(f"{options.result} matches {options.source}: {_compared(report)}.")
     return 0

@@ -1,4 +1,9 @@
-"""v2.x datasets in: ``info.json``, the JSON-lines tables, file names, and the scan."""
+"""v2.x datasets in: ``info.json``, the JSON-lines tables, file names, and the scan.
+
+The scan is imported when it is first used: whoever only reads a source does not pay for it.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from leconvert.source.changes import (
     FileFacts,
@@ -10,7 +15,9 @@ from leconvert.source.changes import (
 from leconvert.source.info import DatasetInfo, load_info
 from leconvert.source.legacy import EpisodeLines, load_tasks
 from leconvert.source.paths import SourcePaths
-from leconvert.source.scan import scan_source
+
+if TYPE_CHECKING:
+    from leconvert.source.scan import scan_source
 
 __all__ = [
     "DatasetInfo",
@@ -25,3 +32,12 @@ __all__ = [
     "scan_source",
     "source_changed",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "scan_source":
+        raise AttributeError(f"module 'leconvert.source' has no attribute {name!r}")
+    from leconvert.source.scan import scan_source as scan
+
+    globals()[name] = scan
+    return scan
