@@ -98,7 +98,7 @@ def do_all[Done](
         spread = spread_for(
             latency.cpu_seconds,
             latency.wall_seconds,
-            times_left=sum(measured[1:]) / measured[0] if pieces else 0.0,
+            times_left=sum(measured[1:]) / max(measured[0], 1e-9) if pieces else 0.0,
             workers=workers,
         )
     if spread.threads > 1:

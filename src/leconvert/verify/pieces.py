@@ -123,6 +123,10 @@ class Comparer:
         """
         return list(self._compare(Piece(*piece)))
 
+    def num_compared(self, piece: Piece) -> int:
+        """Return how many episodes of a piece are compared."""
+        return len(self._positions(piece))
+
     def frames_of(self, piece: Piece) -> int:
         """Return how many frames or rows a piece compares."""
         return int(self.episodes.length[self._positions(piece)].sum())

@@ -39,10 +39,7 @@ _KIND, _VERSION = "proven", 1
 _WRITE_EVERY_SECONDS = 1.0
 _FORGOTTEN_AFTER_SECONDS = 30 * 24 * 3600.0
 _FILES_AT_A_TIME = 1024
-# What a slice costs besides its bytes, how fast these are compared, and how long a verification
-# must be that is worth looking at every file's times beforehand; only a guess.
-_SECONDS_A_SLICE = 0.0003
-_BYTES_A_SECOND = 1e9
+# From here on it is worth to look at every file's times beforehand.
 _SECONDS_WORTH_RECORDING = 5.0
 
 
@@ -124,20 +121,12 @@ def default_folder() -> Path:
     return home / "leconvert" / "verify"
 
 
-def is_worth_recording(compare: Comparer) -> bool:
-    """Tell whether comparing takes long enough for anybody to interrupt it, as a guess.
+def is_worth_recording(seconds: float) -> bool:
+    """Tell whether a verification that takes so long may well be interrupted.
 
     Never where it is not known which boot of the host this is.
     """
-    if not boot_id():
-        return False
-    slices = len(compare.episodes) * len(compare.routes.file_number)
-    size_bytes = 0
-    for path in _result_files(compare):
-        with suppress(OSError):
-            size_bytes += (compare.result / path).stat().st_size
-    seconds = slices * _SECONDS_A_SLICE + size_bytes / _BYTES_A_SECOND
-    return seconds >= _SECONDS_WORTH_RECORDING
+    return seconds >= _SECONDS_WORTH_RECORDING and bool(boot_id())
 
 
 def fingerprint(compare: Comparer) -> str:

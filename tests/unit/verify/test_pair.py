@@ -144,6 +144,18 @@ def flip_bit_in_page(root: Path) -> None:
     (root / DATA).write_bytes(content)
 
 
+def damage_page_of_statistic(root: Path) -> None:
+    """Overwrite the pages of one column of statistics."""
+    with pq.ParquetFile(root / EPISODES) as file:
+        group = file.metadata.row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+    chunk = next(c for c in chunks if c.path_in_schema.startswith("stats/timestamp/max"))
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    content = bytearray((root / EPISODES).read_bytes())
+    content[begin : begin + 8] = b"\xff" * 8
+    (root / EPISODES).write_bytes(content)
+
+
 def edit_box(path: str, box: bytes, place: int) -> Damage:
     """Change one byte of a box's content; ``place`` counts from behind its type."""
 
@@ -244,6 +256,7 @@ BYTES: dict[str, tuple[Damage, str, str]] = {
     "one statistic": (
         rewrite(EPISODES, set_cell("stats/timestamp/max", 1, [0.25])), "meta/episodes", "max",
     ),
+    "a page of a statistic": (damage_page_of_statistic, "meta/episodes", "statistics"),
     "the aggregate": (
         lambda root: (root / "meta/stats.json").write_text("{}"), "meta/stats.json", "aggregate",
     ),
