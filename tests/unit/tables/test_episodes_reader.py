@@ -1,0 +1,57 @@
+"""``meta/episodes`` by row groups: the rows that one read of everything gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.tables import EpisodeRecord, EpisodesReader, read_episodes, write_episodes
+
+EPISODES = 2300
+
+
+def records() -> Iterator[EpisodeRecord]:
+    for number in range(EPISODES):
+        yield EpisodeRecord(
+            number, 0, 3 * number, 3, (), {"tasks": [f"task {number}"]}, {"x": {"max": [number]}}
+        )
+
+
+@pytest.fixture(scope="module", params=[100 * 1024**2, 150_000], ids=["one file", "several"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("episodes")
+    files = write_episodes(root, records, fps=Fraction(30), file_size_limit_bytes=request.param)
+    assert (len(files) > 1) is (request.param == 150_000)
+    return root
+
+
+def test_blocks_are_all_rows_in_order(dataset: Path) -> None:
+    reader = EpisodesReader(dataset)
+    blocks = list(reader.blocks(lambda name: name in {"episode_index", "stats/x/max"}))
+    assert reader.num_rows == EPISODES
+    assert len(blocks) > 2
+    assert max(block.num_rows for block in blocks) <= 1000
+    whole = read_episodes(dataset, stats=True).select(["episode_index", "stats/x/max"])
+    assert pa.concat_tables(blocks).replace_schema_metadata(None) == (
+        whole.replace_schema_metadata(None)
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "stop"), [(0, 1), (999, 1000), (999, 1001), (1000, 1001), (5, 2298), (2299, 2300)]
+)
+def test_rows_are_those_asked_for(dataset: Path, first: int, stop: int) -> None:
+    tables = list(EpisodesReader(dataset).rows(first, stop, {"stats/x/max"}.__contains__))
+    values = [value for table in tables for value in table.column("stats/x/max").to_pylist()]
+    assert values == [[number] for number in range(first, stop)]
+
+
+def test_a_damaged_file_is_named(dataset: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match="does not exist") as caught:
+        EpisodesReader(tmp_path)
+    assert caught.value.path == str(tmp_path / "meta/episodes/chunk-000/file-000.parquet")
