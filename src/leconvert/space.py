@@ -31,6 +31,7 @@ from leconvert.errors import StorageError
 from leconvert.model import DATA_STREAM, MEBIBYTE, Batch, StreamScan
 from leconvert.workdir.extents import can_clone
 from leconvert.workdir.filesystem import CANNOT_LINK
+from leconvert.workdir.trouble import storage_errors
 
 __all__ = ["Room", "SpaceNeeded", "can_link", "check_room", "free_bytes_of", "space_needed"]
 
@@ -92,6 +93,9 @@ def space_needed(
         streams: What the scan learned, all episodes.
         batches: The work.
         has_links: Whether shards can be linked into place; None tries it.
+
+    Raises:
+        StorageError: The disk fails.
     """
     work_folder, target_folder = _existing(work_dir), target.parent
     shares_source = source is not None and bool(block_align) and can_clone(source, work_folder)
@@ -161,6 +165,9 @@ def can_link(folder: Path, other: Path, name: str) -> bool:
         folder: The first folder.
         other: The second one.
         name: A name that nothing else has in either.
+
+    Raises:
+        StorageError: What was made cannot be removed.
     """
     first, second = folder / name, other / f"{name}-link"
     try:
@@ -169,12 +176,15 @@ def can_link(folder: Path, other: Path, name: str) -> bool:
         first.touch(exist_ok=False)
         os.link(first, second)
     except OSError as error:
-        return error.errno not in CANNOT_LINK | {errno.EXDEV}
-    finally:
-        for path in (first, second):
-            with suppress(OSError):
-                path.unlink()
-    return True
+        linked = error.errno not in CANNOT_LINK | {errno.EXDEV}
+    else:
+        linked = True
+    for path in (first, second):
+        # On a read-only disk even removing nothing is an error, so look first.
+        with storage_errors(path), suppress(FileNotFoundError):
+            path.lstat()
+            path.unlink()
+    return linked
 
 
 def _room(folder: Path, bytes_needed: int) -> Room:

@@ -156,3 +156,32 @@ def test_a_try_that_another_planner_disturbs_counts_as_yes(
     )
     assert not can_link(tmp_path, tmp_path, "probe")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_try_that_cannot_be_tidied_is_an_error_and_the_next_one_tidies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.unlink
+
+    def fail(path: Path, missing_ok: bool = False) -> None:
+        if not missing_ok:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        real(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "unlink", fail)
+        with pytest.raises(StorageError, match="probe"):
+            can_link(tmp_path, tmp_path, "probe")
+    assert len(list(tmp_path.iterdir())) == 2
+    assert can_link(tmp_path, tmp_path, "probe")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_counts_as_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "unlink", read_only)
+    assert can_link(tmp_path, tmp_path, "probe")

@@ -59,7 +59,7 @@ class OneHostFileSystem(FileSystem):
     an error that says so, and when it goes on it is still the only one.
 
     Args:
-        exclusion: How names are made exclusive.
+        exclusion: How names are made exclusive, without links.
         lock: The lock file of the run, on its own file system; used by ``lock`` alone.
         wait_seconds: How long to wait for it.
         randomness: Returns so many random bytes.

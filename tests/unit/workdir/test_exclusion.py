@@ -26,7 +26,7 @@ LAST_STEP = {Exclusion.RENAME: "rename_no_replace", Exclusion.LOCK: "replace"}
 MakeFileSystem = Callable[..., FaultyOneHost]
 
 
-@pytest.fixture(params=list(Exclusion))
+@pytest.fixture(params=[Exclusion.RENAME, Exclusion.LOCK])
 def exclusion(request: pytest.FixtureRequest) -> Exclusion:
     return Exclusion(request.param)
 
