@@ -19,6 +19,7 @@ from reference import convert_with_reference
 import leconvert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.spec import RandomLengths
+from leconvert.verify import verify_pair
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 
@@ -199,6 +200,15 @@ def converted(
 
 def test_the_report_names_the_result(converted: Converted) -> None:
     assert Path(converted.report.output) == converted.ours
+
+
+@pytest.mark.parametrize("depth", ["structure", "bytes"])
+def test_verification_raises_no_false_alarm(converted: Converted, depth: str) -> None:
+    report = verify_pair(converted.ours, converted.source.root, depth=depth)
+    assert report.differences == ()
+    frames = sum(converted.source.lengths)
+    assert report.rows == frames
+    assert report.video_frames == frames * len(converted.source.camera_keys)
 
 
 def test_there_are_the_same_files(converted: Converted) -> None:

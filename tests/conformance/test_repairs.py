@@ -65,6 +65,8 @@ def test_a_v20_recording_with_a_phantom_camera_and_shifted_times_loads_frame_by_
         repairs=RepairOptions(retime=True, drop_features=(PHANTOM,)),
     )
 
+    for depth in ("structure", "bytes"):
+        assert verify_pair(tmp_path / "ours", root, depth=depth).differences == ()
     assert codes(report, "repaired") == {"phantom-feature", "timestamps"}
     assert report.repairs["added_columns"] == ["frame_index"]
     source = V21Source.open(root, dropped_features=[PHANTOM])

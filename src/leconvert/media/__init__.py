@@ -3,7 +3,7 @@
 from leconvert.media.clip import ClipIndex, order_digest, samples_sha256
 from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.frames import decode_image, decode_shown
-from leconvert.media.header import frame_ticks
+from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.index import read_clip_index, read_clip_indexes
 from leconvert.media.join import ClipRange, JoinedFile, join_clips
 from leconvert.media.packets import CodedPacket, coded_packets, decode_frames
@@ -13,8 +13,11 @@ __all__ = [
     "ClipIndex",
     "ClipRange",
     "CodedPacket",
+    "FileHeader",
+    "FileSamples",
     "JoinedFile",
     "UnsupportedClipError",
+    "build_header",
     "coded_packets",
     "decode_frames",
     "decode_image",

@@ -67,7 +67,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
             total_episodes=manifest.num_episodes,
             total_frames=manifest.num_frames,
             total_tasks=len(tasks),
-            splits=_kept_splits(info.raw.get("splits"), index) if repairs else None,
+            splits=tables.kept_splits(info.raw.get("splits"), index) if repairs else None,
         ),
     )
     written += ["meta/tasks.parquet", "meta/stats.json", "meta/info.json"]
@@ -172,18 +172,3 @@ def _computed_lines(run: OpenedRun, files: Sequence[tuple[int, Path]]) -> Iterat
                         path=str(path),
                         next_step=f"Start {run.work_dir.root} anew with --restart.",
                     ) from error
-
-
-def _kept_splits(splits: object, index: IntArray) -> dict[str, str]:
-    """Return splits by the result's numbering; those that are no range stay as they are."""
-    if not isinstance(splits, Mapping):
-        return {}
-    kept = {}
-    for name, text in splits.items():
-        begin, colon, end = str(text).partition(":")
-        if colon and begin.isdigit() and end.isdigit():
-            first, stop = np.searchsorted(index, [int(begin), int(end)]).tolist()
-            kept[str(name)] = f"{first}:{stop}"
-        else:
-            kept[str(name)] = text
-    return kept

@@ -15,7 +15,7 @@ from leconvert.model import camera_of
 from leconvert.source.paths import LEGACY_META_FILES
 from leconvert.source.seen import Remark, counted, shown
 
-__all__ = ["Strays", "Survey", "survey_folder"]
+__all__ = ["Strays", "Survey", "extra_files", "files_below", "survey_folder"]
 
 _IGNORED_FOLDERS = frozenset({".cache", ".git"})
 _EPISODE_FOLDERS = ("data", "videos")
@@ -140,6 +140,40 @@ def survey_folder(
                 survey.clips[camera] = min(path, survey.clips.get(camera, path))
     survey.extra_files = tuple(sorted(extra))
     return survey
+
+
+def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -> tuple[str, ...]:
+    """Return what `Survey.extra_files` would be, without a look below ``data`` and ``videos``.
+
+    Args:
+        root: The source.
+        slice_of: Says what a path stands for, as `SourcePaths.slice_of`.
+
+    Raises:
+        UnreadableSourceError: A folder cannot be listed.
+    """
+    return tuple(
+        sorted(
+            path
+            for path, is_file in _files(root, "", _IGNORED_FOLDERS | set(_EPISODE_FOLDERS))
+            if is_file
+            and path not in _EPISODE_FOLDERS
+            and slice_of(path) is None
+            and not _is_replaced(path)
+        )
+    )
+
+
+def files_below(root: Path) -> Iterator[tuple[str, bool]]:
+    """Yield every name below a dataset's folder that is no folder, and whether it is a file.
+
+    What tools keep beside a dataset (``.cache``, ``.git``) is passed over, and links to folders are
+    not followed.
+
+    Raises:
+        UnreadableSourceError: A folder cannot be listed.
+    """
+    return _files(root, "", _IGNORED_FOLDERS)
 
 
 def _files(root: Path, folder: str, ignored: Collection[str]) -> Iterator[tuple[str, bool]]:

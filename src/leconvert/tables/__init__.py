@@ -6,7 +6,9 @@ the caller does it.
 """
 
 from leconvert.tables.aggregation import StatsAggregator
-from leconvert.tables.data_file import DataFile
+from leconvert.tables.alignment import align_table
+from leconvert.tables.data_file import DataFile, row_group_extremes
+from leconvert.tables.due_copies import DueCopies
 from leconvert.tables.episodes import EpisodeRecord, VideoSpan, read_episodes, write_episodes
 from leconvert.tables.episodes_reader import EpisodesReader
 from leconvert.tables.footers import (
@@ -18,7 +20,13 @@ from leconvert.tables.footers import (
 from leconvert.tables.join import JoinedTable, RowRange, footer_digest, join_tables
 from leconvert.tables.opened import OpenedTable
 from leconvert.tables.paths import REPAIRS_PATH
-from leconvert.tables.records import converted_info, fps_number, write_info, write_stats
+from leconvert.tables.records import (
+    converted_info,
+    fps_number,
+    kept_splits,
+    write_info,
+    write_stats,
+)
 from leconvert.tables.repair_record import read_repairs, write_repairs
 from leconvert.tables.rewrite import RowRepair, repaired_schema
 from leconvert.tables.schemas import deserialize_schema, output_schema, serialize_schema
@@ -29,6 +37,7 @@ __all__ = [
     "REPAIRS_PATH",
     "DataFile",
     "DataFooter",
+    "DueCopies",
     "EpisodeRecord",
     "EpisodesReader",
     "JoinedTable",
@@ -39,11 +48,13 @@ __all__ = [
     "StoredGroups",
     "StoredRanges",
     "VideoSpan",
+    "align_table",
     "converted_info",
     "deserialize_schema",
     "footer_digest",
     "fps_number",
     "join_tables",
+    "kept_splits",
     "output_schema",
     "read_data_footer",
     "read_data_schema",
@@ -51,6 +62,7 @@ __all__ = [
     "read_repairs",
     "read_tasks",
     "repaired_schema",
+    "row_group_extremes",
     "row_group_rows",
     "serialize_schema",
     "write_episodes",

@@ -8,6 +8,8 @@ as long to open a file.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Self
@@ -18,12 +20,13 @@ import pyarrow as pa
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.tables.chunk_shapes import INTEGER, ChunkEntry, ChunkShape
+from leconvert.tables.file_footers import FooterReader
 from leconvert.tables.file_schema import FileSchema
 from leconvert.tables.footers import DataFooter, data_footer, open_parquet
 from leconvert.tables.opened import OpenedTable, unreadable
-from leconvert.tables.thrift import unzigzag
+from leconvert.tables.thrift import ThriftError, unzigzag
 
-__all__ = ["DataFile"]
+__all__ = ["DataFile", "row_group_extremes"]
 
 _BOOL, _INT32, _INT64, _FLOAT, _DOUBLE = 0, 1, 2, 4, 5
 _FORMS = {_BOOL: "?", _INT32: "i", _INT64: "q", _FLOAT: "f", _DOUBLE: "d"}
@@ -99,15 +102,7 @@ class DataFile:
         Columns of which the footer does not say it, or which are no numbers, are not in it. NaN
         takes no part.
         """
-        if not self._chunks:
-            return {}
-        shapes = tuple([chunk.shape for chunk in self._chunks])
-        plan = _PLANS.get(shapes)
-        if plan is None:
-            plan = _plan_for(shapes, self._leaves)
-        chunks = self._chunks
-        found = plan.form.unpack(b"".join([chunks[at].groups[group] for at, group in plan.places]))
-        return dict(zip(plan.columns, zip(found[::2], found[1::2], strict=True), strict=True))
+        return _extremes(self._chunks, self._leaves)
 
     def num_values(self, column: str) -> int | None:
         """Return the values of a column, elements of lists and nulls alike; None if not known."""
@@ -216,6 +211,43 @@ class DataFile:
             reader.close()
 
 
+def row_group_extremes(
+    path: str, columns: Sequence[str]
+) -> Iterator[dict[str, tuple[Number, Number]]]:
+    """Yield the least and the greatest value of columns, as `DataFile.extremes`, a row group.
+
+    One row group is held at a time. What the footer of a file says in an unusual way is not told:
+    there may be fewer of them than row groups.
+
+    Args:
+        path: A parquet file.
+        columns: Their names; what the file does not have is left out.
+
+    Raises:
+        UnreadableSourceError: It is missing, or the file system fails.
+    """
+    with OpenedTable(path) as table, suppress(ThriftError):
+        footer = table.footer()
+        known = _leaves_of(_FOOTERS.schema(footer))
+        names = [name for name in columns if name in known]
+        places = {name: place for place, name in enumerate(names)}
+        for chunks in _FOOTERS.row_groups(footer, [known[name] for name in names]):
+            yield _extremes(tuple(chunks), places)
+
+
+def _extremes(
+    chunks: tuple[ChunkEntry, ...], leaves: dict[str, int]
+) -> dict[str, tuple[Number, Number]]:
+    if not chunks:
+        return {}
+    shapes = tuple([chunk.shape for chunk in chunks])
+    plan = _PLANS.get(shapes)
+    if plan is None:
+        plan = _plan_for(shapes, leaves)
+    found = plan.form.unpack(b"".join([chunks[at].groups[group] for at, group in plan.places]))
+    return dict(zip(plan.columns, zip(found[::2], found[1::2], strict=True), strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """Where the extremes of all columns stand in entries of some shapes, and how to read them.
@@ -247,6 +279,8 @@ def _plan_for(shapes: tuple[ChunkShape, ...], leaves: dict[str, int]) -> _Plan:
     return plan
 
 
+# Files of a dataset are alike: what the first took time to learn, the others are read by.
+_FOOTERS = FooterReader()
 _SNAPPY = pa.Codec("snappy")
 _PLANS: dict[tuple[ChunkShape, ...], _Plan] = {}
 _LEAVES: dict[FileSchema, dict[str, int]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -132,6 +132,29 @@ class FooterReader:
             raise _rows_disagree()
         return FileFooter(schema, rows, tuple(groups), self._tail(footer[position:]))
 
+    def row_groups(self, footer: bytes, leaves: Sequence[int]) -> Iterator[list[ChunkEntry]]:
+        """Yield some columns of each row group; holds one group at a time, however many there are.
+
+        Args:
+            footer: As for `read`.
+            leaves: The places of the columns among the leaves of the schema.
+
+        Raises:
+            ThriftError: As for `read`, in the midst of it.
+            ContradictionError: As for `read`, in the midst of it.
+        """
+        schema, _, size, position = self._begin(footer)
+        for _ in range(size):
+            known = self._known_group(footer, position, schema)
+            if known is None:
+                group, position = self._row_group(footer, position, schema)
+                yield [group.chunks[leaf] for leaf in leaves]
+                continue
+            shape, match = known
+            groups, position = match.groups(), match.end()
+            parts = [shape.parts[leaf] for leaf in leaves]
+            yield [column.entry(groups[first:stop]) for column, first, stop in parts]
+
     def rows(self, footer: bytes) -> list[int]:
         """Return the rows of each row group; holds little else, however many there are.
 
@@ -178,7 +201,7 @@ class FooterReader:
 
     def _begin(self, footer: bytes) -> tuple[FileSchema, int, int, int]:
         """Return schema, rows and row groups of a footer, and where the first row group is."""
-        schema = self._schema(footer)
+        schema = self.schema(footer)
         position = len(schema.raw)
         found = _ROWS.match(footer, position)
         if found is None:
@@ -189,7 +212,12 @@ class FooterReader:
             raise ThriftError("the row groups are no structs")
         return schema, unzigzag(found[1]), size, reader.position
 
-    def _schema(self, footer: bytes) -> FileSchema:
+    def schema(self, footer: bytes) -> FileSchema:
+        """Return the columns of a footer.
+
+        Raises:
+            ThriftError: As for `read`.
+        """
         for known in self._schemas:
             if footer.startswith(known.raw):
                 return known

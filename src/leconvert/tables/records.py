@@ -10,10 +10,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from leconvert.model import FILES_PER_CHUNK
+import numpy as np
+
+from leconvert.model import FILES_PER_CHUNK, IntArray
 from leconvert.tables.paths import DATA_PATH_TEMPLATE, INFO_PATH, STATS_PATH, VIDEO_PATH_TEMPLATE
 
-__all__ = ["converted_info", "fps_number", "write_info", "write_stats"]
+__all__ = ["converted_info", "fps_number", "kept_splits", "write_info", "write_stats"]
 
 _CODEBASE_VERSION = "v3.0"
 # v2.x counted these; in v3.0 files and chunks are found through meta/episodes.
@@ -85,6 +87,26 @@ def converted_info(
         if key not in converted and key not in _DROPPED_KEYS and key != "tools":
             converted[key] = copy.deepcopy(value)
     return converted
+
+
+def kept_splits(splits: object, index: IntArray) -> dict[str, str]:
+    """Return splits by the result's numbering; those that are no range stay as they are.
+
+    Args:
+        splits: ``splits`` of the source.
+        index: The indices in the source of the episodes that are kept, ascending, shape (E,).
+    """
+    if not isinstance(splits, Mapping):
+        return {}
+    kept = {}
+    for name, text in splits.items():
+        begin, colon, end = str(text).partition(":")
+        if colon and begin.isdigit() and end.isdigit():
+            first, stop = np.searchsorted(index, [int(begin), int(end)]).tolist()
+            kept[str(name)] = f"{first}:{stop}"
+        else:
+            kept[str(name)] = text
+    return kept
 
 
 def write_info(root: str | os.PathLike[str], info: Mapping[str, Any]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,25 @@ import pyarrow as pa
 
 from leconvert import tables
 from leconvert.arrow import int64_values
+from leconvert.errors import LeconvertError
 from leconvert.model import IntArray
 from leconvert.repairs import Repairs
 from leconvert.source import EpisodeLines, load_tasks
+from leconvert.tables.paths import STATS_PATH, TASKS_PATH
 from leconvert.verify.difference import Difference
+from leconvert.verify.episode_columns import compare_own_values
+from leconvert.verify.task_table import pandas_index
 
 __all__ = [
     "SourceEpisodes",
     "compare_episodes",
-    "compare_info",
     "compare_stats",
     "compare_tasks",
     "kept_lines",
     "read_source_episodes",
     "same_statistic",
     "stats_of_row",
+    "unreadable_metadata",
 ]
 
 _EPISODES = "meta/episodes"
@@ -67,53 +70,48 @@ def read_source_episodes(lines: EpisodeLines, repairs: Repairs) -> SourceEpisode
     return SourceEpisodes(lines.episode_index[kept], lengths[kept], repairs)
 
 
-def compare_info(
-    result: Path,
-    source_info: Mapping[str, Any],
-    fps: Fraction,
-    episodes: SourceEpisodes,
-    source: Path,
-) -> Iterator[Difference]:
-    """Compare ``info.json``: totals, rate, robot and every feature's declaration."""
-    path = "meta/info.json"
-    info = json.loads((result / path).read_bytes())
-    totals = {
-        "codebase_version": "v3.0",
-        "total_episodes": len(episodes),
-        "total_frames": episodes.num_frames,
-        "total_tasks": len(episodes.repairs.tasks(load_tasks(source))),
-        "fps": int(fps) if fps.denominator == 1 else float(fps),
-        "robot_type": source_info.get("robot_type"),
-    }
-    for key, expected in totals.items():
-        if info.get(key) != expected:
-            yield Difference(key, path, str(expected), str(info.get(key)))
-    features = info.get("features", {})
-    expected_features = episodes.repairs.features(source_info["features"])
-    if set(features) != set(expected_features):
-        yield Difference("features", path, str(sorted(expected_features)), str(sorted(features)))
-        return
-    for key, feature in expected_features.items():
-        for name, expected in feature.items():
-            if name == "video_info" and "info" not in feature:
-                name = "info"  # noqa: PLW2901 - v2.0's name for it
-            if name != "fps" and features[key].get(name) != expected:
-                yield Difference(
-                    f"{name} of feature {key!r}", path, str(expected), str(features[key].get(name))
-                )
+def unreadable_metadata(result: Path, error: Exception, expected: str = "its tables") -> Difference:
+    """Return the difference of a table without which nothing can be compared.
+
+    Args:
+        result: The v3.0 dataset.
+        error: What reading it raised.
+        expected: What should have been there.
+    """
+    path = getattr(error, "path", None) or getattr(error, "filename", None)
+    inside = path is not None and Path(path).is_relative_to(result)
+    place = Path(path).relative_to(result).as_posix() if path and inside else "meta/"
+    said = str(error) if isinstance(error, LeconvertError | OSError) else repr(error)
+    return Difference("readable metadata", place, expected, said)
 
 
 def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Difference]:
-    """Compare the tasks, by index and text."""
+    """Compare the tasks, by index and text, and how the table presents them to pandas."""
     expected, found = repairs.tasks(load_tasks(source)), tables.read_tasks(result)
-    if expected != found:
-        yield Difference("tasks", "meta/tasks.parquet", str(expected), str(found))
+    for have, wanted in zip_longest(found, expected):
+        if have != wanted:
+            yield Difference("tasks", TASKS_PATH, _task(wanted), _task(have))
+    schema = tables.read_data_schema(result / TASKS_PATH)
+    if pandas_index(schema) != "task":
+        found_layout = f"the columns {schema.names} without such an index"
+        yield Difference("layout", TASKS_PATH, "texts as pandas index", found_layout)
+
+
+def _task(task: tuple[int, str] | None) -> str:
+    return "no such row" if task is None else f"task {task[0]}, {task[1]!r}"
 
 
 def compare_episodes(
-    table: pa.Table, episodes: SourceEpisodes, lines: EpisodeLines
+    table: pa.Table, episodes: SourceEpisodes, lines: EpisodeLines, placing: Sequence[str]
 ) -> Iterator[Difference]:
-    """Compare ``meta/episodes`` without its statistics and routes, row by row."""
+    """Compare ``meta/episodes`` without its statistics and routes, row by row.
+
+    Args:
+        table: It.
+        episodes: The source's episodes as the result must hold them.
+        lines: ``episodes.jsonl`` of the source.
+        placing: Columns that say where episodes are.
+    """
     if table.num_rows != len(episodes):
         yield Difference("episodes", _EPISODES, str(len(episodes)), str(table.num_rows))
         return
@@ -135,13 +133,14 @@ def compare_episodes(
                 episode=int(episodes.index[row]),
             )
     source_lines = kept_lines(lines, episodes)
-    tasks = table.column("tasks")
+    own = [
+        name for name in table.column_names if name not in placing and not name.startswith("stats/")
+    ]
     for start in range(0, len(episodes), _ROWS_AT_A_TIME):
-        found_tasks = tasks.slice(start, _ROWS_AT_A_TIME).to_pylist()
-        for line, have in zip(islice(source_lines, len(found_tasks)), found_tasks, strict=True):
-            if list(line["tasks"]) != have:
-                index = int(line["episode_index"])
-                yield Difference("tasks", _EPISODES, str(line["tasks"]), str(have), episode=index)
+        block = table.slice(start, _ROWS_AT_A_TIME)
+        rows = {name: block.column(name).to_pylist() for name in own}
+        block_lines = list(islice(source_lines, block.num_rows))
+        yield from compare_own_values(block_lines, rows, placing)
 
 
 def kept_lines(lines: EpisodeLines, episodes: SourceEpisodes) -> Iterator[dict[str, Any]]:
@@ -196,9 +195,38 @@ def compare_stats(
                 wanted, found = expected.get(name), block[name][row] if name in block else None
                 if wanted != found and not same_statistic(_nested(wanted), _nested(found)):
                     yield Difference(name, _EPISODES, str(wanted), str(found), episode=index)
-    found_aggregate = json.loads((result / "meta/stats.json").read_bytes())
-    if not same_statistic(_plain(aggregate.result()), found_aggregate):
-        yield Difference("aggregate", "meta/stats.json", "the episodes' aggregate", "other values")
+    yield from _compare_aggregate(result, _plain(aggregate.result()))
+
+
+def _compare_aggregate(result: Path, expected: Mapping[str, Any]) -> Iterator[Difference]:
+    try:
+        found = json.loads((result / STATS_PATH).read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError) as error:
+        yield Difference("aggregate", STATS_PATH, "readable statistics", str(error))
+        return
+    for feature in sorted(expected.keys() | found.keys()):
+        wanted, have = expected.get(feature), found.get(feature)
+        if not isinstance(wanted, Mapping) or not isinstance(have, Mapping):
+            if not same_statistic(wanted, have):
+                what = f"aggregate of {feature!r}"
+                yield Difference(what, STATS_PATH, _kind(wanted), _kind(have))
+            continue
+        for name in sorted(wanted.keys() | have.keys()):
+            if not same_statistic(wanted.get(name), have.get(name)):
+                yield Difference(
+                    f"aggregate {name} of {feature!r}",
+                    STATS_PATH,
+                    str(wanted.get(name)),
+                    str(have.get(name)),
+                )
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return "statistics" if isinstance(value, Mapping) else str(value)
 
 
 def same_statistic(expected: object, found: object) -> bool:

@@ -22,19 +22,23 @@ from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
 from leconvert.spread import Spread, do_all
 from leconvert.verify.costs import expected_seconds
 from leconvert.verify.difference import Difference, VerificationReport
+from leconvert.verify.episode_columns import compare_location, placing_columns, unusable_columns
+from leconvert.verify.info_record import compare_info
 from leconvert.verify.metadata import (
     SourceEpisodes,
     compare_episodes,
-    compare_info,
     compare_stats,
     compare_tasks,
     kept_lines,
     read_source_episodes,
+    unreadable_metadata,
 )
+from leconvert.verify.other_files import compare_other_files
 from leconvert.verify.pieces import Comparer, Piece, cut_pieces
 from leconvert.verify.proven import ProvenPieces, fingerprint, is_worth_recording
 from leconvert.verify.routes import Routes, file_runs, read_routes
 from leconvert.verify.sampling import EVERYTHING, Sampling
+from leconvert.verify.whole_files import compare_whole_files
 
 __all__ = ["verify_pair"]
 
@@ -115,20 +119,25 @@ def verify_pair(
         rows = tables.read_episodes(result)
         differences += compare_info(result, info.raw, info.fps, expected, source)
         differences += compare_tasks(result, source, repairs)
+        unusable = [*unusable_columns(rows, streams)]
+        if unusable:
+            return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
+        differences += compare_location(result)
         routes = read_routes(table, streams)
     except (OSError, KeyError, ValueError, pa.ArrowException, UnreadableSourceError) as error:
-        differences.append(Difference("readable metadata", "meta/", "its tables", repr(error)))
+        differences.append(unreadable_metadata(result, error))
         return VerificationReport(depth, differences, 0, 0, 0, 0)
-    differences += compare_episodes(rows, expected, episodes)
+    differences += compare_other_files(result, source, paths, repairs, read_bytes=reads_bytes)
+    differences += compare_episodes(rows, expected, episodes, placing_columns(streams))
     del rows
     if reads_bytes:
         try:
-            differences += compare_stats(result, table, _stats_lines(source, expected), repairs)
+            lines = _stats_lines(source, expected)
+            differences += compare_stats(result, table, lines, repairs)
         except UnreadableSourceError as error:
-            if not str(error.path).startswith(f"{result}/"):
+            if error.path is None or not Path(error.path).is_relative_to(result):
                 raise
-            what, place = "readable metadata", "meta/episodes"
-            differences.append(Difference(what, place, "statistics", error.message))
+            differences.append(unreadable_metadata(result, error, "statistics"))
     if table.num_rows != len(expected):
         return VerificationReport(depth, differences, 0, 0, 0, 0)
 
@@ -148,6 +157,8 @@ def verify_pair(
         stage.advance(sum(compare.frames_of(piece) for piece in pieces if piece in known))
         left = [each for each in zip(pieces, seconds, strict=True) if each[0] not in known]
         differences += _compare_pieces(compare, left, stage, proven, spread, max_workers, stop)
+    differing = {difference.path for difference in differences}
+    differences += compare_whole_files(result, paths, info, expected, routes.file_number, differing)
     pictures = samples = 0
     if not differences:
         pictures, samples, differences = _look_closer(compare, sampling, progress, stop)

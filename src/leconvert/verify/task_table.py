@@ -17,7 +17,7 @@ from leconvert.verify.catalogue import found
 from leconvert.verify.columns import floats
 from leconvert.verify.declared import INFO_PATH
 
-__all__ = ["read_task_rows"]
+__all__ = ["pandas_index", "read_task_rows"]
 
 
 def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | None, list[Finding]]:
@@ -48,7 +48,7 @@ def _texts_and_findings(
     def wrong(code: str, message: str, severity: str | None = None) -> None:
         findings.append(found(code, message, stream="tasks", path=TASKS_PATH, severity=severity))
 
-    index = _pandas_index(table.schema)
+    index = pandas_index(table.schema)
     if index is None or "task_index" not in table.column_names:
         wrong("tasks-layout", f"The columns are {table.column_names}, without an index of texts.")
         return None, findings
@@ -75,8 +75,8 @@ def _texts_and_findings(
     return texts, findings
 
 
-def _pandas_index(schema: pa.Schema) -> str | None:
-    """Return the column that pandas takes as index, if it is one column and of texts."""
+def pandas_index(schema: pa.Schema) -> str | None:
+    """Return the column that pandas takes as index; None if it is not one column of texts."""
     try:
         described = json.loads((schema.metadata or {})[b"pandas"])
         names = described["index_columns"]

@@ -19,7 +19,7 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.verify.difference import Difference
 from leconvert.verify.same_bytes import first_difference
 
-__all__ = ["Span", "check_video", "compare_clips"]
+__all__ = ["Span", "check_video", "compare_clips", "joinable"]
 
 _SAMPLES_AT_A_TIME = 1 << 14
 
@@ -116,7 +116,7 @@ def compare_clips(
             lead = index.reordering(part.start, part.stop)
             found = list(_placed(index, part, lead, span, places))
             if span.order_digest is None or read_bytes:
-                with _joinable(next(clips), span.source, fps) as clip:
+                with joinable(next(clips), span.source, fps) as clip:
                     found += _against_source(index, part, lead, clip)
                     if read_bytes and clip.num_samples == span.length:
                         found += _same_packets(index, part, clip, result)
@@ -235,7 +235,7 @@ def _whole(lead: _Lead, clip: media.ClipIndex) -> npt.NDArray[np.int32]:
 
 
 @contextmanager
-def _joinable(
+def joinable(
     found: media.ClipIndex | UnreadableSourceError, path: str, fps: Fraction
 ) -> Iterator[media.ClipIndex]:
     """Give the index of a source clip; one that must be remuxed lives in scratch meanwhile."""

@@ -16,7 +16,7 @@ import av
 import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
-from mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
+from tests.mp4_boxes import Box, changed, edit_list, parsed, stbl_of, top_bytes
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import (

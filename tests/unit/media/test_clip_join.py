@@ -14,7 +14,7 @@ import av
 import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
-from mp4_boxes import Box, changed, parsed, stbl_of
+from tests.mp4_boxes import Box, changed, parsed, stbl_of
 
 from leconvert.errors import (
     InterruptedRunError,

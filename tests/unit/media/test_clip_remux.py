@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from clip_recipes import RECIPES, Recipe
-from mp4_boxes import Box, changed, edit_list, stbl_of
+from tests.mp4_boxes import Box, changed, edit_list, stbl_of
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from clip_recipes import RECIPES, Recipe
-from mp4_boxes import Box, changed
+from tests.mp4_boxes import Box, changed
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index, read_clip_indexes

@@ -1,0 +1,94 @@
+"""What lies in a result besides the files of its episodes: its tables, and what came along."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from leconvert.repairs import Repairs
+from leconvert.source import SourcePaths
+from leconvert.source.survey import extra_files, files_below
+from leconvert.tables.paths import (
+    EPISODES_DIR,
+    INFO_PATH,
+    REPAIRS_PATH,
+    STATS_PATH,
+    TASKS_PATH,
+    episodes_path,
+)
+from leconvert.verify.difference import Difference
+
+__all__ = ["compare_other_files"]
+
+_EPISODE_FOLDERS = ("data/", "videos/")
+_BLOCK_BYTES = 1 << 20
+
+
+def compare_other_files(
+    result: Path, source: Path, paths: SourcePaths, repairs: Repairs, *, read_bytes: bool
+) -> Iterator[Difference]:
+    """Yield what is missing, left over, or not as the source has it.
+
+    Of the files of episodes this only says which are links into the source: whether they are there
+    and hold what they should is for others to say.
+
+    Args:
+        result: The v3.0 dataset.
+        source: The v2.x dataset.
+        paths: Where its episodes' files are.
+        repairs: What the conversion changed.
+        read_bytes: Compare what is in the files that came along, not only their sizes.
+    """
+    along = extra_files(source, paths.slice_of)
+    wanted = {INFO_PATH, STATS_PATH, TASKS_PATH, *along, *([REPAIRS_PATH] if repairs else [])}
+    found = dict(files_below(result))
+    tables = sorted(
+        path for path in found if path.startswith(f"{EPISODES_DIR}/") and path.endswith(".parquet")
+    )
+    wanted.update(episodes_path(number) for number in range(max(1, len(tables))))
+    for path in sorted(found):
+        # Elsewhere a link may lead: downloads from the Hub are links into a cache.
+        if (result / path).is_symlink() and _leads_into(result / path, source):
+            yield Difference("file", path, "a file of its own", "a link into the source")
+        if path not in wanted and not path.startswith(_EPISODE_FOLDERS):
+            yield Difference("file", path, "no such file", "a file that the source does not give")
+    for path in sorted(wanted):
+        if not found.get(path):
+            there = "a folder" if (result / path).is_dir() else "nothing"
+            there = "a link that leads to no file" if path in found else there
+            yield Difference("file", path, "a file", there)
+    both = [path for path in along if found.get(path)]
+    yield from _compare_contents(result, source, both, read_bytes=read_bytes)
+
+
+def _compare_contents(
+    result: Path, source: Path, along: Iterable[str], *, read_bytes: bool
+) -> Iterator[Difference]:
+    for path in along:
+        ours, theirs = result / path, source / path
+        try:
+            expected_bytes, found_bytes = theirs.stat().st_size, ours.stat().st_size
+            if expected_bytes != found_bytes:
+                yield Difference("size in bytes", path, str(expected_bytes), str(found_bytes))
+            elif read_bytes:
+                expected, found = _sha256(theirs), _sha256(ours)
+                if expected != found:
+                    yield Difference("content (SHA-256)", path, expected, found)
+        except OSError as error:
+            yield Difference("readable file", path, "the source's content", str(error))
+
+
+def _leads_into(link: Path, folder: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a link that leads in circles
+        return False
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
