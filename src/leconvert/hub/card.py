@@ -9,12 +9,12 @@ from typing import Any
 from leconvert._version import __version__
 from leconvert.errors import HubConflictError
 from leconvert.hub.provenance import Provenance
+from leconvert.verify.hub_files import CARD_BEGIN
 
 __all__ = ["render_card"]
 
-_BEGIN = "<!-- leconvert: this part is written anew with every push -->"
 _END = "<!-- leconvert: end -->"
-_OURS = re.compile(re.escape(_BEGIN) + r".*?" + re.escape(_END) + r"(?:\r?\n)?", re.DOTALL)
+_OURS = re.compile(re.escape(CARD_BEGIN) + r".*?" + re.escape(_END) + r"(?:\r?\n)?", re.DOTALL)
 # A name without its episodes, which v3.0 has no file for; the viewer would find nothing.
 _V2_FILES = re.compile(r"episode_[^/]*\.parquet\Z")
 _DATA_FILES = "data/*/*.parquet"
@@ -59,7 +59,7 @@ def render_card(
         ) from error
     _set_keys(card.data)
     line_end = "\r\n" if "\r\n" in card.text else "\n"
-    part = line_end.join([_BEGIN, *_lines(info, sizes, provenance), _END, ""])
+    part = line_end.join([CARD_BEGIN, *_lines(info, sizes, provenance), _END, ""])
     if _OURS.search(card.text):
         card.text = _OURS.sub(lambda _: part, card.text, count=1)
     else:

@@ -18,6 +18,7 @@ from leconvert.tables.paths import (
     episodes_path,
 )
 from leconvert.verify.difference import Difference
+from leconvert.verify.hub_files import GIT_FILES, README_PATH, is_pushed_card
 
 __all__ = ["compare_other_files"]
 
@@ -40,9 +41,12 @@ def compare_other_files(
         repairs: What the conversion changed.
         read_bytes: Compare what is in the files that came along, not only their sizes.
     """
-    along = extra_files(source, paths.slice_of)
+    along = [path for path in extra_files(source, paths.slice_of) if path not in GIT_FILES]
     wanted = {INFO_PATH, STATS_PATH, TASKS_PATH, *along, *([REPAIRS_PATH] if repairs else [])}
-    found = dict(files_below(result))
+    found = {path: there for path, there in files_below(result) if path not in GIT_FILES}
+    if is_pushed_card(result):
+        found.pop(README_PATH, None)
+        wanted.discard(README_PATH)
     tables = sorted(
         path for path in found if path.startswith(f"{EPISODES_DIR}/") and path.endswith(".parquet")
     )
