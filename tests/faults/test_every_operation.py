@@ -160,6 +160,7 @@ def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(campaign: Campai
         ("in-place", "plan,work,pack", 5, 20),
         ("in-place", "finish,clean", 2, 15),
         ("apart", "swap", 1, 20),
+        ("one-lock", "work", 4, 10),
     ],
 )
 def test_a_power_failure_loses_nothing_that_was_promised(
