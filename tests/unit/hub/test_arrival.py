@@ -230,5 +230,5 @@ def test_a_result_is_verified_against_the_hub(
     command = ["verify", str(out), "--bytes", "--scratch-dir", str(tmp_path), "--source"]
     before = sorted(tmp_path.iterdir())
     assert main([*command, f"hf://datasets/{REPO}@v2.1"]) == 0
-    assert f"{out} matches hf://datasets/{REPO}@v2.1 (bytes)" in capsys.readouterr().out
+    assert f"{out} matches hf://datasets/{REPO}@v2.1: bytes, " in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == before
