@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.convert_push import ConvertPush
 from leconvert.cli.convert_report import show_outcome
+from leconvert.cli.engine_options import add_engine_options, chosen_engine
 from leconvert.cli.hub_options import add_push_options, add_push_wish, push_target
 from leconvert.cli.hub_source_options import Places, places, scratch_options
 from leconvert.cli.options import (
     add_json,
     add_lease_options,
     add_plan_options,
+    add_probe_wish,
     add_proof_options,
     add_report_option,
     repair_options,
@@ -26,6 +28,7 @@ from leconvert.progress import Progress
 
 if TYPE_CHECKING:
     from leconvert.conversion import ConversionReport
+    from leconvert.engines import Engine
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,14 +36,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_plan_options(parser)
-    parser.add_argument(
-        "--orchestrate",
-        action=argparse.BooleanOptionalAction,
-        help="work in processes that lease batches from the work dir; more can join with "
-        "`leconvert work` (default: where the work is many small files)",
-    )
-    parser.add_argument("--num-workers", type=int, metavar="N", help="work in N processes")
-    parser.add_argument("--max-workers", type=int, metavar="N", help="work in N threads")
+    add_engine_options(parser)
     add_lease_options(parser)
     add_proof_options(parser)
     parser.add_argument(
@@ -51,12 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_push_wish(parser)
     add_push_options(parser)
-    parser.add_argument(
-        "--probe", action="store_true", help="measure how fast the result loads; needs torch"
-    )
-    parser.add_argument(
-        "--probe-seconds", type=float, default=10.0, metavar="S", help="for so long (default: 10)"
-    )
+    add_probe_wish(parser)
     add_report_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_json(parser)
@@ -68,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         from leconvert.cli import plan
 
         return plan.run(options)
+    engine = chosen_engine(options)
     push_target(options, None)  # contradictions are told before anything is fetched
     progress = progress_for(quiet=options.json)
     with stop_on_signals() as stop:
@@ -79,15 +71,22 @@ def run(options: argparse.Namespace) -> int:
         report = None
         if not push.alone_is_left:
             push.note()
-            report = _convert(options, found, stop, progress)
+            report = _convert(options, found, engine, stop, progress)
             found.release()
     return show_outcome(report, push, as_json=options.json)
 
 
 def _convert(
-    options: argparse.Namespace, found: Places, stop: threading.Event, progress: Progress
+    options: argparse.Namespace,
+    found: Places,
+    engine: Engine | None,
+    stop: threading.Event,
+    progress: Progress,
 ) -> ConversionReport:
     from leconvert.conversion import LeaseOptions, convert
+
+    # Nobody watches workers on other hosts: they bear with a disk that fails for a while.
+    trouble_seconds = 0.0 if engine is None else 120.0
 
     return convert(
         found.source,
@@ -102,6 +101,7 @@ def _convert(
         loader_workers=options.loader_workers,
         repairs=repair_options(options),
         orchestrate=options.orchestrate,
+        engine=engine,
         num_workers=options.num_workers,
         max_workers=options.max_workers,
         verify=options.verify,
@@ -110,7 +110,7 @@ def _convert(
         restart=options.restart,
         one_host=options.one_host,
         allow_mixed_versions=options.allow_mixed_versions,
-        leases=LeaseOptions(options.lease_seconds, options.max_attempts),
+        leases=LeaseOptions(options.lease_seconds, options.max_attempts, trouble_seconds),
         scratch=scratch_options(options),
         keep_work_dir=options.keep_work_dir,
         probe_seconds=options.probe_seconds if options.probe else None,

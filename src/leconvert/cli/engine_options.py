@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
+    from leconvert.engines.slurm import SlurmEngine
     from leconvert.engines.slurm_jobs import SlurmOptions
 
-__all__ = ["add_slurm_worker_options", "given_slurm_options", "slurm_options"]
+__all__ = [
+    "add_engine_options",
+    "add_slurm_worker_options",
+    "chosen_engine",
+    "slurm_options",
+]
 
 _NUMBERS = (
     ("nodes", "nodes' worth of workers (default: 1)"),
@@ -67,12 +73,54 @@ def slurm_options(options: argparse.Namespace) -> SlurmOptions:
     )
 
 
-def given_slurm_options(options: argparse.Namespace) -> None:
-    """Refuse options of SLURM where another engine is asked for.
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add who starts the workers of a conversion, and how many."""
+    parser.add_argument(
+        "--engine", choices=("inline", "local", "slurm"),
+        help="who starts workers: this process (threads), this machine (processes), or SLURM "
+        "(default: inline, or local where the work is many small files)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--orchestrate", action=argparse.BooleanOptionalAction,
+        help="--orchestrate is --engine local, --no-orchestrate is --engine inline; more workers "
+        "can join with `leconvert work`",
+    )  # fmt: skip
+    parser.add_argument("--num-workers", type=int, metavar="N", help="work in N processes")
+    parser.add_argument("--max-workers", type=int, metavar="N", help="work in N threads")
+    add_slurm_worker_options(parser)
+
+
+def chosen_engine(options: argparse.Namespace) -> SlurmEngine | None:
+    """Return the engine of a conversion; None for threads or processes of this machine.
+
+    Which of these two is in ``options.orchestrate`` afterwards.
 
     Raises:
-        UsageError: One is given.
+        UsageError: Options contradict each other.
     """
+    if options.engine != "slurm":
+        _refuse_slurm_options(options)
+    if options.engine is None:
+        return None
+    in_processes = options.engine != "inline"
+    if options.orchestrate not in (None, in_processes):
+        word = "--orchestrate" if options.orchestrate else "--no-orchestrate"
+        raise UsageError(f"--engine {options.engine} and {word} contradict each other.")
+    if in_processes and options.max_workers is not None:
+        raise UsageError(
+            f"--engine {options.engine} starts processes.", next_step="Write --num-workers N."
+        )
+    if not in_processes and options.num_workers is not None:
+        raise UsageError("--engine inline works in threads.", next_step="Write --max-workers N.")
+    options.orchestrate = in_processes
+    if options.engine != "slurm":
+        return None
+    from leconvert.engines.slurm import SlurmEngine
+
+    return SlurmEngine(slurm_options(options))
+
+
+def _refuse_slurm_options(options: argparse.Namespace) -> None:
     names = [name for name, _ in _NUMBERS] + [name for name, *_ in _TEXTS] + ["slurm-extra"]
     for name in names:
         if getattr(options, name.replace("-", "_")) is not None:

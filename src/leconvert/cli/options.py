@@ -17,6 +17,7 @@ __all__ = [
     "add_json",
     "add_lease_options",
     "add_plan_options",
+    "add_probe_wish",
     "add_proof_options",
     "add_repair_options",
     "add_report_option",
@@ -193,6 +194,16 @@ def add_lease_options(parser: argparse.ArgumentParser) -> None:
         "--max-attempts", type=int, default=3, metavar="N",
         help="set a batch aside after N errors (default: 3)",
     )  # fmt: skip
+
+
+def add_probe_wish(parser: argparse.ArgumentParser) -> None:
+    """Add ``--probe`` and for how long."""
+    parser.add_argument(
+        "--probe", action="store_true", help="measure how fast the result loads; needs torch"
+    )
+    parser.add_argument(
+        "--probe-seconds", type=float, default=10.0, metavar="S", help="for so long (default: 10)"
+    )
 
 
 def add_report_option(parser: argparse.ArgumentParser) -> None:
