@@ -208,6 +208,20 @@ def header(
     }
 
 
+def default_scratch() -> Path:
+    """Return where benchmarks happen unless told otherwise: in memory, where there is some."""
+    shared_memory = Path("/dev/shm")
+    return shared_memory if shared_memory.is_dir() else Path.cwd()
+
+
+def in_turns[Runner](runners: Sequence[Runner], repeats: int) -> Iterator[tuple[int, Runner]]:
+    """Yield every runner in each repeat; nobody always follows the same neighbour."""
+    for repeat in range(repeats):
+        turn = repeat % len(runners)
+        for runner in (*runners[turn:], *runners[:turn]):
+            yield repeat, runner
+
+
 def new_log(folder: Path, stem: str) -> Path:
     """Return the path of a log that does not exist yet."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -230,15 +230,12 @@ def bench_profile(profile: str, options: argparse.Namespace, arguments: Sequence
         rows = []
         with log.open("w", encoding="utf-8") as file:
             file.write(json.dumps(first) + "\n")
-            for repeat in range(options.repeats):
-                # Nobody always follows the same neighbour.
-                turn = repeat % len(runners)
-                for runner in runners[turn:] + runners[:turn]:
-                    row = {"repeat": repeat, **bench.run(runner)}
-                    rows.append(row)
-                    file.write(json.dumps(row) + "\n")
-                    file.flush()
-                    print(f"  {repeat} {runner.name:24} {row['wall_seconds']:8.2f} s", flush=True)
+            for repeat, runner in bench_common.in_turns(runners, options.repeats):
+                row = {"repeat": repeat, **bench.run(runner)}
+                rows.append(row)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                print(f"  {repeat} {runner.name:24} {row['wall_seconds']:8.2f} s", flush=True)
         rows.sort(key=lambda row: [runner.name for runner in runners].index(row["runner"]))
         print(f"\n{profile}, {log.name}\n{table(rows, source_bytes)}\n", flush=True)
     finally:
@@ -247,8 +244,7 @@ def bench_profile(profile: str, options: argparse.Namespace, arguments: Sequence
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    shared_memory = Path("/dev/shm")
-    scratch = shared_memory if shared_memory.is_dir() else Path.cwd()
+    scratch = bench_common.default_scratch()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -291,8 +291,7 @@ def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    shared_memory = Path("/dev/shm")
-    scratch = shared_memory if shared_memory.is_dir() else Path.cwd()
+    scratch = bench_common.default_scratch()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -35,8 +35,10 @@ from bench_common import (
     PROFILE_NAMES,
     REPOSITORY,
     dataset_shape,
+    default_scratch,
     files_below,
     header,
+    in_turns,
     make_profile,
     measured,
     new_log,
@@ -162,14 +164,11 @@ def bench(profile: str, options: argparse.Namespace, arguments: Sequence[str]) -
         rows = []
         with log.open("w", encoding="utf-8") as file:
             file.write(json.dumps(first) + "\n")
-            for repeat in range(options.repeats):
-                # Nobody always follows the same neighbour.
-                turn = repeat % len(runners)
-                for runner in runners[turn:] + runners[:turn]:
-                    row = {"repeat": repeat, **run(runner, scratch)}
-                    rows.append(row)
-                    file.write(json.dumps(row) + "\n")
-                    file.flush()
+            for repeat, runner in in_turns(runners, options.repeats):
+                row = {"repeat": repeat, **run(runner, scratch)}
+                rows.append(row)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
         rows.sort(key=lambda row: runners.index(row["runner"]))
         print(f"\n{profile}, {log.name}\n{table(rows, shape['bytes'] + first['result_bytes'])}\n")
     finally:
@@ -178,8 +177,7 @@ def bench(profile: str, options: argparse.Namespace, arguments: Sequence[str]) -
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    shared_memory = Path("/dev/shm")
-    scratch = shared_memory if shared_memory.is_dir() else Path.cwd()
+    scratch = default_scratch()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -19,7 +19,8 @@ __all__ = ["conversion", "troubled_conversion"]
 
 _JOB_SECONDS = 240.0
 _EPISODES = 24
-# A worker that takes its time over a batch: the dataset is small, and there must be a middle.
+# A worker that takes its time over a batch: the dataset is small, and there must be a middle in
+# which nodes crash and jobs are requeued, which takes SLURM many seconds. Nothing is awaited.
 _SLOWLY = """
 import sys, time
 from leconvert.cli import main

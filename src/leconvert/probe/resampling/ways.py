@@ -13,6 +13,7 @@ way back is timed as well. Before a clock is read the device has finished.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class Stages:
         self.seconds[name] = time.perf_counter() - began
 
 
-class Way:
+class Way(ABC):
     """One way; `run` is called for one batch after the other.
 
     Attributes:
@@ -78,9 +79,9 @@ class Way:
     device: str = "cpu"
     kernel_stage: str = "kernel"
 
+    @abstractmethod
     def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
         """Return the seconds of every stage of a batch, and the batch."""
-        raise NotImplementedError
 
     @property
     def key(self) -> tuple[str, str, str]:
