@@ -20,6 +20,16 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+_POLICY, _PARAMETERS = os.sched_getscheduler(0), os.sched_getparam(0)
+
+
+@pytest.fixture(autouse=True)
+def _scheduled_as_ever() -> None:
+    """Take back what an encoder that was opened without `encode_clip` did to this thread."""
+    if os.sched_getscheduler(0) != _POLICY:
+        os.sched_setscheduler(0, _POLICY, _PARAMETERS)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real recordings, beside the checkout."""

@@ -26,7 +26,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -50,6 +49,7 @@ from leconvert.hub.sparse import SparseCopy
 from leconvert.latency import THREADS_THAT_WAIT
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import SourcePaths, load_info
+from leconvert.spread import Spread, do_all
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.paths import WorkDir
 from leconvert.workdir.records import encode_record, read_record
@@ -200,13 +200,9 @@ class _Writer:
         advance: Callable[[int], None],
     ) -> None:
         """Make the tree's file for each; the first error ends it."""
-        with ThreadPoolExecutor(THREADS_THAT_WAIT, thread_name_prefix="outline") as pool:
-            try:
-                for _ in pool.map(lambda file: self._take(file, is_episode), files):
-                    advance(1)
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+        pieces = [(file, is_episode) for file in files]
+        for _ in do_all(self._take, pieces, Spread(threads=THREADS_THAT_WAIT)):
+            advance(1)
 
     def _take(self, file: RemoteFile, is_episode: Callable[[str], bool]) -> None:
         target = self._folder / "tree" / file.path

@@ -6,7 +6,8 @@ Converting never encodes; this module exists so that the package can make its ow
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from leconvert.errors import UsageError
 
-__all__ = ["CODEC_NAMES", "encode_clip"]
+__all__ = ["CODEC_NAMES", "encode_clip", "own_scheduling"]
 
 CODEC_NAMES: Mapping[str, str] = {
     "libx264": "h264",
@@ -81,7 +82,7 @@ def encode_clip(
     if fps <= 0:
         raise UsageError(f"cannot encode {path}: {fps} frames a second make no sense")
     count = 0
-    with av.open(str(path), "w", format="mp4") as container:
+    with own_scheduling(), av.open(str(path), "w", format="mp4") as container:
         try:
             stream: Any = container.add_stream(codec, rate=fps, options=merged)
         except (av.codec.codec.UnknownCodecError, ValueError) as error:
@@ -114,6 +115,22 @@ def encode_clip(
             raise UsageError(f"cannot encode {path}: there are no frames", path=str(path))
         container.mux(stream.encode(None))
     return count
+
+
+@contextmanager
+def own_scheduling() -> Iterator[None]:
+    """Leave this thread scheduled as it was.
+
+    SVT-AV1 makes the thread that opens it a real-time one (SCHED_FIFO, priority 99) where it may,
+    that is for root, and leaves it so. Every thread and process that is begun later inherits that:
+    they starve whatever shares their cores, the kernel's own threads included.
+    """
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            os.sched_setscheduler(0, policy, parameters)
 
 
 def _check_image(path: str | Path, image: npt.NDArray[np.uint8]) -> None:

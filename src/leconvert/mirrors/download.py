@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +16,7 @@ from leconvert.errors import (
 )
 from leconvert.mirrors.store import Store, StoredFile, open_store, store_errors
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.spread import Spread, do_all
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree, write_durably
 from leconvert.workdir.records import encode_record, read_record
 
@@ -73,21 +73,15 @@ def download_tree(
     folder = target.with_name(f".{target.name.lstrip('.')}.leconvert-download")
     with storage_errors(folder):
         _keep_unchanged(folder, listed)
-        with (
-            progress.stage("fetch", sum(f.size_bytes for f in listed.values()), "B") as stage,
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch") as pool,
-        ):
+        with progress.stage("fetch", sum(f.size_bytes for f in listed.values()), "B") as stage:
 
             def bring(relative: str) -> None:
                 if not stop.is_set():
                     _bring(store, relative, listed[relative], folder)
                     stage.advance(listed[relative].size_bytes)
 
-            try:
-                list(pool.map(bring, listed))
-            except BaseException:
-                pool.shutdown(wait=True, cancel_futures=True)
-                raise
+            for _ in do_all(bring, [(name,) for name in listed], Spread(threads=_THREADS)):
+                pass
         if stop.is_set():
             raise InterruptedRunError(
                 f"{url} is not here completely yet.",

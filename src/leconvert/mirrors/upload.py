@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from leconvert.errors import InterruptedRunError, StorageError, TargetError, UsageError
 from leconvert.mirrors.store import Store, StoredFile, open_store, store_errors
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.spread import Spread, do_all
 from leconvert.workdir.target import codebase_version
 
 __all__ = ["UploadReport", "upload_tree"]
@@ -98,21 +98,16 @@ def upload_tree(
     with store_errors(store.url):
         store.fs.makedirs(store.root, exist_ok=True)
         store.fs.pipe_file(store.path(_MARKER), marker.encode())
-    with (
-        progress.stage("upload", sum(sizes[name] for name in [*missing, _INFO]), "B") as stage,
-        ThreadPoolExecutor(_THREADS, thread_name_prefix="upload") as pool,
-    ):
+    size_bytes = sum(sizes[name] for name in [*missing, _INFO])
+    with progress.stage("upload", size_bytes, "B") as stage:
 
         def send(name: str) -> None:
             if not stop.is_set():
                 _send(store, root, name, sizes[name])
                 stage.advance(sizes[name])
 
-        try:
-            list(pool.map(send, missing))
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        for _ in do_all(send, [(name,) for name in missing], Spread(threads=_THREADS)):
+            pass
         if stop.is_set():
             raise InterruptedRunError(
                 f"{url} is not complete yet.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from leconvert.errors import UsageError
-from leconvert.media.encode import CODEC_NAMES, encode_clip
+from leconvert.media.encode import CODEC_NAMES, encode_clip, own_scheduling
 from leconvert.testing import FrameLabel, draw_frame, read_label
 
 
@@ -86,3 +87,24 @@ def test_an_encoder_that_is_missing_is_named(tmp_path: Path) -> None:
         encode_clip(tmp_path / "clip.mp4", _frames(1), fps=Fraction(30), codec="nosuch")
 
     assert "libx264" in (caught.value.next_step or "")
+
+
+@pytest.mark.parametrize("codec", sorted(CODEC_NAMES))
+def test_an_encoder_leaves_its_thread_scheduled_as_it_was(tmp_path: Path, codec: str) -> None:
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    encode_clip(tmp_path / "clip.mp4", _frames(2), fps=Fraction(30), codec=codec)
+    assert (os.sched_getscheduler(0), os.sched_getparam(0)) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make itself a real-time thread")
+def test_scheduling_is_restored_whatever_happens() -> None:
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+
+    def fails() -> None:
+        with own_scheduling():
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(99))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert (os.sched_getscheduler(0), os.sched_getparam(0)) == before
