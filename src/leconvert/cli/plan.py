@@ -38,11 +38,13 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.plan_summary import summarize
     from leconvert.planner import draft_plan, is_outline, open_or_plan
     from leconvert.workdir.invocation import record_invocation
+    from leconvert.workdir.paths import default_work_dir
     from leconvert.workdir.places import check_places
 
     layout, repairs = layout_options(options), repair_options(options)
     progress = progress_for(quiet=options.json)
     with ExitStack() as cleanup:
+        given = options.work_dir
         if options.dry_run:  # what is fetched to plan with goes again
             begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
             options.work_dir = options.work_dir or Path(begun) / "work"
@@ -53,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
         source, target, work_dir = found.source, found.target, found.work_dir
         arrival = found.arrival
         if options.dry_run:
+            work_dir = default_work_dir(target) if given is None else given.resolve()
             check_places(source, target, work_dir, outlined=is_outline(arrival))
             plan = draft_plan(
                 source, target, work_dir, layout, repairs, arrival=arrival, progress=progress

@@ -19,9 +19,13 @@ from leconvert.tables.paths import (
 )
 from leconvert.verify.difference import Difference
 from leconvert.verify.hub_files import GIT_FILES, README_PATH, is_pushed_card
+from leconvert.workdir.swap import TREE_RECORD
 
 __all__ = ["compare_other_files"]
 
+# A tree carries the mark of its run until its swap is finished; a packer that goes on after another
+# one verifies a tree that has it already.
+_NOT_THE_DATASETS = GIT_FILES | {TREE_RECORD}
 _EPISODE_FOLDERS = ("data/", "videos/")
 _BLOCK_BYTES = 1 << 20
 
@@ -41,9 +45,9 @@ def compare_other_files(
         repairs: What the conversion changed.
         read_bytes: Compare what is in the files that came along, not only their sizes.
     """
-    along = [path for path in extra_files(source, paths.slice_of) if path not in GIT_FILES]
+    along = [path for path in extra_files(source, paths.slice_of) if path not in _NOT_THE_DATASETS]
     wanted = {INFO_PATH, STATS_PATH, TASKS_PATH, *along, *([REPAIRS_PATH] if repairs else [])}
-    found = {path: there for path, there in files_below(result) if path not in GIT_FILES}
+    found = {path: at for path, at in files_below(result) if path not in _NOT_THE_DATASETS}
     if is_pushed_card(result):
         found.pop(README_PATH, None)
         wanted.discard(README_PATH)

@@ -35,6 +35,7 @@ from leconvert.workdir.records import encode_record, read_record
 from leconvert.workdir.target import check_target, old_dir, refusal
 
 __all__ = [
+    "TREE_RECORD",
     "Action",
     "SwapOutcome",
     "SwapPlan",
