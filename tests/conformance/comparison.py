@@ -301,30 +301,38 @@ def assert_same_packets(ours: Path, reference: Path) -> None:
         assert found == expected, mine
 
 
-def source_windows(path: Path, backend: str, window: int) -> Iterator[Pixels]:
+def windows_of(length: int, window: int, every: int) -> list[int]:
+    """Return the first frame of every so-manieth window of an episode, and of its last one."""
+    firsts = list(range(0, length, window))
+    return sorted({*firsts[::every], firsts[-1]})
+
+
+def source_windows(path: Path, backend: str, window: int, firsts: list[int]) -> Iterator[Pixels]:
     """Decode a clip with the library that a backend uses, in presentation order.
 
     Yields:
-        The next frames, of shape (at most ``window``, 3, H, W).
+        The frames of each wanted window, of shape (at most ``window``, 3, H, W).
     """
     if backend == "torchcodec":
         from torchcodec.decoders import VideoDecoder
 
         decoder = VideoDecoder(str(path), seek_mode="exact")
-        for first in range(0, len(decoder), window):
+        for first in firsts:
             stop = min(first + window, len(decoder))
             yield decoder.get_frames_in_range(first, stop).data.numpy()
         return
     with av.open(str(path)) as container:
-        for frames in batched(container.decode(video=0), window):
+        for number, frames in enumerate(batched(container.decode(video=0), window)):
+            if number * window not in firsts:
+                continue
             images = [frame.to_ndarray(format="rgb24").transpose(2, 0, 1) for frame in frames]
             yield np.stack(images)
 
 
 def loaded_windows(
-    root: Path, source: V21Source, backend: str, window: int
+    root: Path, source: V21Source, backend: str, window: int, every: int
 ) -> Iterator[tuple[int, int, dict[str, Pixels]]]:
-    """Load every frame through ``LeRobotDataset``, ``window`` frames of an episode at a time.
+    """Load frames through ``LeRobotDataset``, ``window`` frames of an episode at a time.
 
     Yields:
         Episode, its first frame in the window, and each camera's frames of shape
@@ -343,7 +351,7 @@ def loaded_windows(
     assert len(dataset) == sum(source.lengths)
     start = 0
     for episode, length in enumerate(source.lengths):
-        for first in range(0, length, window):
+        for first in windows_of(length, window, every):
             item = dataset[start + first]
             assert int(item["episode_index"]) == episode
             assert int(item["frame_index"]) == first
@@ -356,21 +364,29 @@ def loaded_windows(
 
 
 def assert_every_frame_is_the_sources(
-    root: Path, source: V21Source, backend: str, *, window: int = 1
+    root: Path, source: V21Source, backend: str, *, window: int = 1, every: int = 1
 ) -> int:
     """Load every frame of every camera; each must equal the source's frame of the same index.
+
+    Args:
+        root: The result.
+        source: Where it came from.
+        backend: LeRobot's name of the decoder.
+        window: Frames that one item loads.
+        every: Load only every so-manieth window of an episode, and its last one.
 
     Returns:
         The number of frames compared.
     """
     compared = 0
     clips: dict[str, Iterator[Pixels]] = {}
-    for episode, first, frames in loaded_windows(root, source, backend, window):
+    for episode, first, frames in loaded_windows(root, source, backend, window, every):
         for key, images in frames.items():
             if first == 0:
                 assert next(clips.get(key, iter(())), None) is None, "the source has more frames"
                 clip = source.clip_path(key, source.indices[episode])
-                clips[key] = source_windows(clip, backend, window)
+                wanted = windows_of(source.lengths[episode], window, every)
+                clips[key] = source_windows(clip, backend, window, wanted)
             expected = next(clips[key])
             assert np.array_equal(images, expected), (key, episode, first)
             compared += len(images)

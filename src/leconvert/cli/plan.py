@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         given = options.work_dir
         if options.dry_run:  # what is fetched to plan with goes again
             begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
-            options.work_dir = options.work_dir or Path(begun) / "work"
+            options.work_dir = Path(begun) / "work"
         found = places(options, stream=True, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
