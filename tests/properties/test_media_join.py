@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from fractions import Fraction
@@ -143,7 +144,12 @@ def test_frame_ticks_fit_ffmpeg_and_are_exact_where_they_can_be(fps: Fraction) -
     assert 0 < duration <= 2**26
     if fps.numerator < 2**31 and fps.denominator <= 2**26:
         assert Fraction(timescale, duration) == fps
-    assert abs(Fraction(timescale, duration) - fps) * 3600 < Fraction(1, 10**6)
+    error = abs(Fraction(timescale, duration) - fps)
+    # Dirichlet: among fractions with denominators up to N one is within 1/(N + 1).
+    largest = min((2**31 - 1) // math.ceil(fps), 2**26)
+    assert error * (largest + 1) <= 1
+    for below in range(1, min(200, largest + 1)):
+        assert error <= abs(Fraction(round(fps * below), below) - fps)
     assert frame_ticks(Fraction(timescale, duration)) == (timescale, duration)
 
 
