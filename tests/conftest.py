@@ -20,6 +20,24 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+# Here `slow` means minutes: complete sets, of which other tests run a part.
+_COMPLETE_SETS = tuple(Path(__file__).parent / name for name in ("conformance", "faults"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave complete sets out unless a marker is asked for."""
+    if config.getoption("markexpr"):
+        return
+    slow = [
+        item
+        for item in items
+        if item.get_closest_marker("slow") is not None
+        and any(item.path.is_relative_to(folder) for folder in _COMPLETE_SETS)
+    ]
+    config.hook.pytest_deselected(items=slow)
+    items[:] = [item for item in items if item not in slow]
+
+
 _POLICY, _PARAMETERS = os.sched_getscheduler(0), os.sched_getparam(0)
 
 

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from leconvert.engines.sbatch import (
     submit,
 )
 from leconvert.engines.slurm_jobs import SlurmOptions, packer_job, worker_job
-from leconvert.errors import EngineError
+from leconvert.errors import EngineError, StorageError
 from leconvert.workdir.identity import new_token
 from leconvert.workdir.jobs import JobRecord, write_job
 from leconvert.workdir.paths import RunPaths
@@ -167,8 +168,10 @@ def submit_script(jobs: Sequence[BatchJob], paths: RunPaths) -> str:
 
 
 def _note(paths: RunPaths, submitted: Sequence[tuple[str, str, int]]) -> None:
+    """Write down what was submitted, for `status`; a disk that fails must not lose the jobs."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for job_id, role, tasks in submitted:
         token = new_token(f"slurm-{job_id}", os.getpid(), os.urandom)
         record = JobRecord(token, "slurm", job_id, role, tasks, now)
-        write_job(paths, paths.root.name, record)
+        with suppress(StorageError):
+            write_job(paths, paths.root.name, record)
