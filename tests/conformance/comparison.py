@@ -307,6 +307,15 @@ def windows_of(length: int, window: int, every: int) -> list[int]:
     return sorted({*firsts[::every], firsts[-1]})
 
 
+def frames_in_windows(lengths: Sequence[int], window: int, every: int) -> int:
+    """Return how many frames `windows_of` leads to in episodes of these lengths."""
+    return sum(
+        min(window, length - first)
+        for length in lengths
+        for first in windows_of(length, window, every)
+    )
+
+
 def source_windows(path: Path, backend: str, window: int, firsts: list[int]) -> Iterator[Pixels]:
     """Decode a clip with the library that a backend uses, in presentation order.
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+from tests.scripts import loaded_script
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("bench_convert", SCRIPTS / "bench_convert.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))  # it imports its neighbour, as a script does
-        patch.setitem(sys.modules, "bench_convert", module)  # its dataclasses look themselves up
-        spec.loader.exec_module(module)
+    with loaded_script("bench_convert") as module:
         yield module
 
 

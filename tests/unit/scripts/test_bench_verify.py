@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,19 +10,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.scripts import loaded_script
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("bench_verify", SCRIPTS / "bench_verify.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))  # it imports its neighbour, as a script does
-        spec.loader.exec_module(module)
+    with loaded_script("bench_verify") as module:
         yield module
 
 
