@@ -1,6 +1,6 @@
 """Time loaders on one dataset, converted in several ways, alternately, beside the decode limit.
 
-    python scripts/bench_probe.py h264 av1 --repeats 3
+    python scripts/bench_probe.py h264 av1 images --repeats 3
     python scripts/bench_probe.py h264 --episodes 4 --duration-s 1 --repeats 1   # to try it
 
 A dataset with three cameras and uneven episodes is generated and converted four times: by LeRobot's
@@ -11,11 +11,14 @@ streaming`` (``streaming``), all with several MP4s a camera, and by us with one 
 stream with the most workers, and in ``single`` the map too, so that the conversions stand side by
 side.
 
+``images`` has pictures in the tables instead of videos: nothing to decode in advance, no limit, and
+one MP4 a camera means nothing. There every loader runs, in ``single``, on the first three.
+
 Every run is a ``leconvert probe run`` of its own, every limit a ``leconvert probe limit``; files
 are read once beforehand. The limit of the first two is measured in every repeat, of the others in
 the first. Then frames of our stream in every mode, and of the released one in the first, are
 compared with LeRobot's map-style loader (``--check``), untimed. Raw rows go to
-``bench_logs/<date>-probe-<codec>-<file system>.jsonl``: a header line, then one line a run;
+``bench_logs/<date>-probe-<kind>-<file system>.jsonl``: a header line, then one line a run;
 ``show_probe.py`` makes tables of them. A run that fails is a row with its error, and is not
 repeated.
 """
@@ -36,17 +39,20 @@ from typing import Any
 
 import bench_common
 import bench_convert
-from show_probe import LIMIT, MAP, RELEASED, STREAM, Run, grouped, tables
+from show_probe import LIMIT, MAP, REFERENCE, RELEASED, STREAM, Run, grouped, tables
 
 CODECS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "h264": ("libx264", {"preset": "veryfast"}),
     "av1": ("libsvtav1", {"preset": "12", "crf": "40"}),
 }
+IMAGES = "images"
+KINDS = (*CODECS, IMAGES)
 CAMERAS = ("front", "left_wrist", "right_wrist")
 LOADERS = (MAP, RELEASED, STREAM)
 SINGLE, SARM = MODES = ("single", "sarm")
 FILES_A_CAMERA = 5
-REFERENCE, OURS, STREAMING, ONE_FILE = CONVERSIONS = ("reference", "ours", "streaming", "one-file")
+OURS, STREAMING, ONE_FILE = ("ours", "streaming", "one-file")
+CONVERSIONS = (REFERENCE, OURS, STREAMING, ONE_FILE)
 # What of a result is measured; the rest is said once, in the header.
 METRICS = (
     "samples_per_s", "frames_per_s_node", "window_frames_per_s", "pct_of_limit",
@@ -58,8 +64,15 @@ METRICS = (
 )  # fmt: skip
 
 
-def planned_runs(workers: Sequence[int], modes: Sequence[str], repeat: int) -> list[Run]:
+def planned_runs(kind: str, workers: Sequence[int], modes: Sequence[str], repeat: int) -> list[Run]:
     """Return everything that a repeat measures; limits come first, as later runs refer to them."""
+    if kind == IMAGES:
+        return [
+            Run(conversion, loader, SINGLE, n)
+            for conversion in (REFERENCE, OURS, STREAMING)
+            for loader in LOADERS
+            for n in workers
+        ]
     limited = CONVERSIONS if repeat == 0 else (OURS, ONE_FILE)
     runs = [Run(conversion, LIMIT) for conversion in limited]
     for mode in modes:
@@ -71,8 +84,10 @@ def planned_runs(workers: Sequence[int], modes: Sequence[str], repeat: int) -> l
     return runs
 
 
-def planned_checks(modes: Sequence[str]) -> list[Run]:
+def planned_checks(kind: str, modes: Sequence[str]) -> list[Run]:
     """Return whose frames are compared: ours in every mode; filling LeRobot's buffer takes long."""
+    if kind == IMAGES:
+        return [Run(conversion, STREAM, SINGLE) for conversion in (REFERENCE, OURS, STREAMING)]
     checked = [(STREAM, mode) for mode in modes] + [(RELEASED, modes[0])]
     return [Run(conversion, *one) for conversion in (OURS, ONE_FILE) for one in checked]
 
@@ -88,43 +103,52 @@ def in_turn(runs: Sequence[Run], repeat: int, repeats: int) -> list[Run]:
 # --- datasets ---------------------------------------------------------------------------------
 
 
-def make_source(codec: str, root: Path, options: argparse.Namespace) -> None:
+def make_source(kind: str, root: Path, options: argparse.Namespace) -> None:
     """Generate the v2.1 dataset, in a process of its own."""
     from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
     from leconvert.testing.spec import RandomLengths
 
-    encoder, encoder_options = CODECS[codec]
+    keys = [f"observation.images.{name}" for name in CAMERAS]
+    encoder, encoder_options = CODECS.get(kind, ("", {}))
+    cameras = tuple(
+        CameraSpec(
+            key=key,
+            width=320,
+            height=240,
+            codec=encoder,
+            options=encoder_options,
+            noise_amplitude=24,
+            target_clip_bytes=600_000 if kind == "h264" else None,
+        )
+        for key in keys
+    )
     spec = DatasetSpec(
         episodes=options.episodes,
         frames=RandomLengths(0, *options.frames),
-        cameras=tuple(
-            CameraSpec(
-                key=f"observation.images.{name}",
-                width=320,
-                height=240,
-                codec=encoder,
-                options=encoder_options,
-                noise_amplitude=24,
-                target_clip_bytes=600_000 if codec == "h264" else None,
-            )
-            for name in CAMERAS
-        ),
+        cameras=() if kind == IMAGES else cameras,
+        image_keys=keys if kind == IMAGES else (),
+        image_size=(120, 160),
+        image_noise_amplitude=8,
         state_dim=14,
         action_dim=14,
     )
     make_dataset(root, spec)
 
 
-def convert_all(source: Path, scratch: Path) -> dict[str, Path]:
+def convert_all(kind: str, source: Path, scratch: Path) -> dict[str, Path]:
     """Convert in every way; return the results by name."""
-    camera_bytes = bench_common.size_of(source / "videos") / len(CAMERAS)
-    limit = max(1, round(camera_bytes / FILES_A_CAMERA / 2**20))
-    results = {name: scratch / name for name in CONVERSIONS}
-    sized = ["--video-file-size-in-mb", str(limit)]
-    ours = [sys.executable, "-m", "leconvert", "convert", "--no-push", "--root", str(source)]
-    run_quietly([*ours, "--output", str(results[OURS]), *sized])
-    run_quietly([*ours, "--output", str(results[STREAMING]), "--layout", "streaming", *sized])
-    run_quietly([*ours, "--output", str(results[ONE_FILE])])
+    names = [name for name in CONVERSIONS if kind != IMAGES or name != ONE_FILE]
+    results = {name: scratch / name for name in names}
+    sized: list[str] = []
+    if kind != IMAGES:  # tables keep their usual limit
+        camera_bytes = bench_common.size_of(source / "videos") / len(CAMERAS)
+        limit = max(1, round(camera_bytes / FILES_A_CAMERA / 2**20))
+        sized = ["--video-file-size-in-mb", str(limit)]
+    ways = {OURS: sized, STREAMING: ["--layout", "streaming", *sized], ONE_FILE: []}
+    for name in names:
+        if name != REFERENCE:
+            run_quietly([sys.executable, "-m", "leconvert", "convert", "--no-push", "--root",
+                         str(source), "--output", str(results[name]), *ways[name]])  # fmt: skip
     shutil.copytree(source, results[REFERENCE])
     module = "lerobot.scripts.convert_dataset_v21_to_v30"
     command = [sys.executable, "-m", module, "--repo-id", "bench/dataset", "--root",
@@ -232,30 +256,30 @@ class Bench:
 # --- the whole --------------------------------------------------------------------------------
 
 
-def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
+def bench_kind(kind: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Generate, convert, run everything, write the log and print its tables."""
     began = time.monotonic()
     scratch = Path(options.scratch) / f"leconvert-bench-{os.getpid()}"
     scratch.mkdir(parents=True)
     try:
-        print(f"{codec}: generating and converting ...", flush=True)
+        print(f"{kind}: generating and converting ...", flush=True)
         source = scratch / "source"
-        make = [sys.executable, __file__, "--make", str(source), codec]
+        make = [sys.executable, __file__, "--make", str(source), kind]
         make += ["--episodes", str(options.episodes), "--frames", *map(str, options.frames)]
         subprocess.run(make, check=True)
-        bench = Bench(scratch, convert_all(source, scratch), options)
+        bench = Bench(scratch, convert_all(kind, source, scratch), options)
         first = bench_convert.header(
-            bench_convert.Bench(scratch, source, sync=False), codec, arguments
+            bench_convert.Bench(scratch, source, sync=False), kind, arguments
         )
         first |= {
             "command": first["command"].replace("bench_convert", "bench_probe"),
-            "codec": CODECS[codec][0],
+            "codec": CODECS[kind][0] if kind in CODECS else "png",
             "results": {
                 name: bench_common.dataset_shape(result, name)
                 for name, result in bench.results.items()
             },
         }
-        stem = f"{first['started'][:10]}-probe-{codec}-{first['file_system']}"
+        stem = f"{first['started'][:10]}-probe-{kind}-{first['file_system']}"
         log = bench_common.new_log(Path(options.log_dir), stem)
         rows: list[dict[str, Any]] = []
         failed: set[Run] = set()
@@ -268,7 +292,7 @@ def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str
                 file.flush()
 
             for repeat in range(options.repeats):
-                runs = planned_runs(options.workers, options.modes, repeat)
+                runs = planned_runs(kind, options.workers, options.modes, repeat)
                 for run in in_turn(runs, repeat, options.repeats):
                     if run in failed:
                         continue
@@ -279,7 +303,7 @@ def bench_codec(codec: str, options: argparse.Namespace, arguments: Sequence[str
                     rate = row.get("samples_per_s") or row.get("frames_per_s") or row["error"]
                     print(f"  {repeat} {run.name:34} {rate}", flush=True)
             if options.check:
-                for run in planned_checks(options.modes):
+                for run in planned_checks(kind, options.modes):
                     keep(bench.check(run))
         minutes = (time.monotonic() - began) / 60
         print(
@@ -295,7 +319,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("codecs", nargs="+", choices=CODECS)
+    parser.add_argument("kinds", nargs="+", choices=KINDS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--frames", type=int, nargs=2, default=(120, 280), metavar=("MIN", "MAX"))
@@ -312,10 +336,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.make is not None:
-        make_source(options.codecs[0], Path(options.make), options)
+        make_source(options.kinds[0], Path(options.make), options)
         return 0
-    for codec in options.codecs:
-        bench_codec(codec, options, arguments)
+    for kind in options.kinds:
+        bench_kind(kind, options, arguments)
     return 0
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 Row = Mapping[str, Any]
 
 STREAM, MAP, RELEASED, LIMIT = "stream", "map", "stream-lerobot", "limit"
+REFERENCE = "reference"
 _ACCESSES = ("sequential", "random")
 
 
@@ -133,9 +134,10 @@ def tables(log: Log) -> str:
     shape = log.header["dataset"]
     head = (
         f"**{log.name}**: {shape['episodes']:,} episodes, {shape['frames']:,} frames, "
-        f"{shape['cameras']} cameras, {shape['bytes'] / 1e6:,.0f} MB"
+        f"{shape['cameras'] or shape['images']} cameras, {shape['bytes'] / 1e6:,.0f} MB"
     )
-    parts = [head, loader_table(log), limit_table(log), "\n".join(comparisons(log))]
+    said = "\n".join(comparisons(log))
+    parts = [head, loader_table(log), limit_table(log), said, conversion_table(log)]
     return "\n\n".join([*(part for part in parts if part), *check_tables(log)])
 
 
@@ -219,6 +221,27 @@ def comparisons(log: Log) -> Iterator[str]:
                 if mine is not None and theirs:
                     said.append(f"{mine / theirs:.2f} times {what} of `{loader}`")
         yield f"- {mode}, {conversion}: `stream` has {', '.join(said)}."
+
+
+def conversion_table(log: Log) -> str:
+    """Return each loader's figures on each result as multiples of those on the reference's."""
+    measures = ("samples_per_s", "first_batch_latency_s", "peak_pss_gb", "shuffle_randomness_frac")
+    lines = []
+    for run, rows in log.loaders().items():
+        first = run._replace(conversion=REFERENCE)
+        if run == first or not sound(rows) or not sound(log.runs.get(first, ())):
+            continue
+        pairs = [(median(rows, key), median(log.runs[first], key)) for key in measures]
+        cells = [_number(mine / other if mine and other else None, 2) for mine, other in pairs]
+        lines.append(f"| {run.mode} | {run.loader} | {run.conversion} | {' | '.join(cells)} |")
+    if not lines:
+        return ""
+    head = [
+        "| times the figure on the reference's files | loader | files | samples/s | first batch "
+        "| PSS | randomness |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *lines])
 
 
 def check_tables(log: Log) -> Iterator[str]:

@@ -120,3 +120,16 @@ def test_without_limits_and_checks_their_tables_are_left_out(script: ModuleType)
     )
     assert "decoding alone" not in shown
     assert "compared" not in shown
+
+
+def test_each_result_is_compared_with_the_references(script: ModuleType) -> None:
+    rows = [
+        row("stream", 10.0, conversion="reference", peak_pss_gb=2.0),
+        row("stream", 15.0, conversion="streaming", first_batch_latency_s=None),
+        row("map", 5.0, conversion="streaming"),
+    ]
+
+    table = script.conversion_table(script.grouped(HEADER, rows)).splitlines()
+
+    assert table[2:] == ["| single | stream | streaming | 1.50 |  | 0.25 | 1.00 |"]
+    assert script.conversion_table(script.grouped(HEADER, rows[1:])) == ""
