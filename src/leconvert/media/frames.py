@@ -7,7 +7,6 @@ torchcodec does; PyAV alone takes every stream for BT.601.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -30,13 +29,13 @@ BoolArray = npt.NDArray[np.bool_]
 _FULL_RANGE = 2
 # Where LeRobot decodes a depth camera it asks for this format, whatever the stream stores.
 _DEPTH_FORMAT = "gray12le"
-# How an image file begins, and FFmpeg's name of the reader. FFmpeg is not left to guess: among what
-# it would recognise are playlists that name other files.
-_IMAGE_READERS = {
-    b"\x89PNG\r\n\x1a\n": "png_pipe",
-    b"\xff\xd8\xff": "jpeg_pipe",
-    b"II*\0": "tiff_pipe",
-    b"MM\0*": "tiff_pipe",
+# How an image file begins, and FFmpeg's name of its decoder. FFmpeg is not left to guess: among
+# what it would recognise are playlists that name other files.
+_IMAGE_DECODERS = {
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"\xff\xd8\xff": "mjpeg",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
 }
 _IMAGE_NEXT_STEP = (
     "Restore the file from its origin, or leave the feature out (--drop-feature NAME)."
@@ -114,22 +113,29 @@ def decode_image(data: bytes | memoryview, *, is_depth: bool = False) -> Picture
     import av
 
     begin = bytes(data[:8])
-    reader = next((name for magic, name in _IMAGE_READERS.items() if begin.startswith(magic)), None)
-    if reader is None:
+    found = (name for magic, name in _IMAGE_DECODERS.items() if begin.startswith(magic))
+    decoder = next(found, None)
+    if decoder is None:
         raise _no_image("it is neither PNG nor JPEG nor TIFF")
+    # Straight to the decoder: opening a file probes it, which takes longer than decoding. A decoder
+    # remembers the picture before, so each image has its own.
+    context: Any = av.CodecContext.create(decoder, "r")
+    context.thread_count = 1
     try:
-        with av.open(io.BytesIO(data), "r", format=reader) as container:
-            frame: Any = next(container.decode(video=0), None)
-    except (av.error.FFmpegError, OSError, EOFError, IndexError) as error:
+        frames = context.decode(av.Packet(bytes(data))) or context.decode(None)
+    except (av.error.FFmpegError, OSError, EOFError) as error:
         raise _no_image(getattr(error, "strerror", None) or str(error)) from error
-    if frame is None:
+    if not frames:
         raise _no_image("it is empty or cut short")
-    return _stored_picture(frame, is_depth)
+    return _stored_picture(frames[0], is_depth)
 
 
 def _stored_picture(frame: Any, is_depth: bool) -> Picture:
     """Return an image file's pixels without a conversion that rounds, where there is one."""
     stored = frame.format.name
+    if stored == "rgb24":
+        plain: npt.NDArray[np.uint8] = frame.to_ndarray()
+        return plain
     if stored.startswith("ya"):
         frame = frame.reformat(format="gray" if stored == "ya8" else "gray16le")
         stored = frame.format.name
