@@ -15,10 +15,10 @@ from typing import NoReturn
 from leconvert._version import __version__
 from leconvert.errors import FindingsError, LeconvertError, StorageError
 
-__all__ = ["main", "program"]
+__all__ = ["COMMANDS", "build_parser", "main", "program", "with_hyphens"]
 
 # Name, module and one line of help; a module is imported only when its command runs.
-_COMMANDS = (
+COMMANDS = (
     ("convert", "convert a v2.1 dataset to v3.0: plan, work, pack, verify, swap, push"),
     ("plan", "scan a dataset and write the plan that workers share"),
     ("work", "run one worker on a work dir, on any host"),
@@ -61,21 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    arguments = [_with_hyphens(argument) for argument in given]
-    parser = argparse.ArgumentParser(
-        prog="leconvert",
-        description="Convert LeRobot datasets from v2.x to v3.0.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    arguments = [with_hyphens(argument) for argument in given]
     wanted = next((a for a in arguments if not a.startswith("-")), None)
-    for name, line in _COMMANDS:
-        command = commands.add_parser(name, help=line, description=f"{line.capitalize()}.")
-        if name == wanted:  # only the command that runs pays for its imports
-            _module(name).add_arguments(command)
-    options = parser.parse_args(arguments)
+    options = build_parser(wanted).parse_args(arguments)
     options.command_line = ["leconvert", *given]
     try:
         code: int = _module(options.command).run(options)
@@ -105,6 +93,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def build_parser(wanted: str | None) -> argparse.ArgumentParser:
+    """Make the parser of all commands, with the options of one.
+
+    Args:
+        wanted: The command whose options are declared; only it pays for its imports. None or an
+            unknown name declares the options of none.
+    """
+    parser = argparse.ArgumentParser(
+        prog="leconvert",
+        description="Convert LeRobot datasets from v2.x to v3.0.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, line in COMMANDS:
+        command = commands.add_parser(name, help=line, description=f"{line.capitalize()}.")
+        if name == wanted:
+            _module(name).add_arguments(command)
+    return parser
+
+
 def program() -> NoReturn:
     """Run as a program: like `main`, then end at once.
 
@@ -124,8 +134,8 @@ def _module(command: str) -> ModuleType:
     return import_module(f"leconvert.cli.{command.replace('-', '_')}")
 
 
-def _with_hyphens(argument: str) -> str:
-    """Accept ``--data_file_size_in_mb`` for ``--data-file-size-in-mb``."""
+def with_hyphens(argument: str) -> str:
+    """Return ``--data-file-size-in-mb`` for ``--data_file_size_in_mb``, others as they are."""
     if not argument.startswith("--"):
         return argument
     name, equals, value = argument.partition("=")
