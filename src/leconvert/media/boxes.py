@@ -13,7 +13,15 @@ from struct import Struct
 from leconvert.errors import UnreadableSourceError
 from leconvert.media.errors import UnsupportedClipError
 
-__all__ = ["MOOV_LIMIT_BYTES", "Span", "broken", "children", "read_moov", "unreadable"]
+__all__ = [
+    "MOOV_LIMIT_BYTES",
+    "Span",
+    "broken",
+    "children",
+    "read_moov",
+    "table_span",
+    "unreadable",
+]
 
 # Payload of a box: first byte and the byte after the last, as places in a buffer.
 Span = tuple[int, int]
@@ -157,6 +165,17 @@ def children(buffer: bytes, span: Span, path: str) -> list[tuple[bytes, int, int
         if len(found) > _CHILDREN_LIMIT:
             raise broken(path, "its index has an implausible number of boxes")
     return found
+
+
+def table_span(boxes: dict[bytes, Span], kind: bytes, path: str) -> Span:
+    """Return the payload of a table that every video track has.
+
+    Raises:
+        UnreadableSourceError: It is not there.
+    """
+    if kind not in boxes:
+        raise broken(path, f"its video track has no {kind.decode()} table")
+    return boxes[kind]
 
 
 def _check_start(head: bytes, path: str) -> None:

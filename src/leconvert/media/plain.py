@@ -17,11 +17,11 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import Span
 from leconvert.media.clip import BoolArray, ClipIndex, IntArray
 from leconvert.media.parse import MATRIX_BYTES, MAX_TIMESCALE, edit_shift
+from leconvert.media.sample_description import chosen_entry
 from leconvert.media.sample_entry import config_digest
 from leconvert.media.sample_tables import (
     LONGEST_DURATION,
     SAMPLE_LIMIT,
-    chosen_entry,
     composition_offsets,
     sample_offsets,
 )

@@ -12,15 +12,14 @@ from struct import Struct
 import numpy as np
 import numpy.typing as npt
 
-from leconvert.media.boxes import Span, broken
+from leconvert.media.boxes import Span, broken, table_span
 from leconvert.media.errors import UnsupportedClipError
-from leconvert.media.sample_entry import IDENTITY_MATRIX, VISUAL_HEADER_BYTES, config_digest
+from leconvert.media.sample_description import chosen_entry
 
 __all__ = [
     "LONGEST_DURATION",
     "SAMPLE_LIMIT",
     "SampleTables",
-    "chosen_entry",
     "composition_offsets",
     "read_sample_tables",
     "sample_offsets",
@@ -36,8 +35,6 @@ SAMPLE_LIMIT = 2**24
 # A coded frame is never smaller on average; it bounds a table whose samples all have one size.
 _SMALLEST_UNIFORM_SAMPLE_BYTES = 8
 LONGEST_DURATION = 2**31
-_SELF_CONTAINED = 1
-_ENTRY_LIMIT = 64
 _FEW_CHUNKS = 16
 _DTYPES: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype(">u4"), 8: np.dtype(">u8")}
 _LARGER_THAN_THE_FILE = "its frames are larger than the file; most likely it is truncated"
@@ -129,7 +126,7 @@ def _rows(
     width: int = 4,
 ) -> UnsignedArray:
     """Return a counted table of big-endian numbers, shape (rows, columns)."""
-    start, stop = _span(boxes, kind, path)
+    start, stop = table_span(boxes, kind, path)
     if stop - start < 8:
         raise broken(path, f"its {kind.decode()} table is cut off")
     count = _U32.unpack_from(buffer, start + 4)[0] * columns
@@ -139,17 +136,11 @@ def _rows(
     return table.reshape(-1, columns)
 
 
-def _span(boxes: dict[bytes, Span], kind: bytes, path: str) -> Span:
-    if kind not in boxes:
-        raise broken(path, f"its video track has no {kind.decode()} table")
-    return boxes[kind]
-
-
 def _sizes(
     buffer: bytes, boxes: dict[bytes, Span], file_size_bytes: int, path: str
 ) -> tuple[IntArray, IntArray]:
     """Return the size of each sample, and the sum of the sizes up to and including it."""
-    start, stop = _span(boxes, b"stsz", path)
+    start, stop = table_span(boxes, b"stsz", path)
     if stop - start < 12:
         raise broken(path, "its stsz table is cut off")
     uniform_bytes, count = _U32_PAIR.unpack_from(buffer, start + 4)
@@ -322,57 +313,3 @@ def _keyframes(buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: 
     if keyframes[0]:
         raise broken(path, "its keyframe table points outside")
     return keyframes[1:]
-
-
-def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
-    """Return the sample entry of the samples; ``used`` are the numbers, from 1, that they name."""
-    start, stop = _span(boxes, b"stsd", path)
-    if stop - start < 8:
-        raise broken(path, "its stsd table is cut off")
-    count = _U32.unpack_from(buffer, start + 4)[0]
-    if not 0 < count <= _ENTRY_LIMIT:
-        raise broken(path, "it has no or implausibly many sample descriptions")
-    entries = []
-    position = start + 8
-    for _ in range(count):
-        if position + 8 > stop:
-            raise broken(path, "its stsd table is cut off")
-        size_bytes = _U32.unpack_from(buffer, position)[0]
-        if size_bytes < 8 or position + size_bytes > stop:
-            raise broken(path, "its stsd table is cut off")
-        entries.append(buffer[position : position + size_bytes])
-        position += size_bytes
-    if min(used) < 1 or max(used) > count:
-        raise broken(path, "its frames use a sample description that is not there")
-    entry = entries[min(used) - 1]
-    if len(entry) < VISUAL_HEADER_BYTES:
-        raise broken(path, "its sample description is too short")
-    if len(used) > 1:
-        keys = {config_digest(entries[number - 1], IDENTITY_MATRIX) for number in used}
-        if len(keys) > 1:
-            raise UnsupportedClipError("its decoder configuration changes midway", path=path)
-    if entry[4:8] == b"encv":
-        raise broken(path, "its video is encrypted")
-    if entry[4:8] == b"resv":
-        raise UnsupportedClipError("a restricted video scheme (resv)", path=path)
-    _check_reference(buffer, boxes, int.from_bytes(entry[14:16], "big"), path)
-    return entry
-
-
-def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path: str) -> None:
-    """Refuse media that lies in another file, which the data reference would name."""
-    if b"dref" not in boxes:
-        return
-    start, stop = boxes[b"dref"]
-    if stop - start < 8:
-        raise broken(path, "its data reference is cut off")
-    count = _U32.unpack_from(buffer, start + 4)[0]
-    position = start + 8
-    for current in range(1, min(count, _ENTRY_LIMIT) + 1):
-        if position + 12 > stop:
-            raise broken(path, "its data reference is cut off")
-        size_bytes, _ = _U32_PAIR.unpack_from(buffer, position)
-        flags = _U32.unpack_from(buffer, position + 8)[0]
-        if current == number and not flags & _SELF_CONTAINED:
-            raise broken(path, "its media lies in another file")
-        position += max(size_bytes, 12)

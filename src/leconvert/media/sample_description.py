@@ -1,0 +1,81 @@
+"""Which sample entry the samples of a track use, and where it says that their media lies."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from leconvert.media.boxes import Span, broken, table_span
+from leconvert.media.errors import UnsupportedClipError
+from leconvert.media.sample_entry import IDENTITY_MATRIX, VISUAL_HEADER_BYTES, config_digest
+
+__all__ = ["chosen_entry"]
+
+_U32 = Struct(">I")
+_U32_PAIR = Struct(">II")
+_SELF_CONTAINED = 1
+_ENTRY_LIMIT = 64
+
+
+def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
+    """Return the one sample entry of a track's samples, box header included.
+
+    Args:
+        buffer: Holds the boxes.
+        boxes: Payloads of the boxes in ``stbl`` and of ``dref``, by type.
+        used: Numbers of the entries that samples name, from 1; not empty.
+        path: For errors.
+
+    Raises:
+        UnreadableSourceError: Entries are cut off, missing or encrypted, or the media is elsewhere.
+        UnsupportedClipError: Samples need decoders of different configuration.
+    """
+    start, stop = table_span(boxes, b"stsd", path)
+    if stop - start < 8:
+        raise broken(path, "its stsd table is cut off")
+    count = _U32.unpack_from(buffer, start + 4)[0]
+    if not 0 < count <= _ENTRY_LIMIT:
+        raise broken(path, "it has no or implausibly many sample descriptions")
+    entries = []
+    position = start + 8
+    for _ in range(count):
+        if position + 8 > stop:
+            raise broken(path, "its stsd table is cut off")
+        size_bytes = _U32.unpack_from(buffer, position)[0]
+        if size_bytes < 8 or position + size_bytes > stop:
+            raise broken(path, "its stsd table is cut off")
+        entries.append(buffer[position : position + size_bytes])
+        position += size_bytes
+    if min(used) < 1 or max(used) > count:
+        raise broken(path, "its frames use a sample description that is not there")
+    entry = entries[min(used) - 1]
+    if len(entry) < VISUAL_HEADER_BYTES:
+        raise broken(path, "its sample description is too short")
+    if len(used) > 1:
+        keys = {config_digest(entries[number - 1], IDENTITY_MATRIX) for number in used}
+        if len(keys) > 1:
+            raise UnsupportedClipError("its decoder configuration changes midway", path=path)
+    if entry[4:8] == b"encv":
+        raise broken(path, "its video is encrypted")
+    if entry[4:8] == b"resv":
+        raise UnsupportedClipError("a restricted video scheme (resv)", path=path)
+    _check_reference(buffer, boxes, int.from_bytes(entry[14:16], "big"), path)
+    return entry
+
+
+def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path: str) -> None:
+    """Refuse media that lies in another file, which the data reference would name."""
+    if b"dref" not in boxes:
+        return
+    start, stop = boxes[b"dref"]
+    if stop - start < 8:
+        raise broken(path, "its data reference is cut off")
+    count = _U32.unpack_from(buffer, start + 4)[0]
+    position = start + 8
+    for current in range(1, min(count, _ENTRY_LIMIT) + 1):
+        if position + 12 > stop:
+            raise broken(path, "its data reference is cut off")
+        size_bytes, _ = _U32_PAIR.unpack_from(buffer, position)
+        flags = _U32.unpack_from(buffer, position + 8)[0]
+        if current == number and not flags & _SELF_CONTAINED:
+            raise broken(path, "its media lies in another file")
+        position += max(size_bytes, 12)
