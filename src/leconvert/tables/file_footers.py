@@ -21,8 +21,6 @@ from leconvert.tables.file_schema import (
     parse_tail,
 )
 from leconvert.tables.thrift import (
-    I64,
-    LIST,
     STRUCT,
     CompactReader,
     ContradictionError,
@@ -35,7 +33,6 @@ __all__ = [
     "FooterOutline",
     "FooterReader",
     "RowGroupEntry",
-    "uncompressed_sizes",
 ]
 
 # Known schemas, metadata and shapes a column. Datasets need one or two of each; strange ones must
@@ -45,8 +42,6 @@ _KEPT_TAILS = 64
 _KEPT_SHAPES = 16
 _KEPT_GROUP_SHAPES = 8
 
-# Fields of FileMetaData.
-_ROW_GROUPS, _COLUMNS, _META_DATA, _TOTAL_UNCOMPRESSED = 4, 1, 3, 6
 _ROWS = re.compile(rb"\x16(%b)\x19" % INTEGER, re.DOTALL)
 _SIZES = re.compile(
     rb"\x16(?:%b)\x16(%b)(?:\x26(?:%b)(?:\x16(?:%b))?)?(?:\x14(?:%b))?\x00" % ((INTEGER,) * 5),
@@ -338,40 +333,3 @@ def _check_histograms(shape: ChunkShape, leaf: Leaf) -> None:
     for size, levels in zip(shape.histograms, (leaf.repetitions, leaf.definitions), strict=True):
         if size and size != levels + 1:
             raise ContradictionError("a histogram of levels has another size than the schema says")
-
-
-def uncompressed_sizes(footer: bytes) -> list[int]:
-    """Return the uncompressed bytes of each row group of any footer, whatever else is in it.
-
-    Raises:
-        ThriftError: It is damaged.
-    """
-    reader = CompactReader(footer)
-    sizes: list[int] = []
-    for _ in _structs(reader, _ROW_GROUPS):
-        total = 0
-        for _ in _structs(reader, _COLUMNS):
-            for number, kind in reader.fields():
-                if (number, kind) != (_META_DATA, STRUCT):
-                    reader.skip(kind)
-                    continue
-                for inner, inner_kind in reader.fields():
-                    if (inner, inner_kind) == (_TOTAL_UNCOMPRESSED, I64):
-                        total += reader.integer()
-                    else:
-                        reader.skip(inner_kind)
-        sizes.append(total)
-    return sizes
-
-
-def _structs(reader: CompactReader, wanted: int) -> Iterator[None]:
-    """Stop at each struct in the list of one field of a struct, for the caller to read it."""
-    for number, kind in reader.fields():
-        if (number, kind) != (wanted, LIST):
-            reader.skip(kind)
-            continue
-        element, size = reader.list_header()
-        if size and element != STRUCT:
-            raise ThriftError("a list is not made of structs")
-        for _ in range(size):
-            yield

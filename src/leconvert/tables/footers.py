@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.tables.chunk_shapes import ChunkEntry
-from leconvert.tables.file_footers import FileFooter, FooterReader, uncompressed_sizes
+from leconvert.tables.file_footers import FileFooter, FooterReader
+from leconvert.tables.footer_sizes import uncompressed_sizes
 from leconvert.tables.opened import OpenedTable, missing, unreadable
 from leconvert.tables.thrift import ContradictionError, ThriftError
 
