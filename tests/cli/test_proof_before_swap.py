@@ -10,8 +10,7 @@ import pytest
 import leconvert
 from leconvert.cli.main import main
 from leconvert.errors import InterruptedRunError, StorageError, VerificationError
-from leconvert.packer import removal
-from leconvert.packer import run as packer_run
+from leconvert.packer import proof, removal
 from leconvert.progress import SilentProgress, Stage
 from leconvert.repairs import RepairOptions
 from leconvert.verify import Difference, VerificationReport, proven, verify_pair
@@ -113,7 +112,7 @@ def test_a_result_that_fails_stays_for_inspection_and_the_source_in_its_place(
     def differs(*_: object, **__: object) -> VerificationReport:
         return VerificationReport("bytes", [lost], 3, 5, 88, 44)
 
-    monkeypatch.setattr(packer_run, "verify_pair", differs)
+    monkeypatch.setattr(proof, "verify_pair", differs)
     with pytest.raises(VerificationError) as caught:
         leconvert.convert(source_copy, delete_source=True)
     tree = Path(str(caught.value.path))

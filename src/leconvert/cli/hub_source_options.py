@@ -51,7 +51,7 @@ class Places:
 
     def release(self) -> None:
         """Remove a source that was only brought here to be converted, now that it is."""
-        from leconvert.workdir.durable import remove_tree
+        from leconvert.workdir.trees import remove_tree
 
         if self.is_temporary:
             remove_tree(self.source)

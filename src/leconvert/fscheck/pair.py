@@ -18,9 +18,9 @@ from leconvert.fscheck.channel import Channel, open_sessions, session_dir
 from leconvert.fscheck.probes import BrokenPromiseError
 from leconvert.fscheck.promises import Finding, Promise
 from leconvert.fscheck.tasks import LATE_SECONDS, host_lock, perform, race, try_names
-from leconvert.workdir.durable import remove_tree
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import storage_errors
 
 __all__ = ["Peer", "follow", "lead"]

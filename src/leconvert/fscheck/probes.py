@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from leconvert.fscheck.promises import Finding, Promise
-from leconvert.workdir.durable import remove_tree
 from leconvert.workdir.extents import can_clone
 from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import storage_errors
 
 __all__ = ["BrokenPromiseError", "finding_of", "probe_folder"]

@@ -15,13 +15,13 @@ from leconvert.workdir.durable import (
     AlreadyPublishedError,
     OutcomeUnknownError,
     publish_exclusively,
-    remove_tree,
     replace_record,
     sync_dir,
     write_durably,
 )
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.records import encode_record
+from leconvert.workdir.trees import remove_tree
 
 __all__ = ["Lease", "LeaseLostError"]
 

@@ -12,8 +12,9 @@ nothing.
 """
 
 from leconvert.packer.collection import check_all_done
+from leconvert.packer.options import PackOptions
 from leconvert.packer.report import PackReport
-from leconvert.packer.run import PackOptions, is_packed, pack_run, swap_has_begun
+from leconvert.packer.run import is_packed, pack_run, swap_has_begun
 from leconvert.packer.watcher import Watcher
 
 __all__ = [

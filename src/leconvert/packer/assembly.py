@@ -12,12 +12,11 @@ from leconvert.errors import WorkDirError
 from leconvert.model import DATA_STREAM, OutputFile, Shard
 from leconvert.packer.metadata import StatsFiles, write_meta
 from leconvert.workdir.durable import (
-    link_into_tree,
-    make_folders_below,
     storage_errors,
     sync_file,
 )
 from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.trees import link_into_tree, make_folders_below
 
 __all__ = ["Assembly"]
 

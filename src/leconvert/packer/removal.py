@@ -13,7 +13,8 @@ from pathlib import Path
 from leconvert.packer.report import PackReport
 from leconvert.repairs import Repairs
 from leconvert.verify import reason_to_keep
-from leconvert.workdir.durable import remove_tree, storage_errors, sync_dir
+from leconvert.workdir.durable import storage_errors, sync_dir
+from leconvert.workdir.trees import remove_tree
 
 __all__ = ["remove_source"]
 

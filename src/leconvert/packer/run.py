@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from leconvert.errors import (
     BatchesFailedError,
     IncompleteError,
     InterruptedRunError,
-    LeconvertError,
     PlanMismatchError,
-    TargetError,
-    UsageError,
-    VerificationError,
 )
 from leconvert.leasing import Board, LeaseStore
 from leconvert.packer.assembly import Assembly
 from leconvert.packer.collection import Collector, check_all_done
+from leconvert.packer.options import PackOptions
+from leconvert.packer.proof import prove_tree
 from leconvert.packer.removal import remove_source
 from leconvert.packer.report import PackReport
 from leconvert.packer.watcher import Watcher
@@ -35,117 +25,25 @@ from leconvert.source import (
     check_source_unchanged,
     check_tables_unchanged,
 )
-from leconvert.verify import verify_pair
-from leconvert.workdir.durable import (
-    remove_tree,
-)
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import LockWait, packer_lock
 from leconvert.workdir.opened import OpenedRun, check_current
+from leconvert.workdir.staging import adopt_staging
 from leconvert.workdir.swap import (
     SwapOutcome,
     SwapPlan,
-    adopt_staging,
     recover_swap,
     swap_into_place,
 )
-from leconvert.workdir.target import check_target, codebase_version, old_dir
+from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import any_storage_errors
 
-__all__ = ["PackOptions", "is_packed", "pack_run", "swap_has_begun"]
+__all__ = ["is_packed", "pack_run", "swap_has_begun"]
 
 # A look lists three folders: pauses grow with what it costs.
 _LOOKS_TO_PAUSES = 20
 _LONGEST_PAUSE_SECONDS = 10.0
-_DIFFERENCES_SHOWN = 20
-_DEPTHS = ("structure", "bytes", "none")
-
-
-@dataclass(frozen=True, slots=True)
-class PackOptions:
-    """How a run is packed.
-
-    Attributes:
-        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
-            the structure, or the bytes where the source is to be removed.
-        force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
-        delete_source: Remove the source that the result replaced, once the result is in place and
-            nothing would be lost.
-        max_wait_seconds: How long to wait for the lock of a packer that gives no sign of life.
-    """
-
-    verify: str | None = None
-    force_conversion: bool = False
-    delete_source: bool = False
-    max_wait_seconds: float = 120.0
-
-    @property
-    def depth(self) -> str:
-        """What is proven before the swap."""
-        return self.verify or ("bytes" if self.delete_source else "structure")
-
-    def check_source(self, *, is_outline: bool) -> None:
-        """Refuse a proof that needs the whole source where only its outline is here.
-
-        Raises:
-            UsageError: ``verify`` is ``bytes``.
-        """
-        if self.verify == "bytes" and is_outline:
-            raise UsageError(
-                "--verify bytes needs the whole source on this machine, and it is on the Hub.",
-                next_step="Use --verify structure, and `leconvert verify --bytes` with a download.",
-            )
-
-    def check_target(self, source: Path, target: Path) -> None:
-        """Refuse a target that something stands in, before any work is done.
-
-        Raises:
-            UsageError: ``verify`` is no known depth, or too little to remove the source, or the
-                source is not to be replaced at all.
-            TargetError: Something is in the way; the message says what helps.
-        """
-        if self.depth not in _DEPTHS:
-            raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
-        if self.delete_source and self.depth != "bytes":
-            raise UsageError(
-                f"--delete-source demands --verify bytes, not {self.depth}.",
-                next_step="Leave --verify out: --delete-source then compares every byte.",
-            )
-        if self.delete_source and source != target:
-            raise UsageError(
-                f"--delete-source removes a source that was replaced; {source} is not touched when "
-                f"the result goes to {target}.",
-                next_step=f"Convert, prove it with `leconvert verify {target} --source {source} "
-                "--bytes`, and remove the source by hand.",
-            )
-        check_target(target, self.old_place(source, target))
-
-    def old_place(self, source: Path, target: Path) -> Path | None:
-        """Return where the tree at the target goes, None where the target must be free.
-
-        Raises:
-            TargetError: Something is at the target that may not be replaced.
-        """
-        if source == target:
-            return old_dir(target)
-        if not os.path.lexists(target):
-            return None
-        version = codebase_version(target)
-        if version is None or not version.startswith("v3"):
-            raise TargetError(
-                f"{target} exists and is no v3.0 dataset.",
-                path=str(target),
-                next_step="Choose another --output, or move it away.",
-            )
-        if not self.force_conversion:
-            raise TargetError(
-                f"{target} already holds a {version} dataset.",
-                path=str(target),
-                next_step="Nothing needs to be done if it is this one; --force-conversion replaces "
-                f"it and keeps it as {old_dir(target)}.",
-            )
-        return old_dir(target)
 
 
 @any_storage_errors()
@@ -203,9 +101,9 @@ def pack_run(
         except (BatchesFailedError, IncompleteError, PlanMismatchError):
             remove_tree(tree)  # only links and tables: whoever packs next makes them again
             raise
-        verification: dict[str, Any] | None = None
+        verification: dict[str, object] | None = None
         if options.depth != "none":
-            verification = _verify(
+            verification = prove_tree(
                 run, journal, tree, options.depth, collector.clip_digests, stop, progress
             )
         _check_stop(stop)
@@ -325,52 +223,3 @@ def _board(run: OpenedRun) -> Board:
     board = Board(store, run.manifest.num_batches)
     board.refresh()
     return board
-
-
-def _verify(
-    run: OpenedRun,
-    journal: Journal,
-    tree: Path,
-    depth: str,
-    clip_digests: Mapping[str, npt.NDArray[np.bytes_]],
-    stop: threading.Event,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Return the outcome for the journal's notes, where a report finds it."""
-    source = Path(run.manifest.source)
-    started = time.monotonic()
-    report = verify_pair(
-        tree,
-        source,
-        depth=depth,
-        progress=progress,
-        clip_digests=clip_digests,
-        repairs=run.manifest.repairs,
-        proven_in=run.paths.proven_dir,
-        stop=stop,
-    )
-    outcome: dict[str, Any] = {
-        "depth": report.depth,
-        "ok": report.ok,
-        "files": report.files,
-        "episodes": report.episodes,
-        "rows": report.rows,
-        "video_frames": report.video_frames,
-        "seconds": round(time.monotonic() - started, 3),
-        "differences": len(report.differences),
-    }
-    if not report.ok:
-        shown = [str(difference) for difference in report.differences[:_DIFFERENCES_SHOWN]]
-        if len(report.differences) > len(shown):
-            shown.append(f"... and {len(report.differences) - len(shown)} more")
-        with suppress(OSError, LeconvertError):  # what differs is raised in any case
-            journal.write(PackStep.PACKING, notes={"verification": {**outcome, "shown": shown}})
-        raise VerificationError(
-            f"The new dataset does not match {source}; nothing was replaced.",
-            path=str(tree),
-            details=shown,
-            next_step="The new tree stays for inspection: "
-            f"leconvert verify {tree} --source {source} --bytes. Please report this; --restart "
-            "converts anew.",
-        )
-    return outcome

@@ -22,14 +22,15 @@ from typing import Any
 
 from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.leasing import LeaseStore, list_batches, read_done
-from leconvert.workdir.durable import remove_tree
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.journal import Journal, JournalState, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.manifest import read_manifest
-from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir, staging_trees
+from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir
 from leconvert.workdir.removal import remove_work_dir
+from leconvert.workdir.staging import staging_trees
 from leconvert.workdir.target import codebase_version, is_converted
+from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import storage_errors
 
 __all__ = ["CleanReport", "Leftover", "clean_work_dir"]

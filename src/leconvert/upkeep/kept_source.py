@@ -9,8 +9,8 @@ from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.tables import read_repairs
 from leconvert.upkeep.clean import CleanReport, Leftover
 from leconvert.verify import reason_to_keep, verify_pair
-from leconvert.workdir.durable import remove_tree
 from leconvert.workdir.target import codebase_version, old_dir
+from leconvert.workdir.trees import remove_tree
 
 __all__ = ["clean_kept_source"]
 

@@ -2,7 +2,7 @@
 
 Not promised: that a holder which was frozen stays the only one. Over NFS the server gives the lock
 away when a host is silent, and that host's renames still go through. The lock spares work and
-confusion; what makes a second packer harmless are packer generations (`leconvert.workdir.swap`).
+confusion; what makes a second packer harmless are packer generations (`leconvert.workdir.staging`).
 
 **Where the work dir's file system has no flock**, a file in this host's folder for temporary files
 is locked instead: that excludes the processes of this host that see the same folder, and no others.

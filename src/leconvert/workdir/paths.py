@@ -13,7 +13,6 @@ from typing import Any
 from leconvert.errors import UsageError
 from leconvert.workdir.durable import storage_errors, sync_dir, write_durably
 from leconvert.workdir.filesystem import LOCAL, FileSystem
-from leconvert.workdir.identity import new_token
 from leconvert.workdir.records import encode_record, read_record
 
 __all__ = [
@@ -21,11 +20,7 @@ __all__ = [
     "WorkDir",
     "default_work_dir",
     "new_run_id",
-    "new_token",
     "removed_work_dir",
-    "staging_dir",
-    "staging_generations",
-    "staging_trees",
 ]
 
 _CURRENT_VERSION = 1
@@ -45,48 +40,6 @@ def default_work_dir(target: Path) -> Path:
 def removed_work_dir(root: Path) -> Path:
     """Return the name that a default work dir has while it is removed: ``<work dir>.removed``."""
     return root.with_name(f"{root.name}.removed")
-
-
-def staging_dir(target: Path, run_id: str, generation: int) -> Path:
-    """Return where a packer builds the new tree: ``.<name>.leconvert-<run id>.<generation>``.
-
-    Args:
-        target: Where the tree will go; symbolic links are followed first.
-        run_id: The run.
-        generation: The packer's generation, from 1.
-    """
-    real = Path(os.path.realpath(target))
-    return real.with_name(f".{real.name}.leconvert-{run_id}.{generation}")
-
-
-def staging_generations(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> list[int]:
-    """Return the generations of a run whose new tree is there, ascending.
-
-    Raises:
-        FileNotFoundError: The folder that would hold the target does not exist.
-        StorageError: It cannot be read.
-    """
-    real = Path(os.path.realpath(target))
-    pattern = re.compile(re.escape(f".{real.name}.leconvert-{run_id}.") + r"([0-9]+)\Z")
-    with storage_errors(real.parent):
-        names = fs.list_names(real.parent)
-    return sorted(int(found[1]) for name in names if (found := pattern.match(name)))
-
-
-def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Path]]:
-    """Return the new trees of all runs that lie beside a target: run id and path, sorted.
-
-    Raises:
-        FileNotFoundError: The folder that would hold the target does not exist.
-        StorageError: It cannot be read.
-    """
-    real = Path(os.path.realpath(target))
-    pattern = re.compile(
-        re.escape(f".{real.name}.leconvert-") + r"([A-Za-z0-9][A-Za-z0-9_-]*)\.[0-9]+\Z"
-    )
-    with storage_errors(real.parent):
-        names = fs.list_names(real.parent)
-    return [(found[1], real.with_name(name)) for name in names if (found := pattern.match(name))]
 
 
 def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:

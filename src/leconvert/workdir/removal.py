@@ -12,8 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from leconvert.errors import StorageError
-from leconvert.workdir.durable import remove_tree, sync_dir
+from leconvert.workdir.durable import sync_dir
 from leconvert.workdir.paths import removed_work_dir
+from leconvert.workdir.trees import remove_tree
 
 __all__ = ["remove_leftovers", "remove_work_dir"]
 

@@ -12,9 +12,8 @@ back. Where the file system exchanges two names in one step, a reader always fin
 at the target; elsewhere (NFS) there is a moment between two renames with none, and the next run of
 any command completes it (`recover_swap`).
 
-A packer works in a staging tree whose name carries its own generation. The next packer first
-renames the tree to its own name (`adopt_staging`): then every rename and exchange that a
-predecessor may still send, after being frozen for an hour, finds nothing to move.
+What keeps a packer that was given up from moving anything is the name of the staging tree
+(`leconvert.workdir.staging`).
 """
 
 from __future__ import annotations
@@ -23,54 +22,23 @@ import errno
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 from pathlib import Path
 
-from leconvert.errors import BusyError, TargetError, WorkDirError
+from leconvert.errors import TargetError, WorkDirError
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree
 from leconvert.workdir.filesystem import CANNOT_FLAG, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.paths import staging_dir, staging_generations
 from leconvert.workdir.records import encode_record, read_record
-from leconvert.workdir.target import check_target, old_dir, refusal
+from leconvert.workdir.staging import adopt_staging, is_listed, staging_dir, superseded
+from leconvert.workdir.swap_decision import Action, TreeState, next_action
+from leconvert.workdir.target import check_target, refusal
 
-__all__ = [
-    "TREE_RECORD",
-    "Action",
-    "SwapOutcome",
-    "SwapPlan",
-    "TreeState",
-    "adopt_staging",
-    "check_target",
-    "next_action",
-    "old_dir",
-    "recover_swap",
-    "swap_into_place",
-]
+__all__ = ["TREE_RECORD", "SwapOutcome", "SwapPlan", "recover_swap", "swap_into_place"]
 
 TREE_RECORD = ".leconvert-tree.json"
 _TREE_VERSION = 1
 _MOST_STEPS = 8
-
-
-class TreeState(Enum):
-    """What is at one of the three places."""
-
-    MISSING = "missing"
-    NEW = "new"
-    OTHER = "other"
-
-
-class Action(Enum):
-    """What to do next."""
-
-    DONE = "done"
-    NOT_STARTED = "nothing is moved, and there is no new tree"
-    EXCHANGE = "exchange target and staging, or move the target to old"
-    MOVE_NEW_IN = "rename staging to target"
-    SET_OLD_ASIDE = "rename staging, which holds the old tree, to old"
-    RESTORE_OLD = "rename old back to target"
-    REFUSE = "leave everything"
 
 
 class SwapOutcome(StrEnum):
@@ -94,75 +62,6 @@ class SwapPlan:
     target: Path
     staging: Path
     old: Path | None
-
-
-def next_action(target: TreeState, staging: TreeState, old: TreeState, *, keep_old: bool) -> Action:
-    """Decide what to do, from what is at the three places; a pure table.
-
-    Args:
-        target: What is at the target.
-        staging: What is at the staging folder.
-        old: What is where the old tree goes.
-        keep_old: Whether there is a tree to be set aside (False for a fresh output).
-    """
-    missing, new, other = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
-    if target is new:
-        if staging is other and keep_old:
-            return Action.SET_OLD_ASIDE if old is missing else Action.REFUSE
-        return Action.DONE
-    if staging is new:
-        if target is missing:
-            return Action.MOVE_NEW_IN
-        return Action.EXCHANGE if keep_old and old is missing else Action.REFUSE
-    if target is other:
-        return Action.NOT_STARTED if staging is missing else Action.REFUSE
-    # Nothing at the target and no new tree beside it: whatever is at `old` belongs there.
-    if keep_old and old is not missing:
-        return Action.RESTORE_OLD
-    return Action.NOT_STARTED if staging is missing and not keep_old else Action.REFUSE
-
-
-def adopt_staging(target: Path, journal: Journal, *, create: bool = True) -> Path | None:
-    """Make the run's staging tree this packer's own, whoever began it; see the module's docstring.
-
-    Call it after ``journal.begin()`` and `recover_swap`.
-
-    Args:
-        target: Where the tree will go.
-        journal: The run's journal; its generation names the tree.
-        create: Whether to make an empty tree where there is none.
-
-    Returns:
-        The tree, or None where there is none and none was to be made.
-
-    Raises:
-        BusyError: A newer packer has it.
-        StorageError: The folder above cannot be written.
-    """
-    fs = journal.fs
-    mine = staging_dir(target, journal.run_id, journal.generation)
-    found = staging_generations(target, journal.run_id, fs=fs)
-    if found and found[-1] > journal.generation:
-        raise _superseded(mine)
-    if not found and not create:
-        return None
-    with storage_errors(mine.parent):
-        if not found:
-            fs.make_dir(mine)
-            if journal.read().generation != journal.generation:
-                # Frozen since the list above: the tree was not missing but swapped in.
-                fs.remove_dir(mine)
-                raise _superseded(mine)
-        elif found[-1] != journal.generation:
-            last = staging_dir(target, journal.run_id, found[-1])
-            try:
-                fs.replace(last, mine)
-            except OSError:
-                # The answer of a rename may be lost; what is there now is what counts.
-                if _exists(last, fs) or not _exists(mine, fs):
-                    raise
-    sync_dir(mine.parent, fs=fs)
-    return mine
 
 
 def swap_into_place(
@@ -197,7 +96,7 @@ def swap_into_place(
         swap={"target": str(plan.target), "old": None if plan.old is None else str(plan.old)},
     )
     if _move(plan, journal) is not SwapOutcome.COMPLETED:
-        raise _superseded(plan.staging)
+        raise superseded(plan.staging)
     _finish(plan.target, journal)
 
 
@@ -220,7 +119,7 @@ def recover_swap(journal: Journal) -> SwapOutcome:
     if state.swap is None:
         return SwapOutcome.NOT_STARTED
     target = Path(str(state.swap["target"]))
-    if state.step is PackStep.PACKING and _exists(target, journal.fs):
+    if state.step is PackStep.PACKING and is_listed(target, journal.fs):
         return SwapOutcome.NOT_STARTED
     # While packing, the target can only be gone because a superseded packer died between its two
     # renames (a swap without an exchange): that is put right like a swap of our own.
@@ -254,7 +153,7 @@ def _mark(staging: Path, journal: Journal) -> None:
             )
             fs.sync_dir(staging)
     except FileNotFoundError:
-        raise _superseded(staging) from None
+        raise superseded(staging) from None
 
 
 def _move(plan: SwapPlan, journal: Journal) -> SwapOutcome:
@@ -308,7 +207,7 @@ def _act(action: Action, plan: SwapPlan, fs: FileSystem) -> None:
             if error.errno not in CANNOT_FLAG:
                 raise
             # A superseded packer must not move the target away: look again just before.
-            if _exists(plan.staging, fs):
+            if is_listed(plan.staging, fs):
                 _rename(plan.target, plan.old, fs)
 
 
@@ -354,18 +253,6 @@ def _finish(target: Path, journal: Journal) -> None:
         with storage_errors(record), suppress(FileNotFoundError):
             journal.fs.remove_file(record)
         sync_dir(target, fs=journal.fs)
-
-
-def _exists(path: Path, fs: FileSystem) -> bool:
-    return path.name in fs.list_names(path.parent)
-
-
-def _superseded(staging: Path) -> BusyError:
-    return BusyError(
-        f"{staging} was taken over by another packer.",
-        path=str(staging),
-        next_step="Let it finish; `leconvert status` shows how far it is.",
-    )
 
 
 def _unexpected(plan: SwapPlan, seen: tuple[TreeState, TreeState, TreeState]) -> TargetError:

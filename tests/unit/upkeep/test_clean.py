@@ -22,7 +22,8 @@ from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.opened import OpenedRun, open_run
-from leconvert.workdir.paths import default_work_dir, staging_dir
+from leconvert.workdir.paths import default_work_dir
+from leconvert.workdir.staging import staging_dir
 
 WorkerOn = Callable[..., LeaseStore]
 

@@ -15,17 +15,15 @@ from leconvert.errors import BusyError, StorageError, TargetError
 from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.paths import RunPaths, WorkDir, staging_generations
+from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.staging import adopt_staging, staging_generations
 from leconvert.workdir.swap import (
-    Action,
     SwapOutcome,
     SwapPlan,
-    TreeState,
-    adopt_staging,
-    next_action,
     recover_swap,
     swap_into_place,
 )
+from leconvert.workdir.swap_decision import Action, TreeState, next_action
 from leconvert.workdir.target import check_target, old_dir
 
 OLD, NEW = "the v2.1 tree", "the v3.0 tree"

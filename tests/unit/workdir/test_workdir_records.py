@@ -16,10 +16,9 @@ from leconvert.workdir.paths import (
     WorkDir,
     default_work_dir,
     new_run_id,
-    staging_dir,
-    staging_generations,
 )
 from leconvert.workdir.records import decode_record, encode_record, read_record
+from leconvert.workdir.staging import staging_dir, staging_generations
 
 PATH = Path("runs/r1/done/000001.json")
 

@@ -1,0 +1,100 @@
+"""How a run is packed, and what stands in the way before any work is done."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from leconvert.errors import TargetError, UsageError
+from leconvert.workdir.target import check_target, codebase_version, old_dir
+
+__all__ = ["PackOptions"]
+
+_DEPTHS = ("structure", "bytes", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class PackOptions:
+    """How a run is packed.
+
+    Attributes:
+        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
+            the structure, or the bytes where the source is to be removed.
+        force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
+        delete_source: Remove the source that the result replaced, once the result is in place and
+            nothing would be lost.
+        max_wait_seconds: How long to wait for the lock of a packer that gives no sign of life.
+    """
+
+    verify: str | None = None
+    force_conversion: bool = False
+    delete_source: bool = False
+    max_wait_seconds: float = 120.0
+
+    @property
+    def depth(self) -> str:
+        """What is proven before the swap."""
+        return self.verify or ("bytes" if self.delete_source else "structure")
+
+    def check_source(self, *, is_outline: bool) -> None:
+        """Refuse a proof that needs the whole source where only its outline is here.
+
+        Raises:
+            UsageError: ``verify`` is ``bytes``.
+        """
+        if self.verify == "bytes" and is_outline:
+            raise UsageError(
+                "--verify bytes needs the whole source on this machine, and it is on the Hub.",
+                next_step="Use --verify structure, and `leconvert verify --bytes` with a download.",
+            )
+
+    def check_target(self, source: Path, target: Path) -> None:
+        """Refuse a target that something stands in, before any work is done.
+
+        Raises:
+            UsageError: ``verify`` is no known depth, or too little to remove the source, or the
+                source is not to be replaced at all.
+            TargetError: Something is in the way; the message says what helps.
+        """
+        if self.depth not in _DEPTHS:
+            raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
+        if self.delete_source and self.depth != "bytes":
+            raise UsageError(
+                f"--delete-source demands --verify bytes, not {self.depth}.",
+                next_step="Leave --verify out: --delete-source then compares every byte.",
+            )
+        if self.delete_source and source != target:
+            raise UsageError(
+                f"--delete-source removes a source that was replaced; {source} is not touched when "
+                f"the result goes to {target}.",
+                next_step=f"Convert, prove it with `leconvert verify {target} --source {source} "
+                "--bytes`, and remove the source by hand.",
+            )
+        check_target(target, self.old_place(source, target))
+
+    def old_place(self, source: Path, target: Path) -> Path | None:
+        """Return where the tree at the target goes, None where the target must be free.
+
+        Raises:
+            TargetError: Something is at the target that may not be replaced.
+        """
+        if source == target:
+            return old_dir(target)
+        if not os.path.lexists(target):
+            return None
+        version = codebase_version(target)
+        if version is None or not version.startswith("v3"):
+            raise TargetError(
+                f"{target} exists and is no v3.0 dataset.",
+                path=str(target),
+                next_step="Choose another --output, or move it away.",
+            )
+        if not self.force_conversion:
+            raise TargetError(
+                f"{target} already holds a {version} dataset.",
+                path=str(target),
+                next_step="Nothing needs to be done if it is this one; --force-conversion replaces "
+                f"it and keeps it as {old_dir(target)}.",
+            )
+        return old_dir(target)
