@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from leconvert.errors import StorageError, WorkDirError
 from leconvert.leasing import BatchState, BatchStatus, Board, LeaseStore, read_done, read_failed
-from leconvert.leasing.registry import WorkerRecord, read_workers
 from leconvert.status.jobs import JobObserver
-from leconvert.status.rates import Progressed, RateWindow, seconds_left
+from leconvert.status.rates import seconds_left
 from leconvert.status.values import (
     Failure,
     Liveness,
     PackerStatus,
     RunStatus,
     VideoBytes,
-    WorkerStatus,
 )
+from leconvert.status.workers import WorkerObserver
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.journal import Journal, PackStep
@@ -31,8 +30,6 @@ from leconvert.workdir.target import is_converted
 
 __all__ = ["RunObserver", "run_status", "watch_run"]
 
-# A holder beats every 15 s at the default lease, a waiting worker reports every 10 s.
-_SILENT_AFTER_SECONDS = 45.0
 _RECORDS_A_LOOK = 2_000
 
 
@@ -109,19 +106,14 @@ class RunObserver:
         # The store only looks: an observer claims nothing, so its identity is never written.
         identity = WorkerIdentity.of_this_process()
         store = LeaseStore(run.paths, self.run_id, identity, clock=clock, fs=fs)
-        self._store = store
+        self._workers = WorkerObserver(run, store, clock=clock, fs=fs)
         self._board = Board(store, run.manifest.num_batches)
         sizes = [(batch.source_bytes, batch.frames) for batch in run.batches]
         self._source_bytes = [size for size, _ in sizes]
         self._frames = [frames for _, frames in sizes]
         self._began: float | None = None
-        self._claims_seen: set[tuple[int, int]] = set()
-        self._gave_sign: set[str] = set()
         self._video: dict[int, tuple[int, int]] = {}
         self._failures: dict[int, Failure] = {}
-        self._ended: set[str] = set()
-        self._reports: dict[str, tuple[WorkerRecord, float]] = {}
-        self._window = RateWindow()
         self._jobs = JobObserver(run.paths, self.run_id, clock=clock, fs=fs)
         self._last: RunStatus | None = None
 
@@ -138,7 +130,7 @@ class RunObserver:
         unsettled = [r for r in batches if r.state is not BatchState.DONE and r.generation]
         leased = [row for row in unsettled if row.state is BatchState.LEASED]
         failed = [row for row in unsettled if row.state is BatchState.FAILED]
-        workers = self._look_at_workers(leased)
+        workers = self._workers.look(leased)
         rate = sum(worker.bytes_per_second for worker in workers)
         packer, packed = self._look_at_packer()
         total_bytes = sum(self._source_bytes)
@@ -169,7 +161,7 @@ class RunObserver:
             seconds_left=seconds_left(total_bytes - done_bytes, rate),
             observed_seconds=round(observed, 3),
             workers=workers,
-            ended_workers=len(self._ended),
+            ended_workers=self._workers.num_ended,
             unsettled=unsettled,
             failures=self._look_at_failures(failed),
             jobs=self._jobs.look(),
@@ -197,90 +189,6 @@ class RunObserver:
             unsettled=(),
             failures=(),
         )
-
-    def _look_at_workers(self, leased: Sequence[BatchStatus]) -> list[WorkerStatus]:
-        now = self._clock()
-        holders = {row.token: row for row in leased if row.token is not None}
-        for record in read_workers(
-            self._run.paths, self.run_id, skip=self._ended - holders.keys(), fs=self._fs
-        ):
-            if record.state == "ended":
-                self._ended.add(record.token)
-            before = self._reports.get(record.token)
-            if before is None or before[0] != record:
-                self._reports[record.token] = (record, now)
-            if before is not None and before[0] != record:
-                self._gave_sign.add(record.token)
-        self._window.add(
-            now,
-            {
-                token: Progressed(record.processed_bytes, record.frames, record.seconds)
-                for token, (record, _) in self._reports.items()
-                if token not in self._ended
-            },
-        )
-        rows = [self._holder(row, token, now) for token, row in holders.items()]
-        for token, (record, _) in self._reports.items():
-            if token in holders or token in self._ended:
-                continue
-            if process_is_gone(asdict(record)):
-                self._ended.add(token)
-                continue
-            rows.append(self._idle(record, now))
-        return sorted(rows, key=lambda row: (row.host, row.pid, row.token))
-
-    def _holder(self, row: BatchStatus, token: str, now: float) -> WorkerStatus:
-        record, _ = self._reports.get(token, (None, now))
-        claim = self._store.log.holder(row.batch_id, row.generation)
-        silent = row.heartbeat_age_seconds or 0.0
-        key = (row.batch_id, row.generation)
-        if silent == 0.0 and key in self._claims_seen:  # new since the last look
-            self._gave_sign.add(token)
-        self._claims_seen.add(key)
-        known = asdict(record) if record is not None else claim
-        return self._status(
-            token, row.host or "?", row.pid or 0, record, known, silent, row.batch_id
-        )
-
-    def _idle(self, record: WorkerRecord, now: float) -> WorkerStatus:
-        silent = now - self._reports[record.token][1]
-        known = asdict(record)
-        return self._status(record.token, record.host, record.pid, record, known, silent, None)
-
-    def _status(
-        self,
-        token: str,
-        host: str,
-        pid: int,
-        record: WorkerRecord | None,
-        known: Mapping[str, Any],
-        silent: float,
-        batch_id: int | None,
-    ) -> WorkerStatus:
-        liveness = self._liveness(token, known, silent)
-        alive = liveness in {Liveness.RUNNING, Liveness.UNKNOWN}
-        size_rate, frame_rate = self._window.rates(token) if alive else (0.0, 0.0)
-        return WorkerStatus(
-            token=token,
-            host=host,
-            pid=pid,
-            liveness=liveness,
-            batch_id=batch_id,
-            silent_seconds=round(silent, 1),
-            batches=record.batches if record else 0,
-            written_bytes=record.written_bytes if record else 0,
-            bytes_per_second=round(size_rate, 1),
-            frames_per_second=round(frame_rate, 1),
-        )
-
-    def _liveness(self, token: str, known: Mapping[str, Any], silent: float) -> Liveness:
-        if process_is_gone(known):
-            return Liveness.ENDED
-        if silent >= _SILENT_AFTER_SECONDS:
-            return Liveness.SILENT
-        if process_is_running(known) or token in self._gave_sign:
-            return Liveness.RUNNING
-        return Liveness.UNKNOWN
 
     def _look_at_done(self, done: Sequence[int]) -> VideoBytes:
         wanted = set(done)
