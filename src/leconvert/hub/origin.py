@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from leconvert.workdir.durable import write_durably
-from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.records import encode_record, find_record
 
 __all__ = ["Arrival", "Origin", "origin_path", "read_origin", "write_origin"]
 
@@ -74,8 +74,7 @@ def read_origin(folder: Path) -> Origin | None:
         WorkDirError: The record is torn, or of a version that this program does not know.
         StorageError: The disk fails.
     """
-    try:
-        record = read_record(origin_path(folder), _KIND, version=_VERSION)
-    except FileNotFoundError:
+    record = find_record(origin_path(folder), _KIND, version=_VERSION)
+    if record is None:
         return None
     return Origin(record["repo_id"], record["revision"], record["commit"])

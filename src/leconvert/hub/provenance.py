@@ -17,7 +17,7 @@ from leconvert.hub.origin import Origin
 from leconvert.model import Finding
 from leconvert.repairs import Repairs
 from leconvert.workdir.durable import write_durably
-from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.records import encode_record, find_record
 
 __all__ = ["Provenance", "provenance_path", "read_provenance", "write_provenance"]
 
@@ -98,9 +98,8 @@ def read_provenance(result: Path) -> Provenance | None:
         WorkDirError: The record is torn, or of a version that this program does not know.
         StorageError: The disk fails.
     """
-    try:
-        record = read_record(provenance_path(result), _KIND, version=_VERSION)
-    except FileNotFoundError:
+    record = find_record(provenance_path(result), _KIND, version=_VERSION)
+    if record is None:
         return None
     return Provenance(
         repo_id=record["repo_id"],

@@ -22,7 +22,7 @@ from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem, probe_excl
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.host import HostIdentity
 from leconvert.workdir.paths import RunPaths
-from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.records import encode_record, find_record
 
 __all__ = ["ASKED_FOR", "OneHost", "check_still_alone", "come_in", "plan_one_host", "read_one_host"]
 
@@ -102,11 +102,8 @@ def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneH
         WorkDirError: It cannot be used.
         StorageError: It cannot be read.
     """
-    try:
-        fields = read_record(
-            run.one_host, "one-host", version=ONE_HOST_VERSION, run_id=run_id, fs=fs
-        )
-    except FileNotFoundError:
+    fields = find_record(run.one_host, "one-host", version=ONE_HOST_VERSION, run_id=run_id, fs=fs)
+    if fields is None:
         return None
     try:
         return OneHost(

@@ -15,7 +15,7 @@ from leconvert.errors import WorkDirError
 from leconvert.workdir.durable import storage_errors
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 
-__all__ = ["decode_record", "encode_record", "read_record"]
+__all__ = ["decode_record", "encode_record", "find_record", "read_record"]
 
 _HEADER = ("format", "version", "run_id")
 _RESTART = "Start a new run with --restart; nothing of the dataset is lost by that."
@@ -105,3 +105,23 @@ def read_record(
     with storage_errors(path):
         raw = fs.read_bytes(path)
     return decode_record(raw, kind, version=version, path=path, run_id=run_id)
+
+
+def find_record(
+    path: Path,
+    kind: str,
+    *,
+    version: int,
+    run_id: str | None = None,
+    fs: FileSystem = LOCAL,
+) -> dict[str, Any] | None:
+    """Read a record as `read_record` does, or return None where there is no such file.
+
+    Raises:
+        WorkDirError: As `decode_record`.
+        StorageError: The disk fails.
+    """
+    try:
+        return read_record(path, kind, version=version, run_id=run_id, fs=fs)
+    except FileNotFoundError:
+        return None
