@@ -73,6 +73,25 @@ def small_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_dataset(tmp_path_factory.mktemp("source") / "small", spec)
 
 
+@pytest.fixture(scope="session")
+def picture_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A v2.1 dataset with a camera and images in its tables; do not change it."""
+    from leconvert.testing import make_dataset
+    from tests.pictures import SPEC
+
+    return make_dataset(tmp_path_factory.mktemp("source") / "pictures", SPEC)
+
+
+@pytest.fixture(scope="session")
+def picture_result(picture_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That dataset converted; do not change it."""
+    import leconvert
+
+    out = tmp_path_factory.mktemp("converted") / "out"
+    leconvert.convert(picture_source, output=out)
+    return out
+
+
 @pytest.fixture
 def source_copy(small_source: Path, tmp_path: Path) -> Path:
     """A copy of the small dataset that a test may damage."""

@@ -5,49 +5,37 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import pytest
-from tests.pictures import DATA, IMAGE, SPEC, move_rows
+from tests.pictures import DATA, IMAGE, move_rows
 
 import leconvert
 from leconvert.repairs import RepairOptions
-from leconvert.testing import make_dataset
 from leconvert.verify import Sampling, verify_pair
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dataset(tmp_path_factory.mktemp("source") / "pictures", SPEC)
-
-
-@pytest.fixture(scope="module")
-def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("converted") / "out"
-    leconvert.convert(source, output=out)
-    return out
-
-
-def test_samples_load_in_lerobot_as_the_source_says(converted: Path, source: Path) -> None:
-    report = verify_pair(converted, source, sampling=Sampling(deep=12))
+def test_samples_load_in_lerobot_as_the_source_says(
+    picture_result: Path, picture_source: Path
+) -> None:
+    report = verify_pair(picture_result, picture_source, sampling=Sampling(deep=12))
     assert report.differences == ()
     assert report.samples == 12
 
 
-def test_repaired_rows_are_expected_in_samples(source: Path, tmp_path: Path) -> None:
+def test_repaired_rows_are_expected_in_samples(picture_source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     leconvert.convert(
-        source, output=out, repairs=RepairOptions(retime=True, drop_features=(IMAGE,))
+        picture_source, output=out, repairs=RepairOptions(retime=True, drop_features=(IMAGE,))
     )
-    report = verify_pair(out, source, sampling=Sampling(decode=4, deep=4))
+    report = verify_pair(out, picture_source, sampling=Sampling(decode=4, deep=4))
     assert report.ok
     assert (report.pictures, report.samples) == (4, 4)
 
 
 def test_what_lerobot_loads_from_a_wrong_row_is_found(
-    converted: Path, source: Path, tmp_path: Path
+    picture_result: Path, picture_source: Path, tmp_path: Path
 ) -> None:
-    root = Path(shutil.copytree(converted, tmp_path / "out"))
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
     move_rows(root, "observation.state", [1, 0, 2, 3, 4, 5, 6, 7])
-    found = verify_pair(root, source, sampling=Sampling(deep=1000)).differences
+    found = verify_pair(root, picture_source, sampling=Sampling(deep=1000)).differences
     assert [(each.what, each.path, each.episode) for each in found] == [
         (f"'observation.state' of sample {n} in LeRobot", DATA, 0) for n in (0, 1)
     ]

@@ -7,41 +7,29 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.pictures import CAMERA, DATA, IMAGE, SPEC, move_rows
+from tests.pictures import CAMERA, DATA, IMAGE, move_rows
 
-import leconvert
 from leconvert.errors import UsageError
-from leconvert.testing import make_dataset
 from leconvert.verify import Sampling, verify_pair
 
 TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_dataset(tmp_path_factory.mktemp("source") / "pictures", SPEC)
-
-
-@pytest.fixture(scope="module")
-def converted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("converted") / "out"
-    leconvert.convert(source, output=out)
-    return out
-
-
-def test_all_pictures_of_a_good_result_are_the_same(converted: Path, source: Path) -> None:
-    report = verify_pair(converted, source, sampling=Sampling(decode=1000))
+def test_all_pictures_of_a_good_result_are_the_same(
+    picture_result: Path, picture_source: Path
+) -> None:
+    report = verify_pair(picture_result, picture_source, sampling=Sampling(decode=1000))
     assert report.ok
     assert report.pictures == 2 * 28
 
 
 def test_a_row_whose_time_leads_to_the_neighbour_is_found(
-    converted: Path, source: Path, tmp_path: Path
+    picture_result: Path, picture_source: Path, tmp_path: Path
 ) -> None:
-    root = Path(shutil.copytree(converted, tmp_path / "out"))
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
     move_rows(root, "timestamp", [0, 1, 2, 4, 4, 5, 6, 7])  # the structure does not read rows
-    assert verify_pair(root, source).ok
-    (found,) = verify_pair(root, source, sampling=Sampling(decode=1000)).differences
+    assert verify_pair(root, picture_source).ok
+    (found,) = verify_pair(root, picture_source, sampling=Sampling(decode=1000)).differences
     assert (found.what, found.path, found.episode, found.stream) == (
         f"pixels of frame 3 of {CAMERA!r}", TOP, 0, f"videos/{CAMERA}",
     )  # fmt: skip
@@ -49,38 +37,46 @@ def test_a_row_whose_time_leads_to_the_neighbour_is_found(
     assert found.expected != found.found
 
 
-def test_an_image_in_the_wrong_row_is_found(converted: Path, source: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(converted, tmp_path / "out"))
+def test_an_image_in_the_wrong_row_is_found(
+    picture_result: Path, picture_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
     move_rows(root, IMAGE, [0, 1, 2, 3, 4, 6, 5, 7])
-    found = verify_pair(root, source, sampling=Sampling(decode=1000)).differences
+    found = verify_pair(root, picture_source, sampling=Sampling(decode=1000)).differences
     assert [each.what for each in found] == [f"pixels of frame {n} of {IMAGE!r}" for n in (5, 6)]
     assert {(each.path, each.episode, each.stream) for each in found} == {(DATA, 0, "data")}
 
 
-def test_only_episodes_of_the_sample_are_decoded(converted: Path, source: Path) -> None:
-    report = verify_pair(converted, source, sampling=Sampling(share=0.25, decode=1000, seed=1))
+def test_only_episodes_of_the_sample_are_decoded(
+    picture_result: Path, picture_source: Path
+) -> None:
+    report = verify_pair(
+        picture_result, picture_source, sampling=Sampling(share=0.25, decode=1000, seed=1)
+    )
     assert report.ok
     assert report.episodes == 1
     assert report.pictures == 2 * report.rows
     assert report.video_frames == report.rows in {8, 5, 9, 6}
 
 
-def test_a_sample_looks_at_no_other_episode(converted: Path, source: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(converted, tmp_path / "out"))
+def test_a_sample_looks_at_no_other_episode(
+    picture_result: Path, picture_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(picture_result, tmp_path / "out"))
     move_rows(root, "timestamp", [0, 1, 2, 4, 4, 5, 6, 7])
     outcomes = {
-        verify_pair(root, source, depth="bytes", sampling=Sampling(share=0.5, seed=seed)).ok
+        verify_pair(root, picture_source, depth="bytes", sampling=Sampling(share=0.5, seed=seed)).ok
         for seed in range(8)
     }
     assert outcomes == {True, False}
 
 
 def test_without_lerobot_it_says_what_to_install(
-    converted: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+    picture_result: Path, picture_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "lerobot.datasets.lerobot_dataset", None)
     with pytest.raises(UsageError, match="--deep loads samples through lerobot") as caught:
-        verify_pair(converted, source, sampling=Sampling(deep=1))
+        verify_pair(picture_result, picture_source, sampling=Sampling(deep=1))
     assert caught.value.next_step == (
         "Install it: pip install 'leconvert[deep]', or verify without --deep."
     )
