@@ -1,4 +1,4 @@
-"""The lab takes root and minutes: its tests run only where they are asked for by their marker."""
+"""A lab takes root and minutes: tests with the marker run only where they are asked for by it."""
 
 from __future__ import annotations
 

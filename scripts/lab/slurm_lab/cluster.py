@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from slurm_lab.configuration import Controller, Node, configuration
 from slurm_lab.errors import ClusterError
 from slurm_lab.requirements import program, require
 
@@ -26,58 +27,9 @@ __all__ = ["ClusterError", "JobEnd", "SlurmCluster"]
 
 _UP_SECONDS = 30.0
 _END_SECONDS = 20.0
-_CORES_A_NODE = 4
-_MB_A_NODE = 64000
+_HERE = "127.0.0.1"
 # What the controller writes of a job that it puts back into the queue.
 _REQUEUED = "PENDING"
-
-# SLURM only keeps books here: no accounting, no affinity, no limits. `cred_expire` is how long a
-# requeued job waits; the default is two minutes.
-_CONFIGURATION = """\
-ClusterName=lab
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
-CryptoType=crypto/munge
-SlurmctldPort={port}
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool/%n
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd-%n.pid
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd-%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/filetxt
-JobCompLoc={folder}/ended-jobs.txt
-MpiDefault=none
-SwitchType=switch/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-SchedulerType=sched/backfill
-SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0,batch_sched_delay=0
-ReturnToService=2
-SlurmdTimeout=5
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-JobRequeue=1
-KillWait=20
-MinJobAge=600
-"""
-_NODE = (
-    "NodeName=n{number} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cores} Sockets=1 "
-    "CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={mb} State=UNKNOWN\n"
-)
-# Jobs of `urgent` take the nodes of those of `batch`, which are requeued.
-_PARTITIONS = (
-    "PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1\n"
-    "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF\n"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +76,10 @@ class SlurmCluster:
     def version(self) -> str:
         """SLURM's version."""
         return self.run("sinfo", "--version").strip()
+
+    def daemons(self) -> Mapping[str, int]:
+        """Return the process ids of its daemons: ``munged``, ``slurmctld``, ``n1`` and so on."""
+        return {name: process.pid for name, process in self._daemons.items()}
 
     @contextmanager
     def running(self) -> Iterator[SlurmCluster]:
@@ -191,12 +147,10 @@ class SlurmCluster:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         host = socket.gethostname().partition(".")[0]
         ports = _free_ports(self.nodes + 1)
-        nodes = (
-            _NODE.format(number=n, host=host, port=port, cores=_CORES_A_NODE, mb=_MB_A_NODE)
-            for n, port in enumerate(ports[1:], start=1)
-        )
-        general = _CONFIGURATION.format(host=host, folder=self.folder, port=ports[0])
-        self._configuration.write_text(general + "".join(nodes) + _PARTITIONS)
+        controller = Controller(host, _HERE, ports[0], self.folder / "state")
+        nodes = [Node(f"n{n}", host, _HERE, port) for n, port in enumerate(ports[1:], start=1)]
+        text = configuration(controller, nodes, folder=self.folder, logs=self.folder)
+        self._configuration.write_text(text)
         key = self.folder / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(os.urandom(1024))
@@ -294,5 +248,5 @@ def _free_ports(count: int) -> list[int]:
     with ExitStack() as sockets:
         taken = [sockets.enter_context(socket.socket()) for _ in range(count)]
         for one in taken:
-            one.bind(("127.0.0.1", 0))
+            one.bind((_HERE, 0))
         return [int(one.getsockname()[1]) for one in taken]

@@ -8,7 +8,7 @@ import subprocess
 
 from slurm_lab.errors import ClusterError
 
-__all__ = ["program", "require"]
+__all__ = ["missing_packages", "program", "require"]
 
 _SEARCHED = os.pathsep.join((os.defpath, "/usr/local/sbin", "/usr/sbin", "/sbin"))
 _PACKAGES = {
@@ -32,6 +32,13 @@ def program(name: str) -> str:
     return found
 
 
+def missing_packages() -> list[str]:
+    """Return the Debian packages whose programs are not on this machine, sorted."""
+    return sorted(
+        {package for name, package in _PACKAGES.items() if not shutil.which(name, path=_SEARCHED)}
+    )
+
+
 def require() -> None:
     """Install what is missing, or say in one sentence why there can be no cluster here.
 
@@ -40,9 +47,7 @@ def require() -> None:
     """
     if os.geteuid() != 0:
         raise ClusterError("SLURM's daemons start jobs for others: run the lab as root.")
-    missing = sorted(
-        {package for name, package in _PACKAGES.items() if not shutil.which(name, path=_SEARCHED)}
-    )
+    missing = missing_packages()
     if not missing:
         return
     if shutil.which("apt-get") is None:
