@@ -29,6 +29,7 @@ import psutil
 
 from nfs_lab.errors import LabError
 from nfs_lab.network import Network
+from nfs_lab.processor import preload
 
 __all__ = ["INSIDE", "MAILBOX", "Finished", "Guest", "GuestCommand", "wait_until"]
 
@@ -161,7 +162,7 @@ class Guest:
             *self._network.enter(),
             # Its own process ids: when the first process goes, the kernel takes all the others.
             "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
-            "linux.uml",
+            *preload(self._folder), "linux.uml",
             f"mem={memory_mb}M",
             "root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro",
             f"init={INSIDE / 'init.sh'}",

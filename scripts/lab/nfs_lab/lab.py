@@ -19,6 +19,7 @@ import psutil
 from nfs_lab.errors import LabError
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.network import Network
+from nfs_lab.processor import prepare
 from nfs_lab.requirements import MODULES, kernel_version, require
 
 __all__ = ["DEFAULT_FOLDER", "MOUNT", "SHARED", "LabOptions", "NfsLab"]
@@ -127,6 +128,7 @@ class NfsLab:
         try:
             self.shared.mkdir(parents=True)
             self._record.write_text(json.dumps({"format": _FORMAT, "options": asdict(options)}))
+            prepare(self.folder)
             self._make_disk(options)
             self.network.create()
             self.boot_server(new_disk=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nfs_lab.errors import LabError
+from nfs_lab.processor import has_wide_registers
 
 __all__ = ["MODULES", "kernel_version", "missing_packages", "require"]
 
@@ -25,6 +26,7 @@ _PACKAGES = {
     "ip": "iproute2",
     "mkfs.ext4": "e2fsprogs",
 }
+_COMPILER_PACKAGES = {"cc": "gcc libc6-dev"}
 _FILE_SYSTEM_PACKAGES = {"xfs": {"mkfs.xfs": "xfsprogs"}, "ext4": {}}
 
 
@@ -32,15 +34,25 @@ def _find(program: str) -> str | None:
     return shutil.which(program, path=_SEARCHED)
 
 
-def missing_packages(file_system: str, *, find: Callable[[str], str | None] = _find) -> list[str]:
+def missing_packages(
+    file_system: str,
+    *,
+    find: Callable[[str], str | None] = _find,
+    wide_registers: bool | None = None,
+) -> list[str]:
     """Return the Debian packages whose programs are not on this machine, sorted.
 
     Args:
         file_system: What the server's disk will be formatted with, ``ext4`` or ``xfs``.
         find: Returns a program's path, or None.
+        wide_registers: See `nfs_lab.processor`, whose library must then be compiled; None asks
+            this machine.
     """
     wanted = _PACKAGES | _FILE_SYSTEM_PACKAGES[file_system]
-    return sorted({package for program, package in wanted.items() if find(program) is None})
+    if has_wide_registers() if wide_registers is None else wide_registers:
+        wanted |= _COMPILER_PACKAGES
+    missing = [packages for program, packages in wanted.items() if find(program) is None]
+    return sorted({package for packages in missing for package in packages.split()})
 
 
 def require(file_system: str) -> None:

@@ -12,19 +12,36 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "lab"))
 
 from nfs_lab import LabError, NfsLab
 from nfs_lab.lab import LabOptions
+from nfs_lab.processor import has_wide_registers, preload
 from nfs_lab.report import Row, as_table
 from nfs_lab.requirements import missing_packages, require
 
 
 def test_packages_are_named_by_the_programs_that_are_missing() -> None:
     there = {"ip": "/sbin/ip", "modprobe": "/sbin/modprobe", "mkfs.ext4": "/sbin/mkfs.ext4"}
-    assert missing_packages("ext4", find=there.get) == [
+    assert missing_packages("ext4", find=there.get, wide_registers=False) == [
         "ethtool",
         "nfs-common",
         "nfs-kernel-server",
         "user-mode-linux",
     ]
     assert "xfsprogs" in missing_packages("xfs", find=there.get)
+    compiler = missing_packages("ext4", find=there.get, wide_registers=True)
+    assert {"gcc", "libc6-dev"} <= set(compiler)
+
+
+def test_registers_that_the_guests_kernel_does_not_know_are_seen(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags\t\t: fpu avx512f pku\n")
+    assert not has_wide_registers(cpuinfo)
+    cpuinfo.write_text("flags\t\t: fpu avx512f amx_tile amx_int8\n")
+    assert has_wide_registers(cpuinfo)
+
+
+def test_a_kernel_is_started_with_the_library_that_was_built_for_it(tmp_path: Path) -> None:
+    assert preload(tmp_path) == []
+    (tmp_path / "wide_registers.so").touch()
+    assert preload(tmp_path) == ["env", f"LD_PRELOAD={tmp_path}/wide_registers.so"]
 
 
 def test_without_root_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
