@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from leconvert.crew import Crew, LeaseOptions
 from leconvert.engines import Engine
+from leconvert.engines.registry import check_engine
 from leconvert.errors import ProbeError, UsageError
 from leconvert.execution import work_and_pack
 from leconvert.hub.origin import Arrival
@@ -107,7 +108,7 @@ def convert(
     loader_workers: int = 16,
     repairs: RepairOptions | None = None,
     orchestrate: bool | None = None,
-    num_workers: int | None = None,
+    num_workers: int | Literal["auto"] | None = None,
     max_workers: int | None = None,
     engine: Engine | None = None,
     verify: str | None = None,
@@ -152,10 +153,13 @@ def convert(
         orchestrate: Work in processes that lease batches, instead of threads of this process. None
             goes by which of the two numbers below is given; without either it takes processes
             where the work is many small files, which Python's lock makes slow in threads.
-        num_workers: Processes; None for as many as there are cores, at most 4.
-        max_workers: Threads; None likewise.
-        engine: What starts the workers, such as ``SlurmEngine(...)``; this process packs
-            meanwhile. None for processes or threads of this machine, as the three before say.
+        num_workers: Processes; ``auto``, as None with ``orchestrate`` or ``engine``, for as many
+            as the engine says, or as cores and free memory of this machine feed; see
+            `leconvert.workforce`.
+        max_workers: Threads; None for as many as cores and free memory feed, at most 4.
+        engine: What starts the workers, such as ``leconvert.engines.SlurmEngine(...)``; this
+            process packs meanwhile. None for processes or threads of this machine, as the three
+            before say.
         verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
             the structure, or the bytes with ``delete_source``.
         force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
@@ -182,10 +186,12 @@ def convert(
         LeconvertError: One of its subclasses; see `leconvert.errors` for which.
     """
     for name, count in (("num_workers", num_workers), ("max_workers", max_workers)):
-        if count is not None and count < 1:
+        if count not in (None, "auto") and (isinstance(count, str) or count < 1):
             raise UsageError(f"{name} must be at least 1, not {count}.")
-    if engine is not None and (max_workers is not None or orchestrate is False):
-        raise UsageError("An engine starts processes; it takes num_workers, not threads.")
+    if engine is not None:
+        check_engine(engine)
+        if max_workers is not None or orchestrate is False:
+            raise UsageError("An engine starts processes; it takes num_workers, not threads.")
     if probe_seconds is not None:
         from leconvert.probe.child import check_probe_can_run
 

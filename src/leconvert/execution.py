@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Literal
 
 from leconvert.crew import Crew, EngineWatcher, LeaseOptions, work_in_threads
 from leconvert.engines import Engine
-from leconvert.engines.local import LocalEngine, default_workers
+from leconvert.engines.local import LocalEngine
 from leconvert.hub.scratch import ScratchOptions
-from leconvert.model import camera_of
 from leconvert.packer import PackOptions, PackReport, pack_run
 from leconvert.progress import Progress
 from leconvert.workdir.opened import OpenedRun
+from leconvert.workforce import auto_workers, handling_seconds, moving_seconds
 
 __all__ = ["work_and_pack"]
 
-# What a source file costs besides moving its bytes, how fast these move, and from which work on
-# processes are worth their start; only a guess at which way of working is faster hangs on them.
-_SECONDS_A_FILE = 0.0002
-_SECONDS_A_CLIP_IS_DECODED = 0.2
-_BYTES_A_SECOND = 1e9
+# From which work on processes are worth their start; only a guess at which way of working is faster
+# hangs on it.
 _SECONDS_WORTH_PROCESSES = 1.0
+_MOST_THREADS = 4  # more share Python's lock, or wait for the disk
 
 
 def work_and_pack(
@@ -30,7 +29,7 @@ def work_and_pack(
     *,
     only_pack: bool,
     orchestrate: bool | None,
-    num_workers: int | None,
+    num_workers: int | Literal["auto"] | None,
     max_workers: int | None,
     engine: Engine | None,
     leases: LeaseOptions,
@@ -46,8 +45,9 @@ def work_and_pack(
         pack_options: What is proven, and what may be replaced.
         only_pack: Its swap began: no worker can be of use.
         orchestrate: Whether to work in processes; None to decide by what there is to do.
-        num_workers: Processes; None for as many as this machine feeds well.
-        max_workers: Threads; None likewise.
+        num_workers: Processes; ``auto`` and None for as many as the engine wants, or else as this
+            machine feeds well.
+        max_workers: Threads; None for as many as this machine feeds well, at most 4.
         engine: What starts processes; None for those of this machine.
         leases: Lease time and attempts.
         scratch: Where workers keep what they fetch of a source on the Hub.
@@ -67,6 +67,7 @@ def work_and_pack(
         packed = pack_run(run, pack_options, stop=stop, progress=progress)
     elif engine is not None or _in_processes(run, orchestrate, num_workers, max_workers):
         engine = engine or LocalEngine()
+        count = None if num_workers == "auto" else num_workers
         arguments = [
             *leases.as_arguments(),
             *(["--allow-mixed-versions"] if allow_mixed_versions else []),
@@ -75,7 +76,7 @@ def work_and_pack(
         with EngineWatcher(
             Crew(run, leases, stop, scratch),
             engine,
-            num_workers or engine.workers,
+            count or engine.workers or auto_workers(run),
             arguments,
             progress,
         ) as watcher:
@@ -83,7 +84,8 @@ def work_and_pack(
         ended = watcher.ended_at or time.monotonic()
         seconds["work"], mark = ended - mark, ended
     else:
-        work_in_threads(run, max_workers or default_workers(), leases, stop, progress, scratch)
+        threads = max_workers or min(_MOST_THREADS, auto_workers(run))
+        work_in_threads(run, threads, leases, stop, progress, scratch)
         seconds["work"], mark = time.monotonic() - mark, time.monotonic()
         packed = pack_run(run, pack_options, stop=stop, progress=progress)
     seconds["pack"] = time.monotonic() - mark
@@ -91,19 +93,17 @@ def work_and_pack(
 
 
 def _in_processes(
-    run: OpenedRun, orchestrate: bool | None, num_workers: int | None, max_workers: int | None
+    run: OpenedRun,
+    orchestrate: bool | None,
+    num_workers: int | Literal["auto"] | None,
+    max_workers: int | None,
 ) -> bool:
     """Tell whether to work in processes: as asked, else by what the work will take its time for."""
     if orchestrate is not None:
         return orchestrate
     if num_workers is not None or max_workers is not None:
         return max_workers is None
-    if default_workers() == 1:
+    if auto_workers(run) == 1:
         return False
-    manifest = run.manifest
-    handling = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
-    cameras = {camera_of(layout.stream) for layout in manifest.streams}
-    decoded = cameras.intersection(manifest.repairs.computed_stats)
-    handling += manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
-    moving = manifest.source_bytes / _BYTES_A_SECOND
-    return handling > max(moving, _SECONDS_WORTH_PROCESSES)
+    worth_it = max(moving_seconds(run.manifest), _SECONDS_WORTH_PROCESSES)
+    return handling_seconds(run.manifest) > worth_it

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.crew import Crew, LeaseOptions
-from leconvert.engines.slurm import plan_jobs, submit_jobs, submit_script
-from leconvert.engines.slurm_jobs import SlurmOptions
+from leconvert.engines import Handover, Submitter
 from leconvert.errors import OneHostOnlyError
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.packer import PackOptions
@@ -28,7 +27,7 @@ class Submission:
         run_id: The run.
         finished: Whether the result is in place already; then nothing is submitted.
         workers: Workers that were asked for.
-        worker_job: The id of their array; None if there are none, or for a dry run.
+        worker_job: The scheduler's id for them; None if there are none, or for a dry run.
         packer_job: The packer's id; likewise.
         logs: The folder of the logs.
         script: A shell script that submits the same.
@@ -49,7 +48,7 @@ class Submission:
 
 def submit_run(
     work_dir: str | os.PathLike[str],
-    options: SlurmOptions | None = None,
+    engine: Submitter | None = None,
     *,
     leases: LeaseOptions | None = None,
     pack: PackOptions | None = None,
@@ -64,7 +63,7 @@ def submit_run(
     Args:
         work_dir: The folder that all hosts share; every node must see it, the source and the
             target under the same paths.
-        options: What workers and packer ask SLURM for.
+        engine: Who starts them, and how; None for SLURM with its defaults.
         leases: Lease time and attempts, the same for all workers of a run.
         pack: What the packer proves, and whether it may replace a v3.0 dataset.
         scratch: Where workers keep files that they fetch, where the source is on the Hub.
@@ -72,11 +71,15 @@ def submit_run(
         dry_run: Submit nothing.
 
     Raises:
-        EngineError: There is no ``sbatch`` here, or it refused a job.
+        EngineError: There is no scheduler here, or it refused a job.
         OneHostOnlyError: One host alone may work on the run.
         WorkDirError: There is no run, or its records cannot be used.
     """
-    options, pack = options or SlurmOptions(), pack or PackOptions()
+    if engine is None:
+        from leconvert.engines.slurm import SlurmEngine
+
+        engine = SlurmEngine()
+    pack = pack or PackOptions()
     leases = leases or LeaseOptions(trouble_seconds=120.0)
     root = Path(work_dir).resolve()
     run = open_run(root, allow_mixed_versions=True, only_look=True)
@@ -89,13 +92,11 @@ def submit_run(
     run_id, logs = run.manifest.run_id, str(run.paths.logs_dir)
     if _is_finished(run):
         return Submission(run_id, True, 0, None, None, logs, "")
-    workers = min(options.workers, _batches_left(run, leases))
+    workers = min(engine.workers, _batches_left(run, leases))
     mixed = ["--allow-mixed-versions"] if allow_mixed_versions else []
     fetched = (scratch or ScratchOptions()).arguments() if run.manifest.outline else []
-    jobs = plan_jobs(
-        options,
-        run.paths,
-        workers=workers,
+    handover = Handover(
+        workers,
         work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],
         pack_arguments=[
             str(root),
@@ -104,13 +105,11 @@ def submit_run(
             *mixed,
         ],
     )
-    script = submit_script(jobs, run.paths)
+    script = engine.script(handover, run.paths)
     if dry_run:
         return Submission(run_id, False, workers, None, None, logs, script)
-    job_ids = submit_jobs(jobs, run.paths, workers=workers)
-    return Submission(
-        run_id, False, workers, job_ids[0] if workers else None, job_ids[-1], logs, script
-    )
+    worker_job, packer_job = engine.submit(handover, run.paths)
+    return Submission(run_id, False, workers, worker_job, packer_job, logs, script)
 
 
 def _is_finished(run: OpenedRun) -> bool:

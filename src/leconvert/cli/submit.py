@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from leconvert.cli.engine_options import add_slurm_worker_options, slurm_options
+from leconvert.cli.engine_options import add_added_options, check_whose_options
 from leconvert.cli.hub_source_options import add_scratch_options, scratch_options
 from leconvert.cli.options import (
     add_json,
@@ -14,6 +15,11 @@ from leconvert.cli.options import (
     add_trouble_option,
     add_version_option,
 )
+from leconvert.cli.slurm_worker_options import add_slurm_worker_options, slurm_options
+from leconvert.engines.registry import EngineNames, make_submitter, parse_engine_options
+
+if TYPE_CHECKING:
+    from leconvert.engines import Submitter
 
 __all__ = ["add_arguments", "run"]
 
@@ -22,8 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
     parser.add_argument(
-        "--engine", choices=("slurm",), default="slurm", help="who starts workers (default: slurm)"
-    )
+        "--engine", choices=EngineNames(("slurm",)), default="slurm", metavar="NAME",
+        help="who starts workers: slurm, or what a package adds; here: %(choices)s "
+        "(default: slurm)",
+    )  # fmt: skip
+    add_added_options(parser)
     add_slurm_worker_options(parser)
     add_lease_options(parser)
     add_trouble_option(parser)
@@ -54,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
     submitted = submit_run(
         options.work_dir,
-        slurm_options(options),
+        _engine(options),
         leases=LeaseOptions(
             options.lease_seconds, options.max_attempts, options.max_trouble_seconds
         ),
@@ -76,3 +85,12 @@ def run(options: argparse.Namespace) -> int:
         print(f"logs     {submitted.logs}")
         print(f"Watch it with: leconvert status {options.work_dir} --watch")
     return 0
+
+
+def _engine(options: argparse.Namespace) -> Submitter:
+    check_whose_options(options)
+    if options.engine == "slurm":
+        from leconvert.engines import SlurmEngine
+
+        return SlurmEngine(slurm_options(options))
+    return make_submitter(options.engine, parse_engine_options(options.engine_option))

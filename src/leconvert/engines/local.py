@@ -9,37 +9,17 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from leconvert.engines.logs import last_words
+from leconvert.errors import EngineError, InterruptedRunError, UsageError
 from leconvert.workdir.paths import RunPaths
 
-__all__ = ["LocalEngine", "default_workers"]
+__all__ = ["LocalEngine"]
 
 _GRACE_SECONDS = 30.0
-_MOST_WORKERS = 4
-# What a worker takes besides what it shares with others: the interpreter, NumPy, Arrow and buffers
-# (87 to 111 MiB in all for every dataset of docs/benchmarks.md), with room for a long episode.
-_BYTES_A_WORKER = 256 * 2**20
-
-
-def default_workers() -> int:
-    """Return how many workers this machine feeds well.
-
-    As many as it has cores, at most 4, as more wait for the disk; and no more than half of the free
-    memory holds.
-    """
-    fitting = _free_memory() // 2 // _BYTES_A_WORKER
-    return max(1, min(_MOST_WORKERS, len(os.sched_getaffinity(0)), fitting))
-
-
-def _free_memory() -> int:
-    # Importing psutil for this one number would take a tenth of a small conversion.
-    with Path("/proc/meminfo").open("rb") as file:
-        for line in file:
-            name, _, value = line.partition(b":")
-            if name == b"MemAvailable":
-                return int(value.split()[0]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+# How a worker ends that was asked to; without a word where it had hardly begun.
+_AS_ASKED = frozenset((InterruptedRunError.exit_code, -signal.SIGTERM))
 
 
 class LocalEngine:
@@ -48,13 +28,29 @@ class LocalEngine:
     A worker that crashes does not end the others. It does not restart workers: a batch that a
     crashed one held expires and is taken over by those that live.
 
+    Args:
+        workers: How many; None for as many as cores and free memory of this machine feed.
+        program: What starts a worker, in front of its arguments, such as
+            ``("ionice", "-c3", "leconvert", "work")``; None for this Python's own leconvert.
+
     Attributes:
-        workers: As many as this machine feeds well.
+        workers: As given.
+
+    Raises:
+        UsageError: Fewer than one worker, or an empty program.
     """
 
-    def __init__(self) -> None:
-        self.workers = default_workers()
+    def __init__(
+        self, workers: int | None = None, *, program: Sequence[str | os.PathLike[str]] | None = None
+    ) -> None:
+        if workers is not None and workers < 1:
+            raise UsageError(f"workers must be at least 1, not {workers}.")
+        if program is not None and not program:
+            raise UsageError("program needs the command that starts a worker.")
+        self.workers = workers
+        self._program = tuple(program or (sys.executable, "-m", "leconvert", "work"))
         self._workers: list[tuple[subprocess.Popen[bytes], Path]] = []
+        self._asked_to_stop: set[int] = set()
 
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
         """Start ``count`` workers; see `leconvert.engines.Engine`."""
@@ -62,15 +58,24 @@ class LocalEngine:
         for _ in range(count):
             log = paths.logs_dir / f"local-{time.time_ns():x}-{len(self._workers)}.log"
             with log.open("wb") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "leconvert", "work", *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    # A group of its own: Ctrl-C reaches the parent, which asks the workers to stop.
-                    start_new_session=True,
-                )
+                process = self._started(arguments, output)
             self._workers.append((process, log))
+
+    def _started(self, arguments: Sequence[str], output: BinaryIO) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                [*self._program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # A group of its own: Ctrl-C reaches the parent, which asks the workers to stop.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EngineError(
+                f"A worker cannot be started by {os.fspath(self._program[0])}: {error.strerror}.",
+                next_step="See whether it exists, and whether this machine has room for it.",
+            ) from error
 
     def running(self) -> int:
         """Return how many workers still run."""
@@ -81,6 +86,8 @@ class LocalEngine:
         lines = []
         for process, log in self._workers:
             code = process.poll()
+            if process.pid in self._asked_to_stop and code in _AS_ASKED:
+                continue
             if code:
                 how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
                 lines.append(f"worker {process.pid} {how}: {last_words(log)}")
@@ -90,6 +97,7 @@ class LocalEngine:
         """Send SIGTERM, wait for the workers to hand back, and kill whatever does not end."""
         for process, _ in self._workers:
             if process.poll() is None:
+                self._asked_to_stop.add(process.pid)
                 process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_SECONDS
         for process, _ in self._workers:

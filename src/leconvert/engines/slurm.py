@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from leconvert.engines import Handover
 from leconvert.engines.logs import last_words
 from leconvert.engines.sbatch import (
     BatchJob,
@@ -25,7 +26,7 @@ from leconvert.workdir.identity import new_token
 from leconvert.workdir.jobs import JobRecord, write_job
 from leconvert.workdir.paths import RunPaths
 
-__all__ = ["SlurmEngine", "plan_jobs", "submit_jobs", "submit_script"]
+__all__ = ["SlurmEngine"]
 
 # A controller that hundreds of programs ask all the time gets slow.
 _SECONDS_BETWEEN_LOOKS = 5.0
@@ -36,7 +37,7 @@ _FAILURES_SHOWN = 10
 class SlurmEngine:
     """Starts an array of workers; whoever starts it watches the work dir meanwhile.
 
-    For ``convert``, whose own process packs. To hand everything over and go, see `submit_jobs`.
+    That is for ``convert``, whose own process packs. `submit` hands over the packer too.
 
     Args:
         options: What workers ask for.
@@ -119,52 +120,37 @@ class SlurmEngine:
             pause.wait(1.0)  # the scheduler has no way to wake us
         self._expected = 0
 
+    def submit(self, handover: Handover, paths: RunPaths) -> tuple[str | None, str]:
+        """Submit workers and a packer after them; see `leconvert.engines.Submitter`.
 
-def plan_jobs(
-    options: SlurmOptions,
-    paths: RunPaths,
-    *,
-    workers: int,
-    work_arguments: Sequence[str],
-    pack_arguments: Sequence[str],
-) -> list[BatchJob]:
-    """Return what `submit_jobs` submits: workers, unless there are none, and the packer after them.
+        `leconvert status` shows the jobs. Submitting again joins the same run: more workers share
+        what is left, and of several packers one packs while the others find nothing to do.
 
-    Args:
-        options: What each asks for.
-        paths: The run's folders.
-        workers: How many; 0 where every batch is done.
-        work_arguments: What follows ``leconvert work``: the work dir and options.
-        pack_arguments: What follows ``leconvert pack``, likewise.
-    """
-    log_dir = str(paths.logs_dir)
-    jobs = []
-    if workers:
-        jobs.append(worker_job(options, workers, work_arguments, log_dir=log_dir))
-    after = 0 if jobs else None
-    return [*jobs, packer_job(options, pack_arguments, log_dir=log_dir, after=after)]
+        Raises:
+            EngineError: There is no ``sbatch`` here, or it refused.
+        """
+        paths.logs_dir.mkdir(parents=True, exist_ok=True)
+        job_ids = submit(self._jobs_of(handover, paths))
+        packer = (job_ids[-1], "packer", 1)
+        if not handover.workers:
+            _note(paths, [packer])
+            return None, job_ids[-1]
+        _note(paths, [(job_ids[0], "workers", handover.workers), packer])
+        return job_ids[0], job_ids[-1]
 
+    def script(self, handover: Handover, paths: RunPaths) -> str:
+        """Return a shell script that submits the very same."""
+        return submission_script(self._jobs_of(handover, paths), log_dir=str(paths.logs_dir))
 
-def submit_jobs(jobs: Sequence[BatchJob], paths: RunPaths, *, workers: int) -> list[str]:
-    """Submit what `plan_jobs` returned and return the ids; `leconvert status` shows them.
-
-    Submitting again joins the same run: more workers share what is left, and of several packers
-    one packs while the others find nothing to do.
-
-    Raises:
-        EngineError: There is no ``sbatch`` here, or it refused.
-    """
-    paths.logs_dir.mkdir(parents=True, exist_ok=True)
-    job_ids = submit(jobs)
-    roles = (["workers"] if workers else []) + ["packer"]
-    sizes = ([workers] if workers else []) + [1]
-    _note(paths, list(zip(job_ids, roles, sizes, strict=True)))
-    return job_ids
-
-
-def submit_script(jobs: Sequence[BatchJob], paths: RunPaths) -> str:
-    """Return a shell script that submits the very same."""
-    return submission_script(jobs, log_dir=str(paths.logs_dir))
+    def _jobs_of(self, handover: Handover, paths: RunPaths) -> list[BatchJob]:
+        options, log_dir = self._options, str(paths.logs_dir)
+        jobs = []
+        if handover.workers:
+            jobs.append(
+                worker_job(options, handover.workers, handover.work_arguments, log_dir=log_dir)
+            )
+        after = 0 if jobs else None
+        return [*jobs, packer_job(options, handover.pack_arguments, log_dir=log_dir, after=after)]
 
 
 def _note(paths: RunPaths, submitted: Sequence[tuple[str, str, int]]) -> None:
