@@ -3,7 +3,8 @@
     python -m tests.faults.campaign --case output --kinds die,tear
     python -m tests.faults.campaign --transcript FILE     everything there is
 
-`tests.faults.trials` says what is tried and what must hold.
+`tests.faults.trials` says what is tried and what must hold. A transcript grows by one section a
+call.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import os
+import platform
+import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.faults.trials import CASES, STAGES, Quiet, Row, make_source, quiet_run, run_trials
@@ -25,6 +30,15 @@ from leconvert.testing.disk import Fault, FaultKind
 
 SYNCS = frozenset({"fsync", "fdatasync"})
 CODES = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS)
+_HEAD = """\
+Every operation of a conversion goes wrong once; then the same command runs again.
+Two episodes, one camera.
+
+died: the process was gone, or the power; refused: it ended with one of our errors (counted at the
+right); done: it succeeded all the same. same bytes: trials after which everything was as promised:
+the source intact, a reader served, the next run's result the quiet run's bytes, nothing left over.
+POWER: what is lost of what was not forced to the disk, see docs/leasing.md.
+"""
 
 
 def faults_of(quiet: Quiet, kinds: Iterable[str]) -> Iterator[Fault]:
@@ -71,9 +85,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--scratch", type=Path, default=None, help="an empty folder's parent")
     parser.add_argument("--rows", type=Path, help="write every row here, a JSON line each")
-    parser.add_argument("--transcript", type=Path, help="write the table here")
+    parser.add_argument("--transcript", type=Path, help="add the table to this file")
     options = parser.parse_args()
-    began = time.monotonic()
+    began, since = time.monotonic(), datetime.now(UTC)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="faults-", dir=options.scratch) as folder:
         template = make_source(Path(folder, "template"))
@@ -92,9 +106,32 @@ def main() -> int:
         options.rows.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     table = "\n".join(_table(rows, time.monotonic() - began))
     if options.transcript:
-        options.transcript.write_text(f"$ python {' '.join(sys.orig_argv[1:])}\n\n{table}\n")
+        _add_section(options.transcript, _command(parser, options), since, table)
     print(table)
     return int(any(row.problems for row in rows))
+
+
+def _command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """Return the command without the paths, which mean nothing elsewhere."""
+    given = {name: getattr(options, name) for name in ("kinds", "stages", "every")}
+    words = [f"--case {name}" for name in options.case or ()]
+    words += [f"--{n} {value}" for n, value in given.items() if value != parser.get_default(n)]
+    return " ".join(["python -m tests.faults.campaign", *words])
+
+
+def _add_section(transcript: Path, command: str, since: datetime, table: str) -> None:
+    """Add the command, where and when it ran, and its table; what the words mean stands on top."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        cwd=Path(__file__).parent, capture_output=True, text=True, check=False,
+    ).stdout.strip()  # fmt: skip
+    where = (
+        f"{since:%Y-%m-%d %H:%M} to {datetime.now(UTC):%H:%M} UTC, commit {commit or 'unknown'}, "
+        f"Linux {platform.release()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    )
+    head = "" if transcript.exists() else _HEAD
+    with transcript.open("a") as file:
+        file.write(f"{head}\n$ {command}\n{where}\n\n{table}\n")
 
 
 def _table(rows: Sequence[Row], seconds: float) -> Iterator[str]:
