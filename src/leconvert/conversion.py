@@ -256,7 +256,8 @@ def convert(
         done = _report(run, packed, seconds, time.monotonic() - started)
         if probe_seconds is not None:
             done = replace(done, probe=_probe(run, target, probe_seconds))
-    if not keep_work_dir and work_dir is None and not remove_work_dir(folder):
+    removes = not keep_work_dir and work_dir is None
+    if removes and not remove_work_dir(folder, run.manifest.run_id):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
     return replace(done, report=page)
 

@@ -16,9 +16,11 @@ import pytest
 from tests.trees import digest_of, snapshot
 
 import leconvert
+from leconvert import conversion
 from leconvert.conversion import run_worker
 from leconvert.errors import (
     BusyError,
+    IncompleteError,
     LeconvertError,
     PlanMismatchError,
     SourceChangedError,
@@ -191,6 +193,57 @@ def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
     assert digest_of(target) == quiet_digest
     assert snapshot(tmp_path / ("small_old" if in_place else "small")) == before
     assert list(tmp_path.glob(".*.leconvert-*")) == []
+
+
+def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_successor(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_digest: str
+) -> None:
+    """A removal goes on by the handles of folders, wherever they were renamed to."""
+    out = tmp_path / "out"
+    run = plan(small_source, out, tmp_path / "work")
+    run_worker(run.work_dir.root, max_batches=4)
+
+    class NobodyWorks(Watcher):
+        pause_seconds = 0.0
+
+        def working(self) -> bool:
+            return False
+
+    monkeypatch.setattr(packing, "packer_lock", lambda *_, **__: contextlib.nullcontext())
+    zombie = Frozen(lambda: pack_run(run, watcher=NobodyWorks()))
+    unlink = os.unlink
+
+    def freezing(*arguments: Any, dir_fd: int | None = None) -> None:
+        if dir_fd is not None:
+            zombie.freeze_here()
+        unlink(*arguments, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", freezing)
+    with zombie:
+        run_worker(run.work_dir.root)
+        pack_run(open_run(run.work_dir.root))
+        assert digest_of(out) == quiet_digest
+        assert isinstance(zombie.thaw(), IncompleteError), zombie.outcome
+    assert digest_of(out) == quiet_digest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "work"]
+
+
+def test_a_conversion_that_ends_late_leaves_the_work_dir_to_the_next_one(
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_digest: str
+) -> None:
+    out = tmp_path / "out"
+    report = conversion._report
+
+    def planned_meanwhile(*arguments: Any) -> Any:
+        out.rename(tmp_path / "first")
+        plan(small_source, out, default_work_dir(out), restart=True)
+        return report(*arguments)
+
+    monkeypatch.setattr(conversion, "_report", planned_meanwhile)
+    leconvert.convert(small_source, output=out)
+    run_worker(default_work_dir(out))
+    pack_run(open_run(default_work_dir(out)))
+    assert digest_of(out) == digest_of(tmp_path / "first") == quiet_digest
 
 
 def test_a_packer_whose_run_was_given_up_while_it_waited_leaves_the_place_to_the_new_one(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -213,18 +214,45 @@ class Conversion:
         """Start the packer on a host, likewise."""
         return self._start(guest, halt, "pack", self.work_dir, "--json", *options)
 
-    def pack_when_free(self, guest: Guest) -> tuple[int, Finished]:
-        """Pack on a host, again and again while another packer's lock is still there.
+    def pack_after_silence(self, guest: Guest) -> float:
+        """Pack on a host while a silent one holds the packer's lock: one command, which waits.
 
         Returns:
-            How often it was refused, and the run that went through.
+            Seconds that it took.
+
+        Raises:
+            ScenarioFailedError: It fails, or does not say for whom it waits.
         """
-        refused = 0
-        while True:
-            done = self.leconvert(guest, "pack", self.work_dir, "--json", codes=(0, BUSY))
-            if done.code == 0:
-                return refused, done
-            refused += 1
+        began = time.monotonic()
+        done = self.leconvert(guest, "pack", self.work_dir)
+        check(
+            "has given no sign of life" in done.err,
+            f"The packer did not say for whom it waits: {done.err[-600:]}",
+        )
+        return time.monotonic() - began
+
+    def pack_beside_a_living_packer(self, guest: Guest) -> float:
+        """Demand that a second packer is refused while the first lives.
+
+        Returns:
+            Seconds after which it was.
+
+        Raises:
+            ScenarioFailedError: It is not.
+        """
+        began = time.monotonic()
+        self.leconvert(guest, "pack", self.work_dir, codes=(BUSY,))
+        return time.monotonic() - began
+
+    def clean(self, guest: Guest) -> None:
+        """Remove the finished run on a host.
+
+        Raises:
+            ScenarioFailedError: Something is left of it.
+        """
+        self.leconvert(guest, "clean", self.work_dir)
+        left = guest.shell(f"ls -A {self.work_dir}/runs").split()
+        check(not left, f"`clean` left {left}")
 
     def digest(self, guest: Guest, path: str | None = None) -> str:
         """Return the digest of the result as one host sees it."""

@@ -14,6 +14,7 @@ from leconvert.packer.report import PackReport
 from leconvert.repairs import Repairs
 from leconvert.verify import reason_to_keep
 from leconvert.workdir.durable import storage_errors, sync_dir
+from leconvert.workdir.target import removed_old_dir
 from leconvert.workdir.trees import remove_tree
 
 __all__ = ["remove_source"]
@@ -35,7 +36,7 @@ def remove_source(source: Path, report: PackReport, repairs: Repairs) -> PackRep
     """
     if source != report.target:
         return replace(report, kept_because="it was not replaced")
-    doomed = source.with_name(f".{source.name}_old.leconvert-removed")
+    doomed = removed_old_dir(source)
     if doomed.exists():
         remove_tree(doomed)
     if report.kept is None or not report.kept.exists():

@@ -29,6 +29,7 @@ from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import LockWait, packer_lock
 from leconvert.workdir.opened import OpenedRun, check_current
+from leconvert.workdir.removal import remove_left_trees, remove_new_tree
 from leconvert.workdir.staging import adopt_staging
 from leconvert.workdir.swap import (
     SwapOutcome,
@@ -95,11 +96,12 @@ def pack_run(
         tree = adopt_staging(target, journal)
         if tree is None:
             raise AssertionError("a staging tree is made where there is none")
+        remove_left_trees(target, manifest.run_id)
         collector, assembly = Collector(run), Assembly(run, tree)
         try:
             _assemble(run, assembly, collector, board, watcher or Watcher(), stop, progress)
         except (BatchesFailedError, IncompleteError, PlanMismatchError):
-            remove_tree(tree)  # only links and tables: whoever packs next makes them again
+            remove_new_tree(tree)  # only links and tables: whoever packs next makes them again
             raise
         verification: dict[str, object] | None = None
         if options.depth != "none":

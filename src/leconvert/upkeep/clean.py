@@ -22,12 +22,18 @@ from typing import Any
 
 from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.leasing import LeaseStore, list_batches, read_done
+from leconvert.workdir.durable import sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.journal import Journal, JournalState, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.manifest import read_manifest
 from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir
-from leconvert.workdir.removal import remove_work_dir
+from leconvert.workdir.removal import (
+    is_being_removed,
+    remove_leftovers,
+    remove_new_tree,
+    set_work_dir_aside,
+)
 from leconvert.workdir.staging import staging_trees
 from leconvert.workdir.target import codebase_version, is_converted
 from leconvert.workdir.trees import remove_tree
@@ -36,6 +42,7 @@ from leconvert.workdir.trouble import storage_errors
 __all__ = ["CleanReport", "Leftover", "clean_work_dir"]
 
 _ATTEMPT = re.compile(r"([0-9]{4,})-")
+_HALF_REMOVED = "its removal was interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,9 @@ def clean_work_dir(
             # What only records can explain goes before the records.
             for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
                 _remove(work, row)
+    if not dry_run:
+        for row in removable:
+            _remove_unlocked(work, row)
     kept = tuple(row for row in found if not row.removable)
     return CleanReport(dry_run, tuple(removable), kept)
 
@@ -137,6 +147,9 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
         except BusyError as busy:
             yield Leftover(run.root, "run", False, f"a packer is at work: {busy.message}")
             continue
+        for tree in [] if target is None else _trees(target, run_id):
+            if is_being_removed(tree):
+                yield Leftover(tree, "new tree", True, _HALF_REMOVED)
         if run_id != current:
             why = "its work dir names another run" if current else "its work dir names no run"
             yield from _given_up(run, run_id, target, state, why)
@@ -180,7 +193,7 @@ def _given_up(
         reason = "it was interrupted while it put its result in place, and may hold the dataset"
         yield Leftover(run.root, "run", False, reason)
         return
-    trees = [] if target is None else _trees(target, run_id)
+    trees = [] if target is None else _whole_trees(target, run_id)
     safe = [tree for tree in trees if not _is_source(tree)]
     for tree in trees:
         if tree in safe:
@@ -197,6 +210,10 @@ def _trees(target: Path, run_id: str) -> list[Path]:
     with suppress(FileNotFoundError):
         return [path for owner, path in staging_trees(target) if owner == run_id]
     return []
+
+
+def _whole_trees(target: Path, run_id: str) -> list[Path]:
+    return [tree for tree in _trees(target, run_id) if not is_being_removed(tree)]
 
 
 def _is_source(tree: Path) -> bool:
@@ -236,7 +253,7 @@ def _losers(run: RunPaths, run_id: str) -> Iterator[Leftover]:
 def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> Iterator[Leftover]:
     if target is None or state.swap is not None:
         return
-    trees = _trees(target, run_id)
+    trees = _whole_trees(target, run_id)
     for tree in sorted(trees, key=lambda path: int(path.suffix[1:]))[:-1]:
         if not _is_source(tree):
             yield Leftover(tree, "new tree", True, "a later packer works in another one")
@@ -246,7 +263,9 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
     """Name new trees whose run is not known here; they cannot be judged."""
     with suppress(FileNotFoundError):
         for run_id, tree in staging_trees(target):
-            if run_id not in known:
+            if run_id not in known and is_being_removed(tree):
+                yield Leftover(tree, "new tree", True, _HALF_REMOVED)
+            elif run_id not in known:
                 reason = f"the records of run {run_id} are in another work dir, or gone"
                 yield Leftover(tree, "new tree", False, reason)
 
@@ -273,22 +292,31 @@ def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
 
 
 def _remove(work: WorkDir, row: Leftover) -> None:
+    """Remove it, or what makes others take it up where locks lie in it."""
     if row.kind == "work dir":
-        if not remove_work_dir(row.path):
-            raise StorageError(
-                f"{row.path} could not be removed.",
-                path=str(row.path),
-                next_step="Check its permissions, and run the same command again.",
-            )
+        remove_leftovers(row.path)
+        set_work_dir_aside(row.path)
     elif row.kind == "run":
         # A run that is named and half removed could be neither resumed nor judged.
         if work.current_run_id() == row.path.name:
             with storage_errors(work.current):
                 work.current.unlink()
-        remove_tree(row.path, inside=work.runs_dir)
+            sync_dir(work.root)
     elif row.kind == "outline":
         remove_tree(row.path, inside=work.outlines_dir)
     elif row.kind == "attempt":
         remove_tree(row.path, inside=row.path.parents[1])
     else:
-        remove_tree(row.path)
+        remove_new_tree(row.path)
+
+
+def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
+    """Remove what holds the locks that were held; see `leconvert.workdir.removal`."""
+    if row.kind == "run":
+        remove_tree(row.path, inside=work.runs_dir)
+    elif row.kind == "work dir" and not remove_leftovers(row.path):
+        raise StorageError(
+            f"{row.path} could not be removed.",
+            path=str(row.path),
+            next_step="Check its permissions, and run the same command again.",
+        )

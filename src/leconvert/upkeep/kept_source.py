@@ -1,4 +1,8 @@
-"""Removes the source that a conversion in place kept, once the result is proven to hold it all."""
+"""Removes the source that a conversion in place kept, once the result is proven to hold it all.
+
+It is first renamed to a name of ours, **the commit point**: a crash before leaves it whole, and
+after it the next call removes the rest.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.tables import read_repairs
 from leconvert.upkeep.clean import CleanReport, Leftover
 from leconvert.verify import reason_to_keep, verify_pair
-from leconvert.workdir.target import codebase_version, old_dir
+from leconvert.workdir.durable import storage_errors, sync_dir
+from leconvert.workdir.target import codebase_version, old_dir, removed_old_dir
 from leconvert.workdir.trees import remove_tree
 
 __all__ = ["clean_kept_source"]
@@ -28,14 +33,26 @@ def clean_kept_source(
         dry_run: Make the proof, remove nothing.
         progress: Where to report.
     """
-    old = old_dir(target)
+    old, doomed = old_dir(target), removed_old_dir(target)
+    removed: list[Leftover] = []
+    if doomed.is_dir():
+        removed.append(Leftover(doomed, "kept source", True, "its removal was interrupted"))
+        if not dry_run:
+            remove_tree(doomed)
+        if not old.exists():
+            return CleanReport(dry_run, tuple(removed), ())
     doubt = _doubt(target, old, progress)
     if doubt is not None:
-        return CleanReport(dry_run, (), (Leftover(old, "kept source", False, doubt),))
+        kept = Leftover(old, "kept source", False, doubt)
+        return CleanReport(dry_run, tuple(removed), (kept,))
     proven = f"every packet, row and other file of it is in {target}"
+    removed.append(Leftover(old, "kept source", True, proven))
     if not dry_run:
-        remove_tree(old, inside=old.parent)
-    return CleanReport(dry_run, (Leftover(old, "kept source", True, proven),), ())
+        with storage_errors(old):
+            old.rename(doomed)
+            sync_dir(doomed.parent)
+        remove_tree(doomed)
+    return CleanReport(dry_run, tuple(removed), ())
 
 
 def _doubt(target: Path, old: Path, progress: Progress) -> str | None:

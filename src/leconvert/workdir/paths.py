@@ -20,7 +20,7 @@ __all__ = [
     "WorkDir",
     "default_work_dir",
     "new_run_id",
-    "removed_work_dir",
+    "removed_folder",
 ]
 
 _CURRENT_VERSION = 1
@@ -37,9 +37,9 @@ def default_work_dir(target: Path) -> Path:
     return real.with_name(f".{real.name}.leconvert-work")
 
 
-def removed_work_dir(root: Path) -> Path:
-    """Return the name that a default work dir has while it is removed: ``<work dir>.removed``."""
-    return root.with_name(f"{root.name}.removed")
+def removed_folder(folder: Path) -> Path:
+    """Return the name that a work dir or a new tree has while it is removed: ``<name>.removed``."""
+    return folder.with_name(f"{folder.name}.removed")
 
 
 def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:

@@ -1,45 +1,87 @@
-"""Removes the work dir of a finished run, so that a crash never leaves half of one.
+"""Removes work dirs and new trees that nobody needs any more.
 
-Records name each other. Were they removed one by one, a crash could leave a run that its own
-records no longer describe, and the next command would neither resume nor tidy it. So the folder
-first gets another name, in one step: before it the run is whole, after it there is none, and what
-bears that name is removed by whoever comes next.
+**Half of one never stays.** Records name each other. Were they removed one by one, a crash could
+leave a run that its own records no longer describe, and the next command would neither resume nor
+tidy it. So a folder first gets another name, in one step: before it the folder is whole, after it
+there is none, and what bears that name is removed by whoever comes next.
+
+**A removal that was frozen removes nothing but its own.** It goes from folder to folder by their
+handles, and no rename of a folder above stops it. A packer that was frozen half way through its
+tree, lost its lock and came back would go on in the tree as its successor adopted it, completed it
+and put it in place. So nothing is removed under a name that somebody else may take up.
+
+**Nor under a lock that lies in it**: over NFS a file that is open stays in its folder under another
+name until it is closed, and the folder with it.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from leconvert.errors import StorageError
-from leconvert.workdir.durable import sync_dir
-from leconvert.workdir.paths import removed_work_dir
+from leconvert.errors import BusyError, LeconvertError, StorageError
+from leconvert.workdir.durable import storage_errors, sync_dir
+from leconvert.workdir.locks import planner_lock
+from leconvert.workdir.paths import WorkDir, removed_folder
+from leconvert.workdir.staging import staging_trees
 from leconvert.workdir.trees import remove_tree
 
-__all__ = ["remove_leftovers", "remove_work_dir"]
+__all__ = [
+    "is_being_removed",
+    "remove_left_trees",
+    "remove_leftovers",
+    "remove_new_tree",
+    "remove_work_dir",
+    "set_work_dir_aside",
+]
 
 
-def remove_work_dir(root: Path) -> bool:
-    """Remove a work dir of ours that nobody needs any more.
+def remove_work_dir(root: Path, run_id: str) -> bool:
+    """Remove the work dir of a finished conversion, unless somebody plans or planned in it since.
 
     Never raises for a disk that fails: the result is in its place by then.
 
     Args:
         root: The work dir, `leconvert.workdir.paths.default_work_dir` of a target.
+        run_id: The run that is finished.
 
     Returns:
-        Whether it is gone. What is left is removed when the same command runs again.
+        Whether it is gone, or somebody else's by now. What is left is removed when the same command
+        runs again.
     """
     if not remove_leftovers(root):
         return False
+    work = WorkDir(root)
     try:
-        with suppress(FileNotFoundError):
-            root.rename(removed_work_dir(root))
-        # After a power failure the removals below may be there without the rename above them.
-        sync_dir(root.parent)
-    except (OSError, StorageError):
+        with ExitStack() as held:
+            if not root.is_dir():
+                return True
+            with suppress(StorageError):  # a full disk has no room for who holds it
+                held.enter_context(planner_lock(work))
+            if work.current_run_id() not in {None, run_id}:
+                return True
+            set_work_dir_aside(root)
+    except BusyError:
+        return True
+    except (OSError, LeconvertError):
         return False
     return remove_leftovers(root)
+
+
+def set_work_dir_aside(root: Path) -> None:
+    """Give a work dir the name under which `remove_leftovers` removes it: the commit point.
+
+    Call it under the planner's lock, and `remove_leftovers` before, and once after the lock was
+    released.
+
+    Raises:
+        StorageError: The disk is read-only or fails.
+        OSError: It cannot be renamed for another reason.
+    """
+    with storage_errors(root), suppress(FileNotFoundError):
+        root.rename(removed_folder(root))
+    # After a power failure the removals below may be there without the rename above them.
+    sync_dir(root.parent)
 
 
 def remove_leftovers(root: Path) -> bool:
@@ -49,5 +91,39 @@ def remove_leftovers(root: Path) -> bool:
         Whether nothing is left.
     """
     with suppress(StorageError, OSError):
-        return remove_tree(removed_work_dir(root))
+        return remove_tree(removed_folder(root))
     return False
+
+
+def remove_new_tree(tree: Path) -> None:
+    """Remove a packer's new tree, wherever an earlier removal of it ended.
+
+    Args:
+        tree: The tree, by its own name or by the one that it has while it is removed. Where another
+            packer adopted it, there is nothing to remove.
+
+    Raises:
+        StorageError: The disk is read-only or fails.
+    """
+    doomed = tree
+    if not is_being_removed(tree):
+        doomed = removed_folder(tree)
+        with storage_errors(tree), suppress(FileNotFoundError):
+            tree.rename(doomed)
+    remove_tree(doomed)
+
+
+def remove_left_trees(target: Path, run_id: str) -> None:
+    """Remove the trees of a run whose removal was interrupted.
+
+    Raises:
+        StorageError: The disk is read-only or fails.
+    """
+    for owner, tree in staging_trees(target):
+        if owner == run_id and is_being_removed(tree):
+            remove_tree(tree)
+
+
+def is_being_removed(tree: Path) -> bool:
+    """Tell whether this is the name of a new tree whose removal began."""
+    return tree.suffix == removed_folder(tree).suffix

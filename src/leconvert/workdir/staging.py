@@ -55,14 +55,15 @@ def staging_generations(target: Path, run_id: str, *, fs: FileSystem = LOCAL) ->
 def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Path]]:
     """Return the new trees of all runs that lie beside a target: run id and path, sorted.
 
+    Those that are being removed (`leconvert.workdir.removal`) are among them.
+
     Raises:
         FileNotFoundError: The folder that would hold the target does not exist.
         StorageError: It cannot be read.
     """
     real = Path(os.path.realpath(target))
-    pattern = re.compile(
-        re.escape(f".{real.name}.leconvert-") + r"([A-Za-z0-9][A-Za-z0-9_-]*)\.[0-9]+\Z"
-    )
+    name, rest = re.escape(f".{real.name}.leconvert-"), r"\.[0-9]+(?:\.removed)?\Z"
+    pattern = re.compile(name + r"([A-Za-z0-9][A-Za-z0-9_-]*)" + rest)
     with storage_errors(real.parent):
         names = fs.list_names(real.parent)
     return [(found[1], real.with_name(name)) for name in names if (found := pattern.match(name))]

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from leconvert.errors import TargetError
 
-__all__ = ["check_target", "codebase_version", "is_converted", "old_dir", "refusal"]
+__all__ = [
+    "check_target",
+    "codebase_version",
+    "is_converted",
+    "old_dir",
+    "refusal",
+    "removed_old_dir",
+]
 
 _INFO_PATH = "meta/info.json"
 
@@ -17,6 +24,12 @@ def old_dir(target: Path) -> Path:
     """Return where the tree at a target is kept: ``<target>_old``, as LeRobot's script does."""
     real = Path(os.path.realpath(target))
     return real.with_name(f"{real.name}_old")
+
+
+def removed_old_dir(target: Path) -> Path:
+    """Return the name that the tree kept at `old_dir` has while it is removed."""
+    old = old_dir(target)
+    return old.with_name(f".{old.name}.leconvert-removed")
 
 
 def codebase_version(root: Path) -> str | None:

@@ -18,12 +18,15 @@ from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
-from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
+from leconvert.testing.faults import CrashError
+from leconvert.upkeep import CleanReport, clean, clean_kept_source, clean_work_dir, kept_source
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.opened import OpenedRun, open_run
-from leconvert.workdir.paths import default_work_dir
+from leconvert.workdir.paths import RunPaths, default_work_dir, removed_folder
 from leconvert.workdir.staging import staging_dir
+from leconvert.workdir.target import removed_old_dir
+from leconvert.workdir.trees import remove_tree
 
 WorkerOn = Callable[..., LeaseStore]
 
@@ -191,6 +194,37 @@ def test_what_a_packer_replaced_goes_and_what_one_works_in_stays(planned: Opened
     assert newer.exists()
 
 
+def test_a_tree_whose_removal_was_interrupted_goes_whoever_began_it(planned: OpenedRun) -> None:
+    target = Path(planned.manifest.target)
+    own, strange = (
+        removed_folder(staging_dir(target, run_id, 1))
+        for run_id in (planned.manifest.run_id, "20200101T000000-abcdef")
+    )
+    newest = begin_packing(planned)
+    for tree in (own, strange):
+        (tree / "data").mkdir(parents=True)
+    assert removed(clean_work_dir(planned.work_dir.root)) == {own}
+    assert removed(clean_work_dir(planned.work_dir.root, target=target)) == {strange}
+    assert [own.exists(), strange.exists(), newest.exists()] == [False, False, True]
+
+
+def test_no_lock_of_a_run_is_held_while_its_folder_goes(
+    planned: OpenedRun, restarted: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over NFS a file that is open stays, and keeps its folder."""
+    freed = []
+
+    def remove(path: Path, *, inside: Path) -> bool:
+        with packer_lock(RunPaths(path), path.name):
+            freed.append(path)
+        return remove_tree(path, inside=inside)
+
+    monkeypatch.setattr(clean, "remove_tree", remove)
+    clean_work_dir(planned.work_dir.root)
+    assert freed == [planned.paths.root]
+    assert not planned.paths.root.exists()
+
+
 def test_nothing_is_removed_while_somebody_plans_or_packs(
     planned: OpenedRun, restarted: OpenedRun
 ) -> None:
@@ -234,6 +268,27 @@ def test_the_kept_source_goes_only_with_proof(source_copy: Path) -> None:
     assert removed(clean_kept_source(source_copy)) == {old}
     assert not old.exists()
     assert "not there" in clean_kept_source(source_copy).kept[0].reason
+
+
+def test_a_kept_source_whose_removal_was_interrupted_goes_with_the_next_call(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leconvert.convert(source_copy)
+    old = source_copy.with_name("small_old")
+
+    def die(*_: object) -> None:
+        raise CrashError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_source, "remove_tree", die)
+        with pytest.raises(CrashError):
+            clean_kept_source(source_copy)
+    assert not old.exists(), "never half of it under its own name"
+    doomed = removed_old_dir(source_copy)
+    assert removed(clean_kept_source(source_copy, dry_run=True)) == {doomed}
+    assert doomed.exists()
+    assert removed(clean_kept_source(source_copy)) == {doomed}
+    assert sorted(path.name for path in source_copy.parent.iterdir()) == ["small"]
 
 
 @pytest.mark.parametrize("damage", ["row", "readme", "stray", "packet"])

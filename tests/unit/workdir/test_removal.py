@@ -11,10 +11,18 @@ import pytest
 from leconvert.errors import StorageError, TargetError, WorkDirError
 from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
 from leconvert.testing.faults import CrashError
+from leconvert.workdir import removal
 from leconvert.workdir.durable import sync_tree
-from leconvert.workdir.locks import packer_lock
-from leconvert.workdir.paths import WorkDir, default_work_dir, removed_work_dir
-from leconvert.workdir.removal import remove_leftovers, remove_work_dir
+from leconvert.workdir.locks import packer_lock, planner_lock
+from leconvert.workdir.paths import WorkDir, default_work_dir, removed_folder
+from leconvert.workdir.removal import (
+    remove_left_trees,
+    remove_leftovers,
+    remove_new_tree,
+    remove_work_dir,
+)
+from leconvert.workdir.staging import staging_dir, staging_generations
+from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import any_storage_errors
 
 
@@ -31,9 +39,9 @@ def make_work_dir(parent: Path) -> Path:
 
 
 def test_a_work_dir_is_removed(work_dir: Path, tmp_path: Path) -> None:
-    assert remove_work_dir(work_dir)
+    assert remove_work_dir(work_dir, "r1")
     assert list(tmp_path.iterdir()) == []
-    assert remove_work_dir(work_dir), "gone already is gone"
+    assert remove_work_dir(work_dir, "r1"), "gone already is gone"
 
 
 def test_a_death_at_any_operation_leaves_a_whole_run_or_none(tmp_path: Path) -> None:
@@ -41,44 +49,125 @@ def test_a_death_at_any_operation_leaves_a_whole_run_or_none(tmp_path: Path) -> 
         parent = tmp_path / str(number)
         parent.mkdir()
         root = make_work_dir(parent)
-        before = sorted(path.relative_to(root) for path in root.rglob("*"))
+        before = [path.relative_to(root) for path in root.rglob("*")]
         try:
             with WatchedDisk(parent, fault=Fault(number, FaultKind.DIE)):
-                remove_work_dir(root)
+                remove_work_dir(root, "r1")
         except CrashError:
             pass
         else:
             assert number > 20
             return
         if root.exists():
-            assert sorted(path.relative_to(root) for path in root.rglob("*")) == before
+            after = [path.relative_to(root) for path in root.rglob("*")]
+            assert [path for path in after if "planner.lock" not in path.name] == before
         assert remove_leftovers(root)
         assert list(parent.iterdir()) in ([root], [])
-        assert remove_work_dir(root)
+        assert remove_work_dir(root, "r1")
     pytest.fail("the removal never came to its end")
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.ESTALE, errno.EBUSY])
 def test_a_failing_disk_is_told_and_not_raised(work_dir: Path, tmp_path: Path, code: int) -> None:
     with WatchedDisk(tmp_path, fault=Fault(0, FaultKind.FAIL, code, lasts=True)):
-        assert not remove_work_dir(work_dir)
-    assert remove_work_dir(work_dir)
+        assert not remove_work_dir(work_dir, "r1")
+    assert remove_work_dir(work_dir, "r1")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_an_earlier_removal_left_makes_room_for_the_next(work_dir: Path) -> None:
-    left = removed_work_dir(work_dir)
+    left = removed_folder(work_dir)
     left.mkdir()
     (left / "current").write_text("of an earlier run")
-    assert remove_work_dir(work_dir)
+    assert remove_work_dir(work_dir, "r1")
     assert not left.exists()
+
+
+def test_a_work_dir_in_which_somebody_planned_since_is_theirs(work_dir: Path) -> None:
+    WorkDir(work_dir).run("r2").ensure()
+    WorkDir(work_dir).set_current("r2")
+    assert remove_work_dir(work_dir, "r1")
+    assert WorkDir(work_dir).list_runs() == ["r1", "r2"]
+
+
+def test_a_work_dir_in_which_somebody_is_planning_is_theirs(work_dir: Path) -> None:
+    with planner_lock(WorkDir(work_dir)):
+        assert remove_work_dir(work_dir, "r1")
+    assert WorkDir(work_dir).current_run_id() == "r1"
+
+
+def test_a_full_disk_does_not_keep_a_work_dir(work_dir: Path, tmp_path: Path) -> None:
+    with WatchedDisk(tmp_path) as disk:
+        assert remove_work_dir(work_dir, "r1")
+    names = [operation.name for operation in disk.operations]
+    root = make_work_dir(tmp_path)
+    with WatchedDisk(tmp_path, fault=Fault(names.index("write"), FaultKind.FAIL, errno.ENOSPC)):
+        assert remove_work_dir(root, "r1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_lock_of_a_work_dir_is_held_while_its_folders_go(
+    work_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over NFS a file that is open stays, and keeps its folder."""
+    freed = []
+
+    def remove(path: Path) -> bool:
+        if path.exists():
+            with planner_lock(WorkDir(path)):
+                freed.append(path)
+        return remove_tree(path)
+
+    monkeypatch.setattr(removal, "remove_tree", remove)
+    assert remove_work_dir(work_dir, "r1")
+    assert freed == [removed_folder(work_dir)]
+
+
+def make_new_tree(target: Path, generation: int) -> Path:
+    tree = staging_dir(target, "r1", generation)
+    (tree / "data/chunk-000").mkdir(parents=True)
+    (tree / "data/chunk-000/file-000.parquet").write_bytes(b"rows")
+    return tree
+
+
+def test_a_death_at_any_operation_leaves_a_new_tree_to_the_next_packer(tmp_path: Path) -> None:
+    for number in range(50):
+        target = tmp_path / str(number) / "set"
+        target.mkdir(parents=True)
+        tree = make_new_tree(target, 1)
+        try:
+            with WatchedDisk(target.parent, fault=Fault(number, FaultKind.DIE)):
+                remove_new_tree(tree)
+        except CrashError:
+            pass
+        else:
+            assert number > 4
+            return
+        if tree.exists():
+            assert (tree / "data/chunk-000/file-000.parquet").read_bytes() == b"rows"
+        else:
+            assert staging_generations(target, "r1") == []
+            left = removed_folder(tree).exists()
+            remove_left_trees(target, "another run")
+            assert removed_folder(tree).exists() == left
+            remove_left_trees(target, "r1")
+            assert list(target.parent.iterdir()) == [target]
+    pytest.fail("the removal never came to its end")
+
+
+def test_a_new_tree_that_another_packer_adopted_stays(tmp_path: Path) -> None:
+    tree = make_new_tree(tmp_path / "set", 1)
+    adopted = staging_dir(tmp_path / "set", "r1", 2)
+    tree.rename(adopted)
+    remove_new_tree(tree)
+    assert (adopted / "data/chunk-000/file-000.parquet").exists()
 
 
 def test_a_folder_that_we_did_not_make_is_left_alone(tmp_path: Path) -> None:
     theirs = tmp_path / "data"
     theirs.mkdir()
     with pytest.raises(WorkDirError, match="Refusing"):
-        remove_work_dir(theirs)
+        remove_work_dir(theirs, "r1")
     assert theirs.is_dir()
 
 
