@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.program import Leconvert, run_leconvert
+from tests.program import Leconvert, run_leconvert, start_leconvert
 
 if TYPE_CHECKING:
     from leconvert.workdir.opened import OpenedRun
@@ -121,6 +121,12 @@ def edit_json() -> Callable[..., None]:
 def leconvert() -> Leconvert:
     """Run ``leconvert ARGUMENTS`` and return what it said."""
     return run_leconvert
+
+
+@pytest.fixture
+def leconvert_anew() -> Leconvert:
+    """Run ``python -m leconvert ARGUMENTS``, where the start of the program matters."""
+    return start_leconvert
 
 
 @pytest.fixture

@@ -2,23 +2,86 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
-__all__ = ["Leconvert", "run_leconvert", "started"]
+__all__ = ["Leconvert", "run_leconvert", "start_leconvert", "started"]
 
 Leconvert = Callable[..., "subprocess.CompletedProcess[str]"]
 
+_TIMEOUT_SECONDS = 120
+_FORKS = multiprocessing.get_context("forkserver")
+# What commands import by themselves, but for what reads the environment when it is imported. pytest
+# is what each process would otherwise import, because it is the main program of its parent.
+_PRELOADED = (
+    "pytest",
+    "tests.program",
+    "leconvert.conversion",
+    "leconvert.status",
+    "leconvert.upkeep",
+    "leconvert.verify",
+    "pyarrow.parquet",
+)
 
-def run_leconvert(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
-    """Run ``leconvert ARGUMENTS`` and return what it said; options go to `subprocess.run`."""
+
+def run_leconvert(
+    *arguments: object, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``leconvert ARGUMENTS`` in a process of its own and return what it said.
+
+    The process is forked from one that imported the program and did nothing else: starting Python
+    and importing Arrow takes longer than most commands. `start_leconvert` does without.
+
+    Args:
+        *arguments: Words of the command line.
+        env: All environment variables; None for this process's.
+    """
+    _FORKS.set_forkserver_preload(list(_PRELOADED))
+    words = [str(argument) for argument in arguments]
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder, "out"), Path(folder, "err")
+        process = _FORKS.Process(
+            target=_become_leconvert,
+            args=(words, dict(os.environ if env is None else env), str(Path.cwd()), *said),
+        )
+        process.start()
+        process.join(_TIMEOUT_SECONDS)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(words, _TIMEOUT_SECONDS)
+        out, err = (path.read_text() if path.exists() else "" for path in said)
+        return subprocess.CompletedProcess(words, process.exitcode, out, err)
+
+
+def _become_leconvert(
+    words: list[str], env: Mapping[str, str], folder: str, out: Path, err: Path
+) -> None:
+    from leconvert.cli import program
+
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(folder)
+    for descriptor, path in ((1, out), (2, err)):
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), descriptor)
+    sys.argv = ["leconvert", *words]
+    program()
+
+
+def start_leconvert(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m leconvert ARGUMENTS``; options go to `subprocess.run`."""
     return subprocess.run(
         [sys.executable, "-m", "leconvert", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=_TIMEOUT_SECONDS,
         check=False,
         **options,  # type: ignore[call-overload]
     )

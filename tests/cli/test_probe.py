@@ -83,15 +83,15 @@ def test_no_sample_is_an_error_with_a_code_and_no_result(
 
 
 def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
-    leconvert: Leconvert, dataset: Path, tmp_path: Path
+    leconvert_anew: Leconvert, dataset: Path, tmp_path: Path
 ) -> None:
     without = {k: v for k, v in os.environ.items() if k not in {"LD_LIBRARY_PATH"}}
     linked = without | {"XDG_CACHE_HOME": str(tmp_path)}
     command = ("probe", "diagnose", "--root", dataset, "--json")
 
-    again = leconvert(*command, env=linked)
+    again = leconvert_anew(*command, env=linked)
     # With this set the program believes that it was started again already.
-    fallen_back = leconvert(*command, env=without | {"LECONVERT_FFMPEG_LINKS": "1"})
+    fallen_back = leconvert_anew(*command, env=without | {"LECONVERT_FFMPEG_LINKS": "1"})
 
     assert json.loads(again.stdout)["decoder"]["torchcodec_loads"], again.stderr
     found = json.loads(fallen_back.stdout)
