@@ -62,7 +62,6 @@ class PushPlan:
         add: Files that are new or differ, in the order of their names; the card is not among them.
         add_bytes: Their bytes.
         unchanged: Files that the repo has already.
-        unchanged_bytes: Their bytes.
         delete: Files of the old dataset, and folders (they end in a slash) that hold nothing else.
         deleted_files: The number of files that go by that.
         kept: Files of the repo that are not the dataset's and stay; the card is not among them.
@@ -71,7 +70,6 @@ class PushPlan:
     add: tuple[str, ...]
     add_bytes: int
     unchanged: tuple[str, ...]
-    unchanged_bytes: int
     delete: tuple[str, ...]
     deleted_files: int
     kept: tuple[str, ...]
@@ -117,7 +115,6 @@ def plan_push(
         add=add,
         add_bytes=sum(local[path] for path in add),
         unchanged=unchanged,
-        unchanged_bytes=sum(local[path] for path in unchanged),
         delete=tuple(_by_folders(gone, remote, local)),
         deleted_files=len(gone),
         kept=tuple(sorted(set(others) - set(gone))),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
-from dataclasses import dataclass, field, replace
-from struct import Struct
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.tables.chunk_shapes import ChunkEntry
 from leconvert.tables.file_footers import FileFooter, FooterReader
 from leconvert.tables.footer_sizes import uncompressed_sizes
 from leconvert.tables.opened import OpenedTable, missing, unreadable
@@ -27,9 +24,7 @@ __all__ = [
     "unreadable",
 ]
 
-_TIMESTAMP_PATH = (b"timestamp",)
 _ARROW_SCHEMA_KEY = b"ARROW:schema"
-_FLOATS = {4: Struct("<f"), 5: Struct("<d")}
 _KEPT_PARTS = 10_000
 LARGE_FOOTER_BYTES = 256 * 1024
 """From here on a footer is not handed to Arrow for its counts alone."""
@@ -45,8 +40,6 @@ class DataFooter:
         uncompressed_bytes: Sum of ``total_uncompressed_size`` over all column chunks of all row
             groups; this is what counts towards a data file's size limit.
         columns: Top-level column names, in file order.
-        timestamp_range: Smallest and greatest ``timestamp`` by the statistics, in seconds; None
-            where a row group has none, or the column is not float32 or float64.
         parts: The footer itself, where it is of a known kind: its entries lie within the file and
             are like those that Arrow reads.
     """
@@ -55,7 +48,6 @@ class DataFooter:
     row_groups: int
     uncompressed_bytes: int
     columns: tuple[str, ...]
-    timestamp_range: tuple[float, float] | None = None
     parts: FileFooter | None = field(default=None, compare=False, repr=False)
 
 
@@ -119,7 +111,7 @@ def data_footer(table: OpenedTable) -> DataFooter:
         if found is not None and _TRUSTED.holds(footer):
             return found
     known = _counts_by_walking(table.path)
-    if footer is None or found is None or known != replace(found, timestamp_range=None):
+    if footer is None or found is None or known != found:
         return known
     _TRUSTED.add(footer)
     return found
@@ -128,7 +120,6 @@ def data_footer(table: OpenedTable) -> DataFooter:
 def _counts(footer: FileFooter, size_bytes: int) -> DataFooter | None:
     """Return the counts that a footer states; None where they make no sense."""
     uncompressed_bytes = 0
-    extremes: list[tuple[float, float]] | None = []
     for group in footer.row_groups:
         for chunk in group.chunks:
             if (
@@ -139,38 +130,13 @@ def _counts(footer: FileFooter, size_bytes: int) -> DataFooter | None:
             ):
                 return None
             uncompressed_bytes += chunk.uncompressed_bytes
-            if chunk.shape.path == _TIMESTAMP_PATH and extremes is not None:
-                pair = _extremes(chunk)
-                extremes = None if pair is None else [*extremes, pair]
     # A nested column has one leaf or more, all of which begin with its name.
     try:
         names = tuple(dict.fromkeys(leaf.path[0].decode() for leaf in footer.schema.leaves))
     except UnicodeDecodeError:
         return None
     groups = len(footer.row_groups)
-    timestamps = _range(extremes, groups)
-    return DataFooter(footer.rows, groups, uncompressed_bytes, names, timestamps, footer)
-
-
-def _extremes(chunk: ChunkEntry) -> tuple[float, float] | None:
-    at = chunk.shape.extremes
-    form = _FLOATS.get(chunk.shape.physical_type)
-    if at is None or form is None:
-        return None
-    low, high = form.unpack(chunk.groups[at[0]])[0], form.unpack(chunk.groups[at[1]])[0]
-    return low, high
-
-
-def _range(
-    extremes: list[tuple[float, float]] | None, row_groups: int
-) -> tuple[float, float] | None:
-    """Return the extremes over all row groups, if each has its own."""
-    if not extremes or len(extremes) != row_groups:
-        return None
-    low, high = min(low for low, _ in extremes), max(high for _, high in extremes)
-    if any(math.isnan(value) for pair in extremes for value in pair):
-        return None
-    return low, high
+    return DataFooter(footer.rows, groups, uncompressed_bytes, names, footer)
 
 
 def _counts_by_walking(path: str | os.PathLike[str]) -> DataFooter:
