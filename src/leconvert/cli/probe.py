@@ -30,13 +30,17 @@ class _LazyParser(argparse.ArgumentParser):
 
     module_name: str | None = None
 
+    def declare(self) -> None:
+        """Declare the command's options, unless they are."""
+        if self.module_name is not None:
+            import_module(self.module_name).add_arguments(self)
+            self.module_name = None
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[Any, list[str]]:
         """Declare the command's options, then parse."""
-        if self.module_name is not None:
-            import_module(self.module_name).add_arguments(self)
-            self.module_name = None
+        self.declare()
         return super().parse_known_args(args, namespace)
 
 
