@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from leconvert.cli.ray_options import add_ray_options, ray_options, refuse_ray_options
 from leconvert.cli.slurm_worker_options import (
     add_slurm_worker_options,
     refuse_slurm_worker_options,
@@ -34,7 +35,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=EngineNames(BUILT_IN), metavar="NAME",
         help="who starts workers: inline (threads of this process), local (processes of this "
-        "machine), slurm, or what a package adds; here: %(choices)s (default: inline, or local "
+        "machine), slurm, ray, or what a package adds; here: %(choices)s (default: inline, or local "
         "where the work is many small files)",
     )  # fmt: skip
     parser.add_argument(
@@ -49,7 +50,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--max-workers", type=int, metavar="N", help="work in N threads")
     add_added_options(parser)
-    add_slurm_worker_options(parser)
+    add_slurm_worker_options(parser, title="SLURM and Ray")
+    add_ray_options(parser)
 
 
 def chosen_engine(options: argparse.Namespace) -> Engine | None:
@@ -62,6 +64,7 @@ def chosen_engine(options: argparse.Namespace) -> Engine | None:
         UsageError: Options contradict each other.
     """
     check_whose_options(options)
+    refuse_ray_options(options)
     if options.engine is None:
         return None
     in_processes = options.engine != "inline"
@@ -81,6 +84,10 @@ def chosen_engine(options: argparse.Namespace) -> Engine | None:
         from leconvert.engines import SlurmEngine
 
         return SlurmEngine(slurm_options(options))
+    if options.engine == "ray":
+        from leconvert.engines import RayEngine
+
+        return RayEngine(ray_options(options))
     return make_engine(options.engine, parse_engine_options(options.engine_option))
 
 

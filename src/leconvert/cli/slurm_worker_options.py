@@ -28,12 +28,18 @@ _TEXTS = (
     ("conda-env", "NAME", "a conda environment to activate on a node"),
     ("program", "COMMAND", "what starts leconvert on a node (default: leconvert)"),
 )
+_OF_RAY_TOO = ("nodes", "workers-per-node", "cpus-per-task", "mem")
 _OF_SITE = ("account", "partition", "qos", "conda_env", "program")
 
 
-def add_slurm_worker_options(parser: argparse.ArgumentParser) -> None:
-    """Add what workers ask SLURM for."""
-    group = parser.add_argument_group("SLURM")
+def add_slurm_worker_options(parser: argparse.ArgumentParser, *, title: str = "SLURM") -> None:
+    """Add what workers ask SLURM for.
+
+    Args:
+        parser: Where to.
+        title: Whose options they are.
+    """
+    group = parser.add_argument_group(title)
     for name, what in _NUMBERS:
         group.add_argument(f"--{name}", type=int, metavar="N", help=what)
     for name, metavar, what in _TEXTS:
@@ -68,14 +74,17 @@ def slurm_options(options: argparse.Namespace) -> SlurmOptions:
 
 
 def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
-    """Fail if SLURM is told something where it starts no workers.
+    """Fail if SLURM is told something where it starts no workers; some of it Ray is told too.
 
     Raises:
         UsageError: It is.
     """
     names = [name for name, _ in _NUMBERS] + [name for name, *_ in _TEXTS] + ["slurm-extra"]
     for name in names:
+        if name in _OF_RAY_TOO and options.engine == "ray":
+            continue
         if getattr(options, name.replace("-", "_")) is not None:
-            raise UsageError(f"--{name} goes with --engine slurm.")
+            both = " or ray" if name in _OF_RAY_TOO else ""
+            raise UsageError(f"--{name} goes with --engine slurm{both}.")
     if options.signal_seconds is not None:
         raise UsageError("--signal goes with --engine slurm.")

@@ -63,7 +63,9 @@ def _jobs(status: RunStatus) -> list[str]:
     jobs = status.jobs[-_JOBS_SHOWN:]
     lines = []
     for job in jobs:
-        if job.states is None:
+        if job.engine == "ray":
+            said = "listed below as soon as they hold a batch"
+        elif job.states is None:
             said = "the scheduler does not answer here"
         else:
             said = ", ".join(f"{count:,} {state.lower()}" for state, count in job.states.items())

@@ -17,6 +17,7 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.slurm_worker_options import add_slurm_worker_options, slurm_options
 from leconvert.engines.registry import EngineNames, make_submitter, parse_engine_options
+from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
     from leconvert.engines import Submitter
@@ -28,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
     parser.add_argument(
-        "--engine", choices=EngineNames(("slurm",)), default="slurm", metavar="NAME",
-        help="who starts workers: slurm, or what a package adds; here: %(choices)s "
-        "(default: slurm)",
+        "--engine", choices=EngineNames(("slurm", "ray")), default="slurm", metavar="NAME",
+        help="who starts workers: slurm, or what a package adds (default: slurm); ray has no "
+        "queue: use `convert --engine ray`, which stays",
     )  # fmt: skip
     add_added_options(parser)
     add_slurm_worker_options(parser)
@@ -93,4 +94,10 @@ def _engine(options: argparse.Namespace) -> Submitter:
         from leconvert.engines import SlurmEngine
 
         return SlurmEngine(slurm_options(options))
+    if options.engine == "ray":
+        raise UsageError(
+            "Ray ends the workers of whoever leaves, so there is nothing to submit to.",
+            next_step="Use `leconvert convert --engine ray`, which stays; with the run's own "
+            "--root, --output and --work-dir it goes on with the run.",
+        )
     return make_submitter(options.engine, parse_engine_options(options.engine_option))

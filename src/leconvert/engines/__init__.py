@@ -20,6 +20,7 @@ from leconvert.workdir.paths import RunPaths
 
 if TYPE_CHECKING:
     from leconvert.engines.local import LocalEngine
+    from leconvert.engines.ray import RayEngine, RayOptions
     from leconvert.engines.site import Site
     from leconvert.engines.slurm import SlurmEngine
     from leconvert.engines.slurm_jobs import SlurmOptions
@@ -28,6 +29,8 @@ __all__ = [
     "Engine",
     "Handover",
     "LocalEngine",
+    "RayEngine",
+    "RayOptions",
     "Site",
     "SlurmEngine",
     "SlurmOptions",
@@ -36,6 +39,8 @@ __all__ = [
 
 _HOME = {
     "LocalEngine": "leconvert.engines.local",
+    "RayEngine": "leconvert.engines.ray",
+    "RayOptions": "leconvert.engines.ray",
     "Site": "leconvert.engines.site",
     "SlurmEngine": "leconvert.engines.slurm",
     "SlurmOptions": "leconvert.engines.slurm_jobs",

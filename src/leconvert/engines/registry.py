@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 GROUP = "leconvert.engines"
-BUILT_IN = ("inline", "local", "slurm")
+BUILT_IN = ("inline", "local", "ray", "slurm")
 """Names that no other package can take."""
 
 _METHODS = ("start", "running", "failures", "stop")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from leconvert.engines.sbatch import ElementState, job_states
 from leconvert.status.values import JobStatus
 from leconvert.workdir.filesystem import LOCAL, FileSystem
-from leconvert.workdir.jobs import read_jobs
+from leconvert.workdir.jobs import JobRecord, read_jobs
 from leconvert.workdir.paths import RunPaths
 
 __all__ = ["JobObserver"]
@@ -50,9 +50,10 @@ class JobObserver:
         records = read_jobs(self._paths, self._run_id, fs=self._fs)
         now = self._clock()
         due = self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_LOOKS
-        if records and due:
+        asked = [record.job_id for record in records if record.engine == "slurm"]
+        if asked and due:
             self._asked_at = now
-            states = job_states(record.job_id for record in records)
+            states = job_states(asked)
             self._states = None if states is None else _by_job(states)
         return [
             JobStatus(
@@ -60,11 +61,17 @@ class JobObserver:
                 job_id=record.job_id,
                 role=record.role,
                 tasks=record.tasks,
-                states=None if self._states is None else _count(self._states, record.job_id),
+                states=self._states_of(record),
                 reason=_reason(self._states, record.job_id),
             )
             for record in records
         ]
+
+    def _states_of(self, record: JobRecord) -> dict[str, int] | None:
+        """Return how many are in which state; None where nobody can be asked without a wait."""
+        if self._states is None or record.engine != "slurm":
+            return None
+        return _count(self._states, record.job_id)
 
 
 def _by_job(states: list[ElementState]) -> dict[str, list[ElementState]]:

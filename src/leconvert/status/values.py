@@ -112,12 +112,12 @@ class JobStatus:
     """One submission to a scheduler.
 
     Attributes:
-        engine: Who was asked: ``slurm``.
+        engine: Who was asked: ``slurm`` or ``ray``.
         job_id: The scheduler's id.
         role: ``workers`` or ``packer``.
         tasks: How many processes it asked for.
         states: How many of them are in which state, in the scheduler's words; empty where it has
-            forgotten them, None where it does not answer.
+            forgotten them, None where it does not answer, or is Ray, which is not asked.
         reason: Why one waits, in the scheduler's words, or None.
     """
 

@@ -21,8 +21,8 @@ class JobRecord:
 
     Attributes:
         token: Unique name, safe as a file name.
-        engine: Who was asked: ``slurm``.
-        job_id: The scheduler's id.
+        engine: Who was asked: ``slurm`` or ``ray``.
+        job_id: The scheduler's id; Ray's of the driver.
         role: ``workers`` or ``packer``.
         tasks: How many processes it asked for.
         submitted: By the wall clock of whoever submitted, ISO 8601 in UTC.

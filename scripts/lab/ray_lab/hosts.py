@@ -1,0 +1,135 @@
+"""Hosts that share this machine's files and nothing of its network: one namespace each.
+
+Everything that runs on a host is in its namespace, so the namespace knows what has to end when the
+host loses its power, whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nfs_lab.errors import LabError
+from nfs_lab.network import Network
+
+from ray_lab.errors import RayLabError
+
+__all__ = ["Hosts"]
+
+_BRIDGE = "bridge0"
+_SUBNET = "10.98.0"
+_PACKAGES = {"ip": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
+_SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+
+
+class Hosts:
+    """Hosts on one switch: ``h1``, ``h2`` and so on.
+
+    Args:
+        name: Begins the names of their namespaces, unique on this machine.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._switch = Network(f"{name}-sw")
+        self._networks: dict[str, Network] = {}
+
+    def create(self) -> None:
+        """Make the switch.
+
+        Raises:
+            RayLabError: Not root, a tool is missing, or the kernel refuses.
+        """
+        if os.geteuid() != 0:
+            raise RayLabError("Network namespaces take root: run the lab as root.")
+        for program, package in _PACKAGES.items():
+            if shutil.which(program, path=_SEARCHED) is None:
+                raise RayLabError(f"There is no {program} here: install the package {package}.")
+        self._ip("netns", "add", self._switch.namespace)
+        self._ip_at(self._switch, "link", "add", _BRIDGE, "type", "bridge")
+        self._ip_at(self._switch, "link", "set", _BRIDGE, "up")
+
+    def add(self, host: str) -> None:
+        """Make a host and plug it in; one that exists is kept."""
+        if host in self._networks:
+            return
+        network, switch = Network(f"{self._name}-{host}"), self._switch.namespace
+        self._ip("netns", "add", network.namespace)
+        self._networks[host] = network
+        self._ip(
+            "link", "add", f"to-{host}", "netns", switch, "type", "veth",
+            "peer", "name", "eth0", "netns", network.namespace,
+        )  # fmt: skip
+        self._ip_at(self._switch, "link", "set", f"to-{host}", "master", _BRIDGE, "up")
+        self._ip_at(network, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            self._ip_at(network, "link", "set", device, "up")
+
+    @staticmethod
+    def address(host: str) -> str:
+        """Return a host's address, which exists inside the lab alone."""
+        return f"{_SUBNET}.{int(host.removeprefix('h'))}"
+
+    def set_link(self, host: str, *, up: bool) -> None:
+        """Cut a host off, or plug it in again. Connections hear nothing of it."""
+        self._ip_at(self._networks[host], "link", "set", "eth0", "up" if up else "down")
+
+    def start(
+        self, host: str, command: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start a process on a host; the kernel ends it if whoever started it dies."""
+        inside = ["sh", "-c", f'hostname {host} && exec "$@"', "sh", *command]
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [
+                    *("setpriv", "--pdeathsig", "TERM"),
+                    *self._networks[host].enter(),
+                    *("unshare", "--uts"),
+                    *inside,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+            )
+
+    def kill(self, host: str) -> int:
+        """Let a host lose its power: end every process on it by its id; returns how many.
+
+        The host is there again at once, with nothing on it.
+        """
+        network = self._networks.pop(host)
+        count = len(network.processes())
+        self._remove(network)
+        self.add(host)
+        return count
+
+    def processes(self) -> list[int]:
+        """Return the ids of all processes on all hosts."""
+        return [pid for network in self._networks.values() for pid in network.processes()]
+
+    def remove(self) -> None:
+        """End everything on all hosts, and remove them."""
+        for network in (*self._networks.values(), self._switch):
+            self._remove(network)
+        self._networks.clear()
+
+    def _remove(self, network: Network) -> None:
+        try:
+            network.remove()
+        except LabError as error:
+            raise RayLabError(str(error)) from error
+
+    def _ip_at(self, network: Network, *arguments: str) -> None:
+        self._ip("-n", network.namespace, *arguments)
+
+    def _ip(self, *arguments: str) -> None:
+        environment = os.environ | {"PATH": _SEARCHED}
+        done = subprocess.run(
+            ["ip", *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise RayLabError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")

@@ -1,0 +1,216 @@
+"""Conversions on the cluster: `leconvert convert --engine ray`, with everything going wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nfs_lab.inside.tree_digest import tree_digest
+from nfs_lab.report import Row
+
+from leconvert.conversion import convert
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from ray_lab.cluster import HEAD, RayCluster, wait_until
+
+__all__ = ["SCENARIOS", "Ground", "ScenarioFailedError", "make_ground"]
+
+_EPISODES = 24
+_SECONDS = 300.0
+_SECONDS_A_BATCH = 2.0
+
+
+class ScenarioFailedError(Exception):
+    """leconvert did not do what the scenario demands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where scenarios take place.
+
+    Attributes:
+        cluster: It runs.
+        folder: For results; every node sees it.
+        source: A v2.1 dataset.
+        expected: The digest of its conversion by one process.
+    """
+
+    cluster: RayCluster
+    folder: Path
+    source: Path
+    expected: str
+
+
+class Conversion:
+    """A conversion under way."""
+
+    def __init__(self, ground: Ground, name: str, *options: str, host: str = HEAD) -> None:
+        self._ground = ground
+        self.work, self.result = ground.folder / f"{name}-work", ground.folder / name
+        self._log = ground.folder / f"{name}.log"
+        self._began = time.monotonic()
+        self._process: subprocess.Popen[bytes] = ground.cluster.leconvert(
+            host, "convert", "--root", str(ground.source), "--output", str(self.result),
+            "--work-dir", str(self.work), "--episodes-per-batch", "1", "--lease-seconds", "4",
+            "--engine", "ray", "--ray-address", ground.cluster.address, *options, log=self._log,
+        )  # fmt: skip
+
+    @property
+    def done(self) -> int:
+        """How many batches are done."""
+        return len(list(self.work.glob("runs/*/done/*.json")))
+
+    def wait_for_done(self, count: int) -> None:
+        """Wait until so many batches are done."""
+
+        def enough() -> bool:
+            if self._process.poll() is not None and self.done < count:
+                raise ScenarioFailedError(f"convert ended early: {self._log.read_text()[-2000:]}")
+            return self.done >= count
+
+        wait_until(enough, _SECONDS, f"Batch {count} of {self.work.name}")
+
+    def wait_for_worker(self, host: str, *, since: int) -> None:
+        """Wait until a host has more workers than it had."""
+        wait_until(lambda: self.workers()[host] > since, _SECONDS, f"A worker on {host}")
+
+    def workers(self) -> Counter[str]:
+        """Return how many workers ever came, by host."""
+        return Counter(
+            json.loads(path.read_bytes())["host"]
+            for path in self.work.glob("runs/*/workers/*.json")
+        )
+
+    def end(self) -> float:
+        """Wait for the end, demand the right bytes, and return the seconds it took."""
+        try:
+            code = self._process.wait(_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise ScenarioFailedError(f"convert did not end: {self._log.read_text()}") from error
+        seconds = time.monotonic() - self._began
+        demand(code == 0, f"convert ended with {code}: {self._log.read_text()[-3000:]}")
+        same = tree_digest(self.result) == self._ground.expected
+        demand(same, "the result differs from the inline run's")
+        return seconds
+
+
+def plain(ground: Ground) -> Iterator[Row]:
+    """Two workers on every node convert a dataset while nothing goes wrong."""
+    ground.cluster.slow_down(0.5)
+    conversion = Conversion(ground, "plain", "--workers-per-node", "2")
+    seconds = conversion.end()
+    came = conversion.workers()
+    demand(len(came) == 3, f"workers came on {dict(came)} alone")
+    yield Row(
+        "plain",
+        f"{_EPISODES} episodes, two workers on each of 3 nodes",
+        f"result byte-identical to the inline run's after {seconds:.0f} s; workers by host: "
+        f"{_said(came)}",
+    )
+
+
+def node_killed(ground: Ground) -> Iterator[Row]:
+    """A node loses its power in the middle; its worker is started on another one."""
+    cluster = ground.cluster
+    cluster.slow_down(_SECONDS_A_BATCH)
+    conversion = Conversion(ground, "killed", "--nodes", "2", "--workers-per-node", "2")
+    conversion.wait_for_done(4)
+    before = conversion.workers()
+    demand(before["h2"] == 1, f"there is no worker on h2 alone: {before}")
+    ended = cluster.kill("h2")
+    began = time.monotonic()
+    wait_until(lambda: conversion.workers().total() > before.total(), _SECONDS, "A replacement")
+    replaced = time.monotonic() - began
+    seconds = conversion.end()
+    came = conversion.workers()
+    cluster.boot("h2")
+    yield Row(
+        "node-killed",
+        f"4 workers on 3 nodes; h2 loses its power: {ended} processes are killed at once",
+        f"result byte-identical to the inline run's after {seconds:.0f} s; its worker was replaced "
+        f"within {replaced:.0f} s; workers by host: {_said(came)}",
+    )
+
+
+def link_cut(ground: Ground) -> Iterator[Row]:
+    """A node's link is cut without a reset; its processes go on behind the cut."""
+    cluster = ground.cluster
+    cluster.slow_down(_SECONDS_A_BATCH)
+    conversion = Conversion(ground, "cut", "--nodes", "2", "--workers-per-node", "2")
+    conversion.wait_for_done(4)
+    before = conversion.workers()
+    demand(before["h3"] == 1, f"there is no worker on h3 alone: {before}")
+    cluster.cut("h3")
+    began = time.monotonic()
+    wait_until(lambda: conversion.workers().total() > before.total(), _SECONDS, "A replacement")
+    replaced = time.monotonic() - began
+    seconds = conversion.end()
+    came = conversion.workers()
+    cluster.kill("h3")
+    cluster.boot("h3")
+    yield Row(
+        "link-cut",
+        "4 workers on 3 nodes; the link of h3 is cut without a reset, and stays so",
+        f"result byte-identical to the inline run's after {seconds:.0f} s; its worker was replaced "
+        f"within {replaced:.0f} s; workers by host: {_said(came)}",
+    )
+
+
+def node_joins(ground: Ground) -> Iterator[Row]:
+    """A node joins in the middle and gets workers of its own."""
+    cluster = ground.cluster
+    cluster.slow_down(_SECONDS_A_BATCH)
+    conversion = Conversion(ground, "joined", "--workers-per-node", "1")
+    conversion.wait_for_done(2)
+    cluster.boot("h4")
+    began = time.monotonic()
+    conversion.wait_for_worker("h4", since=0)
+    joined = time.monotonic() - began
+    seconds = conversion.end()
+    came = conversion.workers()
+    cluster.kill("h4")
+    yield Row(
+        "node-joins",
+        "a worker on each of 3 nodes; h4 joins when some batches are done",
+        f"result byte-identical to the inline run's after {seconds:.0f} s; h4 had a worker "
+        f"{joined:.0f} s after Ray had the node; workers by host: {_said(came)}",
+    )
+
+
+SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
+    "plain": plain,
+    "node-killed": node_killed,
+    "link-cut": link_cut,
+    "node-joins": node_joins,
+}
+
+
+def make_ground(cluster: RayCluster, folder: Path) -> Ground:
+    """Make a dataset, convert it in one process, and return where scenarios take place."""
+    source, inline = folder / "many", folder / "inline"
+    spec = DatasetSpec(
+        episodes=_EPISODES,
+        frames=[5 + number % 7 for number in range(_EPISODES)],
+        cameras=(CameraSpec(key="observation.images.top", width=64, height=48),),
+    )
+    make_dataset(source, spec)
+    convert(source, output=inline)
+    return Ground(cluster, folder, source, tree_digest(inline))
+
+
+def demand(holds: bool, otherwise: str) -> None:
+    """Fail unless it holds.
+
+    Raises:
+        ScenarioFailedError: It does not.
+    """
+    if not holds:
+        raise ScenarioFailedError(otherwise)
+
+
+def _said(workers: Counter[str]) -> str:
+    return ", ".join(f"{host} {count}" for host, count in sorted(workers.items()))
