@@ -70,6 +70,8 @@ def _is_shown(action: argparse.Action) -> bool:
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     values = {**vars(action), "prog": parser.prog}
+    if action.choices is not None:
+        values["choices"] = ", ".join(str(choice) for choice in action.choices)
     said = (action.help or "") % values
     last = action.option_strings[-1] + _value(action) if action.option_strings else _metavar(action)
     shown = ", ".join([*action.option_strings[:-1], last])

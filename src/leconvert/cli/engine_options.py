@@ -35,8 +35,8 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine", choices=EngineNames(BUILT_IN), metavar="NAME",
         help="who starts workers: inline (threads of this process), local (processes of this "
-        "machine), slurm, ray, or what a package adds; here: %(choices)s (default: inline, or local "
-        "where the work is many small files)",
+        "machine), slurm, ray, or what a package adds; here: %(choices)s (default: inline, or "
+        "local where the work is many small files)",
     )  # fmt: skip
     parser.add_argument(
         "--orchestrate", action=argparse.BooleanOptionalAction,

@@ -29,9 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
     parser.add_argument(
-        "--engine", choices=EngineNames(("slurm", "ray")), default="slurm", metavar="NAME",
+        "--engine", choices=EngineNames(("ray", "slurm")), default="slurm", metavar="NAME",
         help="who starts workers: slurm, or what a package adds (default: slurm); ray has no "
-        "queue: use `convert --engine ray`, which stays",
+        "queue: use `convert --engine ray`, which stays; here: %(choices)s",
     )  # fmt: skip
     add_added_options(parser)
     add_slurm_worker_options(parser)

@@ -106,7 +106,7 @@ def test_names_are_listed_and_nothing_is_imported(
         with pytest.raises(SystemExit) as ended:
             leconvert_here(command, "--help")
         assert ended.value.code == 0
-        assert "slurm, tiny" in " ".join(capsys.readouterr().out.split())
+        assert "ray, slurm, tiny" in " ".join(capsys.readouterr().out.split())
     assert "tiny_engines" not in sys.modules
 
 
