@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
-from leconvert.cli.main import COMMANDS, build_parser
+from leconvert.cli.commands import build_parser
+from leconvert.cli.parser import Parser
 
 __all__ = ["cli_page"]
 
@@ -22,29 +23,15 @@ hyphens.
 
 def cli_page() -> str:
     """Return the page."""
-    parts = [_HEAD]
-    for name, _ in COMMANDS:
-        (command,) = _subparsers(build_parser(name), name)
-        parts.append(_section(command, "##"))
-        for below in _subparsers(command):
-            getattr(below, "declare", lambda: None)()  # commands that are imported when they run
-            parts.append(_section(below, "###"))
-    return "\n".join(parts)
+    _, *commands = build_parser().declared()
+    levels = (len(command.prog.split()) for command in commands)
+    sections = (
+        _section(command, "#" * level) for command, level in zip(commands, levels, strict=True)
+    )
+    return "\n".join([_HEAD, *sections])
 
 
-def _subparsers(
-    parser: argparse.ArgumentParser, wanted: str | None = None
-) -> list[argparse.ArgumentParser]:
-    return [
-        command
-        for action in parser._actions  # noqa: SLF001 - argparse tells it in no other way
-        if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001
-        for name, command in action.choices.items()
-        if wanted in (None, name)
-    ]
-
-
-def _section(parser: argparse.ArgumentParser, level: str) -> str:
+def _section(parser: Parser, level: str) -> str:
     lines = [f"{level} `{parser.prog}`", "", _escaped(parser.description or ""), ""]
     for group in parser._action_groups:  # noqa: SLF001
         rows = [_row(parser, action) for action in group._group_actions if _is_shown(action)]  # noqa: SLF001

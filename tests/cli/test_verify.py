@@ -77,8 +77,8 @@ def test_json_names_episode_stream_file_and_both_values(
     ("options", "message"),
     [
         (["--sample", "0"], "A sample is a share above 0"),
-        (["--max-workers", "0"], "--max-workers must be at least 1, not 0."),
-        (["--decode", "-1"], "--decode takes 0 or more"),
+        (["--max-workers", "0"], "--max-workers takes a whole number of at least 1, not '0'."),
+        (["--decode", "-1"], "--decode takes a whole number of at least 0, not '-1'."),
     ],
 )
 def test_options_that_make_no_sense_exit_with_2(

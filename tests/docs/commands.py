@@ -8,6 +8,7 @@ import shlex
 from dataclasses import dataclass
 
 from leconvert.cli.main import build_parser, with_hyphens
+from leconvert.errors import UsageError
 
 __all__ = ["Command", "commands_of", "parsed"]
 
@@ -73,9 +74,9 @@ def parsed(arguments: tuple[str, ...]) -> argparse.Namespace:
         ValueError: It refuses; the message is its own.
     """
     given = [with_hyphens(argument) for argument in arguments]
-    wanted = next((a for a in given if not a.startswith("-")), None)
-    parser = build_parser(wanted)
     try:
-        return parser.parse_args(given)
+        return build_parser().parse_args(given)
+    except UsageError as error:
+        raise ValueError(f"leconvert {shlex.join(arguments)}: {error}") from error
     except SystemExit as end:
         raise ValueError(f"leconvert {shlex.join(arguments)} ends with {end.code}") from end

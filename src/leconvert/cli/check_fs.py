@@ -11,6 +11,7 @@ from typing import Any
 
 from leconvert.cli.options import add_json
 from leconvert.cli.text import amount, shorten, table
+from leconvert.cli.values import seconds
 from leconvert.errors import OneHostOnlyError, StorageError
 
 __all__ = ["add_arguments", "run"]
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="be the second host: wait for `leconvert check-fs DIR` on the first",
     )  # fmt: skip
     parser.add_argument(
-        "--wait", type=float, metavar="S",
+        "--wait", type=seconds, metavar="S",
         help="how long to wait for the other host (default: 0; with --peer 600)",
     )  # fmt: skip
     add_json(parser)

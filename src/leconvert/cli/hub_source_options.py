@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.url_source import bring_from_store, name_on_the_hub
+from leconvert.cli.values import size_in_bytes
 from leconvert.errors import UsageError
 from leconvert.progress import NO_PROGRESS, Progress
 
@@ -27,8 +27,6 @@ __all__ = [
     "places",
     "scratch_options",
 ]
-
-_SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def add_scratch_options(parser: argparse.ArgumentParser) -> None:
         "folder for temporary files)",
     )  # fmt: skip
     parser.add_argument(
-        "--scratch-limit", type=_size, metavar="BYTES",
+        "--scratch-limit", type=size_in_bytes, metavar="BYTES",
         help="what all workers of a host may keep there at a time, such as 20G (default: what "
         "their batches need)",
     )  # fmt: skip
@@ -87,14 +85,6 @@ def scratch_options(options: argparse.Namespace) -> ScratchOptions:
 
     folder = options.scratch_dir
     return ScratchOptions(None if folder is None else folder.resolve(), options.scratch_limit)
-
-
-def _size(text: str) -> int:
-    found = _SIZE.match(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes such as 500M or 20G")
-    power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
-    return int(found[1]) * int(1024**power)
 
 
 def local_root(options: argparse.Namespace) -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.hub_source_options import add_revision, add_scratch_options
 from leconvert.cli.url_source import local_path, path_or_url
+from leconvert.cli.values import block_align, megabytes, seconds, some_seconds, whole
 
 if TYPE_CHECKING:
     from leconvert.model import LayoutOptions
@@ -65,22 +66,22 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "hidden sibling of the target",
     )
     parser.add_argument(
-        "--data-file-size-in-mb", type=_limit, default=100, metavar="MB",
+        "--data-file-size-in-mb", type=megabytes, default=100, metavar="MB",
         help="a data file's limit, uncompressed (default: 100)",
     )  # fmt: skip
     parser.add_argument(
-        "--video-file-size-in-mb", type=_limit, default=200, metavar="MB",
+        "--video-file-size-in-mb", type=megabytes, default=200, metavar="MB",
         help="a video file's limit (default: 200)",
     )  # fmt: skip
     parser.add_argument(
         "--episodes-per-batch",
-        type=int,
+        type=whole(1),
         metavar="N",
         help="lease N episodes of all cameras at a time instead of whole output files; changes how "
         "work is shared, not the result",
     )
     parser.add_argument(
-        "--block-align", type=_block_align, metavar="auto|BYTES|0",
+        "--block-align", type=block_align, metavar="auto|BYTES|0",
         help="align episodes in video files to blocks, so that XFS, btrfs and NFS over them share "
         "their bytes with the source (default: auto, by the size of the clips)",
     )  # fmt: skip
@@ -90,7 +91,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "together, so that every frame loads and many workers can stream (default: reference)",
     )  # fmt: skip
     parser.add_argument(
-        "--loader-workers", type=int, default=16, metavar="N",
+        "--loader-workers", type=whole(1), default=16, metavar="N",
         help="with --layout streaming: data files to make at least, one a loading worker "
         "(default: 16)",
     )  # fmt: skip
@@ -187,11 +188,11 @@ def add_version_option(parser: argparse.ArgumentParser) -> None:
 def add_lease_options(parser: argparse.ArgumentParser) -> None:
     """Add what governs leases."""
     parser.add_argument(
-        "--lease-seconds", type=float, default=60.0, metavar="S",
+        "--lease-seconds", type=some_seconds, default=60.0, metavar="S",
         help="a batch whose worker is silent for so long is taken over (default: 60)",
     )  # fmt: skip
     parser.add_argument(
-        "--max-attempts", type=int, default=3, metavar="N",
+        "--max-attempts", type=whole(1), default=3, metavar="N",
         help="set a batch aside after N errors (default: 3)",
     )  # fmt: skip
 
@@ -202,7 +203,11 @@ def add_probe_wish(parser: argparse.ArgumentParser) -> None:
         "--probe", action="store_true", help="measure how fast the result loads; needs torch"
     )
     parser.add_argument(
-        "--probe-seconds", type=float, default=10.0, metavar="S", help="for so long (default: 10)"
+        "--probe-seconds",
+        type=some_seconds,
+        default=10.0,
+        metavar="S",
+        help="for so long (default: 10)",
     )
 
 
@@ -227,19 +232,10 @@ def report_place(given: Path | None, target: Path) -> Path | None:
 def add_trouble_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--max-trouble-seconds``, for workers that nobody watches."""
     parser.add_argument(
-        "--max-trouble-seconds", type=float, default=120.0, metavar="S",
+        "--max-trouble-seconds", type=seconds, default=120.0, metavar="S",
         help="when the disk or the mount fails, try again for so long before giving up, with "
         "pauses of 1 s to 30 s (default: 120)",
     )  # fmt: skip
-
-
-def _block_align(text: str) -> int | None:
-    return None if text == "auto" else int(text)
-
-
-def _limit(text: str) -> float:
-    value = float(text)
-    return int(value) if value.is_integer() else value
 
 
 def layout_options(options: argparse.Namespace) -> LayoutOptions:

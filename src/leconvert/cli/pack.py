@@ -15,6 +15,7 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
+from leconvert.cli.values import seconds
 
 __all__ = ["add_arguments", "run"]
 
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
     )
     parser.add_argument(
-        "--max-wait-seconds", type=float, default=120.0, metavar="S",
+        "--max-wait-seconds", type=seconds, default=120.0, metavar="S",
         help="how long to wait for the lock of a packer that froze or died on another host; one "
         "that lives is left alone at once (default: 120)",
     )  # fmt: skip

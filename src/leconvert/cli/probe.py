@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+
+from leconvert.cli.parser import Parser
 
 __all__ = ["add_arguments", "run"]
 
@@ -25,33 +24,9 @@ _COMMANDS = (
 _WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
 
 
-class _LazyParser(argparse.ArgumentParser):
-    """A command's parser that imports the command when it is asked to parse for it."""
-
-    module_name: str | None = None
-
-    def declare(self) -> None:
-        """Declare the command's options, unless they are."""
-        if self.module_name is not None:
-            import_module(self.module_name).add_arguments(self)
-            self.module_name = None
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[Any, list[str]]:
-        """Declare the command's options, then parse."""
-        self.declare()
-        return super().parse_known_args(args, namespace)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    commands = parser.add_subparsers(
-        dest="probe_command", metavar="COMMAND", required=True, parser_class=_LazyParser
-    )
-    for name, line in _COMMANDS:
-        command = commands.add_parser(name, help=line, description=f"{line.capitalize()}.")
-        command.module_name = f"leconvert.cli.probe_{name}"
+    parser.add_commands("probe_command", _COMMANDS, _module_name)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         from leconvert.probe.ffmpeg import start_again_with_ffmpeg
 
         start_again_with_ffmpeg()
-    code: int = _module(options.probe_command).run(options)
+    code: int = import_module(_module_name(options.probe_command)).run(options)
     return code
 
 
@@ -72,5 +47,5 @@ def _runs_as_program() -> bool:
     return started_as_module or sys.argv[0].endswith(("/leconvert", "\\leconvert"))
 
 
-def _module(command: str) -> ModuleType:
-    return import_module(f"leconvert.cli.probe_{command}")
+def _module_name(command: str) -> str:
+    return f"leconvert.cli.probe_{command}"

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
         help="what decodes: cpu (default) or cuda",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of random access (0)")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of random access (default: 0)"
+    )
     parser.add_argument(
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
         help=f"where the result goes (default: {DEFAULT_OUT_DIR})",

@@ -51,7 +51,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--num-partitions", type=int, metavar="N",
-        help="nodes that share the dataset by whole files (1)",
+        help="nodes that share the dataset by whole files (default: 1)",
     )  # fmt: skip
     group.add_argument("--partition-index", type=int, metavar="I", help="this node, from 0")
     group = parser.add_argument_group("what is measured")
@@ -67,9 +67,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--deltas", metavar="FILE", help="windows as JSON, feature to list of seconds"
     )
-    group.add_argument("--seed", type=int, metavar="N", help="of the order of samples (0)")
-    group.add_argument("--rank", type=int, metavar="N", help="(default: from the launcher)")
-    group.add_argument("--world-size", type=int, metavar="N", help="(default: from the launcher)")
+    group.add_argument("--seed", type=int, metavar="N", help="of the order of samples (default: 0)")
+    group.add_argument(
+        "--rank", type=int, metavar="N", help="this process, from 0 (default: from the launcher)"
+    )
+    group.add_argument(
+        "--world-size", type=int, metavar="N", help="processes in all (default: from the launcher)"
+    )
     group = parser.add_argument_group("loader")
     add_loader_options(group)
     group = parser.add_argument_group("measurement")
@@ -84,11 +88,21 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def add_loader_options(group: argparse._ActionsContainer) -> None:
     """Add what says how batches are made."""
-    group.add_argument("--batch-size", type=int, metavar="N", help="(16)")
     group.add_argument(
-        "--num-workers", type=int, metavar="N", help="0 loads in this process (cores, at most 4)"
+        "--batch-size", type=int, metavar="N", help="samples of a batch (default: 16)"
     )
-    group.add_argument("--prefetch-factor", type=int, metavar="N", help="batches a worker (2)")
+    group.add_argument(
+        "--num-workers",
+        type=int,
+        metavar="N",
+        help="processes that load; 0 loads in this one (default: cores, at most 4)",
+    )
+    group.add_argument(
+        "--prefetch-factor",
+        type=int,
+        metavar="N",
+        help="batches that a worker prepares (default: 2)",
+    )
     group.add_argument(
         "--episode-pool-size", "--buffer-size", type=int, metavar="N",
         help="episodes that stream mixes, or frames that stream-lerobot buffers",
@@ -112,14 +126,20 @@ def add_loader_options(group: argparse._ActionsContainer) -> None:
 
 
 def _add_measurement_options(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--warmup-batches", type=int, metavar="N", help="do not count these (10)")
-    group.add_argument("--duration-s", type=float, metavar="S", help="time at least so long (60)")
+    group.add_argument(
+        "--warmup-batches", type=int, metavar="N", help="do not count these (default: 10)"
+    )
+    group.add_argument(
+        "--duration-s", type=float, metavar="S", help="time at least so long (default: 60)"
+    )
     group.add_argument("--num-batches", type=int, metavar="N", help="time at most so many")
     group.add_argument(
         "--probe-samples", type=int, metavar="N",
-        help="samples of the pass in this process that tells reading from decoding (100)",
+        help="samples of the pass in this process that tells reading from decoding (default: 100)",
     )  # fmt: skip
-    group.add_argument("--probe-warmup", type=int, metavar="N", help="samples before those (10)")
+    group.add_argument(
+        "--probe-warmup", type=int, metavar="N", help="samples before those (default: 10)"
+    )
     group.add_argument(
         "--check", type=int, metavar="N",
         help="compare N samples with LeRobot's map-style loader, frame by frame",
@@ -130,7 +150,7 @@ def _add_measurement_options(group: argparse._ActionsContainer) -> None:
         "--out-dir)",
     )  # fmt: skip
     group.add_argument(
-        "--limit-duration-s", type=float, metavar="S", help="of each stretch of it (5)"
+        "--limit-duration-s", type=float, metavar="S", help="of each stretch of it (default: 5)"
     )
 
 

@@ -77,16 +77,24 @@ def _declare(parser: argparse.ArgumentParser) -> None:
         "--deltas", metavar="FILE", help="windows as JSON, feature to list of seconds"
     )
     group.add_argument(
-        "--seed", type=int, metavar="N", help="of the order of samples and the weights (0)"
+        "--seed", type=int, metavar="N", help="of the order of samples and the weights (default: 0)"
     )
-    group.add_argument("--rank", type=int, metavar="N", help="(default: from the launcher)")
-    group.add_argument("--world-size", type=int, metavar="N", help="(default: from the launcher)")
+    group.add_argument(
+        "--rank", type=int, metavar="N", help="this process, from 0 (default: from the launcher)"
+    )
+    group.add_argument(
+        "--world-size", type=int, metavar="N", help="processes in all (default: from the launcher)"
+    )
     add_loader_options(parser.add_argument_group("loader"))
     group = parser.add_argument_group("training")
-    group.add_argument("--steps", type=int, metavar="N", help="in all (200)")
-    group.add_argument("--learning-rate", type=float, metavar="X", help="(0.001)")
-    group.add_argument("--log-every", type=int, metavar="N", help="steps (10)")
-    group.add_argument("--save-every", type=int, metavar="N", help="steps (50)")
+    group.add_argument("--steps", type=int, metavar="N", help="steps in all (default: 200)")
+    group.add_argument(
+        "--learning-rate", type=float, metavar="X", help="of the optimizer (default: 0.001)"
+    )
+    group.add_argument("--log-every", type=int, metavar="N", help="log every N steps (default: 10)")
+    group.add_argument(
+        "--save-every", type=int, metavar="N", help="write a checkpoint every N steps (default: 50)"
+    )
     group.add_argument(
         "--resume-from", metavar="DIR|last",
         help="a checkpoint, or the newest one of --out-dir if it has any",

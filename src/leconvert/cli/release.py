@@ -9,6 +9,7 @@ from pathlib import Path
 
 from leconvert.cli.options import add_json
 from leconvert.cli.text import shorten, table
+from leconvert.cli.values import some_seconds, whole
 from leconvert.errors import BusyError
 
 __all__ = ["add_arguments", "run"]
@@ -19,7 +20,7 @@ _REASON_WIDTH = 60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
-    parser.add_argument("batches", type=int, nargs="*", metavar="BATCH", help="batch numbers")
+    parser.add_argument("batches", type=whole(0), nargs="*", metavar="BATCH", help="batch numbers")
     parser.add_argument("--failed", action="store_true", help="all that were set aside")
     parser.add_argument("--stuck", action="store_true", help="all whose worker is gone or silent")
     parser.add_argument(
@@ -27,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="overrule workers on other hosts at once, without watching for signs of life",
     )  # fmt: skip
     parser.add_argument(
-        "--lease-seconds", type=float, default=60.0, metavar="S",
+        "--lease-seconds", type=some_seconds, default=60.0, metavar="S",
         help="how long a worker must be silent to count as gone; not less than the workers' own "
         "(default: 60)",
     )  # fmt: skip

@@ -37,16 +37,19 @@ def add_resample_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--columns", nargs="+", metavar="FEATURE", help="take only these")
     group.add_argument(
         "--max-trajectories", type=int, metavar="N",
-        help="use the first N; how many synthetic ones are made (512, or twice the largest batch)",
+        help="use the first N, or make N synthetic ones (default: 512, or twice the "
+        "largest batch)",
     )  # fmt: skip
     group.add_argument(
         "--jitter", type=float, metavar="X",
-        help="shift synthetic samples by up to this share of a step (0)",
+        help="shift synthetic samples by up to this share of a step (default: 0)",
     )  # fmt: skip
     group.add_argument("--write-hdf5", metavar="FILE", help="write the trajectories, and end")
     group = parser.add_argument_group("what is measured")
-    group.add_argument("--mode", help="baseline, batched or compare (default)")
-    group.add_argument("--hz", type=float, metavar="X", help="rate to bring everything to (50)")
+    group.add_argument("--mode", metavar="NAME", help="baseline, batched or compare (default)")
+    group.add_argument(
+        "--hz", type=float, metavar="X", help="rate to bring everything to (default: 50)"
+    )
     for method in _METHODS:
         group.add_argument(
             f"--{method}", action="append", default=[], metavar="COLUMN",
@@ -54,22 +57,34 @@ def add_resample_options(parser: argparse.ArgumentParser) -> None:
         )  # fmt: skip
     group.add_argument("--baseline", help="columns, rows or auto, the faster one (default)")
     group.add_argument("--dtype", nargs="+", help="fp32 (default), bf16")
-    group.add_argument("--device", nargs="+", help="cpu (default), cuda, cuda:N")
+    group.add_argument("--device", nargs="+", metavar="DEVICE", help="cpu (default), cuda, cuda:N")
     group.add_argument(
-        "--batch-sizes", type=int, nargs="+", metavar="N", help="trajectories (16 32 64 128)"
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="trajectories (default: 16 32 64 128)",
     )
-    group.add_argument("--num-epochs", type=int, metavar="N", help="passes of a repeat (1)")
-    group.add_argument("--repeats", type=int, metavar="N", help="(7)")
-    group.add_argument("--warmup-batches", type=int, metavar="N", help="before the timing (3)")
+    group.add_argument(
+        "--num-epochs", type=int, metavar="N", help="passes of a repeat (default: 1)"
+    )
+    group.add_argument(
+        "--repeats", type=int, metavar="N", help="measure so many times (default: 7)"
+    )
+    group.add_argument(
+        "--warmup-batches", type=int, metavar="N", help="before the timing (default: 3)"
+    )
     group.add_argument("--no-preload", action="store_true", help="read trajectories while timing")
     group.add_argument("--threads", type=int, metavar="N", help="of torch (its own choice)")
-    group.add_argument("--seed", type=int, metavar="N", help="(0)")
+    group.add_argument("--seed", type=int, metavar="N", help="of whatever is random (default: 0)")
     group.add_argument("--loaders", action="store_true", help="compare loaders with workers, too")
     group.add_argument(
         "--end-to-end", action="store_true", help="train a small diffusion policy on both paths"
     )
-    group.add_argument("--num-workers", type=int, metavar="N", help="of these two (2)")
-    group.add_argument("--train-epochs", type=int, metavar="N", help="passes of the training (3)")
+    group.add_argument("--num-workers", type=int, metavar="N", help="of these two (default: 2)")
+    group.add_argument(
+        "--train-epochs", type=int, metavar="N", help="passes of the training (default: 3)"
+    )
     group.add_argument(
         "--all", action="store_true",
         help="everything: both types, a GPU if there is one, loaders, training, and a report",

@@ -38,10 +38,12 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
             metavar=f"[NAME=]{metavar}" if named else metavar,
             help=f"{what}; of one job with its name, may be given again" if named else what,
         )  # fmt: skip
-    group.add_argument("--account", help="who pays (default: $ACCOUNT)")
-    group.add_argument("--partition", help="which nodes (default: $PARTITION)")
-    group.add_argument("--qos", help="quality of service (default: $QOS)")
-    group.add_argument("--conda-env", metavar="NAME", help="a conda environment to activate")
+    group.add_argument("--account", metavar="NAME", help="who pays (default: $ACCOUNT)")
+    group.add_argument("--partition", metavar="NAME", help="which nodes (default: $PARTITION)")
+    group.add_argument("--qos", metavar="NAME", help="quality of service (default: $QOS)")
+    group.add_argument(
+        "--conda-env", metavar="NAME", help="a conda environment to activate on a node"
+    )
     group.add_argument(
         "--program", default="leconvert", metavar="COMMAND",
         help="what starts leconvert on a node (default: leconvert)",

@@ -12,7 +12,8 @@ from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.url_source import path_or_url, source_at
-from leconvert.errors import UsageError, VerificationError
+from leconvert.cli.values import whole
+from leconvert.errors import VerificationError
 
 if TYPE_CHECKING:
     from leconvert.verify import VerificationReport
@@ -58,18 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare the files of this share of the episodes only, for a quick look",
     )  # fmt: skip
     parser.add_argument(
-        "--decode", type=int, default=0, metavar="N",
+        "--decode", type=whole(0), default=0, metavar="N",
         help="also decode N random pictures on both sides and compare their pixels",
     )  # fmt: skip
     parser.add_argument(
-        "--deep", type=int, default=0, metavar="N",
+        "--deep", type=whole(0), default=0, metavar="N",
         help="also load N random samples through LeRobot's dataset; needs lerobot",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="S", help="which ones are random (default: 0)"
+        "--seed", type=int, default=0, metavar="N", help="which ones are random (default: 0)"
     )
     parser.add_argument(
-        "--max-workers", type=int, metavar="N",
+        "--max-workers", type=whole(1), metavar="N",
         help="compare in up to N processes (default: one a core; one where there is little to do)",
     )  # fmt: skip
     parser.add_argument(
@@ -82,8 +83,6 @@ def run(options: argparse.Namespace) -> int:
     """Verify, and list what differs."""
     from leconvert.verify import Sampling, default_folder, verify_pair
 
-    if options.max_workers is not None and options.max_workers < 1:
-        raise UsageError(f"--max-workers must be at least 1, not {options.max_workers}.")
     progress = progress_for(quiet=options.json)
     with (
         stop_on_signals() as stop,

@@ -17,6 +17,7 @@ from leconvert.cli.options import (
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.text import amount
+from leconvert.cli.values import seconds, whole
 
 __all__ = ["add_arguments", "run"]
 
@@ -25,9 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
     add_lease_options(parser)
-    parser.add_argument("--max-batches", type=int, metavar="N", help="stop after N batches")
+    parser.add_argument("--max-batches", type=whole(1), metavar="N", help="stop after N batches")
     parser.add_argument(
-        "--max-idle-seconds", type=float, metavar="S", help="stop after waiting S seconds for work"
+        "--max-idle-seconds",
+        type=seconds,
+        metavar="S",
+        help="stop after waiting S seconds for work",
     )
     add_scratch_options(parser)
     add_trouble_option(parser)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.main import _with_hyphens
+from leconvert.cli.main import with_hyphens
 from leconvert.cli.probe_options import add_run_options, run_options
 from leconvert.errors import UsageError
 from leconvert.probe.modes import frames_per_sample, mode_deltas, read_deltas
@@ -22,7 +22,7 @@ SECONDS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0)
 def parsed(*arguments: str) -> RunOptions:
     parser = argparse.ArgumentParser()
     add_run_options(parser)
-    return run_options(parser.parse_args([_with_hyphens(argument) for argument in arguments]))
+    return run_options(parser.parse_args([with_hyphens(argument) for argument in arguments]))
 
 
 def test_sarm_looks_at_eight_seconds_of_cameras_and_action() -> None:

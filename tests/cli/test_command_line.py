@@ -1,0 +1,100 @@
+"""A command line that is wrong: one sentence, what was meant, and where to look it up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from leconvert.cli.values import block_align, megabytes, seconds, size_in_bytes, some_seconds, whole
+from tests.program import Leconvert
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("", "No command is given."),
+        ("con", "There is no command 'con'; did you mean convert?"),
+        ("xyzzy", "There is no command 'xyzzy'."),
+        ("probe rnu", "There is no command 'rnu'; did you mean run?"),
+        ("probe", "No command is given."),
+        ("convert --ouput out", "There is no option --ouput; did you mean --output?"),
+        ("convert --root a --out=out", "There is no option --out; did you mean --output?"),
+        ("--jsn status work", "There is no option --jsn."),
+        ("probe run --loaders", "There is no option --loaders; did you mean --loader?"),
+        ("convert --xyzzy", "There is no option --xyzzy."),
+        ("convert -x", "There is no option -x."),
+        ("convert my_dataset", "'my_dataset' is one argument too many."),
+        ("convert --layout stream", "--layout takes reference or streaming, not 'stream'; "
+         "did you mean streaming?"),
+        ("convert --output", "--output needs a value."),
+        ("probe resample --columns", "--columns needs a value."),
+        ("convert --restart=yes", "--restart takes no value, but 'yes' was given."),
+        ("verify", "RESULT, --source are missing."),
+        ("verify out", "--source is missing."),
+        ("verify out --souce in", "There is no option --souce; did you mean --source?"),
+        ("verify out --source in --bytes --structure", "--structure and --bytes exclude each "
+         "other."),
+        ("verify out --source in --sample half", "--sample takes a number, not 'half'."),
+        ("work my_run --max-batches two", "--max-batches takes a whole number of at least 1, not "
+         "'two'."),
+        ("verify out --source in --decode -1", "--decode takes a whole number of at least 0, not "
+         "'-1'."),
+        ("work my_run --lease-seconds soon", "--lease-seconds takes a number of seconds above 0, "
+         "not 'soon'."),
+        ("work my_run --lease-seconds inf", "--lease-seconds takes a number of seconds above 0, "
+         "not 'inf'."),
+        ("work my_run --max-idle-seconds -1", "--max-idle-seconds takes a number of seconds of at "
+         "least 0, not '-1'."),
+        ("convert --data-file-size-in-mb 0", "--data-file-size-in-mb takes a number of MB above 0, "
+         "not '0'."),
+        ("work my_run --scratch-limit 20X", "--scratch-limit takes a size such as 500M or 20G, not "
+         "'20X'."),
+        ("convert --block-align some", "--block-align takes auto, 0 or a number of bytes such as "
+         "4096, not 'some'."),
+        ("convert --output s3://bucket/name", "--output s3://bucket/name is no folder; convert to "
+         "one, and send it there with `leconvert push` (the Hub) or `leconvert mirror` (other "
+         "stores)."),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(leconvert_here: Leconvert, words: str, said: str) -> None:
+    refused = leconvert_here(*words.split())
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    sentence, step = refused.stderr.splitlines()
+    assert sentence == f"leconvert: {said}"
+    assert step.startswith("  → ")
+    assert step.endswith("--help` lists what there is.")
+
+
+def test_with_json_a_mistake_is_a_document_too(leconvert_here: Leconvert) -> None:
+    refused = leconvert_here("convert", "--json", "--rot", "x")
+    assert refused.returncode == 2
+    document = json.loads(refused.stdout)
+    assert document["error"] == "UsageError"
+    assert document["message"] == "There is no option --rot; did you mean --root?"
+    assert document["next_step"] == "`leconvert convert --help` lists what there is."
+
+
+def test_a_folder_given_to_convert_without_its_option_is_told_so(
+    leconvert_here: Leconvert,
+) -> None:
+    refused = leconvert_here("convert", "my_dataset")
+    assert "A dataset's folder is given as --root my_dataset." in refused.stderr
+
+
+def test_negative_numbers_and_what_follows_two_hyphens_are_no_options(
+    leconvert_here: Leconvert,
+) -> None:
+    assert "no option" not in leconvert_here("status", "none", "--watch", "-1").stderr
+    assert "no option" not in leconvert_here("status", "--", "--none").stderr
+
+
+def test_sizes_and_times_are_read_as_they_are_written() -> None:
+    assert [size_in_bytes(text) for text in ("7", "1K", "20g", "3MiB", "2TB")] == [
+        7, 1024, 20 * 1024**3, 3 * 1024**2, 2 * 1024**4,
+    ]  # fmt: skip
+    # A whole limit is stored as LeRobot stores it: without a point.
+    assert [str(megabytes(text)) for text in ("100", "100.0", "0.5")] == ["100", "100", "0.5"]
+    assert [block_align(text) for text in ("auto", "0", "4096")] == [None, 0, 4096]
+    assert (seconds("0"), some_seconds("0.5"), whole(1)("1")) == (0.0, 0.5, 1)

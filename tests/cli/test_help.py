@@ -1,0 +1,100 @@
+"""The help of every command: it fits, it has examples, and the examples are accepted."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from leconvert import errors
+from leconvert.cli.commands import build_parser
+from leconvert.cli.examples import EXAMPLES
+from leconvert.cli.parser import Parser
+
+COMMANDS = {parser.prog: parser for parser in build_parser().declared()}
+
+
+def test_every_command_has_examples_and_every_example_a_command() -> None:
+    assert set(COMMANDS) == set(EXAMPLES)
+    assert all(EXAMPLES.values())
+
+
+@pytest.mark.parametrize("prog", COMMANDS)
+def test_the_parser_accepts_each_example(prog: str) -> None:
+    for _, line in EXAMPLES[prog]:
+        words = shlex.split(line.partition(" > ")[0])
+        assert " ".join(words).startswith(prog)
+        options = build_parser().parse_args(words[1:])
+        assert options.command == words[1]
+
+
+@pytest.mark.parametrize("prog", COMMANDS)
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_help_fits_the_terminal(
+    prog: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    text = COMMANDS[prog].format_help()
+    # Lines that are to be copied are not broken; they fit an ordinary terminal.
+    text = text.partition("\nexamples:")[0] if columns < 80 else text
+    assert max(map(len, text.splitlines())) <= columns, text
+
+
+@pytest.mark.parametrize("prog", COMMANDS)
+def test_the_wording_is_the_same_everywhere(prog: str) -> None:
+    parser = COMMANDS[prog]
+    assert parser.description is not None
+    assert parser.description[0].isupper()
+    assert parser.description.endswith(".")
+    for argument in parser.arguments():
+        name = argument.option_strings or argument.dest
+        if argument.metavar == "COMMAND":
+            continue
+        assert argument.help, name
+        assert not re.search(r"\((?!default:)[^()]*\d[^()]*\)$", argument.help), name
+        first = argument.help[0]
+        assert first.islower() or not first.isalpha() or argument.help[:2].isupper(), name
+        assert not argument.help.endswith("."), name
+        assert all("_" not in option for option in argument.option_strings)
+
+
+def test_an_option_takes_the_same_kind_of_value_in_every_command() -> None:
+    shown: dict[str, set[str]] = {}
+    for parser in COMMANDS.values():
+        for argument in parser.arguments():
+            for option in argument.option_strings:
+                # Of several jobs one can be meant by its name.
+                metavar = str(argument.metavar).removeprefix("[NAME=]")
+                shown.setdefault(option, set()).add(metavar)
+    several = {option: values for option, values in shown.items() if len(values) > 1}
+    assert several == {
+        "--output": {"DIR", "FILE"},  # of a conversion, of a report
+        "-o": {"DIR", "FILE"},
+        "--source": {"SOURCE", "LABEL"},  # of `verify`, and what LeRobot's benchmark calls a source
+    }
+
+
+def _exit_codes() -> dict[int, str]:
+    table = COMMANDS["leconvert"].format_help().partition("exit codes:")[2]
+    found = re.findall(r"(?:^|  )\s*(\d+) (\S.*?)(?=\s{2,}|$)", table, re.MULTILINE)
+    return {int(code): said for code, said in found}
+
+
+def test_the_exit_codes_of_the_help_and_the_docs_are_those_of_the_errors() -> None:
+    raised = {
+        kind.exit_code for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)
+    }
+    assert set(_exit_codes()) == raised | {0}
+    page = Path(__file__).parents[2].joinpath("docs", "cli.md").read_text("utf-8")
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert documented == raised | {0}
+
+
+def test_the_docs_name_every_command_and_every_option_of_convert() -> None:
+    page = Path(__file__).parents[2].joinpath("docs", "cli.md").read_text("utf-8")
+    commands = {prog.split()[1] for prog in COMMANDS if len(prog.split()) == 2}
+    named = set(re.findall(r"^\| `([a-z-]+)", page, re.MULTILINE))
+    assert commands <= named
+    assert isinstance(COMMANDS["leconvert convert"], Parser)
