@@ -21,6 +21,7 @@
     ├── HubAccessError            16   the Hub's token is missing, wrong, or may not do this
     ├── HubConflictError          17   the repo changed meanwhile, or holds something in the way
     ├── EngineError               18   workers could not be started: no scheduler, or it refused
+    ├── InstallationError         19   a package that is needed is missing or does not load
     └── InterruptedRunError      130   stopped by a signal; the run can be resumed
 
 Codes 0 (success) and 2 (argparse's own) complete the list. Every error is one sentence that names
@@ -43,6 +44,7 @@ __all__ = [
     "HubError",
     "HubUnavailableError",
     "IncompleteError",
+    "InstallationError",
     "InterruptedRunError",
     "LeconvertError",
     "OneHostOnlyError",
@@ -250,6 +252,12 @@ class EngineError(LeconvertError):
     """Workers could not be started: there is no scheduler here, or it refused them."""
 
     exit_code = 18
+
+
+class InstallationError(LeconvertError):
+    """A package that is needed is missing or does not load."""
+
+    exit_code = 19
 
 
 class InterruptedRunError(LeconvertError):

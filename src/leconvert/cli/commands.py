@@ -20,12 +20,14 @@ COMMANDS = (
     ("clean", "remove what finished and given-up runs left"),
     ("check", "say what is wrong with one dataset, v2.x or v3.0"),
     ("check-fs", "probe what leasing and the swap need of a file system"),
+    ("doctor", "say what is installed here, and what is missing"),
     ("report", "tell the story of a run or a result on one page"),
     ("verify", "compare a result with its source"),
     ("push", "upload a v3.0 dataset to the Hub, in one commit"),
     ("mirror", "send a v3.0 dataset to a bucket or another store"),
     ("probe", "measure how fast, and how rightly, a v3.0 dataset loads"),
     ("demo", "make a small dataset, convert it, verify it"),
+    ("completion", "print a script that completes command lines in a shell"),
 )
 _EXIT_CODES = """
 exit codes:
@@ -38,7 +40,8 @@ exit codes:
    7 damaged work dir              15 the Hub does not answer
    8 batches were set aside        16 the Hub's token is missing or refused
   17 the repo changed meanwhile    18 the scheduler is missing or refused
-  70 a bug: please report it      130 interrupted; the same command resumes
+  19 a package is missing          70 a bug: please report it
+ 130 interrupted; the same command resumes
 """
 
 

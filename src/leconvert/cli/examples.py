@@ -73,6 +73,22 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("what this host can see by itself", "leconvert check-fs /shared/runs"),
         ("with a second host: there first", "leconvert check-fs /shared/runs --peer"),
     ),
+    "leconvert doctor": (
+        ("this machine", "leconvert doctor"),
+        ("this machine, and the file system of a folder", "leconvert doctor /shared/runs"),
+        ("for a bug report", "leconvert doctor --json"),
+    ),
+    "leconvert completion": (
+        (
+            "bash: and `source ~/.leconvert.bash` in ~/.bashrc",
+            "leconvert completion bash > ~/.leconvert.bash",
+        ),
+        ("zsh: into a folder of $fpath", "leconvert completion zsh > ~/.zfunc/_leconvert"),
+        (
+            "fish",
+            "leconvert completion fish > ~/.config/fish/completions/leconvert.fish",
+        ),
+    ),
     "leconvert report": (
         ("a run, finished or not", "leconvert report my_run -o report.html"),
         ("a dataset, of which less is known", "leconvert report my_dataset"),

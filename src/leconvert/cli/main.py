@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import NoReturn
 
 from leconvert.cli.commands import COMMANDS, build_parser, command_module
-from leconvert.errors import FindingsError, LeconvertError, StorageError
+from leconvert.errors import FindingsError, InstallationError, LeconvertError, StorageError
 
 __all__ = ["COMMANDS", "build_parser", "main", "program", "with_hyphens"]
 
@@ -51,6 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("leconvert: interrupted", file=sys.stderr)
         print("  → Run the same command again to go on.", file=sys.stderr)
         return 130
+    except ImportError as error:
+        return _fail(
+            InstallationError(
+                f"A package does not load: {error}.",
+                next_step="`leconvert doctor` lists what is installed and what is missing.",
+            ),
+            as_json=as_json,
+        )
     except Exception:  # noqa: BLE001 - whatever is left is a bug, and its code says so
         traceback.print_exc()
         print("leconvert: this is a bug; please report it with the lines above", file=sys.stderr)

@@ -1,0 +1,60 @@
+"""``leconvert completion``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from leconvert.cli.commands import build_parser
+from leconvert.errors import UsageError
+
+__all__ = ["add_arguments", "completion_script", "run"]
+
+_SHELLS = ("bash", "zsh", "fish")
+# What an argument is called tells what it names.
+_FOLDERS = frozenset({
+    "DATASET", "DIR", "DIR|URL", "DIR|last", "FOLDER", "RESULT", "SOURCE", "WORK_DIR",
+    "WORK_DIR|RESULT",
+})  # fmt: skip
+_FILES = frozenset({"FILE"})
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("shell", choices=_SHELLS, metavar="SHELL", help="one of bash, zsh and fish")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the script."""
+    print(completion_script(options.shell))
+    return 0
+
+
+def completion_script(shell: str) -> str:
+    """Return a script that completes commands, options, their choices, files and folders.
+
+    It holds all it needs, so that completing starts no Python.
+
+    Args:
+        shell: ``bash``, ``zsh`` or ``fish``.
+
+    Raises:
+        UsageError: shtab is not installed.
+    """
+    try:
+        import shtab
+    except ImportError:
+        raise UsageError(
+            "This needs shtab, which is not installed.",
+            next_step="Run `pip install 'leconvert[completion]'`.",
+        ) from None
+    # A script outlives the terminal it was made in.
+    os.environ["COLUMNS"] = "100"
+    parser = build_parser()
+    for command in parser.declared():
+        for argument in command.arguments():
+            if argument.metavar in _FOLDERS:
+                argument.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            elif argument.metavar in _FILES:
+                argument.complete = shtab.FILE  # type: ignore[attr-defined]
+    return str(shtab.complete(parser, shell))

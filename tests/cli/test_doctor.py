@@ -1,0 +1,188 @@
+"""``leconvert doctor``: what is here, what is missing, and codes that a script can use."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leconvert.cli.doctor_view import doctor_lines
+from leconvert.doctor import Examination, Package, examination, examine
+from leconvert.fscheck import Finding, Promise
+from tests.program import Leconvert
+
+DIAGNOSIS: dict[str, Any] = {
+    "versions": {"torch": "2.11.0+cu130", "torchcodec": "0.11.1"},
+    "decoder": {
+        "torchcodec_loads": True,
+        "trouble": None,
+        "ffmpeg": {"major": 7, "origin": "PyAV's wheel"},
+    },
+    "gpus": ["NVIDIA H100"],
+    "missing": [],
+}
+PACKAGES = (
+    Package("numpy", ">=2", (), "2.2.6", True),
+    Package("torchcodec", ">=0.4", ("probe",), None, False),
+)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Examination]:
+    """Examine this machine, with a GPU that only the diagnosis knows of."""
+
+    def look(folder: Path | None = None, **changes: Any) -> Examination:
+        packages = changes.pop("packages", PACKAGES)
+        monkeypatch.setattr(examination, "packages_of", lambda *_: packages)
+        defaults: dict[str, Any] = {
+            "diagnose": lambda: (DIAGNOSIS, None),
+            "loads": lambda _name: True,
+            "version_of": {"torch": "2.11.0"}.get,
+        }
+        return examine(folder, **defaults | changes)
+
+    return look
+
+
+def test_a_machine_with_everything_is_well(found: Callable[..., Examination]) -> None:
+    seen = found()
+    assert seen.lacks == ()
+    assert seen.loading == {
+        "torch": "2.11.0+cu130",
+        "torchcodec": "0.11.1",
+        "torchcodec_loads": True,
+        "ffmpeg": "7 (PyAV's wheel)",
+        "gpus": ["NVIDIA H100"],
+        "nvdec": True,
+        "missing": [],
+    }
+    assert {"av1", "h264"} <= set(seen.video["decodes"])
+    assert seen.machine["cores"] >= 1
+    assert seen.machine["free_memory_bytes"] <= seen.machine["memory_bytes"]
+
+
+def test_an_engine_that_cannot_start_workers_says_why(
+    found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    seen = found()
+    assert seen.engines["local"] is None
+    assert seen.engines["slurm"] == "there is no sbatch on the PATH"
+    assert seen.lacks == ()
+    assert "not slurm: there is no sbatch on the PATH" in "\n".join(
+        doctor_lines(seen.as_record(), 200)
+    )
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text("#!/bin/sh\n")
+    sbatch.chmod(0o755)
+    assert found().engines["slurm"] is None
+
+
+def test_a_driver_that_hangs_is_told_and_stops_nothing(found: Callable[..., Examination]) -> None:
+    seen = found(diagnose=lambda: (None, "no answer within 60 s"))
+    assert seen.lacks == ()
+    assert "torch could not be asked: no answer within 60 s" in "\n".join(
+        doctor_lines(seen.as_record(), 200)
+    )
+
+
+def test_without_torch_no_process_is_started(found: Callable[..., Examination]) -> None:
+    def never() -> Any:
+        pytest.fail("there is nothing to ask")
+
+    seen = found(version_of=lambda _name: None, diagnose=never, loads=lambda _name: never())
+    assert seen.loading["torch"] is None
+    assert "torch is missing, which only the probe needs" in "\n".join(
+        doctor_lines(seen.as_record(), 200)
+    )
+
+
+def test_a_package_that_is_needed_and_too_old_is_lacking(
+    found: Callable[..., Examination],
+) -> None:
+    seen = found(packages=(Package("numpy", ">=2", (), "1.26.4", False), *PACKAGES[1:]))
+    assert seen.lacks == (
+        "numpy>=2 is needed, 1.26.4 is here: run `pip install --upgrade 'leconvert'`.",
+    )
+    assert seen.as_record()["ok"] is False
+
+
+def test_what_the_packages_say_ends_with_19(
+    leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = (Package("pyarrow", ">=18", (), None, False),)
+    monkeypatch.setattr(examination, "packages_of", lambda *_: missing)
+    monkeypatch.setattr("leconvert.doctor.examine", partial(examine, version_of=_nothing))
+    told = leconvert_here("doctor")
+    assert told.returncode == 19
+    assert "pyarrow>=18 is needed, none is here: run `pip install 'leconvert'`." in told.stdout
+
+
+def _nothing(_name: str) -> None:
+    """Tell that a package is missing."""
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 200])
+def test_the_lines_fit_the_terminal(
+    found: Callable[..., Examination], width: int, tmp_path: Path
+) -> None:
+    lines = doctor_lines(found(tmp_path).as_record(), width)
+    # A path or a version is to be copied: it is not broken.
+    broken = [line for line in lines if not any(len(word) > 27 for word in line.split())]
+    assert max(map(len, broken)) <= max(width, 60), "\n".join(lines)
+    text = " ".join(" ".join(lines).split())
+    assert "NVIDIA H100; NVDEC is there" in text
+    assert "torchcodec >=0.4 missing pip install 'leconvert[probe]'" in text
+    assert text.endswith("Everything that a conversion needs is here.")
+
+
+def test_a_token_is_told_of_and_never_shown(
+    found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnop")
+    seen = found()
+    assert seen.hub["token"] == "HF_TOKEN"
+    assert "abcdefgh" not in json.dumps(seen.as_record())
+
+
+def test_a_folder_is_probed_and_left_as_it_was(
+    found: Callable[..., Examination], tmp_path: Path
+) -> None:
+    seen = found(tmp_path)
+    assert seen.file_system is not None
+    assert seen.as_record()["file_system"]["fitness"] in {"several_hosts", "one_host"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_where_nothing_can_work_ends_with_11(
+    leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = [Finding(Promise.WRITE, False, "EROFS")]
+    monkeypatch.setattr(examination, "probe_folder", lambda _folder: broken)
+    monkeypatch.setattr("leconvert.doctor.examine", partial(examine, version_of=_nothing))
+    told = leconvert_here("doctor", tmp_path, "--json")
+    assert told.returncode == 11
+    record = json.loads(told.stdout)
+    assert record["ok"] is False
+    assert f"leconvert cannot work in {tmp_path}." in record["lacks"]
+
+
+def test_a_package_that_does_not_load_is_no_bug(
+    leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "leconvert.fscheck", None)
+    refused = leconvert_here("check-fs", tmp_path)
+    assert refused.returncode == 19
+    assert refused.stderr.startswith("leconvert: A package does not load: ")
+    assert "`leconvert doctor` lists" in refused.stderr
+
+
+def test_a_folder_that_is_none_is_a_sentence(leconvert_here: Leconvert, tmp_path: Path) -> None:
+    refused = leconvert_here("doctor", tmp_path / "none")
+    assert refused.returncode == 11
+    assert f"{tmp_path}/none is not a folder." in refused.stderr
