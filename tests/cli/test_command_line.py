@@ -38,6 +38,12 @@ from tests.program import Leconvert
         ("verify out --source in --sample half", "--sample takes a number, not 'half'."),
         ("work my_run --max-batches two", "--max-batches takes a whole number of at least 1, not "
          "'two'."),
+        ("convert --max-workers 0", "--max-workers takes a whole number of at least 1, not '0'."),
+        ("convert --num-workers -3", "--num-workers takes a whole number of at least 1, not "
+         "'-3'."),
+        ("convert --engine slrum", "--engine takes inline, local or slurm, not 'slrum'; did you "
+         "mean slurm?"),
+        ("submit my_run --nodes 0", "--nodes takes a whole number of at least 1, not '0'."),
         ("verify out --source in --decode -1", "--decode takes a whole number of at least 0, not "
          "'-1'."),
         ("work my_run --lease-seconds soon", "--lease-seconds takes a number of seconds above 0, "

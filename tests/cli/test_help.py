@@ -70,6 +70,7 @@ def test_an_option_takes_the_same_kind_of_value_in_every_command() -> None:
                 shown.setdefault(option, set()).add(metavar)
     several = {option: values for option, values in shown.items() if len(values) > 1}
     assert several == {
+        "--num-workers": {"N", "N|auto"},  # of a loader, of a conversion
         "--output": {"DIR", "FILE"},  # of a conversion, of a report
         "-o": {"DIR", "FILE"},
         "--source": {"SOURCE", "LABEL"},  # of `verify`, and what LeRobot's benchmark calls a source

@@ -11,6 +11,7 @@ from leconvert.cli.slurm_worker_options import (
     refuse_slurm_worker_options,
     slurm_options,
 )
+from leconvert.cli.values import whole
 from leconvert.engines.registry import (
     BUILT_IN,
     EngineNames,
@@ -48,7 +49,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="work in N processes; auto, as with --engine local without it: as many as cores and "
         "free memory feed",
     )  # fmt: skip
-    parser.add_argument("--max-workers", type=int, metavar="N", help="work in N threads")
+    parser.add_argument("--max-workers", type=whole(1), metavar="N", help="work in N threads")
     add_added_options(parser)
     add_slurm_worker_options(parser, title="SLURM and Ray")
     add_ray_options(parser)
@@ -117,9 +118,4 @@ def check_whose_options(options: argparse.Namespace) -> None:
 
 
 def _worker_count(text: str) -> int | str:
-    if text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
+    return text if text == "auto" else whole(1)(text)

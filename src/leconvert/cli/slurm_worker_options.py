@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from leconvert.cli.values import whole
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ def add_slurm_worker_options(parser: argparse.ArgumentParser, *, title: str = "S
     """
     group = parser.add_argument_group(title)
     for name, what in _NUMBERS:
-        group.add_argument(f"--{name}", type=int, metavar="N", help=what)
+        group.add_argument(f"--{name}", type=whole(1), metavar="N", help=what)
     for name, metavar, what in _TEXTS:
         group.add_argument(f"--{name}", metavar=metavar, help=what)
     group.add_argument(
-        "--signal", type=int, metavar="S", dest="signal_seconds",
+        "--signal", type=whole(1), metavar="S", dest="signal_seconds",
         help="ask a worker to hand back S seconds before its time is over (default: 120)",
     )  # fmt: skip
     group.add_argument(
