@@ -90,16 +90,15 @@ def packer_power_loss(ground: Ground) -> Iterator[Row]:
                 "dataset" not in names and "dataset_old" in names,
                 f"The power was not lost between the renames: {names}",
             )
-        seconds = conversion.pack_after_silence(second)
+        waited = conversion.pack_after_silence(second)
         check_same(ground, conversion, second, target, source)
         conversion.clean(second)
         yield Row(
             "packer power loss",
-            f"the packer's host loses power {case}; `pack` on another host, before and after",
-            f"before: refused after {refused:.1f} s, as the packer lives; after: waits for the "
-            f"server to give the lock away, goes on by itself and is done after {seconds:.1f} s "
-            f"(server's lease {ground.lab.options.nfs_lease_seconds} s), same digest; `clean` "
-            "leaves nothing of the run",
+            f"the packer's host loses power {case}; `pack` on another host before and after",
+            f"before: refused after {refused:.1f} s, as the packer lives; after: {waited} (lease of"
+            f" the server {ground.lab.options.nfs_lease_seconds} s), same digest; `clean` leaves "
+            "nothing of the run",
         )
         conversion.remove()
 
