@@ -116,6 +116,7 @@ def clean_work_dir(
     with ExitStack() as held:
         if not dry_run:
             held.enter_context(planner_lock(work))
+        current = work.current_run_id()
         found = list(_leftovers(work, give_up=give_up, locks=None if dry_run else held))
         found += _outlines(work, {row.path for row in found if row.removable})
         if target is not None:
@@ -124,7 +125,7 @@ def clean_work_dir(
         if not dry_run:
             # What only records can explain goes before the records.
             for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
-                _remove(work, row)
+                _remove(work, row, current)
     if not dry_run:
         for row in removable:
             _remove_unlocked(work, row)
@@ -291,9 +292,16 @@ def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
         )
 
 
-def _remove(work: WorkDir, row: Leftover) -> None:
+def _remove(work: WorkDir, row: Leftover, current: str | None) -> None:
     """Remove it, or what makes others take it up where locks lie in it."""
     if row.kind == "work dir":
+        if work.current_run_id() != current:
+            # Over NFS a host that was frozen has lost its lock when it comes back.
+            raise BusyError(
+                f"Somebody planned in {work.root} since it was looked at.",
+                path=str(work.root),
+                next_step="Nothing was removed with it; run the same command again.",
+            )
         remove_leftovers(row.path)
         set_work_dir_aside(row.path)
     elif row.kind == "run":

@@ -23,7 +23,7 @@ from leconvert.upkeep import CleanReport, clean, clean_kept_source, clean_work_d
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.opened import OpenedRun, open_run
-from leconvert.workdir.paths import RunPaths, default_work_dir, removed_folder
+from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir, removed_folder
 from leconvert.workdir.staging import staging_dir
 from leconvert.workdir.target import removed_old_dir
 from leconvert.workdir.trees import remove_tree
@@ -138,6 +138,24 @@ def test_a_default_work_dir_goes_as_a_whole(source_copy: Path) -> None:
     root = default_work_dir(source_copy)
     assert removed(clean_work_dir(root, target=source_copy)) == {root}
     assert sorted(path.name for path in source_copy.parent.iterdir()) == ["small", "small_old"]
+
+
+def test_a_work_dir_in_which_somebody_planned_meanwhile_stays(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over NFS a frozen host loses its lock."""
+    leconvert.convert(source_copy, keep_work_dir=True)
+    work = WorkDir(default_work_dir(source_copy))
+
+    def frozen_meanwhile(*_: object) -> list[object]:
+        work.run("r2").ensure()
+        work.set_current("r2")
+        return []
+
+    monkeypatch.setattr(clean, "_outlines", frozen_meanwhile)
+    with pytest.raises(BusyError, match="planned"):
+        clean_work_dir(work.root)
+    assert work.current_run_id() == "r2"
 
 
 def test_a_finished_run_whose_result_is_gone_stays(planned: OpenedRun, tmp_path: Path) -> None:
