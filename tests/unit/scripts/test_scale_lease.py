@@ -24,7 +24,8 @@ def test_every_batch_is_leased_once_and_collected(tmp_path: Path) -> None:
     row = json.loads(line)
     assert (row["batches"], row["workers"]) == (24, 2)
     # A claim and a `done` are a link each; a claim makes three folders; one worker record besides.
-    assert row["calls_a_batch"]["link"] == 2.0
+    # A worker that looks between another's folder and its link tries that link as well, in vain.
+    assert 2.0 <= row["calls_a_batch"]["link"] < 2.5
     assert row["calls_a_batch"]["make_dir"] >= 3.0
     assert row["calls_a_batch"]["replace"] >= 2.0
     assert str(tmp_path) not in line

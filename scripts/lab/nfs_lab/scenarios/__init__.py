@@ -14,6 +14,7 @@ from nfs_lab.scenarios.contests import brief, late_names, races
 from nfs_lab.scenarios.costs import costs
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import packer_power_loss, worker_power_loss
+from nfs_lab.scenarios.promises import promises
 from nfs_lab.scenarios.whole import whole_conversion
 from nfs_lab.scenarios.zombies import frozen_hosts
 
@@ -21,6 +22,7 @@ __all__ = ["ALL", "SCENARIOS", "Ground", "set_clock", "set_latency"]
 
 SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
     "brief": brief,
+    "promises": promises,
     "races": races,
     "late-names": late_names,
     "worker-power-loss": worker_power_loss,
