@@ -23,7 +23,7 @@ from slurm_lab.configuration import Controller, Node, configuration
 from slurm_lab.errors import ClusterError
 from slurm_lab.requirements import program, require
 
-__all__ = ["ClusterError", "JobEnd", "SlurmCluster"]
+__all__ = ["ClusterError", "JobEnd", "SlurmCluster", "under_the_name", "wait_until"]
 
 _UP_SECONDS = 30.0
 _END_SECONDS = 20.0
@@ -59,11 +59,14 @@ class SlurmCluster:
     Args:
         folder: For its state and logs; made if missing, kept at the end.
         nodes: Logical nodes, called ``n1``, ``n2`` and so on.
+        own_names: Let what runs on a node see the node's name as the host's. Such names cannot be
+            resolved to addresses.
     """
 
-    def __init__(self, folder: Path, nodes: int = 3) -> None:
+    def __init__(self, folder: Path, nodes: int = 3, *, own_names: bool = False) -> None:
         self.folder = folder.absolute()
         self.nodes = nodes
+        self._own_names = own_names
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = ExitStack()
 
@@ -168,7 +171,8 @@ class SlurmCluster:
 
     def boot_node(self, name: str) -> None:
         """Give a crashed node its power back."""
-        self._daemon(name, "slurmd", "-D", "-N", name)
+        named = under_the_name(name) if self._own_names else []
+        self._daemon(name, "slurmd", "-D", "-N", name, before=named)
 
     def restart_controller(self) -> None:
         """Kill the controller and start it again; it finds its jobs in its state folder."""
@@ -189,10 +193,11 @@ class SlurmCluster:
         for number in range(1, self.nodes + 1):
             self.boot_node(f"n{number}")
 
-    def _daemon(self, name: str, *command: str) -> None:
+    def _daemon(self, name: str, *command: str, before: Sequence[str] = ()) -> None:
         log = self._logs.enter_context((self.folder / f"{command[0]}.out").open("a"))
+        tied = [program("setpriv"), "--pdeathsig", "TERM", *before]
         self._daemons[name] = subprocess.Popen(
-            [program("setpriv"), "--pdeathsig", "TERM", program(command[0]), *command[1:]],
+            [*tied, program(command[0]), *command[1:]],
             env=self.environment, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
@@ -219,6 +224,11 @@ class SlurmCluster:
 def program_or_name(name: str) -> str:
     """Return the path of one of SLURM's commands; they come in one package."""
     return str(Path(program("sbatch")).with_name(name))
+
+
+def under_the_name(host: str) -> list[str]:
+    """Return what comes before a command that shall see another host name; root alone may."""
+    return ["unshare", "--uts", "bash", "-c", 'hostname "$0" && exec "$@"', host]
 
 
 def wait_until(ready: Callable[[], bool], seconds: float, what: str) -> None:
