@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from leconvert.machine import Machine
+from leconvert.model import IntArray, StreamLayout, StreamScan
+from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.tables import deserialize_schema
+from leconvert.workdir.manifest import ScanTable
 from leconvert.workdir.opened import OpenedRun
-from leconvert.workforce import auto_workers, handling_seconds, moving_seconds
+from leconvert.workforce import auto_workers, handling_seconds, moving_seconds, worker_bytes
 
 GIB = 2**30
 
@@ -52,5 +57,38 @@ def test_bytes_are_moved_by_four(planned: OpenedRun) -> None:
 
 
 def test_half_of_the_free_memory_is_left(many_files: OpenedRun) -> None:
-    for memory, workers in ((0, 1), (GIB, 2), (3 * GIB // 2, 3), (3 * GIB // 2 - 1, 2)):
+    each = worker_bytes(many_files)
+    for memory, workers in ((0, 1), (4 * each, 2), (6 * each, 3), (6 * each - 2, 2)):
         assert auto_workers(many_files, Room(any_memory=memory)) == workers
+
+
+class Lengths(ScanTable):
+    """Two episodes: of so many bytes, uncompressed bytes and frames."""
+
+    def __init__(self, size_bytes: list[int], roll_bytes: list[int], frames: list[int]) -> None:
+        self._size, self._roll, self._frames = map(np.array, (size_bytes, roll_bytes, frames))
+
+    def stream(self, stream: str, *_: object) -> tuple[StreamScan, IntArray]:
+        nothing = np.zeros(2, dtype=np.int64)
+        scan = StreamScan(stream, self._size, nothing, nothing, self._frames, self._roll, nothing)
+        return scan, nothing
+
+    def lengths(self, *_: object) -> tuple[IntArray, IntArray]:
+        return np.arange(2), self._frames
+
+
+def test_what_a_worker_needs_follows_from_the_plan(planned: OpenedRun) -> None:
+    columns = len(deserialize_schema(planned.manifest.data_schema))
+    video = StreamLayout("videos/top", np.array([0, 1, 2]))
+
+    def needs(table: StreamLayout, repairs: Repairs = NO_REPAIRS) -> int:
+        manifest = replace(planned.manifest, streams=[table, video], repairs=repairs)
+        scan = Lengths([100, 5000], [200, 300], [10, 7])
+        return worker_bytes(replace(planned, manifest=manifest, scan=scan))
+
+    one_file = StreamLayout("data", np.array([0, 2]))
+    # 5000 bytes of the larger table, two row groups, ten frames, five batches.
+    expected = 128 * 2**20 + 6 * 5000 + 640 * columns * 2 + 64 * 10 + 512 * 5
+    assert needs(one_file) == expected
+    assert needs(StreamLayout("data", np.array([0, 1, 2]))) == expected - 640 * columns
+    assert needs(one_file, replace(NO_REPAIRS, computed_stats=("top",))) == expected + 64 * 2**20

@@ -1,0 +1,120 @@
+"""How much memory does a worker need, and what does it depend on?
+
+    python scripts/bench_worker_memory.py
+
+Plans datasets that are large in one way each, lets one worker do every batch, and compares the peak
+of its resident memory with what `leconvert.workforce.worker_bytes` expects: more, but not by much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench_common import REPOSITORY, default_scratch, header, new_log
+from leconvert.model import LayoutOptions
+from leconvert.planner import open_or_plan
+from leconvert.repairs import RepairOptions
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.workforce import worker_bytes
+
+# The kernel keeps the peak of a process from its exec on.
+WORKER = """\
+import json, sys
+from leconvert.cli import main
+code = main(["work", sys.argv[1], "--json"])
+(peak,) = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")]
+print(peak)
+sys.exit(code)
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A dataset, and how it is converted."""
+
+    dataset: DatasetSpec
+    repairs: RepairOptions | None = None
+    video_file_size_in_mb: float = 200
+
+
+def _images(repairs: RepairOptions | None) -> Shape:
+    return Shape(
+        DatasetSpec(
+            episodes=3, frames=400, cameras=(), image_keys=("observation.images.top",),
+            image_size=(240, 320), image_noise_amplitude=60,
+        ),
+        repairs,
+    )  # fmt: skip
+
+
+RETIME, STATS = RepairOptions(retime=True), RepairOptions(recompute_stats=True, quantiles=True)
+LONG = DatasetSpec(episodes=2, frames=400_000, cameras=(), state_dim=14, action_dim=14)
+SMALL_CAMERA = CameraSpec(width=32, height=32)
+SHAPES: Mapping[str, Shape] = {
+    "nothing large": Shape(DatasetSpec(episodes=5)),
+    "8,000 tables in a file": Shape(
+        DatasetSpec(episodes=8_000, frames=3, cameras=(), state_dim=14, action_dim=14)
+    ),
+    "400,000 frames in a video file": Shape(
+        DatasetSpec(episodes=40, frames=10_000, cameras=(SMALL_CAMERA,), distinct_clips=1),
+        video_file_size_in_mb=2000,
+    ),
+    "images, copied": _images(None),
+    "images, written anew": _images(RETIME),
+    "long tables, copied": Shape(LONG),
+    "long tables, written anew": Shape(LONG, RETIME),
+    "statistics, 1280 x 720": Shape(
+        DatasetSpec(episodes=2, frames=120, cameras=(CameraSpec(width=1280, height=720),)), STATS
+    ),
+    "statistics, 3,000 frames": Shape(
+        DatasetSpec(episodes=2, frames=3_000, cameras=(CameraSpec(width=320, height=240),)), STATS
+    ),
+}
+
+
+def measure(shape: Shape, folder: Path) -> dict[str, Any]:
+    """Plan, work, and return peak and expectation in bytes."""
+    make_dataset(folder / "source", shape.dataset)
+    layout = LayoutOptions(video_file_size_in_mb=shape.video_file_size_in_mb)
+    run = open_or_plan(folder / "source", folder / "result", folder / "work", layout, shape.repairs)
+    command = [sys.executable, "-c", WORKER, str(folder / "work")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {
+        "batches": run.manifest.num_batches,
+        "peak_bytes": int(said.split()[-1]) * 1024,
+        "expected_bytes": worker_bytes(run),
+    }
+
+
+def main() -> int:
+    """Measure every shape."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scratch", type=Path, default=default_scratch())
+    parser.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
+    options = parser.parse_args()
+    first = header("bench_worker_memory.py", sys.argv[1:], options.scratch, {})
+    log_path = new_log(options.log_dir, f"{first['started'][:10]}-worker-memory")
+    with log_path.open("w", encoding="utf-8") as log:
+        print(json.dumps(first), file=log)
+        print("| dataset | peak, MiB | expected, MiB |\n|---|---|---|")
+        for name, shape in SHAPES.items():
+            with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+                row = {"shape": name, **measure(shape, Path(folder))}
+            print(json.dumps(row), file=log, flush=True)
+            peak, expected = row["peak_bytes"] / 2**20, row["expected_bytes"] / 2**20
+            print(f"| {name} | {peak:.0f} | {expected:.0f} |", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
