@@ -15,7 +15,7 @@ __all__ = ["Command", "commands_of", "parsed"]
 # What only a shell can do; blocks that need it are not taken apart.
 _SHELL = re.compile(r"[|&;<>$`*?]")
 _STARTS = (("leconvert",), ("python3", "-m", "leconvert"), ("python", "-m", "leconvert"))
-_REDIRECTIONS = ("|", ">", ">>", "2>", "&")
+_REDIRECTIONS = ("|", "||", ">", ">>", "2>", "&")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Templates:
 @pytest.fixture
 def sandbox_of(
     tmp_path: Path, templates: Templates, hub: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[dict[str, Any]], Sandbox]:
-    """Make a sandbox with variables, where ``HF_ENDPOINT`` is a Hub on this machine."""
+) -> Callable[..., Sandbox]:
+    """Make a sandbox, with datasets or ``alone``; ``HF_ENDPOINT`` is a Hub on this machine."""
     folder = tmp_path / "page"
     folder.mkdir()
     programs = make_programs(tmp_path / "programs")
@@ -41,4 +41,8 @@ def sandbox_of(
     ):
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(folder)
-    return lambda names: Sandbox(folder, Places(templates, hub), names)
+
+    def make(names: dict[str, Any], *, alone: bool = False) -> Sandbox:
+        return Sandbox(folder, None if alone else Places(templates, hub), names)
+
+    return make

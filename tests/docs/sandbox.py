@@ -74,12 +74,13 @@ class Sandbox:
 
     Args:
         folder: The current folder.
-        places: Provides datasets and work dirs.
+        places: Provides datasets and work dirs; None for a page that makes all it needs, whose
+            commands then run as they stand.
         names: Variables that the page's Python takes for granted.
     """
 
-    def __init__(self, folder: Path, places: Places, names: dict[str, Any]) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, places: Places | None, names: dict[str, Any]) -> None:
+        self.folder = folder
         self._places = places
         self._names = names
 
@@ -91,12 +92,13 @@ class Sandbox:
         """
         text = block.text
         for name, here in BOUND.items():
-            text = text.replace(name, here.format(folder=self._folder))
+            text = text.replace(name, here.format(folder=self.folder))
         said = io.StringIO()
         try:
             with contextlib.redirect_stdout(said):
                 if block.language == "python":
-                    self._places.before_python(text)
+                    if self._places is not None:
+                        self._places.before_python(text)
                     exec(compile(text, block.place, "exec"), self._names)
                 else:
                     for command in commands_of(text):
@@ -107,7 +109,7 @@ class Sandbox:
 
     def _run_command(self, command: Command) -> None:
         arguments = command.leconvert
-        if arguments is not None:
+        if arguments is not None and self._places is not None:
             shorter = next((v for k, v in SHORTER.items() if arguments[: len(k)] == k), ())
             arguments = (*arguments, *shorter)
             with contextlib.redirect_stdout(io.StringIO()):
@@ -123,7 +125,7 @@ class Sandbox:
     def _run_in_a_shell(self, command: Command) -> None:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command.text],
-            cwd=self._folder,
+            cwd=self.folder,
             capture_output=True,
             text=True,
             timeout=120,

@@ -1,0 +1,99 @@
+"""Do what the README says in a fresh clone with an environment of its own, and keep a transcript.
+
+    python scripts/first_hour.py -o bench_logs/first-hour.txt
+
+Takes the shell blocks of the README's section "Try it" as they stand, those that the tests leave
+out included, and gives them to one shell, as a newcomer would. Ends with 1 where one fails. Only
+pip is told to be quiet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+__all__ = ["blocks_below", "main"]
+
+ROOT = Path(__file__).resolve().parents[1]
+# The shell says each command before it runs it, and what it ended with.
+_STEP = """
+printf '\\n$ %s\\n' {quoted}
+{command}
+"""
+
+
+def blocks_below(text: str, heading: str) -> list[str]:
+    """Return the shell blocks below a heading, up to the next one of its level."""
+    found: list[str] = []
+    inside = False
+    tokens = MarkdownIt("commonmark").parse(text)
+    for i, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag == "h2":
+            inside = tokens[i + 1].content == heading
+        elif inside and token.type == "fence" and token.info.strip() == "sh":
+            found.append(token.content)
+    return found
+
+
+def main() -> int:
+    """Clone, run, and write down what happened."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it too")
+    options = parser.parse_args()
+    # Temporary folders of an environment in use would be named in the transcript.
+    with tempfile.TemporaryDirectory(prefix="first-hour-", dir="/tmp") as folder:
+        clone = Path(folder) / "leconvert"
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
+        commit = _said("git", "-C", str(clone), "rev-parse", "--short", "HEAD")
+        began = time.monotonic()
+        done = subprocess.run(
+            ["bash", "-e"],
+            input=_script(blocks_below((clone / "README.md").read_text("utf-8"), "Try it")),
+            cwd=clone,
+            env=_plain_environment(folder),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        seconds = time.monotonic() - began
+    said = done.stdout.replace(folder, "/home/newcomer")
+    head = (
+        f"A clone of commit {commit}, an empty environment, Python {platform.python_version()}.\n"
+    )
+    end = f"\nEnded with {done.returncode} after {seconds:.0f} s.\n"
+    print(head + said + end)
+    if options.output is not None:
+        options.output.write_text(head + said + end, "utf-8")
+    return 1 if done.returncode else 0
+
+
+def _script(blocks: list[str]) -> str:
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line]
+    return "".join(_STEP.format(quoted=shlex.quote(line), command=line) for line in lines)
+
+
+def _said(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def _plain_environment(home: str) -> dict[str, str]:
+    """Return the environment of somebody who has set up nothing; how to reach an index stays."""
+    kept = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "LANG", "SSL_"))}
+    # The Python that runs this may be one of an environment: its base makes the new one.
+    base = Path(sys.base_prefix) / "bin"
+    quiet = {"PIP_QUIET": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {**kept, **quiet, "HOME": home, "PATH": f"{base}{os.pathsep}/usr/bin{os.pathsep}/bin"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
