@@ -21,6 +21,8 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from leconvert import __version__
+
 __all__ = ["blocks_below", "main"]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +55,6 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="first-hour-", dir="/tmp") as folder:
         clone = Path(folder) / "leconvert"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-        commit = _said("git", "-C", str(clone), "rev-parse", "--short", "HEAD")
         began = time.monotonic()
         done = subprocess.run(
             ["bash", "-e"],
@@ -67,9 +68,7 @@ def main() -> int:
         )
         seconds = time.monotonic() - began
     said = done.stdout.replace(folder, "/home/newcomer")
-    head = (
-        f"A clone of commit {commit}, an empty environment, Python {platform.python_version()}.\n"
-    )
+    head = f"leconvert {__version__}, a fresh clone, Python {platform.python_version()}.\n"
     end = f"\nEnded with {done.returncode} after {seconds:.0f} s.\n"
     print(head + said + end)
     if options.output is not None:
@@ -80,10 +79,6 @@ def main() -> int:
 def _script(blocks: list[str]) -> str:
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines() if line]
     return "".join(_STEP.format(quoted=shlex.quote(line), command=line) for line in lines)
-
-
-def _said(*words: str) -> str:
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _plain_environment(home: str) -> dict[str, str]:
