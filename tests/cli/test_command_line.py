@@ -41,8 +41,8 @@ from tests.program import Leconvert
         ("convert --max-workers 0", "--max-workers takes a whole number of at least 1, not '0'."),
         ("convert --num-workers -3", "--num-workers takes a whole number of at least 1, not "
          "'-3'."),
-        ("convert --engine slrum", "--engine takes inline, local, ray or slurm, not 'slrum'; did you "
-         "mean slurm?"),
+        ("convert --engine slrum", "--engine takes inline, local, ray or slurm, not 'slrum'; did "
+         "you mean slurm?"),
         ("submit my_run --nodes 0", "--nodes takes a whole number of at least 1, not '0'."),
         ("verify out --source in --decode -1", "--decode takes a whole number of at least 0, not "
          "'-1'."),
