@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from unittest import mock
+from uuid import uuid4
 
 __all__ = ["convert_with_reference", "writable_copy"]
 
@@ -34,15 +36,19 @@ def convert_with_reference(
     Returns:
         ``target``, now a v3.0 dataset.
     """
+    from datasets.fingerprint import Hasher
     from lerobot.scripts import convert_dataset_v21_to_v30
 
     writable_copy(source, target)
-    convert_dataset_v21_to_v30.convert_dataset(
-        "reference/dataset",
-        root=target,
-        push_to_hub=False,
-        data_file_size_in_mb=data_file_size_in_mb,  # type: ignore[arg-type]
-        video_file_size_in_mb=video_file_size_in_mb,  # type: ignore[arg-type]
-    )
+    # It names its cache by a digest of all episodes, which takes longer than the conversion. A name
+    # that is never the same does as well: nothing may come from a cache here.
+    with mock.patch.object(Hasher, "hash", staticmethod(lambda _: uuid4().hex)):
+        convert_dataset_v21_to_v30.convert_dataset(
+            "reference/dataset",
+            root=target,
+            push_to_hub=False,
+            data_file_size_in_mb=data_file_size_in_mb,  # type: ignore[arg-type]
+            video_file_size_in_mb=video_file_size_in_mb,  # type: ignore[arg-type]
+        )
     shutil.rmtree(target.with_name(f"{target.name}_old"))
     return target

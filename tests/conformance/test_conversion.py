@@ -36,8 +36,8 @@ class Case:
         extra_files: Files that ours takes along.
         min_files: At least so many data files, and files a camera, must come out.
         window: Frames that one item loads; more than one where there are very many.
-        every: Every so-manieth window is loaded by PyAV, which is the slower one; all of them in
-            the slow tests.
+        every: Every so-manieth window of an episode is loaded, and its last one; all of them in the
+            slow tests.
     """
 
     source: DatasetSpec | str
@@ -276,9 +276,8 @@ def test_each_file_is_snappy_with_statistics(converted: Converted) -> None:
 
 
 @pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
-def test_every_frame_loads_and_is_the_sources_frame(converted: Converted, backend: str) -> None:
-    source, window = converted.source, converted.case.window
-    every = converted.case.every if backend == "pyav" else 1
+def test_frames_load_and_are_the_sources_frames(converted: Converted, backend: str) -> None:
+    source, window, every = converted.source, converted.case.window, converted.case.every
     expected = comparison.frames_in_windows(source.lengths, window, every)
     compared = comparison.assert_every_frame_is_the_sources(
         converted.ours, source, backend, window=window, every=every
@@ -288,11 +287,12 @@ def test_every_frame_loads_and_is_the_sources_frame(converted: Converted, backen
 
 
 @pytest.mark.slow
-def test_every_frame_of_a_long_recording_loads_with_pyav(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_every_frame_of_a_long_recording_loads(tmp_path: Path, backend: str) -> None:
     root = RECORDINGS / "g1_inspire_12ep"
     leconvert.convert(root, output=tmp_path / "ours")
     source = V21Source.open(root)
     compared = comparison.assert_every_frame_is_the_sources(
-        tmp_path / "ours", source, "pyav", window=60
+        tmp_path / "ours", source, backend, window=60
     )
     assert compared == sum(source.lengths)
