@@ -70,6 +70,9 @@ def submit_run(
         allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
         dry_run: Submit nothing.
 
+    Returns:
+        What was asked for, or would be; nothing where all batches are done and packed.
+
     Raises:
         EngineError: There is no scheduler here, or it refused a job.
         OneHostOnlyError: One host alone may work on the run.

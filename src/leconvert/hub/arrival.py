@@ -56,6 +56,9 @@ def already_converted(
         stop: Set it from another thread to stop.
         progress: Where to report.
 
+    Returns:
+        The line, or None.
+
     Raises:
         HubError: There is no such repo, or no answer.
         HubAccessError: The token does not allow it.
@@ -92,6 +95,9 @@ def download(
         endpoint: The Hub's address; None for the one that is configured.
         stop: Set it from another thread to stop.
         progress: Where to report.
+
+    Returns:
+        Where the dataset is, and where it came from.
 
     Raises:
         HubError: There is no such repo or revision, or no answer.
@@ -148,6 +154,9 @@ def outline(
         restart: Do not go on with a run that is under way.
         stop: Set it from another thread to stop.
         progress: Where to report.
+
+    Returns:
+        Where the outline is, and what it is the outline of.
 
     Raises:
         UsageError: The limit does not hold the largest file.

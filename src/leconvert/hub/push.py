@@ -80,6 +80,9 @@ def push(
         pause: Waits so many seconds between tries.
         progress: Where to report.
 
+    Returns:
+        What was sent and removed, and the commit that holds it.
+
     Raises:
         SourceError: The folder holds no v3.0 dataset.
         VerificationError: The dataset is not complete.

@@ -108,6 +108,9 @@ def join_clips(
         on_bytes: Called with the number of coded bytes as they arrive.
         should_stop: Asked now and then; when it answers True the join ends.
 
+    Returns:
+        Size and frames of the file, and how its bytes were moved.
+
     Raises:
         UnreadableSourceError: A clip is missing, damaged, shorter than its index says, does not
             begin with a keyframe, or shows a frame before it.

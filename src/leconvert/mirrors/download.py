@@ -54,6 +54,9 @@ def download_tree(
         stop: Set it from another thread to stop after the files under way.
         progress: Where to report.
 
+    Returns:
+        The target.
+
     Raises:
         UsageError: Nobody knows such URLs, or what is needed for them is not installed.
         UnreadableSourceError: There is nothing, or a file arrives with another size.

@@ -67,6 +67,9 @@ def upload_tree(
         stop: Set it from another thread to stop after the files under way.
         progress: Where to report.
 
+    Returns:
+        Where it went, and how many files and bytes were sent.
+
     Raises:
         UsageError: ``root`` is no v3.0 dataset, or nobody knows such URLs.
         TargetError: Something else is at the URL.

@@ -56,7 +56,13 @@ def edit_table(root: Path, episode: int, change: Callable[[pa.Table], pa.Table])
 
 
 def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    """Return a table with a column of other values, or one column more."""
+    """Return a table with a column of other values, or one column more.
+
+    Args:
+        table: The table, which stays as it is.
+        name: The column.
+        values: As many values as the table has rows.
+    """
     place = table.schema.get_field_index(name)
     if place < 0:
         return table.append_column(name, values)

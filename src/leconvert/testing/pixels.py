@@ -102,6 +102,9 @@ def read_label(image: npt.NDArray[np.generic]) -> FrameLabel:
 
     Args:
         image: RGB pixels of shape (height, width, 3), in 0..255.
+
+    Returns:
+        Camera, episode and frame that `draw_frame` was told.
     """
     upper, width = image.shape[0] // 2, image.shape[1]
     value = 0
@@ -119,7 +122,7 @@ def read_label(image: npt.NDArray[np.generic]) -> FrameLabel:
 
 
 def encode_png(image: Image) -> bytes:
-    """Encode RGB pixels of shape (height, width, 3) as a PNG file."""
+    """Return RGB pixels, uint8 of shape (height, width, 3), as the bytes of a PNG file."""
     height, width = image.shape[:2]
     rows = np.zeros((height, 1 + width * 3), dtype=np.uint8)  # each row begins with filter type 0
     rows[:, 1:] = image.reshape(height, width * 3)

@@ -84,6 +84,9 @@ def verify_pair(
         fresh: Do not go on from such a record.
         stop: Set it from another thread to stop after the pieces that are being compared.
 
+    Returns:
+        What differs, and how much was compared; ``ok`` says whether nothing differs.
+
     Raises:
         SourceError: The source itself cannot be read.
         UsageError: Samples shall be loaded through LeRobot, which is not installed.
