@@ -24,6 +24,8 @@ __all__ = ["RayCluster", "wait_until"]
 HEAD = "h1"
 _PORT = 6379
 _UP_SECONDS = 120.0
+# Ray gives its own agents 15 s to start, which a busy machine may not keep.
+_MOST_STARTS = 4
 _CORES_A_NODE = 2
 _OBJECT_STORE_BYTES = 75 * 2**20  # Ray's least
 _RAY = (sys.executable, "-c", "from ray.scripts.scripts import main; main()")
@@ -35,6 +37,7 @@ _SETTINGS = {
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_agent_register_timeout_ms": "120000",
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
@@ -109,8 +112,6 @@ class RayCluster:
         Raises:
             RayLabError: It does not start.
         """
-        self._hosts.add(host)
-        self._hosts.set_link(host, up=True)
         role = [f"--address={self.address}"]
         if host == HEAD:
             role = [
@@ -122,16 +123,24 @@ class RayCluster:
             f"--num-cpus={_CORES_A_NODE}", f"--object-store-memory={_OBJECT_STORE_BYTES}",
             "--disable-usage-stats", "--block",
         ]  # fmt: skip
+        for _ in range(_MOST_STARTS):
+            if self._starts(host, command):
+                return
+            self._hosts.kill(host)
+        raise RayLabError(f"Ray did not start on {host} in {_MOST_STARTS} tries.")
+
+    def _starts(self, host: str, command: Sequence[str]) -> bool:
+        self._hosts.add(host)
+        self._hosts.set_link(host, up=True)
         log = self.folder / f"node-{host}.log"
-        began = log.stat().st_size if log.exists() else 0
+        log.write_bytes(b"")
         node = self.start(host, command, log)
 
-        def is_up() -> bool:
-            if node.poll() is not None:
-                raise RayLabError(f"The node on {host} ended with code {node.returncode}.")
-            return b"Ray runtime started" in log.read_bytes()[began:]
+        def is_settled() -> bool:
+            return node.poll() is not None or b"Ray runtime started" in log.read_bytes()
 
-        wait_until(is_up, _UP_SECONDS, f"The start of the node on {host}")
+        wait_until(is_settled, _UP_SECONDS, f"The start of the node on {host}")
+        return node.poll() is None
 
     def kill(self, host: str) -> int:
         """Let a node lose its power; returns how many processes it had."""

@@ -67,6 +67,8 @@ class Hosts:
         self._ip_at(network, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             self._ip_at(network, "link", "set", device, "up")
+        # It leads nowhere: Ray asks the kernel which address it would use to go out.
+        self._ip_at(network, "route", "add", "default", "dev", "eth0")
 
     @staticmethod
     def address(host: str) -> str:
