@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from leconvert.workdir.opened import OpenedRun
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Before NumPy, Arrow and torch are imported: tests run beside each other, their arrays are tiny, and
-# threads of several processes that wait for each other took longer than the work itself.
+# Before NumPy, Arrow and torch are imported: tests run beside each other, their arrays are tiny,
+# and threads of several processes that wait for each other took longer than the work itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
