@@ -150,10 +150,11 @@ def _table(rows: Sequence[Row], seconds: float) -> Iterator[str]:
         errors = Counter(row.first.error for row in group if row.first.error)
         named = ", ".join(f"{name} {count}" for name, count in sorted(errors.items()))
         good = sum(not row.problems for row in group)
-        yield (
+        row = (
             f"{case:12}{stage:8}{fault:26}{len(group):7}{how['died']:7}{how['refused']:8}"
             f"{how['succeeded']:6}{good:12}  {named}"
         )
+        yield row.rstrip()
     bad = [row for row in rows if row.problems]
     points = {(row.case, row.number) for row in rows}
     yield ""
