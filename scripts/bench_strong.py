@@ -1,0 +1,154 @@
+"""Do n workers take an n-th of the time where the machine is not the limit? A simulated slow disk.
+
+    python scripts/bench_strong.py --repeats 3
+
+Converts one generated dataset again and again by `LocalEngine` with 1, 2, 4, 8 and 16 real worker
+processes, in turns. A worker is `leconvert work`, but for every byte that it deals with it sleeps
+(`slow_worker.py`), in all `--seconds` in each conversion, however many workers share them. So two
+cores are enough for sixteen workers, and what is lost is lost by leases, idle workers and the tail.
+
+Two times are taken of each conversion: its wall clock, with scan, start of Python, packer, proof
+and swap; and that from the first claim of a batch to the last `done`, from the records of both.
+Efficiency is T(1) / (n T(n)), with medians over repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bench_common import (
+    REPOSITORY,
+    dataset_shape,
+    default_scratch,
+    header,
+    in_turns,
+    new_log,
+    read_through,
+)
+from leconvert import convert
+from leconvert.engines import LocalEngine
+from leconvert.leasing import read_done
+from leconvert.model import DATA_STREAM
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.spec import RandomLengths
+from leconvert.workdir.opened import open_run
+
+
+def make_source(root: Path, episodes: int) -> None:
+    """Generate the dataset: a camera, episodes that differ threefold in length."""
+    camera = CameraSpec(width=64, height=48, noise_amplitude=48, target_clip_bytes=100_000)
+    lengths = RandomLengths(seed=0, minimum=15, maximum=45)
+    make_dataset(
+        root, DatasetSpec(episodes=episodes, frames=lengths, cameras=(camera,), distinct_clips=1)
+    )
+
+
+def run_once(source: Path, folder: Path, workers: int, seconds_a_byte: float) -> dict[str, Any]:
+    """Convert once and return the measured row.
+
+    Args:
+        source: The dataset.
+        folder: An empty folder for the run and its result.
+        workers: Worker processes.
+        seconds_a_byte: How slow the disk is.
+    """
+    slow = (sys.executable, REPOSITORY / "scripts/slow_worker.py", str(seconds_a_byte))
+    before = os.times()
+    started = time.perf_counter()
+    report = convert(
+        source,
+        output=folder / "result",
+        work_dir=folder / "work",
+        engine=LocalEngine(workers, program=slow),
+        keep_work_dir=True,
+        # A batch an episode, so that there are many; ten or so make a file.
+        data_file_size_in_mb=0.05,
+        video_file_size_in_mb=1,
+        episodes_per_batch=1,
+    )
+    wall_seconds = time.perf_counter() - started
+    after = os.times()
+    return {
+        "workers": workers,
+        "batches": report.batches,
+        "wall_seconds": round(wall_seconds, 4),
+        **_window(folder / "work"),
+        "stage_seconds": {name: round(s, 4) for name, s in report.stage_seconds.items()},
+        # Of this process and of its workers, which have ended.
+        "cpu_seconds": round(sum(after[:4]) - sum(before[:4]), 4),
+    }
+
+
+def _window(work_dir: Path) -> dict[str, Any]:
+    """Return what the records of a finished run say of its workers' time."""
+    run = open_run(work_dir, only_look=True)
+    began: dict[str, list[datetime]] = {}
+    ends: dict[str, list[datetime]] = {}
+    busy = 0.0
+    for batch_id in range(run.manifest.num_batches):
+        record = read_done(run.paths, run.manifest.run_id, batch_id)
+        began.setdefault(record["token"], []).append(datetime.fromisoformat(record["began"]))
+        ends.setdefault(record["token"], []).append(datetime.fromisoformat(record["ended"]))
+        busy += record["seconds"]
+    first, last = min(map(min, began.values())), max(map(max, ends.values()))
+    return {
+        "window_seconds": (last - first).total_seconds(),
+        "last_worker_began_after": (max(map(min, began.values())) - first).total_seconds(),
+        "first_worker_ended_before": (last - min(map(max, ends.values()))).total_seconds(),
+        "batches_a_worker": sorted(map(len, began.values())),
+        "busy_seconds": round(busy, 3),
+    }
+
+
+def main() -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8, 16])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=320, help="of sleep in a conversion (320)")
+    parser.add_argument("--episodes", type=int, default=640, help="a batch each (640)")
+    parser.add_argument("--scratch", type=Path, default=default_scratch())
+    parser.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="leconvert-strong-", dir=options.scratch) as scratch:
+        # Workers find compiled modules, as of an installed program, wherever this is a checkout.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = str(Path(scratch) / "compiled")
+        source = Path(scratch) / "source"
+        make_source(source, options.episodes)
+        read_through(source)
+        shape = dataset_shape(source, "slow-disk")
+        data_bytes = sum(path.stat().st_size for path in (source / DATA_STREAM).rglob("*.parquet"))
+        warm_up = Path(scratch) / "warm-up"
+        warm_up.mkdir()
+        run_once(source, warm_up, 1, 0.0)
+        shutil.rmtree(warm_up)
+        seconds_a_byte = options.seconds / (shape["video_bytes"] + data_bytes)
+        first = header("bench_strong.py", sys.argv[1:], Path(scratch), shape)
+        first |= {"sleep_seconds": options.seconds, "seconds_a_byte": seconds_a_byte}
+        stem = f"{first['started'][:10]}-strong-scaling"
+        with new_log(options.log_dir, stem).open("w", encoding="utf-8") as log:
+            print(json.dumps(first), file=log, flush=True)
+            for repeat, workers in in_turns(options.workers, options.repeats):
+                folder = Path(scratch) / "run"
+                folder.mkdir()
+                row = {"repeat": repeat, **run_once(source, folder, workers, seconds_a_byte)}
+                shutil.rmtree(folder)
+                print(json.dumps(row), file=log, flush=True)
+                print(json.dumps(row), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
