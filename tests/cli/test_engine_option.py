@@ -73,6 +73,15 @@ def test_every_engine_gives_the_same_bytes(
         (["--engine", "local", "--partition", "cpu"], "--partition goes with --engine slurm"),
         (["--signal", "30"], "--signal goes with --engine slurm"),
         (["--engine", "slurm", "--mem", "much"], "--mem much makes no sense"),
+        (["--engine", "local", "--mem", "4G"], "--mem goes with --engine slurm or ray"),
+        (["--engine", "ray", "--partition", "cpu"], "--partition goes with --engine slurm."),
+        (["--engine", "ray", "--max-workers", "2"], "--engine ray starts processes"),
+        (["--engine", "ray", "--mem", "much"], "--mem much makes no sense"),
+        (["--engine", "ray", "--ray-resource", "disk"], "--ray-resource disk makes no sense"),
+        (["--engine", "ray", "--ray-runtime-env", "{"], "--ray-runtime-env is no JSON"),
+        (["--engine", "ray", "--ray-runtime-env", "[]"], "needs an object of JSON"),
+        (["--engine", "local", "--ray-address", "local"], "--ray-address goes with --engine ray"),
+        (["--ray-ship-package"], "--ray-ship-package goes with --engine ray"),
     ],
 )
 def test_options_that_contradict_the_engine_are_refused(

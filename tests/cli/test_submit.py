@@ -82,3 +82,10 @@ def test_what_cannot_be_submitted_has_a_code_and_a_next_step(
     senseless = leconvert("submit", planned.work_dir.root, "--mem", "much")
     assert senseless.returncode == 2
     assert "--mem much makes no sense" in senseless.stderr
+
+
+def test_ray_has_no_queue_to_submit_to(leconvert: Leconvert, planned: OpenedRun) -> None:
+    refused = leconvert("submit", planned.work_dir.root, "--engine", "ray")
+    assert refused.returncode == 2
+    assert "so there is nothing to submit to" in refused.stderr
+    assert "`leconvert convert --engine ray`, which stays" in refused.stderr

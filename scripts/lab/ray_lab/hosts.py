@@ -105,6 +105,8 @@ class Hosts:
         """
         network = self._networks.pop(host)
         count = len(network.processes())
+        # The kernel takes its time over the links of a namespace that is gone.
+        self._ip_at(self._switch, "link", "del", f"to-{host}")
         self._remove(network)
         self.add(host)
         return count
