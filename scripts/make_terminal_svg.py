@@ -78,6 +78,7 @@ def drawn(parts: list[tuple[str, str]], title: str) -> str:
             shown = Text.from_ansi(line.rstrip("\r").rsplit("\r", 1)[-1])
             if shown.plain.strip() or "\r" not in line:
                 console.print(shown, soft_wrap=True)
+    console.print()  # rich cuts the last line's descenders off
     start = CONSOLE_SVG_FORMAT.index("@font-face")
     end = CONSOLE_SVG_FORMAT.index(".{unique_id}-matrix")
     frame = CONSOLE_SVG_FORMAT[:start] + CONSOLE_SVG_FORMAT[end:]
