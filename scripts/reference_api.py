@@ -102,6 +102,7 @@ def _constructor(found: griffe.Class, name: str) -> str:
             for member in found.members.values()
             if isinstance(member, griffe.Attribute)
             and member.annotation is not None
+            and "property" not in member.labels
             and not member.name.startswith("_")
             and "ClassVar" not in str(member.annotation)
         ]
