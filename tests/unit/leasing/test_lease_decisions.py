@@ -96,6 +96,18 @@ def test_a_released_batch_starts_with_a_clean_slate() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reset_after", "expected"), [(1, Claim(3)), (2, Claim(3)), (0, GiveUp(errors=0, losses=2))]
+)
+def test_a_silent_holder_counts_unless_its_claim_was_released_with_the_others(
+    reset_after: int, expected: object
+) -> None:
+    limits = Limits(lease_seconds=60, max_attempts=3, max_losses=2 - (reset_after == 2))
+    silent = log(None, None, reset_after=reset_after)
+    seen = LeaseObservation(2, b"n", 0)
+    assert decide(silent, seen, now=60, limits=limits) == expected
+
+
+@pytest.mark.parametrize(
     ("done", "failed", "entries", "state"),
     [
         (True, True, log(None), BatchState.DONE),
