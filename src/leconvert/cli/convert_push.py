@@ -48,7 +48,7 @@ class ConvertPush:
         """Whether the result is in its place already, made to be pushed by an earlier call."""
         from leconvert.hub.ownership import version_of
         from leconvert.hub.provenance import read_provenance
-        from leconvert.verify.declared import read_info
+        from leconvert.source.info import read_info
         from leconvert.workdir.paths import WorkDir
 
         if self.repo_id is None:

@@ -30,8 +30,8 @@ def checked_result(result: Path, progress: Progress) -> dict[str, Any]:
         SourceError: It holds one of another version.
         VerificationError: The dataset is not complete.
     """
+    from leconvert.source.info import read_info
     from leconvert.verify.dataset import check_dataset
-    from leconvert.verify.declared import read_info
 
     info = read_info(result)
     version = version_of(info)

@@ -11,7 +11,7 @@ from typing import Any
 
 from leconvert.errors import SourceError, UnreadableSourceError
 
-__all__ = ["INFO_PATH", "DatasetInfo", "load_info"]
+__all__ = ["INFO_PATH", "DatasetInfo", "load_info", "read_info"]
 
 INFO_PATH = "meta/info.json"
 _SUPPORTED_VERSIONS = ("v2.0", "v2.1")
@@ -58,7 +58,7 @@ def load_info(root: Path) -> DatasetInfo:
         SourceError: It is not a v2.0 or v2.1 dataset, or lacks what a conversion needs.
     """
     path = root / INFO_PATH
-    raw = _parse(root, path)
+    raw = read_info(root)
     version = raw.get("codebase_version")
     if version not in _SUPPORTED_VERSIONS:
         raise _wrong_version(path, version)
@@ -94,7 +94,13 @@ def load_info(root: Path) -> DatasetInfo:
     )
 
 
-def _parse(root: Path, path: Path) -> dict[str, Any]:
+def read_info(root: Path) -> dict[str, Any]:
+    """Read ``meta/info.json`` of a dataset of any version.
+
+    Raises:
+        UnreadableSourceError: There is no such folder or file, or it holds no JSON object.
+    """
+    path = root / INFO_PATH
     if not root.is_dir():
         raise UnreadableSourceError(
             f"{root} is not a folder.",
@@ -105,7 +111,7 @@ def _parse(root: Path, path: Path) -> dict[str, Any]:
         raise UnreadableSourceError(f"{path} is no file.", path=str(path))
     try:
         raw = json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise UnreadableSourceError(
             f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.",
             path=str(path),
@@ -114,7 +120,7 @@ def _parse(root: Path, path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UnreadableSourceError(f"{path} cannot be read: {error}.", path=str(path)) from error
     if not isinstance(raw, dict):
-        raise _bad(path, "does not hold a JSON object")
+        raise UnreadableSourceError(f"{path} does not hold a JSON object.", path=str(path))
     return raw
 
 

@@ -16,6 +16,7 @@ from leconvert.latency import THREADS_THAT_WAIT, Latency
 from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.source import scan_source
+from leconvert.source.info import INFO_PATH, read_info
 from leconvert.verify.catalogue import found, shortened
 from leconvert.verify.data_files import DataFileReport, check_data_file
 from leconvert.verify.dataset_routes import (
@@ -28,7 +29,7 @@ from leconvert.verify.dataset_routes import (
     streaming_findings,
 )
 from leconvert.verify.dataset_stats import check_stats, has_stats
-from leconvert.verify.declared import INFO_PATH, Declared, declaration, read_info, split_findings
+from leconvert.verify.declared import Declared, declaration, split_findings
 from leconvert.verify.episode_rows import EpisodeTable, read_episode_table
 from leconvert.verify.episode_stats import EpisodeStats
 from leconvert.verify.task_table import read_task_rows

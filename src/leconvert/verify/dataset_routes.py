@@ -11,9 +11,10 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from leconvert.model import DATA_STREAM, Finding, IntArray, camera_of
+from leconvert.source.info import INFO_PATH
 from leconvert.tables.paths import EPISODES_DIR
 from leconvert.verify.catalogue import found
-from leconvert.verify.declared import INFO_PATH, Declared
+from leconvert.verify.declared import Declared
 from leconvert.verify.episode_rows import EpisodeTable
 
 __all__ = [

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from string import Formatter
 from typing import Any
 
-from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
 from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.source.info import INFO_PATH
 from leconvert.verify.catalogue import found
 
-__all__ = ["INFO_PATH", "Declared", "Feature", "declaration", "read_info", "split_findings"]
+__all__ = ["Declared", "Feature", "declaration", "split_findings"]
 
-INFO_PATH = "meta/info.json"
-_GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
 _NO_FOLDER_NAMES = {"", ".", ".."}
 _MAX_DIMENSIONS = 5
 _VISUAL = ("image", "video")
@@ -95,32 +92,6 @@ class Declared:
         return self.templates[stream].format(
             video_key=camera_of(stream), chunk_index=chunk, file_index=file
         )
-
-
-def read_info(root: Path) -> dict[str, Any]:
-    """Read ``meta/info.json``.
-
-    Raises:
-        UnreadableSourceError: There is no such file, or it holds no JSON object.
-    """
-    path = root / INFO_PATH
-    if not root.is_dir():
-        raise UnreadableSourceError(
-            f"{root} is not a folder.", path=str(root), next_step=_GIVE_THE_FOLDER
-        )
-    try:
-        raw = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        raise UnreadableSourceError(
-            f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.",
-            path=str(path),
-            next_step=_GIVE_THE_FOLDER,
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnreadableSourceError(f"{path} cannot be read: {error}.", path=str(path)) from error
-    if not isinstance(raw, dict):
-        raise UnreadableSourceError(f"{path} does not hold a JSON object.", path=str(path))
-    return raw
 
 
 def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]:

@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import Finding
+from leconvert.source.info import INFO_PATH
 from leconvert.tables.footers import open_parquet
 from leconvert.tables.paths import TASKS_PATH
 from leconvert.verify.catalogue import found
 from leconvert.verify.columns import floats
-from leconvert.verify.declared import INFO_PATH
 
 __all__ = ["pandas_index", "read_task_rows"]
 
