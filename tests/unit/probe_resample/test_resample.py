@@ -92,6 +92,17 @@ def test_a_target_outside_is_an_error_unless_it_is_to_be_held() -> None:
     assert got.values["x"].tolist() == [[0, 1.5, 3]]
 
 
+def test_tensors_that_ask_for_gradients_are_resampled_without() -> None:
+    got = resample(
+        TIMES.clone().requires_grad_(),
+        {"x": X.clone().requires_grad_()},
+        targets=torch.tensor([[0.15]], dtype=torch.float64, requires_grad=True),
+    )
+
+    assert got.values["x"].tolist() == [[1.5]]
+    assert not got.values["x"].requires_grad
+
+
 def test_bfloat16_is_mixed_in_float32_and_rounded_once() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 90, 5, generator=generator).bfloat16()

@@ -60,7 +60,7 @@ def resample(
             feature's own. Mixing is done in float32 at least and rounded once.
 
     Returns:
-        The padded batch, on the device of ``times``.
+        The padded batch, on the device of ``times``; gradients do not pass through it.
 
     Raises:
         UsageError: Shapes, types or lengths do not fit, a trajectory has no samples, times are NaN
@@ -71,7 +71,7 @@ def resample(
     counts = _counts(lengths, batch, room, "lengths", least=1)
     _check_shapes(times, values)
     beyond = torch.arange(room, device=times.device) >= _on(counts, times).unsqueeze(1)
-    seconds = times.double()
+    seconds = times.detach().double()
     _check_times(seconds, beyond)
     starts = seconds[:, :1]
     rebased = seconds - starts
@@ -107,7 +107,7 @@ def resample(
             f"shape ({batch}, M)."
         )
     counted = _counts(target_lengths, batch, targets.shape[1], "target_lengths", least=0)
-    aims = given_targets(targets.to(times.device) - starts, counted)
+    aims = given_targets(targets.detach().to(times.device) - starts, counted)
     _check_targets(packed, aims, outside)
     return resample_packed(packed, chosen, targets=aims)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -61,20 +62,16 @@ def resample_packed(
         key: mixer.resample(rows, methods[key]).view(batch, length, *packed.shapes[key])
         for key, rows in packed.rows.items()
     }
-    mask = torch.from_numpy(np.arange(length) < targets.counts[:, None])
-    mask = mask.to(packed.device, non_blocking=True)
-    return Resampled(targets.padded, values, targets.lengths, mask)
+    return Resampled(targets.padded, values, targets.lengths, targets.mask)
 
 
 class _Mixer:
     """Fetches and mixes rows of one table after the other for the same targets."""
 
     def __init__(self, places: Places, targets: Targets, batch: int) -> None:
-        self._beside = places.low, places.high, places.weight
+        self._places = places
         self._targets = targets
         self._size = batch * targets.length
-        self._bags: Tensor | None = None
-        self._pairs: tuple[Tensor, Tensor] | None = None
 
     def resample(self, rows: Tensor, segments: Sequence[Segment]) -> Tensor:
         """Return a table at all targets, of shape (B * M, columns)."""
@@ -86,8 +83,8 @@ class _Mixer:
             out = rows.new_zeros((self._size, rows.shape[1]))
         for start, stop, method in segments:
             if method == "slerp":
-                part = self._slerp(rows[:, start:stop])
-                out[self._targets.slots, start:stop] = part.to(rows.dtype)
+                first, second, weight = self._beside(rows[:, start:stop])
+                out[self._targets.slots, start:stop] = slerp(first, second, weight).to(rows.dtype)
             elif method != "linear":
                 self._copy_samples(rows, out, slice(start, stop), is_nearest=method == "nearest")
         return out
@@ -98,52 +95,65 @@ class _Mixer:
         Padding is a bag of none, whose sum is zero. torch runs this with FBGEMM on all threads,
         without the two tables of fetched rows that take most of the time otherwise.
         """
-        if self._pairs is None:
-            low, high, weight = (part.numpy() for part in self._beside)
-            both = np.empty((len(low), 2), low.dtype)
-            both[:, 0], both[:, 1] = low, high
-            shares = np.empty((len(low), 2), np.float32)
-            shares[:, 1] = weight
-            np.subtract(1, shares[:, 1], out=shares[:, 0])
-            self._pairs = torch.from_numpy(both.reshape(-1)), torch.from_numpy(shares.reshape(-1))
-        pairs, weights = self._pairs
         return functional.embedding_bag(
-            pairs, rows, self._offsets() * 2, mode="sum", per_sample_weights=weights
+            self._places.beside.view(-1),
+            rows,
+            self._bags_of_two,
+            mode="sum",
+            per_sample_weights=self._shares,
         )
 
-    def _offsets(self) -> Tensor:
-        """Return where the bag of each target begins, with one row in each; padding has none."""
-        if self._bags is None:
-            counts = self._targets.counts
-            kind = self._beside[0].numpy().dtype
-            ends = np.cumsum(counts).astype(kind)
-            begins = ends - counts.astype(kind)
-            places = np.add.outer(begins, np.arange(self._targets.length, dtype=kind))
-            np.minimum(places, ends[:, None], out=places)
-            self._bags = torch.from_numpy(places.reshape(-1))
-        return self._bags
+    @cached_property
+    def _shares(self) -> Tensor:
+        """Share of each of the rows beside the targets, of shape (2 n,)."""
+        weight = self._places.weight.numpy()
+        shares = np.empty((len(weight), 2), np.float32)
+        shares[:, 1] = weight
+        np.subtract(1, shares[:, 1], out=shares[:, 0])
+        return torch.from_numpy(shares.reshape(-1))
+
+    @cached_property
+    def _bags_of_two(self) -> Tensor:
+        return self._bags(2)
+
+    @cached_property
+    def _bags_of_one(self) -> Tensor:
+        return self._bags(1)
+
+    def _bags(self, rows_of_each: int) -> Tensor:
+        """Return where the bag of each target begins; padding has none, so it begins as the next.
+
+        Returns:
+            Of the type of the rows' numbers, of shape (B * M,).
+        """
+        kind = self._places.beside.numpy().dtype
+        counts = (self._targets.counts * rows_of_each).astype(kind)
+        begins = np.cumsum(counts, dtype=kind) - counts
+        bags = np.arange(0, self._targets.length * rows_of_each, rows_of_each, dtype=kind)
+        bags = np.minimum(bags, counts[:, None])
+        bags += begins[:, None]
+        return torch.from_numpy(bags.reshape(-1))
 
     def _mixed(self, rows: Tensor) -> Tensor:
-        low, high, weight = self._beside
-        kind = torch.promote_types(rows.dtype, torch.float32)
-        first = rows.index_select(0, low).to(kind)
-        second = rows.index_select(0, high).to(kind)
-        mixed = torch.lerp(first, second, weight.to(kind).unsqueeze(1)).to(rows.dtype)
+        first, second, weight = self._beside(rows)
+        mixed = torch.lerp(first, second, weight.unsqueeze(1)).to(rows.dtype)
         out = rows.new_zeros((self._size, rows.shape[1]))
         return out.index_copy_(0, self._targets.slots, mixed)
 
-    def _slerp(self, rows: Tensor) -> Tensor:
-        low, high, weight = self._beside
+    def _beside(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the rows before and after each target and the weight, in float32 at least."""
         kind = torch.promote_types(rows.dtype, torch.float32)
-        return slerp(rows[low].to(kind), rows[high].to(kind), weight.to(kind))
+        both = rows.index_select(0, self._places.beside.view(-1)).to(kind)
+        both = both.view(-1, 2, rows.shape[1])
+        return both[:, 0], both[:, 1], self._places.weight.to(kind)
 
     def _copy_samples(self, rows: Tensor, out: Tensor, columns: slice, *, is_nearest: bool) -> None:
-        low, high, weight = self._beside
+        weight = self._places.weight
         comes = weight > 0.5 if is_nearest else weight >= 1
-        source = torch.where(comes, high, low)
+        source = torch.where(comes, self._places.high, self._places.low)
         if rows.device.type == "cpu" and rows.dtype == torch.float32:
             # Bags of one: faster than to pick single numbers and to put them into their places.
-            samples = functional.embedding_bag(source, rows, self._offsets(), mode="sum")
+            samples = functional.embedding_bag(source, rows, self._bags_of_one, mode="sum")
             out[:, columns] = samples[:, columns]
         else:
             out[self._targets.slots, columns] = rows.index_select(0, source)[:, columns]

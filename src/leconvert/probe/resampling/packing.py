@@ -15,8 +15,12 @@ type of the values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,6 +33,8 @@ from leconvert.probe.resampling.values import Array, FloatArray, Trajectory
 __all__ = ["PackMemory", "Packed", "pack"]
 
 _FIRST_ROOM_ROWS = 4096
+# Below this, a second thread is woken for less than it takes to wake it.
+_SHARED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +64,11 @@ class Packed:
     def device(self) -> torch.device:
         """Where the tables are."""
         return self.times.device
+
+    def tables(self) -> Iterator[Tensor]:
+        """Yield the times and the values of each feature."""
+        yield self.times
+        yield from self.rows.values()
 
     def select(self, places: Sequence[int] | npt.NDArray[np.int64]) -> Packed:
         """Return some of the trajectories as a batch; the tables are shared, nothing is copied."""
@@ -106,25 +117,64 @@ class PackMemory:
 def pack(trajectories: Sequence[Trajectory], memory: PackMemory | None = None) -> Packed:
     """Copy trajectories that are alike into one batch on the host.
 
+    A core alone cannot read and write as fast as the memory gives, so where torch may use more
+    than one thread, a second one copies the latter half of a batch that is not small. The halves
+    are different rows, and both are there before this returns. NumPy holds Python's lock only
+    between trajectories, not while it copies one.
+
     Args:
         trajectories: At least one; `leconvert.probe.resampling.values.check_alike` holds.
-        memory: Where to; None for memory of its own.
+        memory: Where to; None for memory of its own. Not to be shared by threads that pack.
     """
     memory = memory or PackMemory()
-    lengths = np.fromiter(map(len, trajectories), np.int64, len(trajectories))
+    lengths = np.array([len(one.times) for one in trajectories], np.int64)
     first_row = np.cumsum(lengths) - lengths
     total = int(lengths.sum())
-    times = memory.room("", torch.float64, (total,))
-    rebased = np.concatenate([one.times for one in trajectories], out=times.numpy())
-    rebased -= np.repeat(rebased[first_row], lengths)
-    rows, shapes = {}, {}
-    for key, first in trajectories[0].columns.items():
-        shapes[key] = first.shape[1:]
-        parts = [_flat(one.columns[key]) for one in trajectories]
-        room = memory.room(key, _torch_type(first.dtype), (total, parts[0].shape[1]))
-        np.concatenate(parts, out=room.numpy())
-        rows[key] = room
-    return Packed(times, rows, shapes, first_row, lengths, rebased[first_row + lengths - 1].copy())
+    first = trajectories[0]
+    shapes = {key: values.shape[1:] for key, values in first.columns.items()}
+    packed = Packed(
+        memory.room("", torch.float64, (total,)),
+        {
+            key: memory.room(key, _torch_type(values.dtype), (total, prod(shapes[key])))
+            for key, values in first.columns.items()
+        },
+        shapes,
+        first_row,
+        lengths,
+        np.empty(len(lengths)),
+    )
+    count, size = len(lengths), sum(table.nbytes for table in packed.tables())
+    if count == 1 or torch.get_num_threads() == 1 or size < _SHARED_BYTES:
+        _copy(trajectories, packed, 0, count)
+        return packed
+    middle = min(int(np.searchsorted(first_row, total // 2)), count - 1)
+    rest = _helper(os.getpid()).submit(_copy, trajectories, packed, middle, count)
+    try:
+        _copy(trajectories, packed, 0, middle)
+    finally:
+        rest.result()
+    return packed
+
+
+def _copy(trajectories: Sequence[Trajectory], packed: Packed, start: int, stop: int) -> None:
+    """Copy the trajectories from ``start`` to before ``stop``, and rebase their times."""
+    part = trajectories[start:stop]
+    lengths = packed.lengths[start:stop]
+    begin = int(packed.first_row[start])
+    span = slice(begin, begin + int(lengths.sum()))
+    times = np.concatenate([one.times for one in part], out=packed.times.numpy()[span])
+    first = packed.first_row[start:stop] - begin
+    times -= np.repeat(times[first], lengths)
+    packed.durations_s[start:stop] = times[first + lengths - 1]
+    for key, table in packed.rows.items():
+        rows = table.numpy()[span]
+        np.concatenate([_flat(one.columns[key]) for one in part], out=rows)
+
+
+@cache
+def _helper(process: int) -> ThreadPoolExecutor:
+    """Return the thread that copies beside the caller's, in a process: none outlives a fork."""
+    return ThreadPoolExecutor(1, thread_name_prefix=f"leconvert-pack-{process}")
 
 
 def _flat(values: Array) -> Array:

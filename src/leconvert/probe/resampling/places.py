@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leconvert.probe.resampling.packing import Packed
-from leconvert.probe.resampling.values import GRID_TOLERANCE
+from leconvert.probe.resampling.values import GRID_TOLERANCE, FloatArray
 
 __all__ = ["Places", "Targets", "even_targets", "find_places", "given_targets"]
 
@@ -19,6 +19,7 @@ __all__ = ["Places", "Targets", "even_targets", "find_places", "given_targets"]
 _STEPS = 3
 # A sample that lies on a target but for the last bit of a product is guessed to be before it.
 _HAIR = 1e-9
+_MOST_INT32 = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,19 +27,18 @@ class Targets:
     """The targets of a batch, n in all, one trajectory after the other.
 
     Attributes:
-        times: Seconds after the trajectory's first sample, float64, of shape (n,).
-        number: Number of each within its trajectory, of shape (n,).
-        padded: The times as a padded batch, of shape (B, M); beyond a trajectory's targets they
-            mean nothing.
+        padded: Seconds after each trajectory's first sample, float64, as a padded batch, of shape
+            (B, M); beyond a trajectory's targets they mean nothing.
         counts: Targets of each trajectory, on the host, of shape (B,).
         is_even: Whether every trajectory has them at the same steps from its first sample on.
     """
 
-    times: Tensor
-    number: Tensor
     padded: Tensor
     counts: npt.NDArray[np.int64]
     is_even: bool
+
+    def __len__(self) -> int:
+        return int(self.counts.sum())
 
     @property
     def length(self) -> int:
@@ -48,7 +48,21 @@ class Targets:
     @cached_property
     def lengths(self) -> Tensor:
         """``counts`` on the device."""
-        return _on_device(self.counts, self.times)
+        return _on_device(self.counts, self.padded)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """Whether there is a target, of shape (B, M)."""
+        # int32: half of the memory to compare; a length beyond it does not fit in any.
+        numbers = np.arange(self.length, dtype=np.int32)
+        return _on_device(numbers < self.counts.astype(np.int32)[:, None], self.padded)
+
+    @cached_property
+    def times(self) -> Tensor:
+        """Those of ``padded`` that are targets, of shape (n,)."""
+        if self.padded.device.type == "cpu":
+            return torch.from_numpy(self.padded.numpy()[self.mask.numpy()])
+        return self.padded[self.row, self.number]  # to choose by mask would wait for the device
 
     @cached_property
     def row(self) -> Tensor:
@@ -56,55 +70,59 @@ class Targets:
         return self.spread(np.arange(len(self.counts)))
 
     @cached_property
+    def number(self) -> Tensor:
+        """Number of each within its trajectory, of shape (n,)."""
+        starts = np.cumsum(self.counts) - self.counts
+        return torch.arange(len(self), device=self.padded.device).sub_(self.spread(starts))
+
+    @cached_property
     def slots(self) -> Tensor:
         """Where each goes in a padded batch whose rows were put one after the other."""
-        return torch.add(self.number.long(), self.row, alpha=self.length)
+        return torch.add(self.number, self.row, alpha=self.length)
 
     def spread(self, of_trajectory: npt.NDArray[np.generic]) -> Tensor:
         """Return a number of each trajectory for each of its targets."""
-        if self.times.device.type == "cpu":
+        if self.padded.device.type == "cpu":
             return torch.from_numpy(np.repeat(of_trajectory, self.counts))
-        numbers = _on_device(of_trajectory, self.times)
-        return numbers.repeat_interleave(self.lengths, output_size=len(self.times))
+        numbers = _on_device(of_trajectory, self.padded)
+        return numbers.repeat_interleave(self.lengths, output_size=len(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """The samples beside each target; all of shape (n,).
+    """The samples beside each target.
 
     Attributes:
-        low: Row of the one before, or on it.
-        high: Row of the one after it.
-        weight: From 0 at ``low`` to 1 at ``high``, float64.
+        beside: Row of the sample before the target, or on it, and row of the one after it; int32
+            or int64, of shape (n, 2).
+        weight: From 0 at the first to 1 at the second, float64, of shape (n,).
     """
 
-    low: Tensor
-    high: Tensor
+    beside: Tensor
     weight: Tensor
+
+    @property
+    def low(self) -> Tensor:
+        """The first of ``beside``, of shape (n,)."""
+        return self.beside[:, 0]
+
+    @property
+    def high(self) -> Tensor:
+        """The second."""
+        return self.beside[:, 1]
 
 
 def even_targets(packed: Packed, hz: float) -> Targets:
     """Return targets every 1/hz from the first sample to the last of each trajectory."""
     counts = (packed.durations_s * hz + GRID_TOLERANCE).astype(np.int64) + 1
-    starts, total = np.cumsum(counts) - counts, int(counts.sum())
-    device = packed.device
     # Divided, not multiplied by 1/hz: a target is then the float64 nearest to k/hz, as in NumPy.
-    grid = torch.arange(int(counts.max()), dtype=torch.float64, device=device).div_(hz)
-    if device.type == "cpu":
-        number = torch.from_numpy(np.arange(total) - np.repeat(starts, counts))
-    else:
-        lengths = _on_device(counts, packed.times)
-        firsts = _on_device(starts, packed.times).repeat_interleave(lengths, output_size=total)
-        number = torch.arange(total, device=device).sub_(firsts)
-    padded = grid.expand(len(counts), -1)
-    return Targets(grid.index_select(0, number), number, padded, counts, is_even=True)
+    grid = _on_device(np.arange(counts.max()) / hz, packed.times)
+    return Targets(grid.expand(len(counts), -1), counts, is_even=True)
 
 
 def given_targets(aims: Tensor, counts: npt.NDArray[np.int64]) -> Targets:
     """Return the targets of a padded batch, rebased, of shape (B, M)."""
-    numbers = torch.arange(aims.shape[1], device=aims.device)
-    row, number = (numbers < _on_device(counts, aims).unsqueeze(1)).nonzero(as_tuple=True)
-    return Targets(aims[row, number], number, aims, counts, is_even=False)
+    return Targets(aims, counts, is_even=False)
 
 
 def find_places(packed: Packed, targets: Targets) -> Places:
@@ -113,24 +131,21 @@ def find_places(packed: Packed, targets: Targets) -> Places:
     Of samples at the same time the last counts from that time on, as `numpy.interp` has it.
 
     For even targets on the CPU the places are guessed first, as most clocks are nearly even, and
-    checked against the times themselves; where guesses are wrong they move by a sample, a few
-    times. Only where that does not do are the times searched, which takes longer than all the rest
-    together. On a GPU they are searched at once: whether all guesses hold costs a round trip.
+    checked against the times themselves; wrong guesses move by a sample, a few times. Only where
+    that does not do are the times searched, which takes longer than all the rest together. On a GPU
+    they are searched at once: whether all guesses hold costs a round trip.
     """
-    low = None
     if targets.is_even and packed.device.type == "cpu":
-        low, places = _guess(packed, targets)
+        places = _guess(packed, targets)
         if places is not None:
             return places
-        low = _step(packed, targets, low)
-    if low is None:
-        low = _search(packed, targets)
-    high = _next(packed, targets, low)
+    low = _search(packed, targets)
+    high = low + targets.spread(packed.lengths > 1).to(low.dtype)
     begins = packed.times.index_select(0, low)
     gaps = packed.times.index_select(0, high).sub_(begins)
     weight = torch.sub(targets.times, begins).div_(gaps).clamp_(0, 1)
     # 0/0: a trajectory of one sample, or times that repeat at its very end. The last one counts.
-    return Places(low, high, weight.nan_to_num_(nan=1.0))
+    return Places(torch.stack((low, high), 1), weight.nan_to_num_(nan=1.0))
 
 
 def _final_low(packed: Packed) -> npt.NDArray[np.int64]:
@@ -139,62 +154,68 @@ def _final_low(packed: Packed) -> npt.NDArray[np.int64]:
     return final
 
 
-def _next(packed: Packed, targets: Targets, low: Tensor) -> Tensor:
-    if int(packed.lengths.min()) > 1:
-        return low + 1
-    return low + targets.spread(packed.lengths > 1).to(low.dtype)
-
-
-def _guess(packed: Packed, targets: Targets) -> tuple[Tensor, Places | None]:
-    """Return places for an even clock, and whether they are right: None if one is not.
+def _guess(packed: Packed, targets: Targets) -> Places | None:
+    """Return places by even clocks, wrong ones moved until all are right; None if that fails.
 
     A place is right if its target is at or after the sample before it and before the one after it,
-    so if the weight is at least 0 and below 1. The last target of a trajectory may lie on its last
-    sample, which has none after it; such targets are few and looked at apart.
+    so if the weight is at least 0 and below 1; or if it is the trajectory's last one.
     """
-    # By NumPy, in the tensors' own memory: each of these steps takes some 10 us, of which torch
-    # would spend a third on beginning it.
-    counts, times, aims = targets.counts, packed.times.numpy(), targets.times.numpy()
+    # By NumPy, in the tensors' own memory and with few arrays: each of these steps takes some 10
+    # us, of which torch would spend a third on beginning it.
+    counts, aims, times = targets.counts, targets.times.numpy(), packed.times.numpy()
     durations = np.where(packed.durations_s > 0, packed.durations_s, 1.0)
     guess = np.repeat((packed.lengths - 1) / durations, counts)
     guess *= aims
     guess += np.repeat(packed.first_row + _HAIR, counts)
-    is_small = len(times) <= np.iinfo(np.int32).max
-    low: npt.NDArray[np.int32 | np.int64] = guess.astype(np.int32 if is_small else np.int64)
+    low = guess.astype(np.int64)
+    # Only a trajectory's last target can be guessed to be beyond its last sample but one.
     ends = np.cumsum(counts) - 1
     final = _final_low(packed)
     low[ends] = np.minimum(low[ends], final)
-    if int(packed.lengths.min()) < 2:
-        return torch.from_numpy(low), None
-    high = low + 1
-    begins = times.take(low)
-    gaps = times.take(high)
-    gaps -= begins
-    weight = aims - begins
-    with np.errstate(divide="ignore", invalid="ignore"):  # what repeats is told by the check
-        weight /= gaps
-    of_ends = weight[ends]
-    weight[ends] = 0
-    ends_hold = ((of_ends >= 0) & ((of_ends < 1) | (low[ends] == final))).all()
-    if not (weight.min() >= 0 and weight.max() < 1 and ends_hold):
-        return torch.from_numpy(low), None
-    weight[ends] = np.minimum(of_ends, 1)
-    low_, high_, weight_ = map(torch.from_numpy, (low, high, weight))
-    return low_, Places(low_, high_, weight_)
-
-
-def _step(packed: Packed, targets: Targets, low: Tensor) -> Tensor | None:
-    """Move guesses until all are right; None if that takes too long."""
-    first, final = targets.spread(packed.first_row), targets.spread(_final_low(packed))
-    for _ in range(_STEPS):
-        begins = packed.times.index_select(0, low)
-        ends = packed.times.index_select(0, _next(packed, targets, low))
-        too_early = (ends <= targets.times).logical_and_(low < final)
-        too_late = (begins > targets.times).logical_and_(low > first)
-        if not bool(too_early.logical_or(too_late).any()):
-            return low
-        low = low + too_early.to(low.dtype) - too_late.to(low.dtype)
+    weight = _weights(times, low, aims)
+    wrong = _outside(weight)
+    for _ in range(_STEPS + 1):
+        is_before = weight[wrong] < 0
+        is_last = ~is_before & (low[wrong] == final[np.searchsorted(ends, wrong)])
+        # 0/0 among them: a trajectory of one sample, or times that repeat at its very end.
+        weight[wrong[is_last]] = 1
+        wrong = wrong[~is_last]
+        if not len(wrong):
+            pairs = _pairs(low, ends[packed.lengths == 1], len(times))
+            return Places(pairs, torch.from_numpy(weight))
+        low[wrong] += np.where(is_before[~is_last], -1, 1)
+        weight[wrong] = _weights(times, low[wrong], aims[wrong])
+        wrong = wrong[_outside(weight[wrong])]
     return None
+
+
+def _weights(times: FloatArray, low: npt.NDArray[np.int64], aims: FloatArray) -> FloatArray:
+    """Return where targets lie between the sample at ``low`` and the next row of the table.
+
+    After a trajectory's only sample that row is another's, or none, so it is itself: as its only
+    target is at 0 s, whatever follows gives it a weight that is 0 or no number.
+    """
+    weight = times.take(low)
+    gaps = times[min(1, len(times) - 1) :].take(low, mode="clip")
+    gaps -= weight
+    np.subtract(aims, weight, out=weight)
+    with np.errstate(divide="ignore", invalid="ignore"):  # times that repeat
+        weight /= gaps
+    return weight
+
+
+def _outside(weight: FloatArray) -> npt.NDArray[np.intp]:
+    """Return which weights are not at least 0 and below 1, or no numbers."""
+    return np.flatnonzero(~((weight >= 0) & (weight < 1)))
+
+
+def _pairs(low: npt.NDArray[np.int64], alone: npt.NDArray[np.int64], rows: int) -> Tensor:
+    """Return ``low`` and the row after it, or itself for the targets in ``alone``."""
+    pairs = np.empty((len(low), 2), np.int32 if rows <= _MOST_INT32 else np.int64)
+    pairs[:, 0] = low
+    np.add(pairs[:, 0], 1, out=pairs[:, 1])
+    pairs[alone, 1] = low[alone]
+    return torch.from_numpy(pairs)
 
 
 def _search(packed: Packed, targets: Targets) -> Tensor:
@@ -215,4 +236,6 @@ def _search(packed: Packed, targets: Targets) -> Tensor:
 
 
 def _on_device(numbers: npt.NDArray[np.generic], like: Tensor) -> Tensor:
-    return torch.from_numpy(numbers).to(like.device, non_blocking=True)
+    tensor = torch.from_numpy(numbers)
+    # Even where nothing is to be moved `to` takes longer than a step over all targets.
+    return tensor if like.device.type == "cpu" else tensor.to(like.device, non_blocking=True)
