@@ -3,7 +3,8 @@
     python scripts/bench_resample.py                    # all set-ups
     python scripts/bench_resample.py even jitter --repeats 3
 
-Each set-up is one run of ``leconvert probe resample`` in this process. Rows go to
+Each set-up is one run of ``leconvert probe resample`` in this process, and a plain copy of as many
+bytes as its largest batch has, which packing cannot do without. Rows go to
 ``bench_logs/<date>-resample.jsonl``: a header line, then a line for each row of each document, with
 the seconds of every repeat, and the ratios. Set ``OMP_WAIT_POLICY=passive`` where other work shares
 the cores: threads of OpenMP otherwise spin through their share of time while they wait.
@@ -14,16 +15,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 import bench_common
 from leconvert.cli.progress import progress_for
 from leconvert.cli.text import table
 from leconvert.probe.resampling.options import ResampleOptions
-from leconvert.probe.resampling.run import run_resample
+from leconvert.probe.resampling.packing import pack
+from leconvert.probe.resampling.run import open_source, run_resample
 from leconvert.probe.resampling.tables import (
     loader_table,
     result_table,
@@ -41,6 +48,8 @@ SETUPS: Mapping[str, Mapping[str, Any]] = {
     "training": {"threads": 1, "batch_sizes": (64,), "loaders": True, "end_to_end": True},
 }
 """What is changed in the default options."""
+
+COPIES = 200
 
 
 def header(document: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, Any]:
@@ -61,15 +70,49 @@ def header(document: Mapping[str, Any], arguments: Sequence[str]) -> dict[str, A
     }
 
 
-def lines_of(name: str, document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the lines of one document."""
+def lines_of(
+    name: str, document: Mapping[str, Any], copied: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the lines of one document, and of the plain copy beside it."""
     about = {"setup": name, "torch_threads": document["torch_threads"]}
     lines = [{**about, "options": document["options"], "baseline": document["baseline"],
               "set": document["set"], "load_average": os.getloadavg()}]  # fmt: skip
     for kind, key in (("result", "results"), ("speedup", "speedups"), ("loader", "loaders"),
                       ("training", "end_to_end")):  # fmt: skip
         lines += [{**about, "kind": kind, **row} for row in document[key] or ()]
-    return lines
+    return [*lines, {**about, **copied}]
+
+
+def plain_copy(options: ResampleOptions, batch_size: int, threads: int) -> dict[str, Any]:
+    """Return how long a plain copy takes of as many bytes as a batch has: packing copies them too.
+
+    It reads from a random place of the whole set, which is larger than the caches of a core, as
+    packing does; but in one piece.
+    """
+    source = open_source(options)
+    table = pack([source.load(place) for place in range(len(source))])
+    rows = len(table.times) * batch_size // len(source)
+    rooms = [torch.empty_like(one[:rows]) for one in table.tables()]
+    random = np.random.default_rng(options.seed)
+    seconds = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for _ in range(COPIES):
+            start = int(random.integers(len(table.times) - rows + 1))
+            began = time.perf_counter()
+            for room, one in zip(rooms, table.tables(), strict=True):
+                room.copy_(one[start : start + rows])
+            seconds.append(time.perf_counter() - began)
+    finally:
+        torch.set_num_threads(before)
+    return {
+        "kind": "copy",
+        "batch_size": batch_size,
+        "bytes": sum(room.nbytes for room in rooms),
+        "median_ms": 1e3 * statistics.median(seconds),
+        "raw_s": seconds,
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -91,13 +134,17 @@ def main(arguments: Sequence[str]) -> int:
         if log is None:
             log = bench_common.new_log(options.log_dir, f"{document['started'][:10]}-resample")
             log.write_text(json.dumps(header(document, arguments)) + "\n", encoding="utf-8")
+        largest, threads = max(document["options"]["batch_sizes"]), document["torch_threads"]
+        copied = plain_copy(wanted, largest, threads)
         with log.open("a", encoding="utf-8") as file:
-            for line in lines_of(name, document):
+            for line in lines_of(name, document, copied):
                 file.write(json.dumps(line) + "\n")
-        print(f"\n{name}, {document['torch_threads']} threads")
+        print(f"\n{name}, {threads} threads")
         for show in (result_table, speedup_table, loader_table, training_table):
             if show(document)[1:]:
                 print(table(show(document)), flush=True)
+        size, ms = copied["bytes"] / 1e6, copied["median_ms"]
+        print(f"a plain copy of a batch of {largest}, {size:.1f} MB: {ms:.3f} ms", flush=True)
     return 0
 
 
