@@ -57,7 +57,7 @@ def run_demo(folder: Path, *, progress: Progress = NO_PROGRESS) -> DemoReport:
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TargetError(
-            f"{folder} is not empty.",
+            f"{folder} is not empty." if folder.is_dir() else f"{folder} is a file.",
             path=str(folder),
             next_step="Name a new folder, or remove this one.",
         )

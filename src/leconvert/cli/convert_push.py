@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +99,9 @@ class ConvertPush:
         try:
             return push_result(self._options, self._target, self.repo_id)
         except LeconvertError as error:
-            again = f"`leconvert push {self._target} --push-repo-id {self.repo_id}`"
+            again = (
+                f"`leconvert push {shlex.quote(str(self._target))} --push-repo-id {self.repo_id}`"
+            )
             error.next_step = (
                 f"{error.next_step or ''} The dataset is converted: {again} pushes it."
             ).strip()

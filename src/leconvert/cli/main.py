@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import argparse
 import os
 import sys
 import traceback
@@ -11,7 +11,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from leconvert.cli.commands import COMMANDS, build_parser, command_module
-from leconvert.errors import FindingsError, InstallationError, LeconvertError, StorageError
+from leconvert.cli.failures import fail, prepare_output, unspeakable
+from leconvert.errors import InstallationError, LeconvertError
+from leconvert.workdir.trouble import storage_error
 
 __all__ = ["COMMANDS", "build_parser", "main", "program", "with_hyphens"]
 
@@ -29,30 +31,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [with_hyphens(argument) for argument in given]
     as_json = "--json" in arguments
     try:
-        options = build_parser().parse_args(arguments)
-        options.command_line = ["leconvert", *given]
-        code: int = import_module(command_module(options.command)).run(options)
+        options = _parsed(arguments)
+        code = 0
+        if options is not None:
+            options.command_line = ["leconvert", *given]
+            code = import_module(command_module(options.command)).run(options)
         sys.stdout.flush()
     except LeconvertError as error:
-        return _fail(error, as_json=as_json)
+        return fail(error, as_json=as_json)
     except OSError as error:
         if isinstance(error, BrokenPipeError):
             # Whoever read our output went away; a flush at exit would complain again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
-        place = str(error.filename) if error.filename is not None else None
-        said = f"{place}: {error.strerror}." if place else f"{error}."
-        next_step = "Check the disk, and that nobody removed the files of the run."
-        return _fail(
-            StorageError(said, path=place, next_step=next_step),
-            as_json=as_json,
-        )
+        return fail(storage_error(error), as_json=as_json)
+    except UnicodeEncodeError as error:
+        return fail(unspeakable(error), as_json=as_json)
     except KeyboardInterrupt:
         print("leconvert: interrupted", file=sys.stderr)
         print("  → Run the same command again to go on.", file=sys.stderr)
         return 130
     except ImportError as error:
-        return _fail(
+        return fail(
             InstallationError(
                 f"A package does not load: {error}.",
                 next_step="`leconvert doctor` lists what is installed and what is missing.",
@@ -72,13 +72,22 @@ def program() -> NoReturn:
     Taking NumPy's and Arrow's modules apart takes 30 ms, a tenth of a small conversion, and frees
     what the system frees anyway. Nothing of ours waits for the interpreter's end.
     """
+    prepare_output()
+    code = main()
     try:
-        code = main()
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        code = 120  # as Python ends where what it said cannot be written
+        code = code or 120  # as Python ends where what it said cannot be written
     os._exit(code)
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace | None:
+    """Return the options, or None where help or the version was asked for, and printed."""
+    try:
+        return build_parser().parse_args(arguments)
+    except SystemExit:
+        return None
 
 
 def with_hyphens(argument: str) -> str:
@@ -87,19 +96,3 @@ def with_hyphens(argument: str) -> str:
         return argument
     name, equals, value = argument.partition("=")
     return name.replace("_", "-") + equals + value
-
-
-def _fail(error: LeconvertError, *, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps(error.as_record(), indent=2))
-    print(f"leconvert: {error.message}", file=sys.stderr)
-    if isinstance(error, FindingsError):
-        from leconvert.cli.findings import print_findings
-        from leconvert.model import Finding
-
-        print_findings([Finding(**finding) for finding in error.findings])
-    for line in error.details:
-        print(f"  {line}", file=sys.stderr)
-    if error.next_step:
-        print(f"  → {error.next_step}", file=sys.stderr)
-    return error.exit_code

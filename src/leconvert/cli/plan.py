@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +19,7 @@ from leconvert.cli.options import (
     repair_options,
 )
 from leconvert.cli.progress import progress_for
-from leconvert.cli.text import amount, table
+from leconvert.cli.text import amount, duration, table
 
 __all__ = ["add_arguments", "run"]
 
@@ -91,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     if plan.space.cloned:
         print("Video bytes will be shared with the source, not copied.")
     else:
-        print(f"Bytes will be copied: about {seconds:.0f} s of one worker on an ordinary disk.")
+        print(f"Bytes will be copied: about {_time(seconds)} of one worker on an ordinary disk.")
     for room in plan.space.rooms:
         free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
         print(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
@@ -100,6 +101,10 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("Nothing was written.")
     else:
-        print(f"Planned. Start workers with: leconvert work {work_dir}")
-        print(f"Then, on one host:           leconvert pack {work_dir}")
+        print(f"Planned. Start workers with: leconvert work {shlex.quote(str(work_dir))}")
+        print(f"Then, on one host:           leconvert pack {shlex.quote(str(work_dir))}")
     return 0
+
+
+def _time(seconds: float) -> str:
+    return "a second" if seconds < 1.5 else duration(seconds)

@@ -13,6 +13,7 @@ __all__ = ["BarProgress", "LineProgress", "progress_for"]
 
 _LINE_EVERY_SECONDS = 5.0
 _NAME_WIDTH = 6
+_SHORTENED_FROM = 100_000
 _PREFIXES = ("", "K", "M", "G", "T", "P")
 
 
@@ -50,7 +51,7 @@ class _Bar:
             desc=f"{name:<{_NAME_WIDTH}}",
             total=total,
             unit=unit if unit == "B" else f" {unit}",
-            unit_scale=True,
+            unit_scale=unit == "B" or total >= _SHORTENED_FROM,  # else 18 would read 18.0
             unit_divisor=1024 if unit == "B" else 1000,
             file=stream,
             dynamic_ncols=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -74,5 +75,6 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("Nothing was written.")
     elif any(b.verdict == "released" for b in report.batches):
-        print(f"Workers that run will take them; start one with: leconvert work {options.work_dir}")
+        again = f"leconvert work {shlex.quote(str(options.work_dir))}"
+        print(f"Workers that run will take them; start one with: {again}")
     return code

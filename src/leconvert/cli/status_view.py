@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -197,7 +198,8 @@ def _failures(status: RunStatus, work_dir: Path) -> list[str]:
         "",
         *table(rows).splitlines(),
         *_more(status.failures),
-        f"Mend what the reasons name, then: leconvert release {work_dir} --failed",
+        f"Mend what the reasons name, then: leconvert release {shlex.quote(str(work_dir))} "
+        "--failed",
     ]
 
 

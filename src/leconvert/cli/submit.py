@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"workers  {submitted.workers} as job {submitted.worker_job}")
         print(f"packer   job {submitted.packer_job}, when they have ended")
         print(f"logs     {submitted.logs}")
-        print(f"Watch it with: leconvert status {options.work_dir} --watch")
+        print(f"Watch it with: leconvert status {shlex.quote(str(options.work_dir))} --watch")
     return 0
 
 

@@ -78,7 +78,12 @@ def upload_tree(
     """
     stop = stop or threading.Event()
     if not (codebase_version(root) or "").startswith("v3."):
-        raise UsageError(f"{root} is no v3.0 dataset.", path=str(root))
+        raise UsageError(
+            f"{root} is no v3.0 dataset.",
+            path=str(root),
+            next_step="Give a dataset's folder, which holds meta/info.json; `leconvert convert` "
+            "makes one of a v2.x dataset.",
+        )
     if url.startswith("hf://"):
         raise UsageError(
             f"{url} is on the Hub, where a dataset appears in one commit.",

@@ -140,9 +140,10 @@ def _bad(path: Path, what: str) -> SourceError:
 def _wrong_version(path: Path, version: object) -> SourceError:
     if isinstance(version, str) and version.startswith("v3"):
         return SourceError(
-            f"{path.parent.parent} is already {version}; there is nothing to convert.",
+            f"{path.parent.parent} is already {version}.",
             path=str(path),
-            next_step="Give the v2.x dataset, if you meant another folder.",
+            next_step="There is nothing to convert; give the v2.x dataset if you meant "
+            "another folder.",
         )
     return SourceError(
         f"{path} says codebase_version {ascii(version)[:60]}; leconvert reads "

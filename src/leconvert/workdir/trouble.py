@@ -9,18 +9,19 @@ from pathlib import Path
 
 from leconvert.errors import StorageError
 
-__all__ = ["CHECK_DISK", "any_storage_errors", "storage_errors"]
+__all__ = ["CHECK_DISK", "any_storage_errors", "storage_error", "storage_errors"]
 
 _FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
 _WRITABLE = "Make the folder writable for this user, then run the same command again."
+_PERMITTED = "Let this user read and write there, then run the same command again."
 CHECK_DISK = "Check the disk or the network mount, then run the same command again."
 _REMOVED = "Check the disk, and that nobody removed the files of the run."
 _NEXT_STEPS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: ("there is no space left", _FREE_SPACE),
     errno.EDQUOT: ("the disk quota is used up", _FREE_SPACE),
     errno.EROFS: ("the file system is read-only", _WRITABLE),
-    errno.EACCES: ("permission is denied", _WRITABLE),
-    errno.EPERM: ("the operation is not permitted", _WRITABLE),
+    errno.EACCES: ("permission is denied", _PERMITTED),
+    errno.EPERM: ("the operation is not permitted", _PERMITTED),
     errno.EIO: ("the device or server reports an input/output error", CHECK_DISK),
     errno.ESTALE: ("the server no longer knows the file (stale handle)", CHECK_DISK),
     errno.ETIMEDOUT: ("the server does not answer", CHECK_DISK),
@@ -52,8 +53,13 @@ def any_storage_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        path = error.filename if isinstance(error.filename, str) else "a file of the run"
-        raise _told(error, path) from error
+        raise storage_error(error) from error
+
+
+def storage_error(error: OSError) -> StorageError:
+    """Return what an error means to a user."""
+    path = error.filename if isinstance(error.filename, str) else "the output, or a file of the run"
+    return _told(error, path)
 
 
 def _told(error: OSError, path: str) -> StorageError:

@@ -1,0 +1,49 @@
+"""What the program says where something failed, and that saying it cannot fail."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+
+from leconvert.errors import FindingsError, LeconvertError, UsageError
+
+__all__ = ["fail", "prepare_output", "unspeakable"]
+
+
+def prepare_output() -> None:
+    """Let nothing that is said fail: a name of any bytes, a terminal without UTF-8, no output."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever called
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def unspeakable(error: UnicodeEncodeError) -> LeconvertError:
+    """Return what to tell where a library cannot open a path that is no UTF-8."""
+    shown = ascii(error.object)[1:-1]
+    return UsageError(
+        f"{shown} is no UTF-8, and no parquet file can be opened there.",
+        path=shown,
+        next_step="Rename it, then run the same command again.",
+    )
+
+
+def fail(error: LeconvertError, *, as_json: bool) -> int:
+    """Tell an error on stderr, and as a record on stdout if that is asked; return its code."""
+    if as_json:
+        print(json.dumps(error.as_record(), indent=2))
+    print(f"leconvert: {error.message}", file=sys.stderr)
+    if isinstance(error, FindingsError):
+        from leconvert.cli.findings import print_findings
+        from leconvert.model import Finding
+
+        print_findings([Finding(**finding) for finding in error.findings])
+    for line in error.details:
+        print(f"  {line}", file=sys.stderr)
+    if error.next_step:
+        print(f"  → {error.next_step}", file=sys.stderr)
+    return error.exit_code

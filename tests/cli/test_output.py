@@ -1,0 +1,136 @@
+"""What is said arrives, or its failure is a sentence: pipes, names and terminals of every kind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leconvert.cli.check_fs_view import check_lines
+from leconvert.fscheck import CheckReport, Mount, probe_folder
+from tests.program import Leconvert
+
+PROGRAM = [sys.executable, "-m", "leconvert"]
+# Where each word is written at once, argparse keeps to itself that nobody reads its help.
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
+
+
+def _without_reader(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the program with an output that nobody reads any more, as after ``| head -1``."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            [*PROGRAM, *arguments],
+            stdout=writer, stderr=subprocess.PIPE, check=False, env=BUFFERED,
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["convert", "--help"]])
+def test_a_reader_that_went_away_is_no_failure_to_tell_of(arguments: list[str]) -> None:
+    ended = _without_reader(*arguments)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_an_output_that_is_closed_or_full_does_not_undo_the_work(small_source: Path) -> None:
+    closed = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, "check", str(small_source)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert closed.returncode == 0, closed.stderr
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*PROGRAM, "--version"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=BUFFERED,
+        )  # fmt: skip
+    assert ended.returncode == 11
+    assert "there is no space left" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_terminal_without_utf_8_gets_what_it_can_show(source_copy: Path) -> None:
+    named = source_copy.rename(source_copy.with_name("données"))
+    told = subprocess.run(
+        [*PROGRAM, "check", str(named)],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "donn\\xe9es (v2.1): 0 errors" in told.stdout
+
+
+def test_a_name_that_is_no_utf_8_is_refused_in_a_sentence(
+    leconvert_here: Leconvert, source_copy: Path
+) -> None:
+    named = os.fsdecode(os.fsencode(source_copy) + b"\xff")
+    source_copy.rename(named)
+    refused = leconvert_here("convert", "--root", named, "--output", f"{named}.out")
+    assert refused.returncode == 2
+    assert "is no UTF-8, and no parquet file can be opened there." in refused.stderr
+    assert "Rename it" in refused.stderr
+
+
+def test_a_permission_that_is_missing_is_called_so(
+    leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "info.json"))
+
+    monkeypatch.setattr("leconvert.verify.dataset.check_dataset", denied)
+    refused = leconvert_here("check", tmp_path)
+    assert refused.returncode == 11
+    assert refused.stderr.splitlines() == [
+        f"leconvert: Cannot use {tmp_path}/info.json: permission is denied.",
+        "  → Let this user read and write there, then run the same command again.",
+    ]
+
+
+def test_a_command_that_is_suggested_can_be_copied(
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
+) -> None:
+    work_dir = tmp_path / "my runs" / "it's one"
+    work_dir.parent.mkdir()
+    told = leconvert_here(
+        "plan", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work_dir
+    )
+    assert told.returncode == 0, told.stderr
+    command = told.stdout.splitlines()[-1].partition("leconvert ")[2]
+    read = subprocess.run(
+        ["/bin/sh", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
+    )
+    assert read.stdout.splitlines() == ["pack", str(work_dir)]
+    assert "about a second of one worker" in told.stdout
+
+
+@pytest.mark.parametrize("width", [40, 60, 120])
+def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> None:
+    report = CheckReport("/shared", Mount("/", "ext4"), tuple(probe_folder(tmp_path)))
+    lines = check_lines(report.as_record(), width)
+    # The last two are sentences, which a terminal may wrap.
+    assert max(map(len, lines[:-2])) <= max(width, 41), "\n".join(lines)
+    assert [line.split()[-1] for line in lines if line.startswith("flock")] == ["yes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "step"),
+    [
+        (("demo", "{file}"), "{file} is a file.", "Name a new folder"),
+        (("check-fs", "{file}"), "{file} is not a folder.", "Name one that exists."),
+        (("mirror", "{none}", "file:///x"), "{none} is no v3.0 dataset.", "Give a dataset"),
+        (("verify", "{none}", "--source", "{none}"), "{none} is not a folder.", "Give the dataset"),
+    ],
+)  # fmt: skip
+def test_a_path_of_the_wrong_kind_is_named_with_what_helps(
+    leconvert_here: Leconvert, tmp_path: Path, words: tuple[str, ...], said: str, step: str
+) -> None:
+    places = {"file": tmp_path / "file", "none": tmp_path / "none"}
+    places["file"].touch()
+    refused = leconvert_here(*(word.format(**places) for word in words))
+    sentence, next_step = refused.stderr.splitlines()
+    assert sentence == f"leconvert: {said.format(**places)}"
+    assert next_step.startswith(f"  → {step}")
