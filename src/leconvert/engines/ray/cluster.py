@@ -90,6 +90,8 @@ class RayCluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Under `uv run` it would pack up the current folder and run uv on every node.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        if options.address not in {"auto", "local"} and "://" not in options.address:
+            _check_somebody_listens(options.address)
         try:
             import ray
         except ImportError as error:
@@ -107,7 +109,6 @@ class RayCluster:
             max_retries=0,
             # A worker that a cancellation missed is asked to hand back by the end of its parent.
             max_calls=1,
-            runtime_env=_runtime_env(options) or None,
         )
         self._task = remote(node.work_on_this_node)
 
@@ -189,21 +190,22 @@ class RayCluster:
 
     def _connect(self) -> None:
         address = self._options.address
-        if address not in {"auto", "local"} and "://" not in address:
-            _check_somebody_listens(address)
-        local = {}
+        # For all of the job: a folder is sent with nothing less.
+        wanted: dict[str, Any] = {"runtime_env": _runtime_env(self._options) or None}
         if address == "local":
-            local = {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+            wanted |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
         try:
-            self._ray.init(address=address, log_to_driver=False, **local)
+            self._ray.init(address=address, log_to_driver=False, **wanted)
         except ConnectionError as error:
             raise _no_cluster(address, _first_line(error)) from error
-        except (RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
-            # Versions that differ, a wrong token, an address that is none: Ray says it well.
+        except (RuntimeError, TypeError, ValueError, self._ray.exceptions.RayError) as error:
+            # Versions that differ, a wrong token, a runtime environment that is none: Ray says it
+            # well.
             raise EngineError(
                 f"The Ray cluster at {address} did not take this process ({_first_line(error)}).",
                 details=[line for line in str(error).splitlines()[1:] if line.strip()],
-                next_step="Use the cluster's own versions of Ray and Python, on one of its nodes.",
+                next_step="Use the cluster's own versions of Ray and Python on one of its nodes, "
+                "and check --ray-runtime-env if there is one.",
             ) from error
 
 

@@ -29,7 +29,7 @@ from leconvert.engines.ray.fleet import Fleet, Limits
 from leconvert.engines.ray.options import RayOptions
 from leconvert.errors import EngineError, LeconvertError
 
-__all__ = ["Driver", "Order", "main"]
+__all__ = ["Driver", "Order", "check_room", "main"]
 
 _SECONDS_A_ROUND = 0.5
 _GRACE_SECONDS = 25.0
@@ -184,7 +184,7 @@ def main() -> int:
     order = Order.from_line(sys.stdin.readline())
     try:
         cluster = RayCluster(order.options)
-        _check_room(cluster)
+        check_room(cluster)
     except LeconvertError as error:
         tell({"event": "refused", **error.as_record()})
         return error.exit_code
@@ -200,7 +200,12 @@ def main() -> int:
     return 0
 
 
-def _check_room(cluster: RayCluster) -> None:
+def check_room(cluster: RayCluster) -> None:
+    """Fail if no node is large enough for a worker: Ray would wait for one without a word.
+
+    Raises:
+        EngineError: None is.
+    """
     if not cluster.fitting_nodes():
         raise EngineError(
             f"No node of the Ray cluster can hold a worker: {cluster.largest_node()}.",
