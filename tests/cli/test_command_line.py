@@ -39,8 +39,10 @@ from tests.program import Leconvert
         ("work my_run --max-batches two", "--max-batches takes a whole number of at least 1, not "
          "'two'."),
         ("convert --max-workers 0", "--max-workers takes a whole number of at least 1, not '0'."),
-        ("convert --num-workers -3", "--num-workers takes a whole number of at least 1, not "
-         "'-3'."),
+        ("convert --num-workers -3", "--num-workers takes auto or a whole number of at least 1, "
+         "not '-3'."),
+        ("convert --num-workers some", "--num-workers takes auto or a whole number of at least 1, "
+         "not 'some'."),
         ("convert --engine slrum", "--engine takes inline, local, ray or slurm, not 'slrum'; did "
          "you mean slurm?"),
         ("submit my_run --nodes 0", "--nodes takes a whole number of at least 1, not '0'."),

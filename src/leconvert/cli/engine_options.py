@@ -11,7 +11,7 @@ from leconvert.cli.slurm_worker_options import (
     refuse_slurm_worker_options,
     slurm_options,
 )
-from leconvert.cli.values import whole
+from leconvert.cli.values import whole, worker_count
 from leconvert.engines.registry import (
     BUILT_IN,
     EngineNames,
@@ -45,7 +45,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "can join with `leconvert work`",
     )  # fmt: skip
     parser.add_argument(
-        "--num-workers", type=_worker_count, metavar="N|auto",
+        "--num-workers", type=worker_count, metavar="N|auto",
         help="work in N processes; auto, as with --engine local without it: as many as cores and "
         "free memory feed",
     )  # fmt: skip
@@ -115,7 +115,3 @@ def check_whose_options(options: argparse.Namespace) -> None:
             if options.engine
             else "Write --engine NAME too.",
         )
-
-
-def _worker_count(text: str) -> int | str:
-    return text if text == "auto" else whole(1)(text)

@@ -7,7 +7,15 @@ import math
 import re
 from collections.abc import Callable
 
-__all__ = ["block_align", "megabytes", "seconds", "size_in_bytes", "some_seconds", "whole"]
+__all__ = [
+    "block_align",
+    "megabytes",
+    "seconds",
+    "size_in_bytes",
+    "some_seconds",
+    "whole",
+    "worker_count",
+]
 
 _SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
@@ -27,6 +35,15 @@ def whole(least: int) -> Callable[[str], int]:
         return value
 
     return read
+
+
+def worker_count(text: str) -> int | str:
+    """Read how many workers: a whole number of at least 1, or ``auto``."""
+    if text == "auto":
+        return text
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"takes auto or a whole number of at least 1, not {text!r}")
 
 
 def seconds(text: str) -> float:
