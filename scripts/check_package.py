@@ -85,8 +85,8 @@ def _uses(program: Path, folder: Path) -> list[str]:
     if said != f"leconvert {_version()}":
         trouble.append(f"--version says {said!r}, _version.py {_version()!r}")
     demo = json.loads(_run(program, "demo", folder / "demo", "--json"))
-    if demo["verification"]["differences"]:
-        trouble.append(f"the demo's result differs: {demo['verification']['differences']}")
+    if demo["verified"] != {**demo["verified"], "ok": True, "depth": "bytes"}:
+        trouble.append(f"the demo is not proven: {demo['verified']}")
     health = json.loads(_run(program, "doctor", folder, "--json"))
     if not health["ok"] or not health["packages"]:
         trouble.append(f"doctor says: {health['lacks'] or 'no packages are known'}")

@@ -73,6 +73,7 @@ def test_an_engine_that_cannot_start_workers_says_why(
     seen = found()
     assert seen.engines["local"] is None
     assert seen.engines["slurm"] == "there is no sbatch on the PATH"
+    assert seen.engines["ray"] == "Ray is not installed: pip install 'leconvert[ray]'"
     assert seen.lacks == ()
     assert "not slurm: there is no sbatch on the PATH" in "\n".join(
         doctor_lines(seen.as_record(), 200)

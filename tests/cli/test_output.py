@@ -14,7 +14,7 @@ from leconvert.fscheck import CheckReport, Mount, probe_folder
 from tests.program import Leconvert
 
 PROGRAM = [sys.executable, "-m", "leconvert"]
-# Where each word is written at once, argparse keeps to itself that nobody reads its help.
+# As in a shell: what is short fails when the program ends, not when it is written.
 BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 
 

@@ -108,6 +108,10 @@ class Parser(argparse.ArgumentParser):
                 words.append(name if action.required else f"[{name}]")
         return " ".join([self.prog, "[OPTION ...]", *words])
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print; unlike argparse's own, let the caller know where that cannot be done."""
+        (file or sys.stderr).write(message)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is no choice, and name the nearest that is."""
         if action.choices is None or value in action.choices:

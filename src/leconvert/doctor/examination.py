@@ -112,7 +112,7 @@ def examine(
         _loading(diagnose, loads, version_of),
         _machine(),
         _hub(),
-        _engines(),
+        _engines(version_of),
         file_system,
     )
 
@@ -169,6 +169,10 @@ def _hub() -> dict[str, Any]:
         return {"trouble": str(error)}
 
 
-def _engines() -> dict[str, str | None]:
-    troubles = {} if shutil.which("sbatch") else {"slurm": "there is no sbatch on the PATH"}
+def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
+    troubles = {}
+    if shutil.which("sbatch") is None:
+        troubles["slurm"] = "there is no sbatch on the PATH"
+    if version_of("ray") is None:
+        troubles["ray"] = "Ray is not installed: pip install 'leconvert[ray]'"
     return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}
