@@ -128,8 +128,12 @@ def test_workers_hand_back_when_they_are_stopped_and_others_go_on(
     assert len(list(work.glob("runs/*/logs/ray-*-[12]-1.log"))) == 3
 
 
-def test_nothing_at_an_address_is_said_at_once(environment: None, planned: OpenedRun) -> None:
-    engine = RayEngine(RayOptions("127.0.0.1:1"))
+@pytest.mark.parametrize("option", ["127.0.0.1:1", "auto"])
+def test_nothing_at_an_address_is_said_at_once(
+    option: str, environment: None, planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    engine = RayEngine(RayOptions(option))
     with pytest.raises(EngineError, match=r"no Ray cluster at 127\.0\.0\.1:1 \(Connection refused"):
         engine.start(1, ["WORK"], planned.paths)
     assert engine.running() == 0

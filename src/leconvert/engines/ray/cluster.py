@@ -26,6 +26,9 @@ _FETCH_SECONDS = 10.0
 _TCP_SECONDS = 10.0
 # What a Ray that is started here keeps for objects, of which there are none; its least.
 _OBJECT_STORE_BYTES = 75 * 2**20
+_WHERE_TO_FIND_ONE = (
+    "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
+)
 _WORKER = ("-m", "leconvert.engines.ray.tied")
 
 
@@ -90,8 +93,11 @@ class RayCluster:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Under `uv run` it would pack up the current folder and run uv on every node.
         os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        if options.address not in {"auto", "local"} and "://" not in options.address:
-            _check_somebody_listens(options.address)
+        self._address = options.address
+        if self._address == "auto":
+            self._address = os.environ.get("RAY_ADDRESS") or "auto"
+        if self._address not in {"auto", "local"} and "://" not in self._address:
+            _check_somebody_listens(self._address)
         try:
             import ray
         except ImportError as error:
@@ -189,7 +195,7 @@ class RayCluster:
         return Outcome(code, host, failure=said or None)
 
     def _connect(self) -> None:
-        address = self._options.address
+        address = self._address
         # For all of the job: a folder is sent with nothing less.
         wanted: dict[str, Any] = {"runtime_env": _runtime_env(self._options) or None}
         if address == "local":
@@ -197,6 +203,11 @@ class RayCluster:
         try:
             self._ray.init(address=address, log_to_driver=False, **wanted)
         except ConnectionError as error:
+            if address == "auto":
+                raise EngineError(
+                    "No Ray runs on this machine, and $RAY_ADDRESS names none.",
+                    next_step=_WHERE_TO_FIND_ONE,
+                ) from error
             raise _no_cluster(address, _first_line(error)) from error
         except (RuntimeError, TypeError, ValueError, self._ray.exceptions.RayError) as error:
             # Versions that differ, a wrong token, a runtime environment that is none: Ray says it
@@ -220,8 +231,7 @@ def _no_cluster(address: str, why: str) -> EngineError:
     """Return the error that says that there is no cluster."""
     return EngineError(
         f"There is no Ray cluster at {address} ({why}).",
-        next_step="Name one with --ray-address HOST:PORT, or start one on this machine with "
-        "--ray-address local.",
+        next_step=_WHERE_TO_FIND_ONE,
     )
 
 
