@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -23,6 +24,7 @@ __all__ = ["main", "trouble_in_sdist", "trouble_in_wheel"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SECONDS = 300.0
+_UV = os.environ.get("UV", "uv")  # `uv run` says which one it is
 
 
 def trouble_in_wheel(names: Iterable[str]) -> list[str]:
@@ -103,15 +105,15 @@ def main() -> int:
     with TemporaryDirectory(prefix="leconvert-package-") as temporary:
         folder = Path(temporary)
         archives = options.keep or folder / "dist"
-        _run("uv", "build", "--quiet", "--out-dir", archives)
+        _run(_UV, "build", "--quiet", "--out-dir", archives)
         (wheel,) = archives.glob(f"leconvert-{_version()}-*.whl")
         sdist = archives / f"leconvert-{_version()}.tar.gz"
         trouble = trouble_in_wheel(zipfile.ZipFile(wheel).namelist())
         with tarfile.open(sdist) as opened:
             trouble += trouble_in_sdist(opened.getnames())
         python = options.python or sys.executable
-        _run("uv", "venv", "--quiet", "--no-project", "--python", python, folder / "env")
-        _run("uv", "pip", "install", "--quiet", "--python", folder / "env/bin/python", wheel)
+        _run(_UV, "venv", "--quiet", "--no-project", "--python", python, folder / "env")
+        _run(_UV, "pip", "install", "--quiet", "--python", folder / "env/bin/python", wheel)
         trouble += _uses(folder / "env/bin/leconvert", folder)
     for sentence in trouble:
         print(sentence)

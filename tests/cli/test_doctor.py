@@ -135,7 +135,7 @@ def test_the_lines_fit_the_terminal(
     lines = doctor_lines(found(tmp_path).as_record(), width)
     # A path or a version is to be copied: it is not broken.
     broken = [line for line in lines if not any(len(word) > 27 for word in line.split())]
-    assert max(map(len, broken)) <= max(width, 60), "\n".join(lines)
+    assert max(map(len, broken)) <= max(width, 40), "\n".join(lines)
     text = " ".join(" ".join(lines).split())
     assert "NVIDIA H100; NVDEC is there" in text
     assert "torchcodec >=0.4 missing pip install 'leconvert[probe]'" in text

@@ -6,12 +6,13 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from leconvert.cli.text import amount, table
+from leconvert.cli.text import amount
 
 __all__ = ["doctor_lines"]
 
 _NAME_WIDTH = 12
 _NARROWEST = 40
+_WIDE = 80
 _CAN = {
     "several_hosts": "nothing speaks against several hosts; see check-fs --peer",
     "one_host": "one host alone may work here",
@@ -36,7 +37,7 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
             break_on_hyphens=False,
         )
     if record["packages"]:
-        lines += ["", *table(_packages(record["packages"])).splitlines()]
+        lines += ["", *_packages(record["packages"], width)]
     lines.append("")
     for sentence in record["lacks"] or ["Everything that a conversion needs is here."]:
         lines += textwrap.wrap(sentence, max(width, _NARROWEST), break_on_hyphens=False)
@@ -112,9 +113,16 @@ def _file_system(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "so", _CAN[str(found["fitness"])]
 
 
-def _packages(packages: Sequence[Mapping[str, Any]]) -> list[list[object]]:
-    rows: list[list[object]] = [["package", "wants", "here", ""]]
-    for package in packages:
-        here = package["version"] or "missing"
-        rows.append([package["name"], package["wants"] or "any", here, package["remedy"] or ""])
-    return rows
+def _packages(packages: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Return a table; what installs a package stands below it where the terminal is narrow."""
+    rows = [("package", "wants", "here")]
+    rows += [(p["name"], p["wants"] or "any", p["version"] or "missing") for p in packages]
+    columns = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    lines = []
+    for row, remedy in zip(rows, ("", *(p["remedy"] or "" for p in packages)), strict=True):
+        cells = "".join(f"{cell:<{column}}" for cell, column in zip(row, columns, strict=True))
+        if width >= _WIDE:
+            lines.append(f"{cells}{remedy}".rstrip())
+        else:
+            lines += [cells.rstrip(), *([f"  {remedy}"] if remedy else [])]
+    return lines
