@@ -93,6 +93,7 @@ def test_episodes_of_a_batch_are_slices_of_all_streams() -> None:
 def test_one_stream_is_enough_and_none_is_no_work() -> None:
     data = stream("data", 1, 1, 1)
     assert [batch.frames for batch in cut_batches([data], [files(data, 0, 3)], 2)] == [20, 10]
+    assert [batch.frames for batch in cut_batches([data], [files(data, 0, 3)], 1)] == [10, 10, 10]
     assert cut_batches([], [], 2) == []
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 
-from leconvert.leasing.times import AttemptTimes
+import pytest
+
+from leconvert.leasing.times import AttemptTimes, utc_now
 
 BEGIN = datetime(2025, 1, 31, 13, 0, 0, 1_999, timezone(timedelta(hours=1)))
 
@@ -27,3 +30,12 @@ def test_a_duration_is_that_of_the_monotonic_clock_though_the_wall_clock_jumps_b
         "ended": "2025-01-31T09:00:00.001+00:00",
         "seconds": 1.235,
     }
+
+
+def test_times_do_not_depend_on_the_zone_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        assert utc_now().utcoffset() == timedelta(0)
+        assert AttemptTimes(lambda: BEGIN).of_beat()["began"] == "2025-01-31T12:00:00.001+00:00"
+    time.tzset()
