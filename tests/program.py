@@ -31,7 +31,7 @@ _PRELOADED = (
 
 
 def run_leconvert(
-    *arguments: object, env: Mapping[str, str] | None = None
+    *arguments: object, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run ``leconvert ARGUMENTS`` in a process of its own and return what it said.
 
@@ -41,6 +41,7 @@ def run_leconvert(
     Args:
         *arguments: Words of the command line.
         env: All environment variables; None for this process's.
+        cwd: Where it runs; None for where this process does.
     """
     _FORKS.set_forkserver_preload(list(_PRELOADED))
     words = [str(argument) for argument in arguments]
@@ -48,7 +49,7 @@ def run_leconvert(
         said = Path(folder, "out"), Path(folder, "err")
         process = _FORKS.Process(
             target=_become_leconvert,
-            args=(words, dict(os.environ if env is None else env), str(Path.cwd()), *said),
+            args=(words, dict(os.environ if env is None else env), str(cwd or Path.cwd()), *said),
         )
         process.start()
         process.join(_TIMEOUT_SECONDS)
