@@ -95,12 +95,12 @@ def test_a_work_dir_on_another_file_system_is_copied_from(
 
 
 def test_a_file_that_may_not_grow_is_a_sentence(
-    leconvert: Leconvert, small_source: Path, tmp_path: Path
+    leconvert_anew: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, resource.RLIM_INFINITY))
 
-    refused = leconvert(
+    refused = leconvert_anew(
         "convert", "--root", small_source, "--output", tmp_path / "out", preexec_fn=limit
     )
     assert refused.returncode == 11, refused.stderr

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -22,6 +24,7 @@ from leconvert.source.paths import SourcePaths
 from leconvert.source.seen import Notes, Remark, Sightings, counted, shown
 from leconvert.source.stats_checks import StatsCheck
 from leconvert.source.table_checks import Extremes, RowFacts, TableCheck
+from leconvert.workdir.trouble import storage_errors
 
 __all__ = ["NO_FILE", "Block", "Looker"]
 
@@ -292,15 +295,39 @@ def _is_there(file: FileFacts | OSError) -> bool:
 
 
 def _unread(error: OSError | UnreadableSourceError, notes: Notes) -> _Facts:
-    """Say why a file cannot be read; that one is missing is said once all are known."""
+    """Say why a file cannot be read; that one is missing is said once all are known.
+
+    Raises:
+        UnreadableSourceError: This user may not read it.
+        StorageError: The mount or the server fails.
+    """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return _MISSING
+    _refuse_if_the_file_may_be_sound(error, notes)
     if isinstance(error, UnreadableSourceError):
         said = shown(error.message)
     else:
         said = f"{shown(notes.path)} cannot be read: {shown(error.strerror or str(error))}."
     notes.say("unreadable-file", said)
     return _Facts()
+
+
+def _refuse_if_the_file_may_be_sound(error: OSError | UnreadableSourceError, notes: Notes) -> None:
+    """Raise what is no fault of the episode, which would be lost if it were dropped for it.
+
+    An input/output error is not among it: that is how a damaged disk answers, too.
+    """
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if not isinstance(cause, OSError) or cause.errno == errno.EIO:
+        return
+    if isinstance(cause, PermissionError):
+        raise UnreadableSourceError(
+            f"{notes.file} cannot be read: permission is denied.",
+            path=notes.file,
+            next_step="Let this user read the dataset, then run the same command again.",
+        ) from cause
+    with suppress(OSError), storage_errors(notes.file):
+        raise cause
 
 
 def _index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pyarrow as pa
 import pytest
 from sound_dataset import TOP, WRIST, Only
 
+from leconvert import tables
+from leconvert.errors import LeconvertError, StorageError, UnreadableSourceError
 from leconvert.repairs import RepairOptions
 from leconvert.source import scan_source
 from leconvert.testing import edit_info, edit_lines, edit_table, with_column
@@ -51,6 +55,56 @@ def test_a_damaged_file_is_unreadable(source: Path, only: Only, relative: str, d
         )
     finding = only(scan_source(source), "unreadable-file")
     assert (finding.episode, finding.path) == (0, relative)
+
+
+@pytest.mark.parametrize(
+    ("code", "raised", "sentence"),
+    [
+        (errno.EACCES, UnreadableSourceError, "cannot be read: permission is denied."),
+        (errno.ESTALE, StorageError, "the server no longer knows the file"),
+        (errno.EMFILE, StorageError, "too many files are open"),
+    ],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_trouble_of_the_machine_is_no_fault_of_an_episode(
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    raised: type[LeconvertError],
+    sentence: str,
+    wrapped: bool,
+) -> None:
+    """It would be lost with `--on-bad-episode drop`, though the file is sound."""
+    real = tables.DataFile
+
+    def refused(path: str) -> tables.DataFile:
+        if not path.endswith(TABLE.format(2)):
+            return real(path)
+        error = OSError(code, os.strerror(code), path)
+        if wrapped:
+            raise UnreadableSourceError(f"{path} cannot be read.") from error
+        raise error
+
+    monkeypatch.setattr(tables, "DataFile", refused)
+    with pytest.raises(raised) as caught:
+        scan_source(source, RepairOptions(on_bad_episode="drop"))
+    assert sentence in caught.value.message
+    assert caught.value.path == str(source / TABLE.format(2))
+    assert caught.value.next_step is not None
+
+
+def test_an_input_output_error_is_a_damaged_file(
+    source: Path, only: Only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tables.DataFile
+
+    def damaged(path: str) -> tables.DataFile:
+        if path.endswith(TABLE.format(2)):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path)
+
+    monkeypatch.setattr(tables, "DataFile", damaged)
+    assert only(scan_source(source), "unreadable-file").episode == 2
 
 
 def test_a_table_with_rows_too_few_names_all_three_numbers(source: Path, only: Only) -> None:
