@@ -15,11 +15,8 @@ type of the values.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -33,8 +30,6 @@ from leconvert.probe.resampling.values import Array, FloatArray, Trajectory
 __all__ = ["PackMemory", "Packed", "pack"]
 
 _FIRST_ROOM_ROWS = 4096
-# Below this, a second thread is woken for less than it takes to wake it.
-_SHARED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,10 +112,8 @@ class PackMemory:
 def pack(trajectories: Sequence[Trajectory], memory: PackMemory | None = None) -> Packed:
     """Copy trajectories that are alike into one batch on the host.
 
-    A core alone cannot read and write as fast as the memory gives, so where torch may use more
-    than one thread, a second one copies the latter half of a batch that is not small. The halves
-    are different rows, and both are there before this returns. NumPy holds Python's lock only
-    between trajectories, not while it copies one.
+    One thread does it: a second one for half of the trajectories took as long on two cores, since
+    pieces of some kilobytes are copied faster than Python's lock changes hands.
 
     Args:
         trajectories: At least one; `leconvert.probe.resampling.values.check_alike` holds.
@@ -132,49 +125,17 @@ def pack(trajectories: Sequence[Trajectory], memory: PackMemory | None = None) -
     total = int(lengths.sum())
     first = trajectories[0]
     shapes = {key: values.shape[1:] for key, values in first.columns.items()}
-    packed = Packed(
-        memory.room("", torch.float64, (total,)),
-        {
-            key: memory.room(key, _torch_type(values.dtype), (total, prod(shapes[key])))
-            for key, values in first.columns.items()
-        },
-        shapes,
-        first_row,
-        lengths,
-        np.empty(len(lengths)),
-    )
-    count, size = len(lengths), sum(table.nbytes for table in packed.tables())
-    if count == 1 or torch.get_num_threads() == 1 or size < _SHARED_BYTES:
-        _copy(trajectories, packed, 0, count)
-        return packed
-    middle = min(int(np.searchsorted(first_row, total // 2)), count - 1)
-    rest = _helper(os.getpid()).submit(_copy, trajectories, packed, middle, count)
-    try:
-        _copy(trajectories, packed, 0, middle)
-    finally:
-        rest.result()
-    return packed
-
-
-def _copy(trajectories: Sequence[Trajectory], packed: Packed, start: int, stop: int) -> None:
-    """Copy the trajectories from ``start`` to before ``stop``, and rebase their times."""
-    part = trajectories[start:stop]
-    lengths = packed.lengths[start:stop]
-    begin = int(packed.first_row[start])
-    span = slice(begin, begin + int(lengths.sum()))
-    times = np.concatenate([one.times for one in part], out=packed.times.numpy()[span])
-    first = packed.first_row[start:stop] - begin
-    times -= np.repeat(times[first], lengths)
-    packed.durations_s[start:stop] = times[first + lengths - 1]
-    for key, table in packed.rows.items():
-        rows = table.numpy()[span]
-        np.concatenate([_flat(one.columns[key]) for one in part], out=rows)
-
-
-@cache
-def _helper(process: int) -> ThreadPoolExecutor:
-    """Return the thread that copies beside the caller's, in a process: none outlives a fork."""
-    return ThreadPoolExecutor(1, thread_name_prefix=f"leconvert-pack-{process}")
+    times = memory.room("", torch.float64, (total,))
+    rebased = np.concatenate([one.times for one in trajectories], out=times.numpy())
+    rebased -= np.repeat(rebased[first_row], lengths)
+    rows = {
+        key: memory.room(key, _torch_type(values.dtype), (total, prod(shapes[key])))
+        for key, values in first.columns.items()
+    }
+    for key, table in rows.items():
+        np.concatenate([_flat(one.columns[key]) for one in trajectories], out=table.numpy())
+    durations_s = rebased[first_row + lengths - 1]
+    return Packed(times, rows, shapes, first_row, lengths, durations_s)
 
 
 def _flat(values: Array) -> Array:
