@@ -13,9 +13,8 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TextIO
 
-from nfs_lab.report import Row, as_table
+from nfs_lab.report import Row, Transcript, as_table
 from ray_lab import RayCluster, RayLabError
 from ray_lab.scenarios import SCENARIOS, ScenarioFailedError, make_ground
 
@@ -42,24 +41,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     # The paths of Ray's sockets must be short.
     folder = options.folder or Path(tempfile.mkdtemp(prefix="leray-", dir="/tmp"))
-    with open(options.transcript or os.devnull, "w") as transcript:  # noqa: PTH123
+    with Transcript(options.transcript) as say:
         try:
-            rows = visit(options.names or list(SCENARIOS), folder, transcript)
+            rows = visit(options.names or list(SCENARIOS), folder, say)
         except (RayLabError, ScenarioFailedError) as error:
-            print(f"FAILED: {error}\nEverything is in {folder}.", file=sys.stderr)
+            say(f"FAILED: {error}\nEverything is in {folder}.")
             return 1
-        say(f"\n{as_table(rows)}\n\n{len(rows)} of {len(rows)} scenarios hold.", transcript)
+        say(f"\n{as_table(rows)}\n\n{len(rows)} of {len(rows)} scenarios hold.")
     return 0
 
 
-def visit(names: Sequence[str], folder: Path, transcript: TextIO) -> list[Row]:
+def visit(names: Sequence[str], folder: Path, say: Transcript) -> list[Row]:
     rows: list[Row] = []
     began = time.monotonic()
     with RayCluster(folder / "c", _NODES).running() as cluster:
         say(
             f"leconvert {__version__}, Ray {version('ray')}, {_NODES} nodes in network namespaces "
-            f"of a machine of {os.cpu_count()} cores, up in {time.monotonic() - began:.1f} s\n",
-            transcript,
+            f"of a machine of {os.cpu_count()} cores, up in {time.monotonic() - began:.1f} s\n"
         )
         ground = make_ground(cluster, folder)
         for name in names:
@@ -67,13 +65,8 @@ def visit(names: Sequence[str], folder: Path, transcript: TextIO) -> list[Row]:
             for row in SCENARIOS[name](ground):
                 rows.append(row)
                 spent = time.monotonic() - began
-                say(f"[{spent:5.1f} s] {row.scenario}: {row.case}: {row.outcome}", transcript)
+                say(f"[{spent:5.1f} s] {row.scenario}: {row.case}: {row.outcome}")
     return rows
-
-
-def say(text: str, transcript: TextIO) -> None:
-    print(text, flush=True)
-    print(text, file=transcript, flush=True)
 
 
 if __name__ == "__main__":

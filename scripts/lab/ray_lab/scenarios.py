@@ -83,6 +83,12 @@ class Conversion:
         """Wait until a host has more workers than it had."""
         wait_until(lambda: self.workers()[host] > since, _SECONDS, f"A worker on {host}")
 
+    def seconds_until_replaced(self, before: Counter[str]) -> float:
+        """Wait until a worker more came than there were, and return the seconds it took."""
+        began = time.monotonic()
+        wait_until(lambda: self.workers().total() > before.total(), _SECONDS, "A replacement")
+        return time.monotonic() - began
+
     def workers(self) -> Counter[str]:
         """Return how many workers ever came, by host."""
         return Counter(
@@ -126,9 +132,7 @@ def node_killed(ground: Ground) -> Iterator[Row]:
     conversion.wait_for_workers(4)
     before = conversion.workers()
     ended = cluster.kill("h2")
-    began = time.monotonic()
-    wait_until(lambda: conversion.workers().total() > before.total(), _SECONDS, "A replacement")
-    replaced = time.monotonic() - began
+    replaced = conversion.seconds_until_replaced(before)
     seconds = conversion.end()
     came = conversion.workers()
     cluster.boot("h2")
@@ -148,9 +152,7 @@ def link_cut(ground: Ground) -> Iterator[Row]:
     conversion.wait_for_workers(4)
     before = conversion.workers()
     cluster.cut("h3")
-    began = time.monotonic()
-    wait_until(lambda: conversion.workers().total() > before.total(), _SECONDS, "A replacement")
-    replaced = time.monotonic() - began
+    replaced = conversion.seconds_until_replaced(before)
     seconds = conversion.end()
     came = conversion.workers()
     cluster.kill("h3")
