@@ -62,10 +62,11 @@ def address() -> Iterator[str]:
     # Ray's sockets need short paths.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as root:
         # It gives its own agents 15 s to start, which a busy machine may not keep. Who may not go
-        # first goes on as ever.
+        # first goes on as ever. Shells start what is in the background with SIGINT ignored.
         for _ in range(3):
             with subprocess.Popen(
-                ["nice", "-n", "-15", sys.executable, "-c", _HEAD, root],
+                ["sh", "-c", 'trap "" INT; exec nice -n -15 "$@"', "sh",
+                 sys.executable, "-c", _HEAD, root],
                 env=os.environ | _SETTINGS | {"PYTHONPATH": str(SOURCES)},
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             ) as head:  # fmt: skip

@@ -53,6 +53,9 @@ def work_on_this_node(
             start_new_session=True,
         )
     asked_at = None
+    # Ray cancels a task as by Ctrl-C, which Python ignores where Ray itself was started with SIGINT
+    # ignored: shells do so to whatever they start in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Ray interrupts the main thread between two lines of Python, so no call may take long. It does
     # so again and again if it is asked to.
     while True:
