@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.hub_source_options import dataset_root
-from leconvert.cli.options import add_json
+from leconvert.cli.json_option import add_json
 from leconvert.cli.progress import progress_for
+from leconvert.cli.source_options import dataset_root
 from leconvert.errors import SourceError, UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.cli.check_fs_view import check_lines
-from leconvert.cli.options import add_json
+from leconvert.cli.json_option import add_json
 from leconvert.cli.values import seconds
 from leconvert.errors import OneHostOnlyError, StorageError
 

@@ -10,17 +10,15 @@ from leconvert.cli.convert_push import ConvertPush
 from leconvert.cli.convert_report import show_outcome
 from leconvert.cli.engine_options import add_engine_options, chosen_engine
 from leconvert.cli.hub_options import add_push_options, add_push_wish, push_target
-from leconvert.cli.hub_source_options import places
-from leconvert.cli.options import (
-    add_json,
-    add_lease_options,
-    add_plan_options,
-    add_probe_wish,
-    add_proof_options,
-    add_report_option,
-)
+from leconvert.cli.json_option import add_json
+from leconvert.cli.places import places
+from leconvert.cli.plan_options import add_plan_options
 from leconvert.cli.progress import progress_for
+from leconvert.cli.proof_options import add_proof_options
+from leconvert.cli.report_option import add_report_option
 from leconvert.cli.signals import stop_on_signals
+from leconvert.cli.values import some_seconds
+from leconvert.cli.worker_options import add_lease_options
 
 __all__ = ["add_arguments", "run"]
 
@@ -39,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_push_wish(parser)
     add_push_options(parser)
-    add_probe_wish(parser)
+    _add_probe_wish(parser)
     add_report_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_json(parser)
@@ -66,3 +64,16 @@ def run(options: argparse.Namespace) -> int:
             report = convert_as_asked(options, found, engine, stop, progress)
             found.release()
     return show_outcome(report, push, as_json=options.json)
+
+
+def _add_probe_wish(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--probe", action="store_true", help="measure how fast the result loads; needs torch"
+    )
+    parser.add_argument(
+        "--probe-seconds",
+        type=some_seconds,
+        default=10.0,
+        metavar="S",
+        help="for so long (default: 10)",
+    )

@@ -6,8 +6,10 @@ import argparse
 import threading
 from typing import TYPE_CHECKING
 
-from leconvert.cli.hub_source_options import Places, scratch_options
-from leconvert.cli.options import repair_options, report_place
+from leconvert.cli.places import Places
+from leconvert.cli.repair_options import repair_options
+from leconvert.cli.report_option import report_place
+from leconvert.cli.scratch_options import scratch_options
 from leconvert.progress import Progress
 
 if TYPE_CHECKING:

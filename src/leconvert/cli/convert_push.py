@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.hub_options import push_result, push_target, show_push
-from leconvert.cli.options import layout_options, repair_options
+from leconvert.cli.layout_options import layout_options
+from leconvert.cli.repair_options import repair_options
 from leconvert.errors import LeconvertError
 
 if TYPE_CHECKING:
-    from leconvert.cli.hub_source_options import Places
+    from leconvert.cli.places import Places
     from leconvert.conversion import ConversionReport
     from leconvert.hub.origin import Origin
     from leconvert.hub.push_report import PushReport

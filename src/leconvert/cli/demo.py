@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.options import add_json
+from leconvert.cli.json_option import add_json
 from leconvert.cli.progress import progress_for
 from leconvert.cli.text import amount
 from leconvert.errors import VerificationError

@@ -7,7 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
-from leconvert.cli.options import add_json
+from leconvert.cli.json_option import add_json
 from leconvert.errors import InstallationError, StorageError
 
 __all__ = ["add_arguments", "run"]

@@ -6,16 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.options import (
-    add_json,
-    add_proof_options,
-    add_report_option,
-    add_version_option,
-    report_place,
-)
+from leconvert.cli.json_option import add_json
 from leconvert.cli.progress import progress_for
+from leconvert.cli.proof_options import add_proof_options
+from leconvert.cli.report_option import add_report_option, report_place
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.values import seconds
+from leconvert.cli.worker_options import add_version_option
 
 __all__ = ["add_arguments", "run"]
 

@@ -11,14 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from leconvert.cli.findings import print_findings
-from leconvert.cli.hub_source_options import places
-from leconvert.cli.options import (
-    add_json,
-    add_plan_options,
-    layout_options,
-    repair_options,
-)
+from leconvert.cli.json_option import add_json
+from leconvert.cli.layout_options import layout_options
+from leconvert.cli.places import places
+from leconvert.cli.plan_options import add_plan_options
 from leconvert.cli.progress import progress_for
+from leconvert.cli.repair_options import repair_options
 from leconvert.cli.text import amount, duration, table
 
 __all__ = ["add_arguments", "run"]

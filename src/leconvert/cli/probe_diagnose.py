@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from leconvert.cli.options import add_json
+from leconvert.cli.json_option import add_json
 from leconvert.cli.probe_options import add_dataset_options
 from leconvert.cli.text import amount
 from leconvert.errors import ProbeError

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from leconvert.cli.hub_options import add_push_options, push_result, show_push
-from leconvert.cli.options import add_json
+from leconvert.cli.json_option import add_json
 from leconvert.errors import UsageError
 
 __all__ = ["add_arguments", "run"]

@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from leconvert.cli.options import add_json
+from leconvert.cli.json_option import add_json
 from leconvert.cli.text import shorten, table
 from leconvert.cli.values import some_seconds, whole
 from leconvert.errors import BusyError

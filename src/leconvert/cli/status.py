@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import add_json
+from leconvert.cli.json_option import add_json
 from leconvert.cli.signals import stop_on_signals
 from leconvert.errors import InterruptedRunError, UsageError
 

@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.engine_options import add_added_options, check_whose_options
-from leconvert.cli.hub_source_options import add_scratch_options, scratch_options
-from leconvert.cli.options import (
-    add_json,
-    add_lease_options,
-    add_trouble_option,
-    add_version_option,
-)
+from leconvert.cli.json_option import add_json
+from leconvert.cli.scratch_options import add_scratch_options, scratch_options
 from leconvert.cli.slurm_worker_options import add_slurm_worker_options, slurm_options
+from leconvert.cli.worker_options import add_lease_options, add_trouble_option, add_version_option
 from leconvert.engines.registry import EngineNames, make_submitter, parse_engine_options
 from leconvert.errors import UsageError
 

@@ -7,17 +7,13 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from leconvert.cli.hub_source_options import add_scratch_options, scratch_options
-from leconvert.cli.options import (
-    add_json,
-    add_lease_options,
-    add_trouble_option,
-    add_version_option,
-)
+from leconvert.cli.json_option import add_json
 from leconvert.cli.progress import progress_for
+from leconvert.cli.scratch_options import add_scratch_options, scratch_options
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.text import amount
 from leconvert.cli.values import seconds, whole
+from leconvert.cli.worker_options import add_lease_options, add_trouble_option, add_version_option
 
 __all__ = ["add_arguments", "run"]
 
