@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.progress import LineProgress, progress_for
+from leconvert.cli.progress import progress_for
+from leconvert.cli.progress_lines import LineProgress
 from leconvert.cli.text import amount, table
 
 
@@ -61,7 +62,7 @@ def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_p
 
 def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("leconvert.cli.progress_lines.time.monotonic", lambda: now[0])
     stream = io.StringIO()
     with LineProgress(stream).stage("work", 10 * 1024**2, "B") as stage:
         now[0] = 2.0

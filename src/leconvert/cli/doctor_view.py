@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leconvert.cli.text import amount
+from leconvert.cli.doctor_rows import doctor_rows
 
 __all__ = ["doctor_lines"]
 
 _NAME_WIDTH = 12
 _NARROWEST = 40
 _WIDE = 80
-_CAN = {
-    "several_hosts": "nothing speaks against several hosts; see check-fs --peer",
-    "one_host": "one host alone may work here",
-    "none": "leconvert cannot work here",
-}
 
 
 def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
@@ -28,7 +23,7 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
         width: Columns of the terminal; text is wrapped at 40 or more.
     """
     lines: list[str] = []
-    for name, said in _rows(record):
+    for name, said in doctor_rows(record):
         lines += textwrap.wrap(
             f"{name:<{_NAME_WIDTH}}{said}",
             max(width, _NARROWEST),
@@ -42,75 +37,6 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
     for sentence in record["lacks"] or ["Everything that a conversion needs is here."]:
         lines += textwrap.wrap(sentence, max(width, _NARROWEST), break_on_hyphens=False)
     return lines
-
-
-def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    machine = record["machine"]
-    yield "leconvert", f"{record['leconvert']}, Python {record['python']}, {record['platform']}"
-    yield (
-        "machine",
-        f"{machine['cpu']}; {machine['cores']} cores; {amount(machine['memory_bytes'])} of memory, "
-        f"{amount(machine['free_memory_bytes'])} free",
-    )
-    yield "video", _video(record["video"])
-    yield from _loading(record["loading"])
-    yield "Hub", _hub(record["hub"])
-    yield "engines", ", ".join(name for name, trouble in record["engines"].items() if not trouble)
-    for name, trouble in record["engines"].items():
-        if trouble:
-            yield "", f"not {name}: {trouble}"
-    if not record["packages"]:
-        yield "packages", "leconvert is not installed as a package: what it wants is not known"
-    if record["file_system"] is not None:
-        yield from _file_system(record["file_system"])
-
-
-def _video(video: Mapping[str, Any]) -> str:
-    if "trouble" in video:
-        return f"PyAV does not load: {video['trouble']}"
-    return f"PyAV carries FFmpeg {video['ffmpeg']}, which decodes {', '.join(video['decodes'])}"
-
-
-def _loading(loading: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if "trouble" in loading:
-        yield "loading", f"torch could not be asked: {loading['trouble']}"
-        return
-    if loading["torch"] is None:
-        yield "loading", "torch is missing, which only the probe needs"
-        return
-    ffmpeg = loading["ffmpeg"] or "none"
-    codec = "loads" if loading["torchcodec_loads"] else "does not load"
-    yield (
-        "loading",
-        f"torch {loading['torch']}; torchcodec {loading['torchcodec'] or 'missing'} {codec}; "
-        f"the FFmpeg it finds: {ffmpeg}",
-    )
-    nvdec = "; NVDEC is there" if loading["nvdec"] else "; no NVDEC" if loading["gpus"] else ""
-    yield "GPUs", (", ".join(loading["gpus"]) or "none that torch can use") + nvdec
-    for sentence in loading["missing"]:
-        yield "missing", sentence
-
-
-def _hub(hub: Mapping[str, Any]) -> str:
-    if "trouble" in hub:
-        return f"the client does not load: {hub['trouble']}"
-    token = "no token" if hub["token"] is None else f"a token from {hub['token']}"
-    offline = "; HF_HUB_OFFLINE forbids to ask it" if hub["is_offline"] else ""
-    return f"{hub['endpoint']}, {token}{offline}"
-
-
-def _file_system(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    mount = found["mount"]
-    yield "folder", found["folder"]
-    yield (
-        "mount",
-        f"{mount['point']}, {mount['kind']}, {amount(mount['free_bytes'])} of "
-        f"{amount(mount['total_bytes'])} free",
-    )
-    for promise in found["findings"]:
-        if not promise["holds"]:
-            yield "not kept", f"{promise['says']}: {promise['instead']}"
-    yield "so", _CAN[str(found["fitness"])]
 
 
 def _packages(packages: Sequence[Mapping[str, Any]], width: int) -> list[str]:

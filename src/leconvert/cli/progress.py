@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
-from typing import Self, TextIO
+from typing import TextIO
 
-from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.cli.progress_bars import BarProgress
+from leconvert.cli.progress_lines import LineProgress
+from leconvert.progress import NO_PROGRESS, Progress
 
-__all__ = ["BarProgress", "LineProgress", "progress_for"]
-
-_LINE_EVERY_SECONDS = 5.0
-_NAME_WIDTH = 6
-_SHORTENED_FROM = 100_000
-_PREFIXES = ("", "K", "M", "G", "T", "P")
+__all__ = ["progress_for"]
 
 
 def progress_for(stream: TextIO | None = None, *, quiet: bool = False) -> Progress:
@@ -23,109 +18,3 @@ def progress_for(stream: TextIO | None = None, *, quiet: bool = False) -> Progre
         return NO_PROGRESS
     stream = stream or sys.stderr
     return BarProgress(stream) if stream.isatty() else LineProgress(stream)
-
-
-class BarProgress:
-    """tqdm bars with rate and time left."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def stage(self, name: str, total: int, unit: str) -> Stage:
-        """Return a stage with a bar of its own."""
-        return _Bar(self._stream, name, total, unit)
-
-    def say(self, line: str) -> None:
-        """Print a line above the bars."""
-        from tqdm import tqdm
-
-        tqdm.write(line, file=self._stream)
-
-
-class _Bar:
-    def __init__(self, stream: TextIO, name: str, total: int, unit: str) -> None:
-        from tqdm import tqdm
-
-        self._lock = threading.Lock()
-        self._bar = tqdm(
-            desc=f"{name:<{_NAME_WIDTH}}",
-            total=total,
-            unit=unit if unit == "B" else f" {unit}",
-            unit_scale=unit == "B" or total >= _SHORTENED_FROM,  # else 18 would read 18.0
-            unit_divisor=1024 if unit == "B" else 1000,
-            file=stream,
-            dynamic_ncols=True,
-            disable=None,
-        )
-
-    def advance(self, amount: int) -> None:
-        with self._lock:
-            self._bar.update(amount)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-
-class LineProgress:
-    """A line at the start and the end of each stage and every few seconds between."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def stage(self, name: str, total: int, unit: str) -> Stage:
-        """Return a stage that prints lines."""
-        return _Lines(self._stream, name, total, unit)
-
-    def say(self, line: str) -> None:
-        """Print the line."""
-        print(line, file=self._stream, flush=True)
-
-
-class _Lines:
-    def __init__(self, stream: TextIO, name: str, total: int, unit: str) -> None:
-        self._stream = stream
-        self._name = name
-        self._total = total
-        self._unit = unit
-        self._done = 0
-        self._lock = threading.Lock()
-        self._started = self._said = time.monotonic()
-
-    def advance(self, amount: int) -> None:
-        with self._lock:
-            self._done += amount
-            now = time.monotonic()
-            if now - self._said >= _LINE_EVERY_SECONDS and self._done < self._total:
-                self._said = now
-                self._print(now)
-
-    def _print(self, now: float) -> None:
-        seconds = now - self._started
-        rate = self._done / seconds if seconds > 0 else 0.0
-        line = f"{self._name}: {_amount(self._done, self._unit)}"
-        if self._done < self._total:
-            line += f" of {_amount(self._total, self._unit)}"
-            if rate > 0:
-                line += f", {(self._total - self._done) / rate:.0f} s left"
-        line += f" ({seconds:.1f} s, {_amount(rate, self._unit)}/s)"
-        print(line, file=self._stream, flush=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._print(time.monotonic())
-
-
-def _amount(value: float, unit: str) -> str:
-    if unit != "B":
-        return f"{value:,.0f} {unit}"
-    prefix = 0
-    while value >= 1024 and prefix < len(_PREFIXES) - 1:
-        value /= 1024
-        prefix += 1
-    return f"{value:.1f} {_PREFIXES[prefix]}iB" if prefix else f"{value:.0f} B"

@@ -6,21 +6,16 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from leconvert.cli.json_option import add_json
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.url_source import path_or_url, source_at
 from leconvert.cli.values import whole
+from leconvert.cli.verify_view import verification_lines
 from leconvert.errors import VerificationError
 
-if TYPE_CHECKING:
-    from leconvert.verify import VerificationReport
-
 __all__ = ["add_arguments", "run"]
-
-_DIFFERENCES_SHOWN = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,27 +96,6 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.json:
         print(json.dumps({"ok": report.ok, **asdict(report)}, indent=2))
-        return 0 if report.ok else VerificationError.exit_code
-    for difference in report.differences[:_DIFFERENCES_SHOWN]:
-        print(difference)
-    if not report.ok:
-        count = len(report.differences)
-        shown = f", the first {_DIFFERENCES_SHOWN} above" if count > _DIFFERENCES_SHOWN else ""
-        noun = "difference" if count == 1 else "differences"
-        print(f"{count:,} {noun}{shown}: the result does not match its source.")
-        return VerificationError.exit_code
-    print(f"{options.result} matches {options.source}: {_compared(report)}.")
-    return 0
-
-
-def _compared(report: VerificationReport) -> str:
-    share = "" if report.share == 1 else f"a sample of {report.share:.0%}, "
-    said = (
-        f"{report.depth}, {share}{report.episodes:,} episodes, {report.rows:,} rows, "
-        f"{report.video_frames:,} camera frames in {report.files:,} files"
-    )
-    if report.pictures:
-        said += f"; {report.pictures:,} pictures decoded on both sides"
-    if report.samples:
-        said += f"; {report.samples:,} samples loaded through LeRobot"
-    return said
+    else:
+        print("\n".join(verification_lines(report, options.result, options.source)))
+    return 0 if report.ok else VerificationError.exit_code
