@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leconvert.cli.json_option import add_json
-from leconvert.cli.probe_options import add_dataset_options
+from leconvert.cli.probe_dataset_options import add_dataset_options
 from leconvert.cli.text import amount
 from leconvert.errors import ProbeError
 

@@ -7,7 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_dataset_options
+from leconvert.cli.probe_dataset_options import add_dataset_options
+from leconvert.cli.probe_options import DEFAULT_OUT_DIR
 from leconvert.cli.text import table
 from leconvert.errors import UsageError
 

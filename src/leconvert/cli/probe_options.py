@@ -5,37 +5,20 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from leconvert.cli.probe_dataset_options import add_dataset_options
+from leconvert.cli.probe_loader_options import add_loader_options
+from leconvert.cli.probe_measurement_options import add_measurement_options
+
 if TYPE_CHECKING:
     from leconvert.probe.options import RunOptions
 
-__all__ = [
-    "DEFAULT_OUT_DIR",
-    "add_dataset_options",
-    "add_loader_options",
-    "add_run_options",
-    "run_options",
-]
+__all__ = ["DEFAULT_OUT_DIR", "add_run_options", "run_options"]
 
 DEFAULT_OUT_DIR = "probe-results"
 """Where results go."""
 
 # Options of the command itself; everything else is an option of the measurement.
 _OF_THE_COMMAND = frozenset({"out_dir", "plots", "json", "command", "probe_command"})
-
-
-def add_dataset_options(parser: argparse._ActionsContainer) -> None:
-    """Add what says which dataset is looked at."""
-    parser.add_argument("--repo-id", metavar="ORG/NAME", help="the dataset's name on the Hub")
-    parser.add_argument(
-        "--root", "--local-root", metavar="DIR|URL",
-        help="the dataset folder, or a URL that fsspec opens: hf://datasets/ORG/NAME, "
-        "hf://buckets/ORG/NAME (default: the local copy of --repo-id, else the Hub)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--data-files-root", metavar="DIR|URL",
-        help="where data/ and videos/ are, if not beside meta/",
-    )  # fmt: skip
-    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the Hub")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -77,81 +60,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("loader")
     add_loader_options(group)
     group = parser.add_argument_group("measurement")
-    _add_measurement_options(group)
+    add_measurement_options(group)
     group = parser.add_argument_group("output")
     group.add_argument(
         "--out-dir", metavar="DIR", help=f"where the results go (default: {DEFAULT_OUT_DIR})"
     )
     group.add_argument("--plots", action="store_true", help="draw plots too (needs matplotlib)")
     group.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
-
-
-def add_loader_options(group: argparse._ActionsContainer) -> None:
-    """Add what says how batches are made."""
-    group.add_argument(
-        "--batch-size", type=int, metavar="N", help="samples of a batch (default: 16)"
-    )
-    group.add_argument(
-        "--num-workers",
-        type=int,
-        metavar="N",
-        help="processes that load; 0 loads in this one (default: cores, at most 4)",
-    )
-    group.add_argument(
-        "--prefetch-factor",
-        type=int,
-        metavar="N",
-        help="batches that a worker prepares (default: 2)",
-    )
-    group.add_argument(
-        "--episode-pool-size", "--buffer-size", type=int, metavar="N",
-        help="episodes that stream mixes, or frames that stream-lerobot buffers",
-    )  # fmt: skip
-    group.add_argument(
-        "--max-buffer-input-shards", "--max-num-shards", type=int, metavar="N",
-        help="files that stream-lerobot reads side by side",
-    )  # fmt: skip
-    group.add_argument(
-        "--video-decoder-cache-size", type=int, metavar="N", help="open decoders of a worker"
-    )
-    group.add_argument(
-        "--video-fetch-workers", type=int, metavar="N",
-        help="threads of a worker that fetch and decode ahead (stream)",
-    )  # fmt: skip
-    group.add_argument("--device", metavar="DEVICE", help="where batches go: cpu (default), cuda")
-    group.add_argument(
-        "--decode-device", "--video-decode-device", metavar="DEVICE",
-        help="what decodes: cpu (default), or cuda for NVDEC (stream only)",
-    )  # fmt: skip
-
-
-def _add_measurement_options(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--warmup-batches", type=int, metavar="N", help="do not count these (default: 10)"
-    )
-    group.add_argument(
-        "--duration-s", type=float, metavar="S", help="time at least so long (default: 60)"
-    )
-    group.add_argument("--num-batches", type=int, metavar="N", help="time at most so many")
-    group.add_argument(
-        "--probe-samples", type=int, metavar="N",
-        help="samples of the pass in this process that tells reading from decoding (default: 100)",
-    )  # fmt: skip
-    group.add_argument(
-        "--probe-warmup", type=int, metavar="N", help="samples before those (default: 10)"
-    )
-    group.add_argument(
-        "--check", type=int, metavar="N",
-        help="compare N samples with LeRobot's map-style loader, frame by frame",
-    )  # fmt: skip
-    group.add_argument(
-        "--with-limit", action="store_true",
-        help="measure the decode limit too (default: take it from the result of `probe limit` in "
-        "--out-dir)",
-    )  # fmt: skip
-    group.add_argument(
-        "--limit-duration-s", type=float, metavar="S", help="of each stretch of it (default: 5)"
-    )
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:

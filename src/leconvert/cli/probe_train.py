@@ -8,7 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.probe_options import add_dataset_options, add_loader_options, run_options
+from leconvert.cli.probe_options import run_options
+from leconvert.cli.probe_train_options import (
+    DEFAULT_OUT_DIR,
+    add_train_options,
+    training_given,
+)
 from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.slurm_options import (
@@ -24,13 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
-_DEFAULT_OUT_DIR = "probe-train"
-_OF_TRAINING = ("steps", "learning_rate", "log_every", "save_every", "resume_from", "dummy")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    _declare(parser)
+    add_train_options(parser)
     parser.add_argument("--submit", action="store_true", help="send this training to SLURM")
     add_slurm_options(parser, named=False)
 
@@ -46,17 +48,16 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.probe.train_data import open_stream_loader
 
     wanted = run_options(options)
-    given = {name: getattr(options, name) for name in _OF_TRAINING}
     with stop_on_signals() as stop:
         loader, windows = open_stream_loader(wanted)
         report = train(
             loader,
             TrainOptions(
-                Path(options.out_dir or _DEFAULT_OUT_DIR),
+                Path(options.out_dir or DEFAULT_OUT_DIR),
                 windows=windows,
                 device=wanted.device,
                 seed=wanted.seed,
-                **{name: value for name, value in given.items() if value is not None},
+                **training_given(options),
             ),
             stop=stop.is_set,
             progress=progress_for(quiet=options.json or loader.stream.rank != 0),
@@ -66,46 +67,6 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _declare(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("dataset")
-    add_dataset_options(group)
-    group.add_argument(
-        "--max-episodes", type=int, metavar="N", help="use the first N episodes only"
-    )
-    group.add_argument("--mode", metavar="NAME", help="single (default), sarm or sarm-action")
-    group.add_argument(
-        "--deltas", metavar="FILE", help="windows as JSON, feature to list of seconds"
-    )
-    group.add_argument(
-        "--seed", type=int, metavar="N", help="of the order of samples and the weights (default: 0)"
-    )
-    group.add_argument(
-        "--rank", type=int, metavar="N", help="this process, from 0 (default: from the launcher)"
-    )
-    group.add_argument(
-        "--world-size", type=int, metavar="N", help="processes in all (default: from the launcher)"
-    )
-    add_loader_options(parser.add_argument_group("loader"))
-    group = parser.add_argument_group("training")
-    group.add_argument("--steps", type=int, metavar="N", help="steps in all (default: 200)")
-    group.add_argument(
-        "--learning-rate", type=float, metavar="X", help="of the optimizer (default: 0.001)"
-    )
-    group.add_argument("--log-every", type=int, metavar="N", help="log every N steps (default: 10)")
-    group.add_argument(
-        "--save-every", type=int, metavar="N", help="write a checkpoint every N steps (default: 50)"
-    )
-    group.add_argument(
-        "--resume-from", metavar="DIR|last",
-        help="a checkpoint, or the newest one of --out-dir if it has any",
-    )  # fmt: skip
-    group.add_argument("--dummy", action="store_true", help="only load, and log how fast")
-    group.add_argument(
-        "--out-dir", metavar="DIR", help=f"checkpoints and log (default: {_DEFAULT_OUT_DIR})"
-    )
-    group.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
-
-
 def _submit(options: argparse.Namespace) -> int:
     from leconvert.probe.launchers import chain_script
     from leconvert.probe.slurm import submit_chain
@@ -113,8 +74,8 @@ def _submit(options: argparse.Namespace) -> int:
 
     run_options(options)  # what would be refused is refused before it has waited in a queue
     declared = argparse.ArgumentParser(add_help=False)
-    _declare(declared)
-    out_dir = options.out_dir or _DEFAULT_OUT_DIR
+    add_train_options(declared)
+    out_dir = options.out_dir or DEFAULT_OUT_DIR
     job = training_job(
         passed_on(options, declared, without=("json", "out_dir", "resume_from")),
         out_dir=out_dir,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, cast
 
+from leconvert.cli.resample_trajectory_options import add_trajectory_options
+
 if TYPE_CHECKING:
     from leconvert.probe.resampling.methods import Method
     from leconvert.probe.resampling.options import ResampleOptions
@@ -24,27 +26,7 @@ _LISTS = {
 
 def add_resample_options(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
-    group = parser.add_argument_group("trajectories (default: the synthetic set)")
-    source = group.add_mutually_exclusive_group()
-    source.add_argument(
-        "--synthetic", action="store_true", help="30 to 333 Hz, 1 to 4 s, 7 + 14 columns"
-    )
-    source.add_argument(
-        "--dataset", "--root", metavar="DIR|URL", help="the numeric columns of a v3.0 dataset"
-    )
-    source.add_argument("--hdf5", metavar="FILE", help="a file that --write-hdf5 wrote")
-    group.add_argument("--revision", metavar="REV", help="of a --dataset on the Hub")
-    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="take only these")
-    group.add_argument(
-        "--max-trajectories", type=int, metavar="N",
-        help="use the first N, or make N synthetic ones (default: 512, or twice the "
-        "largest batch)",
-    )  # fmt: skip
-    group.add_argument(
-        "--jitter", type=float, metavar="X",
-        help="shift synthetic samples by up to this share of a step (default: 0)",
-    )  # fmt: skip
-    group.add_argument("--write-hdf5", metavar="FILE", help="write the trajectories, and end")
+    add_trajectory_options(parser)
     group = parser.add_argument_group("what is measured")
     group.add_argument("--mode", metavar="NAME", help="baseline, batched or compare (default)")
     group.add_argument(
