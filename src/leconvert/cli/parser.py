@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any, NoReturn
 
 from leconvert.cli.examples import examples_text
+from leconvert.cli.help_format import HelpFormatter, short_usage
 from leconvert.cli.mistakes import nearest, unknown_options, worded
 from leconvert.errors import UsageError
 
@@ -32,7 +33,7 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *, module: str | None = None, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=_HelpFormatter, **options)
+        super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
         self._module = module
         self.commands: dict[str, Parser] = {}
 
@@ -63,7 +64,7 @@ class Parser(argparse.ArgumentParser):
         import_module(module).add_arguments(self)
         self.epilog = examples_text(self.prog)
         if len(self.format_usage()) > _LONGEST_USAGE:
-            self.usage = self._short_usage()
+            self.usage = short_usage(self.prog, self._actions)
 
     def declared(self) -> Iterator[Parser]:
         """Yield this parser and all below it, with every option declared."""
@@ -97,17 +98,6 @@ class Parser(argparse.ArgumentParser):
         """Raise what argparse found, worded as our own errors are."""
         raise UsageError(worded(message), next_step=self._help_step())
 
-    def _short_usage(self) -> str:
-        """Return the usage with no options but those that must be given."""
-        words = []
-        for action in self._actions:
-            name = str(action.metavar or action.dest)
-            if action.option_strings and action.required:
-                words.append(f"{action.option_strings[0]} {name}")
-            elif not action.option_strings:
-                words.append(name if action.required else f"[{name}]")
-        return " ".join([self.prog, "[OPTION ...]", *words])
-
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print; unlike argparse's own, let the caller know where that cannot be done."""
         (file or sys.stderr).write(message)
@@ -139,12 +129,3 @@ class Parser(argparse.ArgumentParser):
 
     def _help_step(self) -> str:
         return f"`{self.prog} --help` lists what there is."
-
-
-class _HelpFormatter(argparse.HelpFormatter):
-    """Fills a text of one line; leaves one of several as it is."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if "\n" in text.strip():
-            return "".join(indent + line for line in text.splitlines(keepends=True))
-        return super()._fill_text(text, width, indent)
