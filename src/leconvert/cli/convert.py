@@ -9,12 +9,12 @@ from leconvert.cli.convert_call import convert_as_asked
 from leconvert.cli.convert_push import ConvertPush
 from leconvert.cli.convert_report import show_outcome
 from leconvert.cli.engine_options import add_engine_options, chosen_engine
-from leconvert.cli.hub_options import add_push_options, add_push_wish, push_target
 from leconvert.cli.json_option import add_json
 from leconvert.cli.places import places
 from leconvert.cli.plan_options import add_plan_options
 from leconvert.cli.progress import progress_for
 from leconvert.cli.proof_options import add_proof_options
+from leconvert.cli.push_options import add_push_options, add_push_wish, push_target
 from leconvert.cli.report_option import add_report_option
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.values import some_seconds

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.hub_options import push_result, push_target, show_push
-from leconvert.cli.layout_options import layout_options
+from leconvert.cli.layout_options import layout_changes
+from leconvert.cli.push_options import push_result, push_target
+from leconvert.cli.push_view import show_push
 from leconvert.cli.repair_options import repair_options
 from leconvert.errors import LeconvertError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from leconvert.hub.origin import Origin
     from leconvert.hub.push_report import PushReport
 
-__all__ = ["ConvertPush", "waits_for_push"]
+__all__ = ["ConvertPush"]
 
 
 class ConvertPush:
@@ -34,6 +34,7 @@ class ConvertPush:
 
     def __init__(self, options: argparse.Namespace, places: Places) -> None:
         from leconvert.hub.origin import read_origin
+        from leconvert.hub.provenance import noted_origin
 
         self._options = options
         self._target = places.target
@@ -41,7 +42,7 @@ class ConvertPush:
         self._origin: Origin | None = (
             (places.arrival.origin if places.arrival else None)
             or read_origin(places.work_dir)
-            or _noted_origin(places.target)
+            or noted_origin(places.target)  # by an earlier call: the source is gone from there
         )
         self.repo_id = push_target(options, self._origin)
 
@@ -70,19 +71,12 @@ class ConvertPush:
     def note(self, report: ConversionReport | None = None) -> None:
         """Write where the result comes from: before a conversion, and again when it is done."""
         from leconvert.hub.provenance import Provenance, write_provenance
-        from leconvert.model import LayoutOptions
 
         if self.repo_id is None:
             return
-        default, chosen = LayoutOptions(), layout_options(self._options)
-        changed = {
-            name: getattr(chosen, name)
-            for name in chosen.__dataclass_fields__
-            if name != "episodes_per_batch" and getattr(chosen, name) != getattr(default, name)
-        }
         known = Provenance.of(
             self._origin,
-            changed | repair_options(self._options).as_record(),
+            layout_changes(self._options) | repair_options(self._options).as_record(),
             report.findings if report else (),
             report.repairs if report else None,
         )
@@ -122,24 +116,3 @@ class ConvertPush:
         except LeconvertError as error:
             return error.as_record(), error.exit_code
         return (None if report is None else report.as_record()), 0
-
-
-def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
-    """Tell whether an earlier call left a result there that it was to push, and did not."""
-    from leconvert.hub.provenance import read_provenance
-
-    known = read_provenance(target)
-    if known is None or known.pushed:
-        return False
-    return push_target(options, _noted_origin(target)) is not None
-
-
-def _noted_origin(target: Path) -> Origin | None:
-    """Return where a result came from that an earlier call made: its source is gone from there."""
-    from leconvert.hub.origin import Origin
-    from leconvert.hub.provenance import read_provenance
-
-    known = read_provenance(target)
-    if known is None or not known.repo_id:
-        return None
-    return Origin(known.repo_id, known.revision, known.commit)

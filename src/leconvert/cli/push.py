@@ -6,8 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.hub_options import add_push_options, push_result, show_push
 from leconvert.cli.json_option import add_json
+from leconvert.cli.push_options import add_push_options, push_result
+from leconvert.cli.push_view import show_push
 from leconvert.errors import UsageError
 
 __all__ = ["add_arguments", "run"]
@@ -37,13 +38,13 @@ def run(options: argparse.Namespace) -> int:
 def _target(options: argparse.Namespace, result: Path) -> str:
     if options.push_repo_id is not None:
         return str(options.push_repo_id)
-    from leconvert.hub.provenance import read_provenance
+    from leconvert.hub.provenance import noted_origin
 
-    known = read_provenance(result)
-    if known is None or not known.repo_id:
+    origin = noted_origin(result)
+    if origin is None:
         raise UsageError(
             f"It is not known where {result} came from.",
             path=str(result),
             next_step="Pass --push-repo-id ORG/NAME.",
         )
-    return known.repo_id
+    return origin.repo_id

@@ -19,7 +19,13 @@ from leconvert.repairs import Repairs
 from leconvert.workdir.durable import write_durably
 from leconvert.workdir.records import encode_record, find_record
 
-__all__ = ["Provenance", "provenance_path", "read_provenance", "write_provenance"]
+__all__ = [
+    "Provenance",
+    "noted_origin",
+    "provenance_path",
+    "read_provenance",
+    "write_provenance",
+]
 
 _KIND = "provenance"
 _VERSION = 1
@@ -110,3 +116,16 @@ def read_provenance(result: Path) -> Provenance | None:
         changes=tuple(record["changes"]),
         pushed=record["pushed"],
     )
+
+
+def noted_origin(result: Path) -> Origin | None:
+    """Return where the source of a result came from; None where it was local, or nobody knows.
+
+    Raises:
+        WorkDirError: The record is torn, or of a version that this program does not know.
+        StorageError: The disk fails.
+    """
+    known = read_provenance(result)
+    if known is None or not known.repo_id:
+        return None
+    return Origin(known.repo_id, known.revision, known.commit)

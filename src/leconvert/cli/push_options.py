@@ -1,4 +1,4 @@
-"""Options of a push, and what is shown of one; ``convert`` and ``push`` share them."""
+"""Options of a push, and the push that they ask for; ``convert`` and ``push`` share them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.progress import progress_for
-from leconvert.cli.text import amount
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
     from leconvert.hub.origin import Origin
     from leconvert.hub.push_report import PushReport
 
-__all__ = ["add_push_options", "add_push_wish", "push_result", "push_target", "show_push"]
-
-_KEPT_SHOWN = 5
+__all__ = ["add_push_options", "add_push_wish", "push_result", "push_target"]
 
 
 def add_push_wish(parser: argparse.ArgumentParser) -> None:
@@ -103,33 +100,3 @@ def push_result(
     if known is not None and not dry_run and not known.pushed:
         write_provenance(result, replace(known, pushed=True))
     return report
-
-
-def show_push(report: PushReport) -> None:
-    """Print what a push did, or would do."""
-    if report.dry_run:
-        print(f"Nothing was written. A push to {report.url} would:")
-        if report.created:
-            print("  make          the repo, unless it is a private one that this token cannot see")
-    else:
-        print(f"Pushed to {report.url}")
-    print(
-        f"  added         {report.added:,} files, {amount(report.added_bytes)}; "
-        f"{report.unchanged:,} were there"
-    )
-    if report.deleted:
-        print(f"  deleted       {report.deleted:,} files of the old dataset")
-    if report.deleted and report.before:
-        print(f"  before        {report.before[:12]}, where the old dataset stays")
-    if report.kept:
-        more = len(report.kept) - _KEPT_SHOWN
-        shown = ", ".join(report.kept[:_KEPT_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
-        print(f"  not touched   {shown}")
-    print(f"  card          {report.card}")
-    place = f"branch {report.branch}"
-    if report.pull_request is not None:
-        place = f"pull request {report.pull_request}" + (", merged" if report.merged else "")
-    made = f" {report.commit[:12]}" if report.commit else ""
-    print(f"  commit       {made or f' {report.commits:,} to make'}, {place}")
-    tags = {"none": "not set before the pull request is merged: then push again"}
-    print(f"  tag v3.0      {tags.get(report.tag, report.tag)}")
