@@ -95,7 +95,8 @@ class ConvertPush:
             return push_result(self._options, self._target, self.repo_id)
         except LeconvertError as error:
             again = (
-                f"`leconvert push {shlex.quote(str(self._target))} --push-repo-id {self.repo_id}`"
+                f"`leconvert push {shlex.quote(str(self._target))} "
+                f"--push-repo-id {shlex.quote(self.repo_id)}`"
             )
             error.next_step = (
                 f"{error.next_step or ''} The dataset is converted: {again} pushes it."

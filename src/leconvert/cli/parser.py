@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
@@ -124,7 +125,7 @@ class Parser(argparse.ArgumentParser):
     def _refuse_words(self, words: Sequence[str]) -> NoReturn:
         step = self._help_step()
         if "--root" in self._option_string_actions:
-            step = f"A dataset's folder is given as --root {words[0]}. {step}"
+            step = f"A dataset's folder is given as --root {shlex.quote(words[0])}. {step}"
         raise UsageError(f"{words[0]!r} is one argument too many.", next_step=step)
 
     def _help_step(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -98,5 +99,5 @@ def _told(document: Mapping[str, Any]) -> str:
 
 
 def _command() -> str:
-    """Return the command line as it was typed, with the program's plain name."""
-    return " ".join(["leconvert", *sys.argv[1:]])
+    """Return the command line as it was given, with the program's plain name."""
+    return shlex.join(["leconvert", *sys.argv[1:]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 from pathlib import Path
 
 from leconvert.errors import UsageError
@@ -51,7 +52,7 @@ def dataset_root(options: argparse.Namespace) -> Path:
         raise UsageError(
             f"{options.repo_id} is not on this machine: {root} does not exist.",
             path=str(root),
-            next_step=f"Download it first: hf download --repo-type dataset {options.repo_id} "
-            f"--local-dir {root}",
+            next_step="Download it first: hf download --repo-type dataset "
+            f"{shlex.quote(options.repo_id)} --local-dir {shlex.quote(str(root))}",
         )
     return root

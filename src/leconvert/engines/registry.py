@@ -12,6 +12,7 @@ about themselves: nothing of a package is imported before its engine is asked fo
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ def make_submitter(name: str, options: Mapping[str, str] | None = None) -> Submi
     if _lacks(engine, _TO_SUBMIT):
         raise UsageError(
             f"{_called(entry)} cannot leave a run behind.",
-            next_step=f"Use it with `leconvert convert --engine {name}`, which stays.",
+            next_step=f"Use it with `leconvert convert --engine {shlex.quote(name)}`, which stays.",
         )
     if engine.workers is None:
         raise EngineError(

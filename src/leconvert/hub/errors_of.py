@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -134,7 +135,8 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception) -> Leconver
     if isinstance(error, RevisionNotFoundError):
         return HubError(
             f"{repo_id} has no revision {revision}." if revision else f"{repo_id}: {said}.",
-            next_step=f"`hf repo tag list {repo_id} --repo-type dataset` lists its tags.",
+            next_step=f"`hf repo tag list {shlex.quote(repo_id)} --repo-type dataset` lists its "
+            "tags.",
         )
     if isinstance(error, RepositoryNotFoundError):
         return HubError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from leconvert.errors import HubError
@@ -52,6 +53,6 @@ def cached_snapshot(repo_id: str, revision: str | None) -> tuple[Path, Origin]:
             f"HF_HUB_OFFLINE is set, and the cache has no {repo_id} at {revision}.",
             path=str(top),
             next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: hf download "
-            f"--repo-type dataset {repo_id} --revision {revision}",
+            f"--repo-type dataset {shlex.quote(repo_id)} --revision {shlex.quote(revision)}",
         )
     return folder, Origin(repo_id, revision, commit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,8 +48,9 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
             f"{counts.failed} of {total} batches were set aside; {counts.done} are done.",
             path=place,
             details=details,
-            next_step=f"Mend what the messages name; then `leconvert release {place} --failed` and "
-            "the same command again, or --restart if the source was repaired.",
+            next_step="Mend what the messages name; then "
+            f"`leconvert release {shlex.quote(place)} --failed` and the same command again, "
+            "or --restart if the source was repaired.",
         )
     if counts.done < total:
         raise IncompleteError(
@@ -58,8 +60,8 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
                 f"{counts.leased} are leased, {counts.pending} wait for a worker",
                 *remarks,
             ],
-            next_step=f"Start workers with `leconvert work {place}`, or run the same convert "
-            "command again; it goes on where it ended.",
+            next_step=f"Start workers with `leconvert work {shlex.quote(place)}`, or run the same "
+            "convert command again; it goes on where it ended.",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,8 +69,8 @@ class PackOptions:
             raise UsageError(
                 f"--delete-source removes a source that was replaced; {source} is not touched when "
                 f"the result goes to {target}.",
-                next_step=f"Convert, prove it with `leconvert verify {target} --source {source} "
-                "--bytes`, and remove the source by hand.",
+                next_step=f"Convert, prove it with `leconvert verify {shlex.quote(str(target))} "
+                f"--source {shlex.quote(str(source))} --bytes`, and remove the source by hand.",
             )
         check_target(target, self.old_place(source, target))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 from collections.abc import Mapping
@@ -83,7 +84,7 @@ def prove_tree(
             path=str(tree),
             details=shown,
             next_step="The new tree stays for inspection: "
-            f"leconvert verify {tree} --source {source} --bytes. Please report this; --restart "
-            "converts anew.",
+            f"leconvert verify {shlex.quote(str(tree))} --source {shlex.quote(str(source))} "
+            "--bytes. Please report this; --restart converts anew.",
         )
     return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,7 @@ def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, A
         raise ProbeError(
             f"{root} could not be measured: {said}",
             path=str(root),
-            next_step=document.get("next_step") or f"Try `leconvert probe run --root {root}`.",
+            next_step=document.get("next_step")
+            or f"Try `leconvert probe run --root {shlex.quote(str(root))}`.",
         )
     return document

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -166,7 +167,8 @@ def _load_info(files: Files) -> dict[str, Any]:
         raise SourceError(
             f"{files.root} is of version {version}; only v3.0 can be loaded.",
             path=files.root,
-            next_step=f"Convert it first: leconvert convert --root {files.root} --output NEW.",
+            next_step=f"Convert it first: leconvert convert --root {shlex.quote(files.root)} "
+            "--output NEW.",
         )
     if not version.startswith("v3") or not keys_are_sound:
         raise SourceError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -210,8 +211,8 @@ def dataset_place(
         raise UsageError(
             f"{repo_id} is not on this machine: {folder} does not exist.",
             path=str(folder),
-            next_step=f"Download it first: hf download --repo-type dataset {repo_id} "
-            f"--local-dir {folder}",
+            next_step=f"Download it first: hf download --repo-type dataset {shlex.quote(repo_id)} "
+            f"--local-dir {shlex.quote(str(folder))}",
         )
     return f"hf://datasets/{repo_id}"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from leconvert.report.charts import figure, size_chart
 from leconvert.report.markup import Content, Markup, element
 from leconvert.report.parts import facts, folded, name, section, table, when
@@ -95,7 +97,8 @@ def _sentence(story: Story) -> Content:
             failed = story.batches.failed if story.batches else 0
             return (
                 f"{count(failed, 'batch was', 'batches were')} set aside; the rest is done. Mend "
-                "what the tries below name, then give them back with leconvert release --failed."
+                "what the tries below name; then leconvert release "
+                f"{shlex.quote(story.work_dir or 'WORK_DIR')} --failed gives them back."
             )
         case StoryState.TO_PACK:
             return "Every batch is done. The result has not been put into its place yet."

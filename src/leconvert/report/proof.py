@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -97,7 +98,7 @@ def verification_section(story: Story) -> Markup:
     proof = story.verification
     if proof is None:
         words = (
-            f"leconvert verify {story.target} --source SOURCE --bytes"
+            f"leconvert verify {shlex.quote(story.target)} --source SOURCE --bytes"
             if story.state is StoryState.RESULT_ONLY
             else None
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -83,7 +84,7 @@ def story_of_result(root: Path) -> Story:
         raise UnreadableSourceError(
             f"{path} cannot be used: {error!r}.",
             path=str(path),
-            next_step=f"`leconvert check {root}` says what else is wrong.",
+            next_step=f"`leconvert check {shlex.quote(str(root))}` says what else is wrong.",
         ) from error
     figures = measure_tree(root)
     return Story(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -160,5 +161,5 @@ def _not_computed(name: str, path: str | None, reason: str) -> UnreadableSourceE
         f"The statistics of {name}{place} cannot be computed: {reason}.",
         path=path,
         next_step=f"Restore the file from its origin, or leave the feature out "
-        f"(--drop-feature {name}).",
+        f"(--drop-feature {shlex.quote(name)}).",
     )
