@@ -124,7 +124,8 @@ class SlurmEngine:
         """Submit workers and a packer after them; see `leconvert.engines.Submitter`.
 
         `leconvert status` shows the jobs. Submitting again joins the same run: more workers share
-        what is left, and of several packers one packs while the others find nothing to do.
+        what is left. One packer packs: a second that starts meanwhile is refused with exit code 12
+        (`BusyError`), and one that starts later finds the result in place.
 
         Raises:
             EngineError: There is no ``sbatch`` here, or it refused.
