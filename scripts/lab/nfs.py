@@ -7,11 +7,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from nfs_lab import LabError, LabOptions, NfsLab, ScenarioFailedError
+from every_lab.errors import LabError, ScenarioFailedError
+from every_lab.program import told
+from every_lab.report import Row, as_table
+from nfs_lab import LabOptions, NfsLab
 from nfs_lab.lab import DEFAULT_FOLDER
-from nfs_lab.report import Row, as_table
 from nfs_lab.requirements import kernel_version
 from nfs_lab.scenarios import ALL, SCENARIOS, Ground, set_clock, set_latency
 
@@ -37,27 +40,24 @@ def run_scenarios(options: argparse.Namespace, lab: NfsLab) -> int:
         raise LabError(f"There is no scenario {unknown[0]}; there are {', '.join(SCENARIOS)}.")
     rows: list[Row] = []
     failed = []
-    print(
+    say = partial(print, flush=True)
+    say(
         f"leconvert {__version__}, Linux {kernel_version()} on every host, {options.clients} hosts "
         f"and a server with {options.fs}, mount options {options.mount_options or 'by default'}, "
-        f"server's lease {options.nfs_lease_seconds} s, {os.cpu_count()} cores in all\n",
-        flush=True,
+        f"server's lease {options.nfs_lease_seconds} s, {os.cpu_count()} cores in all\n"
     )
     with lab.running(lab_options(options)):
         ground = Ground(lab, options.recordings)
         for name in names:
             began = time.monotonic()
             try:
-                for row in SCENARIOS[name](ground):
-                    rows.append(row)
-                    print(f"[{time.monotonic() - began:5.1f} s] {row.scenario}: {row.case}:"
-                          f" {row.outcome}", flush=True)  # fmt: skip
+                rows.extend(told(SCENARIOS[name](ground), say))
             except (ScenarioFailedError, LabError) as error:
                 failed.append(name)
                 rows.append(Row(name, "FAILED", str(error).replace("\n", " ")))
-                print(f"[{time.monotonic() - began:5.1f} s] {name}: FAILED: {error}", flush=True)
-    print(f"\n{as_table(rows)}\n")
-    print(f"{len(names) - len(failed)} of {len(names)} scenarios hold.")
+                say(f"[{time.monotonic() - began:5.1f} s] {name}: FAILED: {error}")
+    say(f"\n{as_table(rows)}\n")
+    say(f"{len(names) - len(failed)} of {len(names)} scenarios hold.")
     return 1 if failed else 0
 
 

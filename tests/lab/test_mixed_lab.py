@@ -27,5 +27,5 @@ def test_every_kind_of_worker_has_a_share(folder: Path) -> None:
     slurm = SlurmCluster(folder / "slurm", SLURM_NODES, own_names=True)
     ray = RayCluster(folder / "ray", RAY_NODES)
     with slurm.running(), ray.running():
-        row = mixed(slurm, ray, folder / "run")
+        (row,) = mixed(slurm, ray, folder / "run")
     assert "byte-identical" in row.outcome

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from every_lab.waiting import wait_until
 from slurm_lab import SlurmCluster
-from slurm_lab.cluster import wait_until
 from slurm_lab.scenarios import SCENARIOS, Ground, make_ground
 
 pytestmark = pytest.mark.lab

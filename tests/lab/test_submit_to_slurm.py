@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from every_lab.waiting import wait_until
 from slurm_lab import SlurmCluster
-from slurm_lab.cluster import wait_until
 from slurm_lab.requirements import missing_packages
 
 from leconvert.cli import main

@@ -5,15 +5,12 @@ and an NFS client of its own. So a power loss is a SIGKILL, a frozen host is a S
 can be told from the real thing by the other hosts.
 """
 
-from nfs_lab.errors import LabError, ScenarioFailedError
 from nfs_lab.guest import Guest, GuestCommand
 from nfs_lab.lab import LabOptions, NfsLab
 
 __all__ = [
     "Guest",
     "GuestCommand",
-    "LabError",
     "LabOptions",
     "NfsLab",
-    "ScenarioFailedError",
 ]

@@ -15,26 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nfs_lab.errors import ScenarioFailedError
-from nfs_lab.guest import INSIDE, MAILBOX, Finished, Guest, GuestCommand, wait_until
+from every_lab.errors import ScenarioFailedError, demand
+from every_lab.waiting import wait_until
+
+from nfs_lab.guest import INSIDE, LOOK_SECONDS, MAILBOX, Finished, Guest, GuestCommand
 from nfs_lab.lab import MOUNT, NfsLab
 
-__all__ = ["Conversion", "Observed", "check", "quiet_digest"]
+__all__ = ["Conversion", "Observed", "quiet_digest"]
 
 _EVENT_SECONDS = 120.0
 _FIRST_SHARD = "leconvert.shards:ShardWriter.write#1"
 BUSY = 12
 """Exit code: another process plans or packs this run."""
-
-
-def check(holds: bool, demand: str) -> None:
-    """Stop the scenario unless what it demands holds.
-
-    Raises:
-        ScenarioFailedError: It does not.
-    """
-    if not holds:
-        raise ScenarioFailedError(demand)
 
 
 def quiet_digest(source: Path, program: Path) -> str:
@@ -53,7 +45,7 @@ def quiet_digest(source: Path, program: Path) -> str:
         command += ["--output", str(target), "--no-push"]
         environment = os.environ | {"PYTHONPATH": str(program)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        check(done.returncode == 0, f"The quiet conversion failed: {done.stderr[-500:]}")
+        demand(done.returncode == 0, f"The quiet conversion failed: {done.stderr[-500:]}")
         digest = [sys.executable, str(INSIDE / "tree_digest.py"), str(target)]
         return subprocess.run(digest, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -95,6 +87,7 @@ class Observed:
             _EVENT_SECONDS,
             f"`{event}` on {self.guest.name}",
             alive=lambda: self.guest.is_on,
+            look_seconds=LOOK_SECONDS,
         )
         if len(self.told(event, **fields)) < count:
             done = self._command.wait()
@@ -116,7 +109,7 @@ class Observed:
         """
         done = self._command.wait()
         wanted = codes or (0,)
-        check(
+        demand(
             done.code in wanted and "Traceback" not in done.err,
             f"leconvert on {self.guest.name} ended with {done.code}, not {wanted}:"
             f" {done.err[-1500:]}",
@@ -186,7 +179,7 @@ class Conversion:
         """
         command = [sys.executable, "-m", "leconvert", *arguments]
         done = guest.run(command, environment=self.lab.environment())
-        check(
+        demand(
             done.code in codes and "Traceback" not in done.err,
             f"`leconvert {arguments[0]}` on {guest.name} ended with {done.code}:"
             f" {done.err[-1500:]}",
@@ -250,13 +243,13 @@ class Conversion:
         """
         self.leconvert(guest, "clean", self.work_dir)
         left = guest.shell(f"ls -A {self.work_dir}/runs").split()
-        check(not left, f"`clean` left {left}")
+        demand(not left, f"`clean` left {left}")
 
     def digest(self, guest: Guest, path: str | None = None) -> str:
         """Return the digest of the result as one host sees it."""
         command = self.lab.python(INSIDE / "tree_digest.py", path or self.target())
         done = guest.run(command)
-        check(done.code == 0, f"{guest.name} cannot read the result: {done.err[-300:]}")
+        demand(done.code == 0, f"{guest.name} cannot read the result: {done.err[-300:]}")
         return done.out.strip()
 
     def wait_for_published(self, count: int) -> None:
@@ -266,7 +259,10 @@ class Conversion:
             LabError: It does not come to that.
         """
         wait_until(
-            lambda: self.won().total() >= count, _EVENT_SECONDS, f"Publication number {count}"
+            lambda: self.won().total() >= count,
+            _EVENT_SECONDS,
+            f"Publication number {count}",
+            look_seconds=LOOK_SECONDS,
         )
 
     def won(self) -> Counter[int]:
@@ -284,7 +280,7 @@ class Conversion:
             ScenarioFailedError: One was not, or twice.
         """
         won = self.won()
-        check(
+        demand(
             won == Counter(range(self.batches)),
             f"Of {self.batches} batches these were published more or less than once: "
             f"{[batch for batch in range(self.batches) if won[batch] != 1]}",

@@ -20,18 +20,19 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from every_lab.errors import LabError
+from every_lab.waiting import wait_until
 
-from nfs_lab.errors import LabError
 from nfs_lab.network import Network
 from nfs_lab.processor import preload
 
-__all__ = ["INSIDE", "MAILBOX", "Finished", "Guest", "GuestCommand", "wait_until"]
+__all__ = ["INSIDE", "LOOK_SECONDS", "MAILBOX", "Finished", "Guest", "GuestCommand"]
 
 MAILBOX = "/mnt/lab"
 """Where a guest sees its own mailbox."""
@@ -39,7 +40,8 @@ MAILBOX = "/mnt/lab"
 INSIDE = Path(__file__).resolve().parent / "inside"
 """Programs that run in a guest; it sees this machine's folders, read-only."""
 
-_LOOK_SECONDS = 0.01
+# A host tells by making files in its mailbox; times are measured by when they are seen.
+LOOK_SECONDS = 0.01
 _BOOT_SECONDS = 60.0
 _COMMAND_SECONDS = 300.0
 
@@ -59,26 +61,6 @@ class Finished:
     out: str
     err: str
     seconds: float
-
-
-def wait_until(
-    ready: Callable[[], bool], seconds: float, what: str, *, alive: Callable[[], bool] | None = None
-) -> None:
-    """Look at files until something is so: a guest is another machine and cannot wake us.
-
-    Raises:
-        LabError: It does not come about in time, or the guest that should bring it about is off.
-    """
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if alive is not None and not alive():
-            if ready():
-                return
-            raise LabError(f"{what} did not happen: the host is off.")
-        if time.monotonic() > deadline:
-            raise LabError(f"{what} did not happen within {seconds:.0f} s.")
-        # A host tells by making files in its mailbox; nothing notifies across kernels.
-        time.sleep(_LOOK_SECONDS)
 
 
 class GuestCommand:
@@ -106,7 +88,13 @@ class GuestCommand:
             LabError: It does not end in time, or its host is off.
         """
         what = f"The end of a command on {self._guest.name}"
-        wait_until(lambda: self.ended, seconds, what, alive=lambda: self._guest.is_on)
+        wait_until(
+            lambda: self.ended,
+            seconds,
+            what,
+            alive=lambda: self._guest.is_on,
+            look_seconds=LOOK_SECONDS,
+        )
         mailbox = self._guest.mailbox
         return Finished(
             int((mailbox / f"{self.name}.code").read_text()),
@@ -197,6 +185,7 @@ class Guest:
                 _BOOT_SECONDS,
                 f"The start of {self.name}",
                 alive=lambda: self.is_on,
+                look_seconds=LOOK_SECONDS,
             )
         except LabError as error:
             said = b""
@@ -217,7 +206,7 @@ class Guest:
             process.kill()  # by id; `unshare --kill-child` and the pid namespace do the rest
         if self._process is not None:
             self._process.wait()
-        wait_until(lambda: not self.is_on, 10, f"The end of {self.name}")
+        wait_until(lambda: not self.is_on, 10, f"The end of {self.name}", look_seconds=LOOK_SECONDS)
         self._record.unlink(missing_ok=True)
 
     def freeze(self) -> None:

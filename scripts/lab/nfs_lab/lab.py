@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+from every_lab.errors import LabError
 
-from nfs_lab.errors import LabError
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.network import Network
 from nfs_lab.processor import prepare

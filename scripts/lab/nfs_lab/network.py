@@ -12,7 +12,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 
-from nfs_lab.errors import LabError
+from every_lab.errors import LabError
 
 __all__ = ["Network"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from nfs_lab.errors import LabError
+from every_lab.errors import LabError
 
 __all__ = ["has_wide_registers", "preload", "prepare"]
 

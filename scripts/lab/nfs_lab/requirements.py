@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from nfs_lab.errors import LabError
+from every_lab.errors import LabError
+from every_lab.packages import SEARCHED, install
+
 from nfs_lab.processor import has_wide_registers
 
 __all__ = ["MODULES", "kernel_version", "missing_packages", "require"]
@@ -16,7 +17,6 @@ __all__ = ["MODULES", "kernel_version", "missing_packages", "require"]
 MODULES = Path("/usr/lib/uml/modules")
 """Where Debian keeps the modules of its User-Mode-Linux kernel, a folder a version."""
 
-_SEARCHED = os.pathsep.join((os.defpath, "/usr/local/sbin", "/usr/sbin", "/sbin"))
 _PACKAGES = {
     "linux.uml": "user-mode-linux",
     "mount.nfs4": "nfs-common",
@@ -31,7 +31,7 @@ _FILE_SYSTEM_PACKAGES = {"xfs": {"mkfs.xfs": "xfsprogs"}, "ext4": {}}
 
 
 def _find(program: str) -> str | None:
-    return shutil.which(program, path=_SEARCHED)
+    return shutil.which(program, path=SEARCHED)
 
 
 def missing_packages(
@@ -69,7 +69,7 @@ def require(file_system: str) -> None:
         )
     missing = missing_packages(file_system)
     if missing:
-        _install(missing)
+        install(missing)
         still = missing_packages(file_system)
         if still:
             raise LabError(f"These packages are missing: {' '.join(still)}; install them by hand.")
@@ -85,18 +85,3 @@ def kernel_version() -> str:
     if not versions:
         raise LabError(f"{MODULES} holds no kernel's modules: reinstall user-mode-linux.")
     return versions[-1]
-
-
-def _install(packages: Iterable[str]) -> None:
-    if shutil.which("apt-get") is None:
-        raise LabError(f"Install {' '.join(packages)} first: this machine has no apt-get.")
-    # RUNLEVEL keeps the packages' own services from being started on this machine.
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        subprocess.run(["apt-get", "update", "-qq"], env=environment, check=False)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise LabError(f"apt-get could not install {' '.join(packages)}: {last[0]}")

@@ -1,6 +1,5 @@
 """A Ray cluster of some nodes on one machine, each in a network namespace of its own."""
 
 from ray_lab.cluster import RayCluster
-from ray_lab.errors import RayLabError
 
-__all__ = ["RayCluster", "RayLabError"]
+__all__ = ["RayCluster"]

@@ -11,15 +11,16 @@ import os
 import secrets
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ray_lab.errors import RayLabError
+from every_lab.errors import LabError
+from every_lab.waiting import wait_until
+
 from ray_lab.hosts import Hosts
 
-__all__ = ["RayCluster", "wait_until"]
+__all__ = ["HEAD", "RayCluster"]
 
 HEAD = "h1"
 _PORT = 6379
@@ -78,7 +79,7 @@ class RayCluster:
         """Have the cluster for the length of a ``with`` block; everything on it ends with it.
 
         Raises:
-            RayLabError: It cannot be built.
+            LabError: It cannot be built.
         """
         customised = self.folder / "site"
         customised.mkdir(parents=True, exist_ok=True)
@@ -89,8 +90,8 @@ class RayCluster:
             for number in range(1, self.nodes + 1):
                 self.boot(f"h{number}")
             yield self
-        except RayLabError as error:
-            raise RayLabError(f"{error} Logs are in {self.folder}.") from error
+        except LabError as error:
+            raise LabError(f"{error} Logs are in {self.folder}.") from error
         finally:
             self._hosts.remove()
 
@@ -110,7 +111,7 @@ class RayCluster:
         """Start a node on a host, and wait until the cluster has it.
 
         Raises:
-            RayLabError: It does not start.
+            LabError: It does not start.
         """
         role = [f"--address={self.address}"]
         if host == HEAD:
@@ -127,7 +128,7 @@ class RayCluster:
             if self._starts(host, command):
                 return
             self._hosts.kill(host)
-        raise RayLabError(f"Ray did not start on {host} in {_MOST_STARTS} tries.")
+        raise LabError(f"Ray did not start on {host} in {_MOST_STARTS} tries.")
 
     def _starts(self, host: str, command: Sequence[str]) -> bool:
         self._hosts.add(host)
@@ -165,16 +166,3 @@ class RayCluster:
     def slow_down(self, seconds_a_batch: float) -> None:
         """Let every worker take so much longer for a batch from now on."""
         self._slowness.write_text(f"{seconds_a_batch}")
-
-
-def wait_until(ready: Callable[[], bool], seconds: float, what: str) -> None:
-    """Ask until something is so: what is asked for has no way to wake us.
-
-    Raises:
-        RayLabError: It does not come about in time.
-    """
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise RayLabError(f"{what} did not happen within {seconds:.0f} s.")
-        time.sleep(0.1)

@@ -12,10 +12,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nfs_lab.errors import LabError
+from every_lab.errors import LabError
 from nfs_lab.network import Network
-
-from ray_lab.errors import RayLabError
 
 __all__ = ["Hosts"]
 
@@ -41,13 +39,13 @@ class Hosts:
         """Make the switch.
 
         Raises:
-            RayLabError: Not root, a tool is missing, or the kernel refuses.
+            LabError: Not root, a tool is missing, or the kernel refuses.
         """
         if os.geteuid() != 0:
-            raise RayLabError("Network namespaces take root: run the lab as root.")
+            raise LabError("Network namespaces take root: run the lab as root.")
         for program, package in _PACKAGES.items():
             if shutil.which(program, path=_SEARCHED) is None:
-                raise RayLabError(f"There is no {program} here: install the package {package}.")
+                raise LabError(f"There is no {program} here: install the package {package}.")
         self._ip("netns", "add", self._switch.namespace)
         self._ip_at(self._switch, "link", "add", _BRIDGE, "type", "bridge")
         self._ip_at(self._switch, "link", "set", _BRIDGE, "up")
@@ -107,7 +105,7 @@ class Hosts:
         count = len(network.processes())
         # The kernel takes its time over the links of a namespace that is gone.
         self._ip_at(self._switch, "link", "del", f"to-{host}")
-        self._remove(network)
+        network.remove()
         self.add(host)
         return count
 
@@ -118,14 +116,8 @@ class Hosts:
     def remove(self) -> None:
         """End everything on all hosts, and remove them."""
         for network in (*self._networks.values(), self._switch):
-            self._remove(network)
-        self._networks.clear()
-
-    def _remove(self, network: Network) -> None:
-        try:
             network.remove()
-        except LabError as error:
-            raise RayLabError(str(error)) from error
+        self._networks.clear()
 
     def _ip_at(self, network: Network, *arguments: str) -> None:
         self._ip("-n", network.namespace, *arguments)
@@ -136,4 +128,4 @@ class Hosts:
             ["ip", *arguments], env=environment, capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise RayLabError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
+            raise LabError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")

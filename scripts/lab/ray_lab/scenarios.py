@@ -10,22 +10,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from every_lab.errors import ScenarioFailedError, demand
+from every_lab.report import Row
+from every_lab.waiting import wait_until
 from nfs_lab.inside.tree_digest import tree_digest
-from nfs_lab.report import Row
 
 from leconvert.conversion import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from ray_lab.cluster import HEAD, RayCluster, wait_until
+from ray_lab.cluster import HEAD, RayCluster
 
-__all__ = ["SCENARIOS", "Ground", "ScenarioFailedError", "make_ground"]
+__all__ = ["SCENARIOS", "Ground", "make_ground"]
 
 _EPISODES = 24
 _SECONDS = 300.0
 _SECONDS_A_BATCH = 3.0
-
-
-class ScenarioFailedError(Exception):
-    """leconvert did not do what the scenario demands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,16 +203,6 @@ def make_ground(cluster: RayCluster, folder: Path) -> Ground:
     make_dataset(source, spec)
     convert(source, output=inline)
     return Ground(cluster, folder, source, tree_digest(inline))
-
-
-def demand(holds: bool, otherwise: str) -> None:
-    """Fail unless it holds.
-
-    Raises:
-        ScenarioFailedError: It does not.
-    """
-    if not holds:
-        raise ScenarioFailedError(otherwise)
 
 
 def _said(workers: Counter[str]) -> str:

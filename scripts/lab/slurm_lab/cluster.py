@@ -11,19 +11,19 @@ import os
 import re
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from every_lab.errors import LabError
+from every_lab.waiting import wait_until
 
 from slurm_lab.configuration import Controller, Node, configuration
-from slurm_lab.errors import ClusterError
 from slurm_lab.requirements import program, require
 
-__all__ = ["ClusterError", "JobEnd", "SlurmCluster", "under_the_name", "wait_until"]
+__all__ = ["JobEnd", "SlurmCluster", "under_the_name"]
 
 _UP_SECONDS = 30.0
 _END_SECONDS = 20.0
@@ -89,7 +89,7 @@ class SlurmCluster:
         """Have the cluster for the length of a ``with`` block; its jobs end with it.
 
         Raises:
-            ClusterError: It cannot be built.
+            LabError: It cannot be built.
         """
         require()
         self._write_configuration()
@@ -100,28 +100,28 @@ class SlurmCluster:
                 wait_until(self._all_idle, _UP_SECONDS, "The start of all nodes")
                 begun.callback(self._cancel_jobs)
                 yield self
-            except ClusterError as error:
-                raise ClusterError(f"{error} Logs are in {self.folder}.") from error
+            except LabError as error:
+                raise LabError(f"{error} Logs are in {self.folder}.") from error
 
     def run(self, *command: str) -> str:
         """Run one of SLURM's commands and return what it said.
 
         Raises:
-            ClusterError: It failed.
+            LabError: It failed.
         """
         done = subprocess.run(
             (program_or_name(command[0]), *command[1:]),
             env=self.environment, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise ClusterError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+            raise LabError(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
         return done.stdout
 
     def wait_for(self, job_ids: Sequence[str], seconds: float) -> list[JobEnd]:
         """Wait until jobs have ended and return how, in the order asked for.
 
         Raises:
-            ClusterError: They do not end in time.
+            LabError: They do not end in time.
         """
         wait_until(lambda: set(job_ids) <= set(self.ended()), seconds, f"The end of jobs {job_ids}")
         ended = self.ended()
@@ -208,7 +208,7 @@ class SlurmCluster:
     def _all_idle(self) -> bool:
         try:
             said = self.run("sinfo", "--noheader", "--format=%T %D")
-        except ClusterError:  # the controller is not there yet
+        except LabError:  # the controller is not there yet
             return False
         return said.split() == ["idle", str(self.nodes)]
 
@@ -229,19 +229,6 @@ def program_or_name(name: str) -> str:
 def under_the_name(host: str) -> list[str]:
     """Return what comes before a command that shall see another host name; root alone may."""
     return ["unshare", "--uts", "bash", "-c", 'hostname "$0" && exec "$@"', host]
-
-
-def wait_until(ready: Callable[[], bool], seconds: float, what: str) -> None:
-    """Ask until something is so: SLURM has no way to wake us that is quicker.
-
-    Raises:
-        ClusterError: It does not come about in time.
-    """
-    deadline = time.monotonic() + seconds
-    while not ready():
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{what} did not happen within {seconds:.0f} s.")
-        time.sleep(0.1)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from every_lab.errors import LabError, demand
+from every_lab.report import Row
+from every_lab.waiting import wait_until
 from nfs_lab.inside.tree_digest import tree_digest
-from nfs_lab.report import Row
 
 from leconvert.conversion import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from slurm_lab.cluster import ClusterError, wait_until
-from slurm_lab.ground import Ground, demand
+from slurm_lab.ground import Ground
 
 __all__ = ["conversion", "troubled_conversion"]
 
@@ -127,7 +128,7 @@ def _wait_for_done(work: Path, count: int) -> None:
 def _answers(ground: Ground) -> bool:
     try:
         return "UP" in ground.cluster.run("scontrol", "ping")
-    except ClusterError:  # as it says while the controller is away
+    except LabError:  # as it says while the controller is away
         return False
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from every_lab.errors import ScenarioFailedError
+
 from leconvert.conversion import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from slurm_lab.cluster import JobEnd, SlurmCluster
@@ -19,8 +21,6 @@ __all__ = [
     "PROGRAM",
     "SMALL",
     "Ground",
-    "ScenarioFailedError",
-    "demand",
     "make_ground",
 ]
 
@@ -29,10 +29,6 @@ JOB_SECONDS = 240.0
 SMALL = ("--cpus", "2", "--mem", "4G", "--time", "00:10:00", "--num-workers", "2")
 _BRIEF = ("--duration-s", "1", "--warmup-batches", "1", "--probe-samples", "0")
 LENGTHS = (25, 17, 31, 9, 22, 13)
-
-
-class ScenarioFailedError(Exception):
-    """leconvert did not do what the scenario demands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +85,3 @@ def make_ground(cluster: SlurmCluster, folder: Path) -> Ground:
     make_dataset(folder / "v21", spec)
     convert(folder / "v21", output=folder / "set")
     return Ground(cluster, folder, folder / "set")
-
-
-def demand(holds: bool, otherwise: str) -> None:
-    """Fail unless it holds.
-
-    Raises:
-        ScenarioFailedError: It does not.
-    """
-    if not holds:
-        raise ScenarioFailedError(otherwise)

@@ -10,12 +10,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from every_lab.errors import LabError
+from every_lab.waiting import wait_until
 from nfs_lab import Guest, GuestCommand, NfsLab
-from nfs_lab.guest import MAILBOX, wait_until
+from nfs_lab.guest import MAILBOX
 from nfs_lab.lab import MOUNT, SHARED
 
 from slurm_lab.configuration import Controller, Node, configuration
-from slurm_lab.errors import ClusterError
 
 __all__ = ["GuestCluster"]
 
@@ -63,7 +64,7 @@ class GuestCluster:
         """Start all daemons and wait until every node is idle.
 
         Raises:
-            ClusterError: A daemon ended at once.
+            LabError: A daemon ended at once.
             LabError: It takes too long.
         """
         self._write_configuration()
@@ -85,11 +86,11 @@ class GuestCluster:
         """Run a command on the head and return what it wrote.
 
         Raises:
-            ClusterError: It failed.
+            LabError: It failed.
         """
         done = self.head.run(command, environment=self.environment)
         if done.code:
-            raise ClusterError(f"`{' '.join(command)}` failed on the head: {done.err.strip()}")
+            raise LabError(f"`{' '.join(command)}` failed on the head: {done.err.strip()}")
         return done.out
 
     def states(self, job_id: str) -> dict[str, tuple[str, str]]:
@@ -105,11 +106,11 @@ class GuestCluster:
         """Say whether the controller answers.
 
         Raises:
-            ClusterError: A daemon has ended although its host is on.
+            LabError: A daemon has ended although its host is on.
         """
         for name, daemon in self._daemons.items():
             if daemon.ended and self.lab.host(name).is_on:
-                raise ClusterError(f"SLURM's daemon on {name} ended: {daemon.wait().err.strip()}")
+                raise LabError(f"SLURM's daemon on {name} ended: {daemon.wait().err.strip()}")
         return self.head.run(["scontrol", "ping"], environment=self.environment).code == 0
 
     @property

@@ -6,18 +6,19 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from every_lab.errors import ScenarioFailedError, demand
+from every_lab.report import Row
+from every_lab.waiting import wait_until
 from nfs_lab.inside.tree_digest import tree_digest
-from nfs_lab.report import Row
 from ray_lab import RayCluster
 
 from leconvert.conversion import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from slurm_lab.cluster import JobEnd, SlurmCluster, under_the_name, wait_until
-from slurm_lab.ground import ScenarioFailedError, demand
+from slurm_lab.cluster import JobEnd, SlurmCluster, under_the_name
 
 __all__ = ["RAY_NODES", "SLURM_NODES", "mixed"]
 
@@ -39,7 +40,7 @@ _SECONDS_A_BATCH = 0.5
 _PACKS_ALREADY = "which is this work dir's packer"
 
 
-def mixed(slurm: SlurmCluster, ray: RayCluster, folder: Path) -> Row:
+def mixed(slurm: SlurmCluster, ray: RayCluster, folder: Path) -> Iterator[Row]:
     """Convert a dataset by workers of every kind, none of which can come too late.
 
     SLURM's and those started by hand wait in their first batch until all of them have one and a
@@ -52,7 +53,7 @@ def mixed(slurm: SlurmCluster, ray: RayCluster, folder: Path) -> Row:
 
     Raises:
         ScenarioFailedError: The result differs, or a kind published nothing.
-        ClusterError: It takes too long.
+        LabError: It takes too long.
     """
     run = _Run(slurm, ray, folder)
     with ExitStack() as begun:
@@ -81,7 +82,7 @@ def mixed(slurm: SlurmCluster, ray: RayCluster, folder: Path) -> Row:
     demand(published.total() == _EPISODES, f"of {_EPISODES} batches {published} were published")
     missing = set(kinds.values()) - set(published)
     demand(not missing, f"nothing was published by {missing}: {published}")
-    return Row(
+    yield Row(
         "mixed",
         f"{_EPISODES} batches; {SLURM_NODES} workers of SLURM, "
         f"{RAY_NODES * _RAY_WORKERS_A_NODE} of Ray and {len(_BY_HAND)} started by hand at the same "

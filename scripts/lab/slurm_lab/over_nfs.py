@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from every_lab.errors import demand
+from every_lab.report import Row
+from every_lab.waiting import wait_until
 from nfs_lab import Guest
-from nfs_lab.conversion import Conversion, check
-from nfs_lab.guest import wait_until
-from nfs_lab.report import Row
+from nfs_lab.conversion import Conversion
 from nfs_lab.scenarios import Ground
 
 from slurm_lab.guests import GuestCluster
@@ -100,11 +101,11 @@ def troubled_conversion(ground: Ground, cluster: GuestCluster) -> Iterator[Row]:
     run.check_result()
 
     done = run.done()
-    check(len(held) == _WORKERS_A_NODE, f"{first.name} held {held} when it lost its power.")
+    demand(len(held) == _WORKERS_A_NODE, f"{first.name} held {held} when it lost its power.")
     kept = [batch for batch in held if done[batch]["generation"] < 2]
-    check(not kept, f"Batches {kept} of {first.name} were not taken over.")
+    demand(not kept, f"Batches {kept} of {first.name} were not taken over.")
     again = sum(len(run.told(guest, "began")) for guest in cluster.nodes) - sent["workers"]
-    check(again == 2 * _WORKERS_A_NODE, f"{again} workers were started again.")
+    demand(again == 2 * _WORKERS_A_NODE, f"{again} workers were started again.")
     yield Row(
         "slurm-troubled-conversion",
         f"{run.recording}, {run.conversion.batches} batches, {sent['workers']} workers on "
@@ -159,13 +160,13 @@ class _Run:
             return self._cluster.states(job)[job][0] if self._cluster.answers() else ""
 
         wait_until(lambda: state() in ended, _SECONDS, "The packer's end")
-        check(state() == "COMPLETED", f"The packer ended as {state()}: {self._logs()}")
+        demand(state() == "COMPLETED", f"The packer ended as {state()}: {self._logs()}")
 
     def check_result(self) -> None:
         """Demand the bytes of an inline run, and one publication of every batch."""
         here = self._cluster.nodes[-1]
         digest = self.conversion.digest(here)
-        check(digest == self._expected, "The result differs from the inline run's.")
+        demand(digest == self._expected, "The result differs from the inline run's.")
         self.conversion.leconvert(
             here, "verify", self.conversion.target(), "--source", self.conversion.source, "--bytes"
         )
@@ -174,7 +175,7 @@ class _Run:
             for guest in self._cluster.nodes
             for entry in self.told(guest, "published", outcome="won")
         )
-        check(
+        demand(
             won == Counter(range(self.conversion.batches)),
             f"Of {self.conversion.batches} batches, publications: {dict(won)}",
         )

@@ -11,26 +11,19 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nfs_lab.report import Row
+from every_lab.errors import demand
+from every_lab.report import Row
+from every_lab.waiting import wait_until
 
 from leconvert.engines.site import Site
 from leconvert.probe.resources import Resources
 from leconvert.probe.slurm import submit_chain
 from leconvert.probe.submit import Job
-from slurm_lab.cluster import JobEnd, wait_until
+from slurm_lab.cluster import JobEnd
 from slurm_lab.conversion import conversion, troubled_conversion
-from slurm_lab.ground import (
-    JOB_SECONDS,
-    LENGTHS,
-    PROGRAM,
-    SMALL,
-    Ground,
-    ScenarioFailedError,
-    demand,
-    make_ground,
-)
+from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground, make_ground
 
-__all__ = ["SCENARIOS", "Ground", "ScenarioFailedError", "make_ground"]
+__all__ = ["SCENARIOS", "Ground", "make_ground"]
 
 # One rank: writes down which frames it got in an epoch, and where it ran.
 _RANK = """

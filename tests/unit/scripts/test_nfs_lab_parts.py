@@ -10,10 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts" / "lab"))
 
-from nfs_lab import LabError, NfsLab
+from every_lab.errors import LabError
+from every_lab.report import Row, as_table
+from nfs_lab import NfsLab
 from nfs_lab.lab import LabOptions
 from nfs_lab.processor import has_wide_registers, preload
-from nfs_lab.report import Row, as_table
 from nfs_lab.requirements import missing_packages, require
 
 

@@ -2,14 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-from nfs_lab.report import Row
-from nfs_lab.scenarios.conditions import (
-    clock_skew,
-    latency,
-    server_restart,
-    set_clock,
-    set_latency,
-)
+from every_lab.report import Row
+
+from nfs_lab.scenarios.conditions import clock_skew, latency, server_restart, set_clock, set_latency
 from nfs_lab.scenarios.contests import brief, late_names, races
 from nfs_lab.scenarios.costs import costs
 from nfs_lab.scenarios.ground import Ground

@@ -6,10 +6,11 @@ import json
 import time
 from collections.abc import Iterator
 
-from nfs_lab.conversion import check
+from every_lab.errors import demand
+from every_lab.report import Row
+
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.lab import MOUNT
-from nfs_lab.report import Row
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import MID_BATCH, check_same, take_over
 
@@ -80,7 +81,7 @@ def latency(ground: Ground) -> Iterator[Row]:
         check_same(ground, conversion, hosts[0])
         command = ground.lab.python(INSIDE / "costs.py", f"{MOUNT}/costs-{milliseconds}", _CLAIMS)
         done = hosts[0].run(command, environment=ground.lab.environment())
-        check(done.code == 0, f"costs.py failed: {done.err[-600:]}")
+        demand(done.code == 0, f"costs.py failed: {done.err[-600:]}")
         costs = json.loads(done.out)
         figures.append(
             f"{milliseconds} ms: work {work_seconds:.1f} s, pack {pack_seconds:.1f} s, a claim "
@@ -112,7 +113,7 @@ def server_restart(ground: Ground) -> Iterator[Row]:
         dark = time.monotonic()
         ground.lab.server.power_off()
         before = conversion.won().total()
-        check(before < conversion.batches, "All was done before the server lost its power.")
+        demand(before < conversion.batches, "All was done before the server lost its power.")
         ground.lab.boot_server()
         away = time.monotonic() - dark
         for worker in workers:

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from nfs_lab.conversion import check
-from nfs_lab.report import Row
+from every_lab.errors import demand
+from every_lab.report import Row
+
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import lose_a_worker
 
@@ -52,7 +53,7 @@ def races(ground: Ground) -> Iterator[Row]:
     )
     count, _, rest = records.partition("\n")
     winners = Counter(_tokens(rest))
-    check(
+    demand(
         int(count) == _CONTESTS
         and winners == Counter({one["token"]: len(one["won"]) for one in published if one["won"]}),
         "The records of `done` do not name those who were told that they won.",
@@ -69,12 +70,12 @@ def races(ground: Ground) -> Iterator[Row]:
     workers = conversion.work_together([guest for guest in hosts for _ in range(2)])
     summaries = [json.loads(worker.finish().out) for worker in workers]
     conversion.check_published_once()
-    check(
+    demand(
         sum(one["batches_done"] for one in summaries) == conversion.batches,
         "The workers' summaries do not add up to the plan's batches.",
     )
     conversion.pack(hosts[-1]).finish()
-    check(
+    demand(
         conversion.digest(hosts[0]) == ground.digest_of(conversion.source),
         "The result differs from that of a quiet conversion.",
     )
@@ -89,7 +90,7 @@ def races(ground: Ground) -> Iterator[Row]:
 
 def _check_each_won_once(reports: list[dict[str, Any]], contests: int) -> None:
     won = Counter(batch for report in reports for batch in report["won"])
-    check(
+    demand(
         won == Counter(range(contests)),
         f"Batches won by none or by several: {[b for b in range(contests) if won[b] != 1]}",
     )

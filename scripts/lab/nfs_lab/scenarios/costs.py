@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nfs_lab.conversion import check
+from every_lab.errors import demand
+from every_lab.report import Row
+
 from nfs_lab.guest import INSIDE
 from nfs_lab.lab import MOUNT
-from nfs_lab.report import Row
 from nfs_lab.scenarios.ground import Ground
 
 __all__ = ["costs"]
@@ -26,17 +27,17 @@ def costs(ground: Ground) -> Iterator[Row]:
     hosts = ground.all_on()
     command = ground.lab.python(INSIDE / "costs.py", f"{MOUNT}/costs", _BATCHES)
     done = hosts[0].run(command, environment=ground.lab.environment())
-    check(done.code == 0, f"costs.py failed: {done.err[-600:]}")
+    demand(done.code == 0, f"costs.py failed: {done.err[-600:]}")
     report = json.loads(done.out)
     rate = 1000 / report["claim"]["milliseconds"]
-    check(rate >= _LEAST_CLAIMS_A_SECOND, f"Only {rate:.0f} claims a second.")
+    demand(rate >= _LEAST_CLAIMS_A_SECOND, f"Only {rate:.0f} claims a second.")
     yield Row("costs", f"one worker claims {_BATCHES} batches", f"{rate:.0f} claims a second")
 
     reports = ground.race("share", _BATCHES, hosts)
     won = sorted(batch for one in reports for batch in one["won"])
-    check(won == list(range(_BATCHES)), "A batch was claimed by none or by several.")
+    demand(won == list(range(_BATCHES)), "A batch was claimed by none or by several.")
     rate = _BATCHES / max(one["seconds"] for one in reports)  # they began together
-    check(rate >= _LEAST_CLAIMS_A_SECOND, f"Only {rate:.0f} claims a second.")
+    demand(rate >= _LEAST_CLAIMS_A_SECOND, f"Only {rate:.0f} claims a second.")
     yield Row(
         "costs",
         f"one worker on each of {len(hosts)} hosts, the same {_BATCHES} batches",
@@ -54,7 +55,7 @@ def costs(ground: Ground) -> Iterator[Row]:
     beat = report["heartbeat"]
     share = beat["milliseconds"] / 1000 / (_DEFAULT_LEASE_SECONDS / _BEATS_PER_LEASE)
     short = beat["milliseconds"] / 1000 / (4.0 / _BEATS_PER_LEASE)
-    check(share < _LARGEST_SHARE, f"A heartbeat takes {share:.2%} of a worker's time.")
+    demand(share < _LARGEST_SHARE, f"A heartbeat takes {share:.2%} of a worker's time.")
     yield Row(
         "costs",
         "a heartbeat's share of a worker's time, if the worker waited for it",

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nfs_lab.conversion import Conversion, check, quiet_digest
+from every_lab.errors import demand
+
+from nfs_lab.conversion import Conversion, quiet_digest
 from nfs_lab.guest import INSIDE, Guest
 from nfs_lab.lab import MOUNT, SHARED, NfsLab
 
@@ -64,7 +66,7 @@ class Ground:
         """
         folder = self._recordings
         found = [] if folder is None else sorted(folder.glob("*/meta/episodes_stats.jsonl"))
-        check(bool(found), f"{folder} holds no v2.1 dataset; name another with --recordings.")
+        demand(bool(found), f"{folder} holds no v2.1 dataset; name another with --recordings.")
         roots = [path.parent.parent for path in found]
         largest = max(roots, key=lambda root: sum(p.stat().st_size for p in root.rglob("*")))
         if not (self.lab.shared / largest.name).exists():
@@ -98,7 +100,7 @@ class Ground:
         reports = []
         for guest, one in zip(hosts, started, strict=True):
             done = one.wait()
-            check(done.code == 0, f"races.py on {guest.name} failed: {done.err[-600:]}")
+            demand(done.code == 0, f"races.py on {guest.name} failed: {done.err[-600:]}")
             reports.append(json.loads(done.out))
         return reports
 

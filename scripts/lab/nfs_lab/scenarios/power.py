@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from nfs_lab.conversion import Conversion, Observed, check
+from every_lab.errors import demand
+from every_lab.report import Row
+
+from nfs_lab.conversion import Conversion, Observed
 from nfs_lab.guest import Guest
-from nfs_lab.report import Row
 from nfs_lab.scenarios.ground import Ground
 
 __all__ = ["check_same", "lose_a_worker", "packer_power_loss", "take_over", "worker_power_loss"]
@@ -34,7 +36,7 @@ def take_over(conversion: Conversion, holder: Observed, successor: Observed) -> 
     successor.wait_for("claimed", generation=2, won=True)
     seconds = time.monotonic() - dark
     # The last heartbeat was up to a quarter of the lease before the loss, more on a busy machine.
-    check(
+    demand(
         0.5 <= seconds / conversion.lease_seconds <= 2,
         f"The take-over came after {seconds:.1f} s with a lease of {conversion.lease_seconds} s.",
     )
@@ -86,7 +88,7 @@ def packer_power_loss(ground: Ground) -> Iterator[Row]:
         target = conversion.target(in_place=in_place)
         if in_place:
             names = second.shell(f"ls -A {conversion.folder}").split()
-            check(
+            demand(
                 "dataset" not in names and "dataset_old" in names,
                 f"The power was not lost between the renames: {names}",
             )
@@ -115,7 +117,7 @@ def check_same(
     Raises:
         ScenarioFailedError: It is not.
     """
-    check(
+    demand(
         conversion.digest(guest, target) == ground.digest_of(source or conversion.source),
         "The result differs from that of a quiet conversion.",
     )

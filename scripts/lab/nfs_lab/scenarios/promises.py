@@ -6,9 +6,10 @@ import json
 import sys
 from collections.abc import Iterator
 
-from nfs_lab.conversion import check
+from every_lab.errors import demand
+from every_lab.report import Row
+
 from nfs_lab.lab import MOUNT
-from nfs_lab.report import Row
 from nfs_lab.scenarios.ground import Ground
 
 __all__ = ["promises"]
@@ -27,11 +28,11 @@ def promises(ground: Ground) -> Iterator[Row]:
     environment = ground.lab.environment()
     peer = first.start([*command, "--peer"], environment=environment)
     done = second.run([*command, "--json"], environment=environment)
-    check(done.code == 0, f"`check-fs` ended with {done.code}: {done.err[-600:]}")
-    check(peer.wait().code == 0, "`check-fs --peer` failed.")
+    demand(done.code == 0, f"`check-fs` ended with {done.code}: {done.err[-600:]}")
+    demand(peer.wait().code == 0, "`check-fs --peer` failed.")
     found = {finding["promise"]: finding for finding in json.loads(done.out)["findings"]}
     broken = [name for name in _NEEDED if not found[name]["holds"]]
-    check(not broken, f"These promises do not hold: {broken}")
+    demand(not broken, f"These promises do not hold: {broken}")
     missing = [finding["says"] for finding in found.values() if not finding["holds"]]
     seen = "; ".join(
         f"{found[name]['says']}: {found[name]['note']}" for name in ("listing", "stat")

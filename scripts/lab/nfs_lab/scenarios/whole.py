@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from nfs_lab.conversion import check
-from nfs_lab.report import Row
+from every_lab.errors import demand
+from every_lab.report import Row
+
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import check_same
 
@@ -31,7 +32,7 @@ def whole_conversion(ground: Ground) -> Iterator[Row]:
     report = json.loads(packer.finish().out)
     seconds = time.monotonic() - began
     conversion.check_published_once()
-    check(report["verified"] == "bytes", f"The packer verified {report['verified']}.")
+    demand(report["verified"] == "bytes", f"The packer verified {report['verified']}.")
     conversion.leconvert(hosts[-1], "verify", conversion.target(), "--source", source, "--bytes")
     check_same(ground, conversion, hosts[-1], source=recording)
     shares = " : ".join(str(summary["batches_done"]) for summary in summaries)

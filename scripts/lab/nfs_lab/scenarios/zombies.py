@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from nfs_lab.conversion import BUSY, check
-from nfs_lab.report import Row
+from every_lab.errors import demand
+from every_lab.report import Row
+
+from nfs_lab.conversion import BUSY
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import MID_BATCH, check_same
 
@@ -35,7 +37,7 @@ def _frozen_in_mid_batch(ground: Ground) -> Row:
     zombie.go_on()
     first.thaw()
     summary = json.loads(zombie.finish().out)
-    check(summary["batches_lost"] == 1, f"The zombie did not learn of its loss: {summary}")
+    demand(summary["batches_lost"] == 1, f"The zombie did not learn of its loss: {summary}")
     conversion.check_published_once()
     conversion.pack(second).finish()
     check_same(ground, conversion, second)
@@ -60,8 +62,8 @@ def _frozen_before_publishing(ground: Ground) -> Row:
     first.thaw()
     # Its attempt went with the others when the packer was done: it loses, or finds them gone.
     done = zombie.finish(0, 7, 11)
-    check(not zombie.told("published", outcome="won"), "The zombie's publication was accepted.")
-    check(len(conversion.won()) == conversion.batches, "A batch was not published.")
+    demand(not zombie.told("published", outcome="won"), "The zombie's publication was accepted.")
+    demand(len(conversion.won()) == conversion.batches, "A batch was not published.")
     check_same(ground, conversion, second)
     conversion.remove()
     return Row(
@@ -87,7 +89,7 @@ def _back_while_the_successor_works(ground: Ground) -> Row:
     successor.go_on()
     zombie.finish()
     summary = json.loads(successor.finish().out)
-    check(
+    demand(
         bool(zombie.told("published", outcome="won")) and summary["batches_lost"] == 1,
         "The first to publish was not the winner.",
     )
@@ -119,7 +121,7 @@ def _frozen_packer(ground: Ground) -> Row:
     done = zombie.finish(0, 5, 7, BUSY, 11)
     check_same(ground, conversion, second, target, source)
     names = sorted(second.shell(f"ls -A {conversion.folder}").split())
-    check(names == ["dataset", "dataset_old", "work"], f"Something was left behind: {names}")
+    demand(names == ["dataset", "dataset_old", "work"], f"Something was left behind: {names}")
     conversion.remove()
     return Row(
         "frozen host",
