@@ -154,11 +154,21 @@ class RangeMover:
 
     def _copy_in_kernel(self, source: _Source, start: int, count: int, target_start: int) -> int:
         """Copy some of a range; 0 where the kernel will not, for whatever reason."""
-        if not self._refuses(source, "copy_file_range"):
+
+        def copy_range() -> int:
+            return os.copy_file_range(
+                source.descriptor, self._destination, count, start, target_start
+            )
+
+        def send() -> int:
+            os.lseek(self._destination, target_start, os.SEEK_SET)
+            return os.sendfile(self._destination, source.descriptor, start, count)
+
+        for name, move in (("copy_file_range", copy_range), ("sendfile", send)):
+            if self._refuses(source, name):
+                continue
             try:
-                moved = os.copy_file_range(
-                    source.descriptor, self._destination, count, start, target_start
-                )
+                moved = move()
             except OSError as error:
                 if error.errno in _FULL:
                     raise self._write_error(error) from error
@@ -166,18 +176,7 @@ class RangeMover:
             if moved:
                 return moved
             # Also where it moved nothing without an error: some file systems do.
-            self._refused.add((source.device, "copy_file_range"))
-        if not self._refuses(source, "sendfile"):
-            try:
-                os.lseek(self._destination, target_start, os.SEEK_SET)
-                moved = os.sendfile(self._destination, source.descriptor, start, count)
-            except OSError as error:
-                if error.errno in _FULL:
-                    raise self._write_error(error) from error
-                moved = 0
-            if moved:
-                return moved
-            self._refused.add((source.device, "sendfile"))
+            self._refused.add((source.device, name))
         return 0
 
     def _copy_through_memory(
