@@ -17,9 +17,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-__all__ = ["TARGET_FRAMES_PER_S", "SummaryLine", "flags_of", "summarize"]
+__all__ = ["TARGET_FRAMES_PER_S", "SetUp", "SummaryLine", "flags_of", "summarize"]
 
 TARGET_FRAMES_PER_S: Mapping[str, float] = {"single": 120.0, "sarm": 320.0}
 """Decoded frames a second that a node should load, by mode."""
@@ -31,9 +31,9 @@ _IDLE_SHARE = 0.5
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryLine:
-    """All results of one set-up on one node.
+@dataclass(frozen=True, slots=True, order=True)
+class SetUp:
+    """What was measured, and where: the results of one set-up become one line.
 
     Attributes:
         dataset: Where it is.
@@ -45,6 +45,24 @@ class SummaryLine:
         batch_size: Samples of a batch.
         num_workers: Workers of one process.
         device: What decoded.
+    """
+
+    dataset: str
+    host: str
+    scenario: str
+    source: str
+    loader: str
+    mode: str
+    batch_size: int
+    num_workers: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryLine(SetUp):
+    """All results of one set-up on one node.
+
+    Attributes:
         ranks: Processes on this node.
         runs: Repeats of each, at least.
         samples_per_s: Median, added up over the ranks; likewise the next two.
@@ -63,15 +81,6 @@ class SummaryLine:
         flags: See the module.
     """
 
-    dataset: str
-    host: str
-    scenario: str
-    source: str
-    loader: str
-    mode: str
-    batch_size: int
-    num_workers: int
-    device: str
     ranks: int
     runs: int
     samples_per_s: float
@@ -102,7 +111,7 @@ class SummaryLine:
 
 def summarize(documents: Iterable[Document]) -> list[SummaryLine]:
     """Return a line for each set-up and node among the documents of kind ``run``, sorted."""
-    groups: dict[_SetUp, list[Document]] = {}
+    groups: dict[SetUp, list[Document]] = {}
     for document in documents:
         if document["kind"] == "run":
             groups.setdefault(_set_up(document), []).append(document)
@@ -126,21 +135,9 @@ def flags_of(document: Document) -> tuple[str, ...]:
     return tuple(flags)
 
 
-class _SetUp(NamedTuple):
-    dataset: str
-    host: str
-    scenario: str
-    source: str
-    loader: str
-    mode: str
-    batch_size: int
-    num_workers: int
-    device: str
-
-
-def _set_up(document: Document) -> _SetUp:
+def _set_up(document: Document) -> SetUp:
     options = document["options"]
-    return _SetUp(
+    return SetUp(
         dataset=document["dataset"]["root"],
         host=document["host"]["name"],
         scenario=options["scenario"] or "",
@@ -153,11 +150,11 @@ def _set_up(document: Document) -> _SetUp:
     )
 
 
-def _by_set_up(item: tuple[_SetUp, object]) -> _SetUp:
+def _by_set_up(item: tuple[SetUp, object]) -> SetUp:
     return item[0]
 
 
-def _line(set_up: _SetUp, group: Sequence[Document]) -> SummaryLine:
+def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
     by_rank: dict[int, list[Document]] = {}
     for document in group:
         by_rank.setdefault(document["options"]["rank"], []).append(document)
@@ -167,7 +164,7 @@ def _line(set_up: _SetUp, group: Sequence[Document]) -> SummaryLine:
         flags["below target"] = None
     wrong = [document["wrong_frames"] for document in group if document.get("check")]
     return SummaryLine(
-        **set_up._asdict(),
+        **asdict(set_up),
         ranks=len(by_rank),
         runs=min(map(len, by_rank.values())),
         samples_per_s=_sum_of_ranks(by_rank, "samples_per_s") or 0.0,
