@@ -338,20 +338,17 @@ def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) 
     high_bytes, low_bytes = first["dataset"]["video_bytes"], low["video_bytes"]
     runners = tuple(r for r in RUNNERS if not options.runners or r.name in options.runners)
     log = bench_common.new_log(
-        Path(options.log_dir), f"{first['started'][:10]}-clone-{options.file_system}"
+        options.log_dir, f"{first['started'][:10]}-clone-{options.file_system}"
     )
     rows: list[dict[str, Any]] = []
-    with log.open("w", encoding="utf-8", buffering=1) as file:
-        file.write(json.dumps(first) + "\n")
-        for repeat in range(options.repeats):
-            turn = repeat % len(runners)
-            for runner in runners[turn:] + runners[:turn]:
-                source = LOW if runner.name == CONVERT_LOW else PROFILE
-                row = {"repeat": repeat, "dataset": source, **benches[source].run(runner)}
-                rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                seconds, new = row["wall_seconds"], row["new_bytes"] / 1e6
-                print(f"  {repeat} {runner.name:16} {seconds:8.2f} s {new:10.2f} MB", flush=True)
+    with bench_common.rows_kept(log, first) as keep:
+        for repeat, runner in bench_common.in_turns(runners, options.repeats):
+            source = LOW if runner.name == CONVERT_LOW else PROFILE
+            row = {"repeat": repeat, "dataset": source, **benches[source].run(runner)}
+            rows.append(row)
+            keep(row)
+            seconds, new = row["wall_seconds"], row["new_bytes"] / 1e6
+            print(f"  {repeat} {runner.name:16} {seconds:8.2f} s {new:10.2f} MB", flush=True)
     print(f"\n{log.name}\n{bench_convert.table(rows, first['dataset']['bytes'])}\n")
     print(f"before these: {json.dumps(first['moved'])}")
     if runners == RUNNERS:
@@ -360,17 +357,10 @@ def bench(mounted: Path, options: argparse.Namespace, arguments: Sequence[str]) 
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    shared_memory = Path("/dev/shm")
-    scratch = shared_memory if shared_memory.is_dir() else Path.cwd()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_common.bench_parser(__doc__, repeats=5)
     parser.add_argument("--file-system", choices=sorted(MAKERS), default="xfs")
-    parser.add_argument("--scratch", default=scratch, help=f"where the image goes ({scratch})")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
-    parser.add_argument("--log-dir", default=bench_common.REPOSITORY / "bench_logs")
     parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.make is not None:
@@ -380,8 +370,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     high_bytes = clip_bytes(options.episodes)
     size_bytes = image_bytes(high_bytes, high_bytes // BITRATE_RATIO)
-    folder = Path(options.scratch) / f"leconvert-clone-{os.getpid()}"
-    check_room(Path(options.scratch), size_bytes)
+    folder = options.scratch / f"leconvert-clone-{os.getpid()}"
+    check_room(options.scratch, size_bytes)
     folder.mkdir()
     try:
         with loop_mounted(options.file_system, folder, size_bytes) as mounted:

@@ -5,13 +5,17 @@ It imports next to nothing of weight: a child's memory record begins with that o
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -72,6 +76,29 @@ def dataset_shape(root: Path, profile: str) -> dict[str, Any]:
     }
 
 
+# --- the command line -------------------------------------------------------------------------
+
+
+def bench_parser(about: str | None, *, repeats: int | None) -> argparse.ArgumentParser:
+    """Return a parser of where a benchmark happens, where its log goes, and how often it measures.
+
+    Args:
+        about: The script's docstring.
+        repeats: How often by default; None where it measures once.
+    """
+    scratch = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path.cwd()
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--scratch", type=Path, default=scratch, help=f"where it happens ({scratch})"
+    )
+    if repeats is not None:
+        parser.add_argument("--repeats", type=int, default=repeats)
+    parser.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
+    return parser
+
+
 # --- one command ------------------------------------------------------------------------------
 
 
@@ -125,6 +152,60 @@ def shown(command: Sequence[str], scratch: Path) -> str:
     text = " ".join(command).replace(str(scratch), "$SCRATCH")
     text = text.replace(sys.executable, "python")
     return text.replace(f"{REPOSITORY}/", "")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the repeats of one runner took.
+
+    Attributes:
+        median: Wall clock in seconds.
+        least: That of the fastest.
+        most: That of the slowest.
+        cpu: Median CPU time in seconds.
+        peak_mb: The largest memory of a process in MB.
+    """
+
+    median: float
+    least: float
+    most: float
+    cpu: float
+    peak_mb: float
+
+
+def costs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Cost]:
+    """Return what each runner took, in order of first appearance."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(row["runner"], []).append(row)
+    return {
+        name: Cost(
+            median=statistics.median(row["wall_seconds"] for row in group),
+            least=min(row["wall_seconds"] for row in group),
+            most=max(row["wall_seconds"] for row in group),
+            cpu=statistics.median(row["user_seconds"] + row["system_seconds"] for row in group),
+            peak_mb=max(row["peak_rss_bytes"] for row in group) / 1e6,
+        )
+        for name, group in groups.items()
+    }
+
+
+COST_HEAD = f"{'':24}{'median':>9}{'min':>9}{'max':>9}{'CPU':>9}{'peak MB':>9}{'MB/s':>9}"
+"""Begins the head of a text table whose lines begin with `cost_line`."""
+
+
+def cost_line(name: str, cost: Cost, size_bytes: int) -> str:
+    """Return how a line of a text table begins.
+
+    Args:
+        name: The runner.
+        cost: What it took.
+        size_bytes: What it worked through.
+    """
+    return (
+        f"{name:24}{cost.median:9.2f}{cost.least:9.2f}{cost.most:9.2f}{cost.cpu:9.2f}"
+        f"{cost.peak_mb:9.0f}{size_bytes / 1e6 / cost.median:9.0f}"
+    )
 
 
 # --- the log ----------------------------------------------------------------------------------
@@ -208,18 +289,25 @@ def header(
     }
 
 
-def default_scratch() -> Path:
-    """Return where benchmarks happen unless told otherwise: in memory, where there is some."""
-    shared_memory = Path("/dev/shm")
-    return shared_memory if shared_memory.is_dir() else Path.cwd()
-
-
 def in_turns[Runner](runners: Sequence[Runner], repeats: int) -> Iterator[tuple[int, Runner]]:
     """Yield every runner in each repeat; nobody always follows the same neighbour."""
     for repeat in range(repeats):
         turn = repeat % len(runners)
         for runner in (*runners[turn:], *runners[:turn]):
             yield repeat, runner
+
+
+@contextmanager
+def rows_kept(log: Path, first: Mapping[str, Any]) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Open a log with its head, and provide what appends a row; each is on disk before the next."""
+    with log.open("w", encoding="utf-8") as file:
+
+        def keep(row: Mapping[str, Any]) -> None:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        keep(first)
+        yield keep
 
 
 def new_log(folder: Path, stem: str) -> Path:

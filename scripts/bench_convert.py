@@ -21,7 +21,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -31,13 +30,17 @@ from typing import Any
 
 import bench_common
 from bench_common import (
+    COST_HEAD,
     PROFILE_NAMES,
-    REPOSITORY,
+    bench_parser,
+    cost_line,
+    costs,
     dataset_shape,
     make_profile,
     measured,
     new_log,
     read_through,
+    rows_kept,
     shown,
     size_of,
 )
@@ -176,27 +179,12 @@ def table(rows: Sequence[dict[str, Any]], source_bytes: int) -> str:
     Ratios are of medians: how many times as fast as the reference, and how many times the plain
     copy's time.
     """
-    by_runner: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_runner.setdefault(row["runner"], []).append(row)
-    medians = {
-        name: statistics.median(row["wall_seconds"] for row in group)
-        for name, group in by_runner.items()
-    }
-    lines = [
-        f"{'':24}{'median':>9}{'min':>9}{'max':>9}{'CPU':>9}{'peak MB':>9}{'MB/s':>9}"
-        f"{'ref/x':>8}{'x/cp':>8}"
-    ]
-    for name, group in by_runner.items():
-        walls = [row["wall_seconds"] for row in group]
-        cpu = statistics.median(row["user_seconds"] + row["system_seconds"] for row in group)
-        peak = max(row["peak_rss_bytes"] for row in group) / 1e6
-        faster = f"{medians[REFERENCE] / medians[name]:.1f}" if REFERENCE in medians else "-"
-        slower = f"{medians[name] / medians[COPY]:.2f}" if COPY in medians else "-"
-        lines.append(
-            f"{name:24}{medians[name]:9.2f}{min(walls):9.2f}{max(walls):9.2f}{cpu:9.2f}{peak:9.0f}"
-            f"{source_bytes / 1e6 / medians[name]:9.0f}{faster:>8}{slower:>8}"
-        )
+    known = costs(rows)
+    lines = [f"{COST_HEAD}{'ref/x':>8}{'x/cp':>8}"]
+    for name, cost in known.items():
+        faster = f"{known[REFERENCE].median / cost.median:.1f}" if REFERENCE in known else "-"
+        slower = f"{cost.median / known[COPY].median:.2f}" if COPY in known else "-"
+        lines.append(f"{cost_line(name, cost, source_bytes)}{faster:>8}{slower:>8}")
     return "\n".join(lines)
 
 
@@ -205,7 +193,7 @@ def table(rows: Sequence[dict[str, Any]], source_bytes: int) -> str:
 
 def bench_profile(profile: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Generate one profile, run everything on it, write the log and print the table."""
-    scratch = Path(options.scratch) / f"leconvert-bench-{os.getpid()}"
+    scratch = options.scratch / f"leconvert-bench-{os.getpid()}"
     bench = Bench(scratch, scratch / "source", options.sync)
     scratch.mkdir(parents=True)
     try:
@@ -226,15 +214,13 @@ def bench_profile(profile: str, options: argparse.Namespace, arguments: Sequence
             raise SystemExit(f"{options.scratch} has less than {needed / 1e9:.1f} GB left")
         kind = "-grid" if options.grid else ""
         stem = f"{first['started'][:10]}-{profile}-{first['file_system']}{kind}"
-        log = new_log(Path(options.log_dir), stem)
+        log = new_log(options.log_dir, stem)
         rows = []
-        with log.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(first) + "\n")
+        with rows_kept(log, first) as keep:
             for repeat, runner in bench_common.in_turns(runners, options.repeats):
                 row = {"repeat": repeat, **bench.run(runner)}
                 rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
+                keep(row)
                 print(f"  {repeat} {runner.name:24} {row['wall_seconds']:8.2f} s", flush=True)
         rows.sort(key=lambda row: [runner.name for runner in runners].index(row["runner"]))
         print(f"\n{profile}, {log.name}\n{table(rows, source_bytes)}\n", flush=True)
@@ -244,18 +230,12 @@ def bench_profile(profile: str, options: argparse.Namespace, arguments: Sequence
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    scratch = bench_common.default_scratch()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, repeats=5)
     parser.add_argument("profiles", nargs="+", choices=PROFILE_NAMES)
-    parser.add_argument("--scratch", default=scratch, help=f"where it happens ({scratch})")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--grid", action="store_true", help="batch sizes against workers instead")
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     parser.add_argument("--sync", action="store_true", help="time `sync -f` with each command")
     parser.add_argument("--episodes", type=int, help="fewer episodes than the profile's, to try")
-    parser.add_argument("--log-dir", default=REPOSITORY / "bench_logs")
     parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.make is not None:

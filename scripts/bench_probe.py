@@ -259,7 +259,7 @@ class Bench:
 def bench_kind(kind: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Generate, convert, run everything, write the log and print its tables."""
     began = time.monotonic()
-    scratch = Path(options.scratch) / f"leconvert-bench-{os.getpid()}"
+    scratch = options.scratch / f"leconvert-bench-{os.getpid()}"
     scratch.mkdir(parents=True)
     try:
         print(f"{kind}: generating and converting ...", flush=True)
@@ -280,23 +280,17 @@ def bench_kind(kind: str, options: argparse.Namespace, arguments: Sequence[str])
             },
         }
         stem = f"{first['started'][:10]}-probe-{kind}-{first['file_system']}"
-        log = bench_common.new_log(Path(options.log_dir), stem)
+        log = bench_common.new_log(options.log_dir, stem)
         rows: list[dict[str, Any]] = []
         failed: set[Run] = set()
-        with log.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(first) + "\n")
-
-            def keep(row: dict[str, Any]) -> None:
-                rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
-
+        with bench_common.rows_kept(log, first) as keep:
             for repeat in range(options.repeats):
                 runs = planned_runs(kind, options.workers, options.modes, repeat)
                 for run in in_turn(runs, repeat, options.repeats):
                     if run in failed:
                         continue
                     row = {"repeat": repeat, **bench.row(run)}
+                    rows.append(row)
                     keep(row)
                     if "error" in row:
                         failed.add(run)
@@ -304,7 +298,8 @@ def bench_kind(kind: str, options: argparse.Namespace, arguments: Sequence[str])
                     print(f"  {repeat} {run.name:34} {rate}", flush=True)
             if options.check:
                 for run in planned_checks(kind, options.modes):
-                    keep(bench.check(run))
+                    rows.append(bench.check(run))
+                    keep(rows[-1])
         minutes = (time.monotonic() - began) / 60
         print(
             f"\n{log.name}, {minutes:.1f} minutes\n\n{tables(grouped(first, rows))}\n", flush=True
@@ -315,12 +310,8 @@ def bench_kind(kind: str, options: argparse.Namespace, arguments: Sequence[str])
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    scratch = bench_common.default_scratch()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_common.bench_parser(__doc__, repeats=3)
     parser.add_argument("kinds", nargs="+", choices=KINDS)
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=20)
     parser.add_argument("--frames", type=int, nargs=2, default=(120, 280), metavar=("MIN", "MAX"))
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
@@ -331,8 +322,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--limit-duration-s", type=float, default=5.0)
     parser.add_argument("--probe-samples", type=int, default=100)
     parser.add_argument("--check", type=int, default=200, help="samples compared; 0 for none")
-    parser.add_argument("--scratch", default=scratch, help=f"where it happens ({scratch})")
-    parser.add_argument("--log-dir", default=bench_common.REPOSITORY / "bench_logs")
     parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.make is not None:

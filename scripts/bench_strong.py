@@ -14,7 +14,6 @@ Efficiency is T(1) / (n T(n)), with medians over repeats.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -27,12 +26,13 @@ from typing import Any
 
 from bench_common import (
     REPOSITORY,
+    bench_parser,
     dataset_shape,
-    default_scratch,
     header,
     in_turns,
     new_log,
     read_through,
+    rows_kept,
 )
 from leconvert import convert
 from leconvert.engines import LocalEngine
@@ -111,15 +111,10 @@ def _window(work_dir: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Parse and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, repeats=3)
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8, 16])
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=320, help="of sleep in a conversion (320)")
     parser.add_argument("--episodes", type=int, default=640, help="a batch each (640)")
-    parser.add_argument("--scratch", type=Path, default=default_scratch())
-    parser.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="leconvert-strong-", dir=options.scratch) as scratch:
         # Workers find compiled modules, as of an installed program, wherever this is a checkout.
@@ -138,14 +133,13 @@ def main() -> int:
         first = header("bench_strong.py", sys.argv[1:], Path(scratch), shape)
         first |= {"sleep_seconds": options.seconds, "seconds_a_byte": seconds_a_byte}
         stem = f"{first['started'][:10]}-strong-scaling"
-        with new_log(options.log_dir, stem).open("w", encoding="utf-8") as log:
-            print(json.dumps(first), file=log, flush=True)
+        with rows_kept(new_log(options.log_dir, stem), first) as keep:
             for repeat, workers in in_turns(options.workers, options.repeats):
                 folder = Path(scratch) / "run"
                 folder.mkdir()
                 row = {"repeat": repeat, **run_once(source, folder, workers, seconds_a_byte)}
                 shutil.rmtree(folder)
-                print(json.dumps(row), file=log, flush=True)
+                keep(row)
                 print(json.dumps(row), flush=True)
     return 0
 

@@ -24,7 +24,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,10 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from bench_common import (
+    COST_HEAD,
     PROFILE_NAMES,
     REPOSITORY,
+    bench_parser,
+    cost_line,
+    costs,
     dataset_shape,
-    default_scratch,
     files_below,
     header,
     in_turns,
@@ -43,6 +45,7 @@ from bench_common import (
     measured,
     new_log,
     read_through,
+    rows_kept,
     size_of,
 )
 
@@ -112,38 +115,23 @@ def run(runner: str, scratch: Path) -> dict[str, Any]:
 
 def table(rows: Sequence[dict[str, Any]], both_bytes: int) -> str:
     """Return medians, spread, memory and ratios to the hashes as an aligned text table."""
-    by_runner: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_runner.setdefault(row["runner"], []).append(row)
-    median = {
-        name: statistics.median(row["wall_seconds"] for row in group)
-        for name, group in by_runner.items()
-    }
-    cpu = {
-        name: statistics.median(row["user_seconds"] + row["system_seconds"] for row in group)
-        for name, group in by_runner.items()
-    }
-    lines = [
-        f"{'':20}{'median':>9}{'min':>9}{'max':>9}{'CPU':>9}{'peak MB':>9}{'MB/s':>9}"
-        f"{'x/hash':>8}{'x/hash 1':>10}"
-    ]
-    for name, group in by_runner.items():
-        walls = [row["wall_seconds"] for row in group]
-        peak = max(row["peak_rss_bytes"] for row in group) / 1e6
-        ratios = [f"{median[name] / median[h]:.2f}" if h in median else "-" for h in (HASH, HASH_1)]
-        lines.append(
-            f"{name:20}{median[name]:9.2f}{min(walls):9.2f}{max(walls):9.2f}{cpu[name]:9.2f}{peak:9.0f}"
-            f"{both_bytes / 1e6 / median[name]:9.0f}{ratios[0]:>8}{ratios[1]:>10}"
-        )
-    if CONVERT in cpu and UNCHECKED in cpu:
-        share = (cpu[CONVERT] - cpu[UNCHECKED]) / cpu[CONVERT]
+    known = costs(rows)
+    lines = [f"{COST_HEAD}{'x/hash':>8}{'x/hash 1':>10}"]
+    for name, cost in known.items():
+        ratios = [
+            f"{cost.median / known[base].median:.2f}" if base in known else "-"
+            for base in (HASH, HASH_1)
+        ]
+        lines.append(f"{cost_line(name, cost, both_bytes)}{ratios[0]:>8}{ratios[1]:>10}")
+    if CONVERT in known and UNCHECKED in known:
+        share = (known[CONVERT].cpu - known[UNCHECKED].cpu) / known[CONVERT].cpu
         lines.append(f"the check of the structure takes {share:.1%} of a conversion's CPU time")
     return "\n".join(lines)
 
 
 def bench(profile: str, options: argparse.Namespace, arguments: Sequence[str]) -> None:
     """Generate and convert one dataset, run everything on it, write the log and print the table."""
-    scratch = Path(options.scratch) / f"leconvert-bench-{os.getpid()}"
+    scratch = options.scratch / f"leconvert-bench-{os.getpid()}"
     scratch.mkdir(parents=True)
     try:
         print(f"{profile}: generating ...", flush=True)
@@ -160,15 +148,13 @@ def bench(profile: str, options: argparse.Namespace, arguments: Sequence[str]) -
         first["result_bytes"] = size_of(scratch / "result")
         runners = tuple(name for name in RUNNERS if not options.runners or name in options.runners)
         stem = f"{first['started'][:10]}-verify-{profile}-{first['file_system']}"
-        log = new_log(Path(options.log_dir), stem)
+        log = new_log(options.log_dir, stem)
         rows = []
-        with log.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(first) + "\n")
+        with rows_kept(log, first) as keep:
             for repeat, runner in in_turns(runners, options.repeats):
                 row = {"repeat": repeat, **run(runner, scratch)}
                 rows.append(row)
-                file.write(json.dumps(row) + "\n")
-                file.flush()
+                keep(row)
         rows.sort(key=lambda row: runners.index(row["runner"]))
         print(f"\n{profile}, {log.name}\n{table(rows, shape['bytes'] + first['result_bytes'])}\n")
     finally:
@@ -177,16 +163,10 @@ def bench(profile: str, options: argparse.Namespace, arguments: Sequence[str]) -
 
 def main(arguments: Sequence[str]) -> int:
     """Parse and run."""
-    scratch = default_scratch()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, repeats=5)
     parser.add_argument("datasets", nargs="*", choices=PROFILE_NAMES, metavar="DATASET")
-    parser.add_argument("--scratch", default=scratch, help=f"where it happens ({scratch})")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--runners", nargs="+", metavar="NAME", help="only these, by name")
     parser.add_argument("--episodes", type=int, help="other than the profile's")
-    parser.add_argument("--log-dir", default=REPOSITORY / "bench_logs")
     parser.add_argument("--make", metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--hash", nargs="+", type=Path, metavar="DIR", help=argparse.SUPPRESS)
     parser.add_argument("--processes", type=int, default=1, help=argparse.SUPPRESS)

@@ -8,8 +8,6 @@ of its resident memory with what `leconvert.workforce.worker_bytes` expects: mor
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench_common import REPOSITORY, default_scratch, header, new_log
+from bench_common import bench_parser, header, new_log, rows_kept
 from leconvert.model import LayoutOptions
 from leconvert.planner import open_or_plan
 from leconvert.repairs import RepairOptions
@@ -96,21 +94,16 @@ def measure(shape: Shape, folder: Path) -> dict[str, Any]:
 
 def main() -> int:
     """Measure every shape."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--scratch", type=Path, default=default_scratch())
-    parser.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
+    parser = bench_parser(__doc__, repeats=None)
     options = parser.parse_args()
     first = header("bench_worker_memory.py", sys.argv[1:], options.scratch, {})
     log_path = new_log(options.log_dir, f"{first['started'][:10]}-worker-memory")
-    with log_path.open("w", encoding="utf-8") as log:
-        print(json.dumps(first), file=log)
+    with rows_kept(log_path, first) as keep:
         print("| dataset | peak, MiB | expected, MiB |\n|---|---|---|")
         for name, shape in SHAPES.items():
             with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
                 row = {"shape": name, **measure(shape, Path(folder))}
-            print(json.dumps(row), file=log, flush=True)
+            keep(row)
             peak, expected = row["peak_bytes"] / 2**20, row["expected_bytes"] / 2**20
             print(f"| {name} | {peak:.0f} | {expected:.0f} |", flush=True)
     return 0

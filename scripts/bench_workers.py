@@ -9,7 +9,6 @@ the number of workers (or cores) it was the processors, far below it was storage
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -18,10 +17,17 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from bench_common import PROFILE_NAMES, REPOSITORY, new_log, read_through
+from bench_common import (
+    PROFILE_NAMES,
+    REPOSITORY,
+    bench_parser,
+    in_turns,
+    new_log,
+    read_through,
+    rows_kept,
+)
 from bench_convert import Bench, header
 
 
@@ -60,17 +66,12 @@ def run_workers(count: int, bench: Bench) -> dict[str, Any]:
 
 def main() -> int:
     """Parse and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = bench_parser(__doc__, repeats=5)
     parser.add_argument("profiles", nargs="+", choices=PROFILE_NAMES)
-    parser.add_argument("--scratch", default="/dev/shm")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--log-dir", type=Path, default=REPOSITORY / "bench_logs")
     options = parser.parse_args()
     for profile in options.profiles:
-        scratch = Path(options.scratch) / f"leconvert-workers-{os.getpid()}"
+        scratch = options.scratch / f"leconvert-workers-{os.getpid()}"
         bench = Bench(scratch, scratch / "source", sync=False)
         scratch.mkdir(parents=True)
         try:
@@ -81,15 +82,12 @@ def main() -> int:
             first["command"] = first["command"].replace("bench_convert", "bench_workers")
             stem = f"{first['started'][:10]}-workers-{profile}-{first['file_system']}"
             rows: list[dict[str, Any]] = []
-            with new_log(options.log_dir, stem).open("w", encoding="utf-8") as log:
-                log.write(json.dumps(first) + "\n")
-                for repeat in range(options.repeats):
-                    turn = repeat % len(options.workers)
-                    for count in options.workers[turn:] + options.workers[:turn]:
-                        row = {"repeat": repeat, **run_workers(count, bench)}
-                        rows.append(row)
-                        log.write(json.dumps(row) + "\n")
-                        print(f"{profile}: {json.dumps(row)}", flush=True)
+            with rows_kept(new_log(options.log_dir, stem), first) as keep:
+                for repeat, count in in_turns(options.workers, options.repeats):
+                    row = {"repeat": repeat, **run_workers(count, bench)}
+                    rows.append(row)
+                    keep(row)
+                    print(f"{profile}: {json.dumps(row)}", flush=True)
             for count in options.workers:
                 mine = [row for row in rows if row["workers"] == count]
                 wall = statistics.median(row["wall_seconds"] for row in mine)

@@ -149,14 +149,19 @@ def plot_grids(logs: Sequence[Log], path: Path) -> None:
     save(figure, path)
 
 
-def main() -> int:
-    """Parse and run."""
+def logs_and_plot(about: str | None) -> argparse.Namespace:
+    """Return which logs to show, and where to draw them; ``about`` is the script's docstring."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("logs", nargs="+", type=Path)
     parser.add_argument("--plot", type=Path, metavar="SVG")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Parse and run."""
+    options = logs_and_plot(__doc__)
     logs = [read_log(path) for path in options.logs]
     for log in logs:
         print(table(log), end="\n\n")

@@ -8,7 +8,6 @@ Every number is a median of raw rows; nothing is typed by hand.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from show_bench import pyplot, save
+from show_bench import logs_and_plot, pyplot, save
 
 Rows = Mapping[int, Sequence[Mapping[str, Any]]]
 WHOLE, WINDOW = "wall_seconds", "window_seconds"
@@ -97,12 +96,7 @@ def plot(rows: Rows, path: Path) -> None:
 
 def main() -> int:
     """Parse and run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("logs", nargs="+", type=Path)
-    parser.add_argument("--plot", type=Path, metavar="SVG")
-    options = parser.parse_args()
+    options = logs_and_plot(__doc__)
     rows = read_rows(options.logs)
     print(table(rows))
     if options.plot is not None:
