@@ -10,8 +10,11 @@ import numpy as np
 from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import broken
 from leconvert.media.clip import IntArray, presentation_ranks
+from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.header import frame_ticks
+from leconvert.media.index import read_clip_index
 from leconvert.media.packets import opened_video
+from leconvert.media.sample_description import CHANGES_MIDWAY
 
 __all__ = ["remux_clip"]
 
@@ -32,11 +35,13 @@ def remux_clip(
 
     Raises:
         UnreadableSourceError: FFmpeg cannot read or copy it, some of its frames are hidden by an
-            edit list, or its frames have no times that order them.
+            edit list, its frames have no times that order them, or its decoder configuration
+            changes midway.
     """
     import av
 
     name = os.fspath(source)
+    _refuse_changing_configuration(name)
     ranks = _ranks(name)
     timescale, frame_duration = frame_ticks(fps)
     shift = max(0, int((np.arange(len(ranks)) - ranks).max())) * frame_duration
@@ -67,6 +72,20 @@ def remux_clip(
             packet.duration = frame_duration
             output.mux(packet)
             number += 1
+
+
+def _refuse_changing_configuration(path: str) -> None:
+    """Refuse a clip for two decoders: FFmpeg keeps the first's set-up and drops the other silently.
+
+    What the other decodes to would be noise, and every packet still the same bytes.
+    """
+    try:
+        read_clip_index(path)
+    except UnsupportedClipError as error:
+        if error.reason == CHANGES_MIDWAY:
+            raise broken(path, f"{error.reason}, and a remux would lose the second") from error
+    except UnreadableSourceError:
+        return  # FFmpeg may read it all the same
 
 
 def _ranks(path: str) -> IntArray:

@@ -8,7 +8,9 @@ from leconvert.media.boxes import Span, broken, table_span
 from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.sample_entry import IDENTITY_MATRIX, VISUAL_HEADER_BYTES, config_digest
 
-__all__ = ["chosen_entry"]
+__all__ = ["CHANGES_MIDWAY", "chosen_entry"]
+
+CHANGES_MIDWAY = "its decoder configuration changes midway"
 
 _U32 = Struct(">I")
 _U32_PAIR = Struct(">II")
@@ -53,7 +55,7 @@ def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: 
     if len(used) > 1:
         keys = {config_digest(entries[number - 1], IDENTITY_MATRIX) for number in used}
         if len(keys) > 1:
-            raise UnsupportedClipError("its decoder configuration changes midway", path=path)
+            raise UnsupportedClipError(CHANGES_MIDWAY, path=path)
     if entry[4:8] == b"encv":
         raise broken(path, "its video is encrypted")
     if entry[4:8] == b"resv":

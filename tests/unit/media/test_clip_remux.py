@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
-from tests.mp4_boxes import Box, changed, edit_list, stbl_of
+from tests.mp4_boxes import Box, changed, edit_list, media_start, parsed, stbl_of, top_bytes
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
+    ClipRange,
     UnsupportedClipError,
     coded_packets,
     decode_frames,
+    join_clips,
     read_clip_index,
     remux_clip,
 )
@@ -99,9 +104,6 @@ def test_times_that_do_not_order_reordered_frames_are_refused(
 
 
 def test_sound_without_pictures_is_refused(tmp_path: Path) -> None:
-    import av
-    import numpy as np
-
     source = tmp_path / "sound.mp4"
     with av.open(str(source), "w") as output:
         stream = output.add_stream("aac", rate=48000)
@@ -110,4 +112,78 @@ def test_sound_without_pictures_is_refused(tmp_path: Path) -> None:
         output.mux(stream.encode(frame))
         output.mux(stream.encode())
     with pytest.raises(UnreadableSourceError, match="no video"):
+        remux_clip(source, tmp_path / "plain.mp4", fps=Fraction(30))
+
+
+def one_after_the_other(first: Path, second: Path) -> bytes:
+    """Put two clips into one track that has the sample entries of both."""
+    indexes = [read_clip_index(path) for path in (first, second)]
+    contents = [
+        path.read_bytes()[int(index.offsets[0]) :][: index.num_bytes]
+        for path, index in zip((first, second), indexes, strict=True)
+    ]
+    counts = [index.num_samples for index in indexes]
+    total = sum(counts)
+    top = Box(b"", children=parsed(first.read_bytes()))
+    top.children = [box for box in top.children if box.kind != b"free"]
+    top.find("moov/trak").remove("edts")
+    top.find("mdat").payload = b"".join(contents)
+    sizes = np.concatenate([index.sizes for index in indexes]).astype(">u4").tobytes()
+    tables = {
+        b"stsd": struct.pack(">II", 0, 2) + b"".join(index.sample_entry for index in indexes),
+        b"stts": struct.pack(">IIII", 0, 1, total, 512),
+        b"stss": struct.pack(">IIII", 0, 2, 1, counts[0] + 1),
+        b"stsc": struct.pack(">II6I", 0, 2, 1, counts[0], 1, 2, counts[1], 2),
+        b"stsz": struct.pack(">III", 0, 0, total) + sizes,
+        b"stco": struct.pack(">IIII", 0, 2, 0, 0),
+    }
+    stbl_of(top).children = [Box(kind, payload) for kind, payload in tables.items()]
+    start = media_start(top_bytes(top))
+    stbl_of(top).replace("stco", struct.pack(">IIII", 0, 2, start, start + len(contents[0])))
+    return top_bytes(top)
+
+
+def test_a_clip_that_needs_two_decoders_is_refused_and_not_cut_to_one(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    recipe = Recipe(frames=6, gop=6, options=(("bf", "0"),))
+    small, large = make_clip(recipe), make_clip(Recipe(**{**vars(recipe), "size": 96}))
+    source = tmp_path / "clip.mp4"
+    source.write_bytes(one_after_the_other(small, large))
+    assert [p.shape[0] for _, p in decode_frames(source)] == [64] * 6 + [96] * 6
+    result = tmp_path / "out.mp4"
+    words = r"clip\.mp4 .*decoder configuration changes midway"
+    with pytest.raises(UnreadableSourceError, match=words) as caught:
+        remux_clip(source, result, fps=Fraction(30))
+    assert not isinstance(caught.value, UnsupportedClipError), "a remux does not help"
+    with pytest.raises(UnreadableSourceError, match=words):
+        join_clips([ClipRange(str(source))], result, fps=Fraction(30))
+    assert not result.exists()
+
+
+@pytest.mark.parametrize(("codec", "container"), [("ffv1", "matroska"), ("rawvideo", "avi")])
+def test_a_codec_that_no_mp4_holds_is_refused_by_name(
+    codec: str, container: str, make_clip: MakeClip, tmp_path: Path
+) -> None:
+    source = make_clip(Recipe(codec=codec, container=container, frames=2))
+    with pytest.raises(UnreadableSourceError, match=f"cannot be put into an MP4: .*{codec}") as at:
+        remux_clip(source, tmp_path / "plain.mp4", fps=Fraction(30))
+    assert at.value.path == str(source)
+    assert str(source) in str(at.value)
+
+
+def test_frames_without_times_are_refused(make_clip: MakeClip, tmp_path: Path) -> None:
+    source = make_clip(Recipe(container="h264", frames=2))
+    with pytest.raises(UnreadableSourceError, match="its frames have no times"):
+        remux_clip(source, tmp_path / "plain.mp4", fps=Fraction(30))
+    assert not (tmp_path / "plain.mp4").exists()
+
+
+def test_a_fragmented_clip_that_lost_its_fragments_is_refused(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    whole = make_clip(Recipe(frames=2, muxer=(("movflags", "+frag_keyframe+empty_moov"),)))
+    source = tmp_path / "clip.mp4"
+    source.write_bytes(b"".join(box.encoded() for box in parsed(whole.read_bytes())[:2]))
+    with pytest.raises(UnreadableSourceError, match="FFmpeg finds no frames in it"):
         remux_clip(source, tmp_path / "plain.mp4", fps=Fraction(30))
