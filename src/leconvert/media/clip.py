@@ -32,9 +32,10 @@ class ClipIndex:
     """The index of a clip's one video track; arrays have shape (S,), in decode order.
 
     It guarantees that every sample lies inside the file as it was when the index was read, that no
-    two samples have the same presentation time, and that the samples' bytes together are no more
-    than the file. It does not guarantee that the samples decode, nor that the file stays as it is.
-    It is not to be changed. Arrays that a plain clip says in two numbers are made when asked for.
+    two samples have the same presentation time, that one at least is a keyframe, and that the
+    samples' bytes together are no more than the file. It does not guarantee that the samples
+    decode, nor that the file stays as it is. It is not to be changed. Arrays that a plain clip says
+    in two numbers are made when asked for.
 
     Attributes:
         path: The file.

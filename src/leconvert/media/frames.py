@@ -207,9 +207,8 @@ def _needed_samples(index: ClipIndex, wanted: list[int]) -> BoolArray:
     wanted_samples = sample_of_rank[wanted]
     wanted_groups = groups[wanted_samples]
     is_needed[wanted_groups] = True
-    if len(heads):
-        leads = (wanted_groups >= 0) & (ranks[wanted_samples] < ranks[heads[wanted_groups]])
-        is_needed[wanted_groups[leads] - 1] = True
+    leads = (wanted_groups >= 0) & (ranks[wanted_samples] < ranks[heads[wanted_groups]])
+    is_needed[wanted_groups[leads] - 1] = True
     needed: BoolArray = is_needed[groups]
     return needed
 
