@@ -1,0 +1,317 @@
+"""Boxes are found by few reads, and no size that a file states is believed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.media import UnsupportedClipError, boxes
+from leconvert.media.boxes import MOOV_LIMIT_BYTES, Span, children, read_moov, table_span
+
+Pread = Callable[[int, int, int], bytes]
+HEAD_BYTES, TAIL_BYTES = 4096, 65536
+DESCRIPTOR = 7
+
+
+def box(kind: bytes, payload: bytes = b"", size: int | None = None) -> bytes:
+    return struct.pack(">I4s", 8 + len(payload) if size is None else size, kind) + payload
+
+
+def wide_box(kind: bytes, payload: bytes = b"", size: int | None = None) -> bytes:
+    size_bytes = 16 + len(payload) if size is None else size
+    return struct.pack(">I4sQ", 1, kind, size_bytes) + payload
+
+
+class Reads:
+    """Reads from bytes as ``os.pread`` does from a file, and notes what was asked for."""
+
+    def __init__(self, content: bytes, *, most_bytes: int | None = None) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self._content = content
+        self._most_bytes = most_bytes
+
+    def __call__(self, descriptor: int, count: int, position: int) -> bytes:
+        assert descriptor == DESCRIPTOR
+        self.asked.append((count, position))
+        found = self._content[position : position + count]
+        return found if self._most_bytes is None else found[: self._most_bytes]
+
+
+def moov_of(
+    content: bytes, *, size_bytes: int | None = None, most_bytes: int = MOOV_LIMIT_BYTES
+) -> tuple[bytes | None, list[tuple[int, int]]]:
+    """Return the payload of moov and what was read: (bytes, position) each."""
+    pread = Reads(content)
+    size = len(content) if size_bytes is None else size_bytes
+    found = read_moov(DESCRIPTOR, size, "clip.mp4", most_bytes=most_bytes, pread=pread)
+    if found is None:
+        return None, pread.asked
+    buffer, (start, stop) = found
+    return buffer[start:stop], pread.asked
+
+
+def refusal(content: bytes, **options: int) -> str:
+    with pytest.raises(UnreadableSourceError) as caught:
+        moov_of(content, **options)
+    assert caught.value.path == "clip.mp4"
+    return str(caught.value)
+
+
+def test_a_small_file_is_read_once() -> None:
+    content = box(b"ftyp", b"isom") + box(b"moov", b"index") + box(b"mdat", b"frames")
+    assert moov_of(content) == (b"index", [(HEAD_BYTES, 0)])
+
+
+def test_what_lies_behind_the_media_is_read_with_the_index_in_one_piece() -> None:
+    content = box(b"ftyp", b"isom") + box(b"mdat", bytes(9000)) + box(b"moov", b"i" * 5000)
+    after_media = 12 + 9008
+    assert moov_of(content) == (b"i" * 5000, [(HEAD_BYTES, 0), (5008, after_media)])
+    more = content + box(b"free", bytes(TAIL_BYTES))
+    assert moov_of(more) == (b"i" * 5000, [(HEAD_BYTES, 0), (TAIL_BYTES, after_media)])
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_an_index_that_reaches_beyond_the_window_is_read_by_itself(beyond: int) -> None:
+    payload = bytes(range(256)) * 300
+    payload = payload[: TAIL_BYTES - 8 + beyond]
+    content = box(b"mdat", bytes(9000)) + box(b"moov", payload) + box(b"free", bytes(50))
+    extra = [(len(payload), 9008 + 8)] if beyond > 0 else []
+    assert moov_of(content) == (payload, [(HEAD_BYTES, 0), (TAIL_BYTES, 9008), *extra])
+
+
+@pytest.mark.parametrize("left", [7, 8, 15, 16])
+def test_a_header_that_the_window_cuts_is_read_again(left: int) -> None:
+    front = box(b"free", bytes(HEAD_BYTES - left - 8))
+    content = front + wide_box(b"moov", b"index") + box(b"mdat", bytes(80))
+    again = [(len(content) - len(front), len(front))] if left < 16 else []
+    # The index itself ends beyond the first window.
+    own = [(5, len(front) + 16)] if left == 16 else []
+    assert moov_of(content) == (b"index", [(HEAD_BYTES, 0), *again, *own])
+
+
+def test_an_index_larger_than_wanted_is_not_read_unless_it_lies_in_the_window() -> None:
+    in_front = box(b"moov", bytes(100)) + box(b"mdat", bytes(9000))
+    assert moov_of(in_front, most_bytes=50)[0] == bytes(100)
+    large = box(b"mdat", bytes(9000)) + box(b"moov", bytes(TAIL_BYTES))
+    size = TAIL_BYTES + 8
+    assert moov_of(large, most_bytes=size - 1) == (None, [(HEAD_BYTES, 0), (TAIL_BYTES, 9008)])
+    assert moov_of(large, most_bytes=size)[0] == bytes(TAIL_BYTES)
+
+
+def test_an_index_beyond_256_mib_is_refused_before_it_is_read() -> None:
+    front = box(b"ftyp", b"isom")
+    largest = front + box(b"moov", b"", MOOV_LIMIT_BYTES)
+    size = len(front) + MOOV_LIMIT_BYTES
+    assert moov_of(largest, size_bytes=size, most_bytes=MOOV_LIMIT_BYTES - 1)[0] is None
+    larger = front + box(b"moov", b"", MOOV_LIMIT_BYTES + 1)
+    with pytest.raises(UnsupportedClipError, match="larger than 256 MiB") as caught:
+        moov_of(larger, size_bytes=size + 1)
+    assert caught.value.path == "clip.mp4"
+    words = refusal(larger, size_bytes=size)
+    assert "its index (moov) reaches beyond the end of the file" in words
+
+
+@pytest.mark.parametrize("make", [box, wide_box])
+def test_a_size_of_zero_means_to_the_end_of_the_file(make: Callable[..., bytes]) -> None:
+    front = make(b"ftyp", b"isom")
+    assert moov_of(front + box(b"moov", b"index", 0))[0] == b"index"
+    assert "no index" in refusal(front + box(b"mdat", b"media", 0) + box(b"moov", b"index"))
+
+
+@pytest.mark.parametrize(
+    ("second", "is_possible"),
+    [
+        (box(b"free", b"", 7), False),
+        (box(b"free", b"", 8), True),
+        (wide_box(b"free", b"", 15), False),
+        (wide_box(b"free", b"", 16), True),
+        (wide_box(b"free", b"", 0), False),
+    ],
+)
+def test_a_box_smaller_than_its_own_header_is_refused_with_its_place(
+    second: bytes, is_possible: bool
+) -> None:
+    content = box(b"ftyp", b"isom") + second + box(b"moov", b"index")
+    if is_possible:
+        assert moov_of(content)[0] == b"index"
+    else:
+        assert "the box at byte 12 has an impossible size" in refusal(content)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"",
+        b"\0\0\0\x08moo",
+        box(b"moov", b"", 1),
+        wide_box(b"moov", b"index")[:15],
+        box(b"free", b"", 1000),
+    ],
+    ids=["nothing", "half a header", "no large size", "half a large size", "a box cut off"],
+)
+def test_a_file_that_ends_before_its_index_is_said_to_be_truncated(rest: bytes) -> None:
+    assert "it has no index (moov); most likely it is truncated" in refusal(box(b"ftyp") + rest)
+
+
+@pytest.mark.parametrize("given", [20, 24, 30])
+def test_a_file_that_shrank_since_its_size_was_asked_has_no_index(given: int) -> None:
+    content = box(b"ftyp", b"isom!!!!") + wide_box(b"moov", b"index")
+    assert "no index" in refusal(content[:given], size_bytes=len(content))
+
+
+def test_boxes_on_the_top_level_are_counted() -> None:
+    empty = box(b"free")
+    assert moov_of(empty * 4095 + box(b"moov", b"index"))[0] == b"index"
+    assert "no index" in refusal(empty * 4096 + box(b"moov", b"index"))
+
+
+def test_an_index_that_comes_in_pieces_is_put_together() -> None:
+    payload = bytes(range(256)) * 500
+    content = box(b"moov", payload)
+    pread = Reads(content, most_bytes=HEAD_BYTES)
+    found = read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)
+    assert found == (payload, (0, len(payload)))
+    assert pread.asked[:3] == [
+        (HEAD_BYTES, 0),
+        (len(payload), 8),
+        (len(payload) - HEAD_BYTES, 8 + HEAD_BYTES),
+    ]
+    assert pread.asked[-1] == (len(payload) % HEAD_BYTES, 8 + len(payload) // HEAD_BYTES * 4096)
+
+
+def test_an_index_that_shrinks_while_it_is_read_is_refused() -> None:
+    content = box(b"moov", bytes(10_000))
+    for length in (HEAD_BYTES, 8000):
+        pread = Reads(content[:length])
+        with pytest.raises(UnreadableSourceError, match="it became shorter while it was read"):
+            read_moov(DESCRIPTOR, len(content), "clip.mp4", pread=pread)
+        assert len(pread.asked) < 5
+
+
+def test_a_descriptor_is_read_where_nothing_else_is_said(tmp_path: os.PathLike[str]) -> None:
+    path = os.path.join(tmp_path, "clip.mp4")  # noqa: PTH118 (a name, as the reader has it)
+    content = box(b"ftyp", b"isom") + box(b"moov", b"index")
+    with open(path, "w+b") as file:  # noqa: PTH123
+        file.write(content)
+        file.flush()
+        found = read_moov(file.fileno(), len(content), path)
+        assert file.tell() == len(content)
+    assert found == (content, (20, 25))
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (b"\x1aE\xdf\xa3", "a Matroska or WebM file, not an MP4"),
+        (b"RIFF1234AVI ", "an AVI file, not an MP4"),
+        (b"FLV\x01", "an FLV file, not an MP4"),
+        (b"OggS", "an Ogg file, not an MP4"),
+        (b"\x00\x00\x01\xba", "an MPEG program stream, not an MP4"),
+        (b"G".ljust(188, b"\0") + b"G", "an MPEG transport stream, not an MP4"),
+    ],
+)
+def test_another_container_is_named(head: bytes, reason: str) -> None:
+    with pytest.raises(UnsupportedClipError) as caught:
+        moov_of(head)
+    assert (caught.value.reason, caught.value.path) == (reason, "clip.mp4")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty"),
+        (b"G".ljust(188, b"\0"), "it does not begin like an MP4"),
+        (b"G".ljust(188, b"\0") + b"H", "it does not begin like an MP4"),
+        (b"H".ljust(188, b"\0") + b"H", "it does not begin like an MP4"),
+        (b"\0FLV" * 10, "it does not begin like an MP4"),
+        (b"\0\0\0\x08FTYP" + box(b"moov"), "it does not begin like an MP4"),
+    ],
+)
+def test_what_is_of_no_known_container_is_no_video(content: bytes, words: str) -> None:
+    with pytest.raises(UnreadableSourceError) as caught:
+        moov_of(content)
+    assert caught.value.message == f"clip.mp4 is not a readable video: {words}."
+    assert not isinstance(caught.value, UnsupportedClipError)
+
+
+FIRST_KINDS = "ftyp moov mdat free skip wide pnot uuid styp sidx moof meta udta prfl emsg"
+
+
+@pytest.mark.parametrize("kind", FIRST_KINDS.split())
+def test_an_mp4_may_begin_with_any_of_these(kind: str) -> None:
+    content = box(kind.encode(), b"index") + box(b"moov", b"index")
+    assert moov_of(content)[0] == b"index"
+
+
+def listed(content: bytes, span: Span | None = None) -> list[tuple[bytes, bytes]]:
+    found = children(content, span or (0, len(content)), "clip.mp4")
+    return [(kind, content[start:stop]) for kind, start, stop in found]
+
+
+def test_children_are_listed_in_order_and_only_those_inside() -> None:
+    inside = box(b"tkhd", b"track") + wide_box(b"mdia", b"media") + box(b"edts")
+    content = b"before" + inside + box(b"udta", b"after")
+    expected = [(b"tkhd", b"track"), (b"mdia", b"media"), (b"edts", b"")]
+    assert listed(content, (6, 6 + len(inside))) == expected
+
+
+@pytest.mark.parametrize("rest", [b"", bytes(7), bytes(8), bytes(16), bytes(4) + b"\0\0\0\0moov"])
+def test_what_quicktime_leaves_behind_the_last_child_is_ignored(rest: bytes) -> None:
+    assert listed(box(b"tkhd", b"track") + rest) == [(b"tkhd", b"track")]
+
+
+def test_the_last_child_may_reach_to_the_end() -> None:
+    content = box(b"tkhd", b"track") + box(b"mdia", b"media", 0)
+    assert listed(content) == [(b"tkhd", b"track"), (b"mdia", b"media")]
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        box(b"mdia", b"", 2),
+        box(b"mdia", b"", 7),
+        box(b"mdia", b"", 9),
+        box(b"mdia", b"", 1),
+        box(b"mdia", b"1234567", 1),
+        wide_box(b"mdia", b"", 15),
+        wide_box(b"mdia", b"", 17),
+        wide_box(b"mdia", b"", 2**64 - 1),
+    ],
+)
+def test_a_child_that_does_not_fit_is_refused(child: bytes) -> None:
+    content = box(b"tkhd") + child
+    with pytest.raises(UnreadableSourceError, match="reaches beyond the one around it") as caught:
+        children(content, (0, len(content)), "clip.mp4")
+    assert caught.value.path == "clip.mp4"
+
+
+def test_children_are_counted() -> None:
+    assert len(listed(box(b"free") * 256)) == 256
+    with pytest.raises(UnreadableSourceError, match=r"^clip.mp4 .* implausible number of boxes"):
+        listed(box(b"free") * 257)
+
+
+def test_a_table_that_is_missing_is_named() -> None:
+    assert table_span({b"stts": (3, 9)}, b"stts", "clip.mp4") == (3, 9)
+    with pytest.raises(UnreadableSourceError, match="its video track has no stsz table") as caught:
+        table_span({b"stts": (3, 9)}, b"stsz", "clip.mp4")
+    assert caught.value.path == "clip.mp4"
+
+
+def test_the_errors_name_the_file_and_what_to_do() -> None:
+    found = boxes.broken("clip.mp4", "it hums")
+    assert found.message == "clip.mp4 is not a readable video: it hums."
+    assert found.path == "clip.mp4"
+    assert found.next_step == (
+        "Restore the file from its origin, or drop its episode (--on-bad-episode drop)."
+    )
+    found = boxes.unreadable("clip.mp4", OSError(errno.EIO, "Input/output error"))
+    assert found.message == "clip.mp4 cannot be read: Input/output error."
+    assert found.path == "clip.mp4"
+    assert found.next_step == "Check the disk or the network and run the same command again."
+    assert boxes.unreadable("", OSError("no code")).message == " cannot be read: no code."

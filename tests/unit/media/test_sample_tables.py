@@ -1,0 +1,431 @@
+"""Tables of samples become arrays, whichever way they are written, or a reason to refuse them."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from table_bytes import counted, laid_out, stsd, stsz, visual_entry
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.media import UnsupportedClipError, sample_tables
+from leconvert.media.sample_tables import (
+    SampleTables,
+    composition_offsets,
+    read_sample_tables,
+    sample_offsets,
+)
+
+ENTRY = visual_entry()
+FILE_BYTES = 10_000
+
+
+@pytest.fixture(params=[0, 16], ids=["of many", "of few"])
+def few_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Place samples in chunks by arrays, and by plain numbers."""
+    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", request.param)
+    return request.param
+
+
+def plain(**changes: bytes | None) -> dict[str, bytes]:
+    """Return the tables of five samples in two chunks, with changes; None leaves a table out."""
+    tables = {
+        "stsd": stsd(ENTRY),
+        "stts": counted((5, 512)),
+        "stss": counted((1,), (4,)),
+        "stsz": stsz(10, 20, 30, 40, 50),
+        "stsc": counted((1, 2, 1), (2, 3, 1)),
+        "stco": counted((1000,), (2000,)),
+    }
+    for kind, payload in changes.items():
+        tables.pop(kind, None)
+        if payload is not None:
+            tables[kind] = payload
+    return tables
+
+
+def read(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> SampleTables:
+    return read_sample_tables(*laid_out(plain(**changes)), file_size_bytes, "clip.mp4")
+
+
+def refused(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> str:
+    """Return why tables are refused as broken."""
+    with pytest.raises(UnreadableSourceError) as caught:
+        read(file_size_bytes, **changes)
+    assert not isinstance(caught.value, UnsupportedClipError), caught.value
+    assert caught.value.path == "clip.mp4"
+    before, after = "clip.mp4 is not a readable video: ", "."
+    assert caught.value.message.startswith(before)
+    return caught.value.message.removeprefix(before).removesuffix(after)
+
+
+def unsupported(file_size_bytes: int = FILE_BYTES, **changes: bytes | None) -> str:
+    """Return why tables cannot be joined as they lie."""
+    with pytest.raises(UnsupportedClipError) as caught:
+        read(file_size_bytes, **changes)
+    assert caught.value.path == "clip.mp4"
+    return caught.value.reason
+
+
+@pytest.mark.usefixtures("few_chunks")
+def test_the_tables_of_a_plain_track_become_arrays() -> None:
+    found = read()
+    assert found.sizes.tolist() == [10, 20, 30, 40, 50]
+    assert found.offsets.tolist() == [1000, 1010, 2000, 2030, 2070]
+    assert found.decode_times.tolist() == [0, 512, 1024, 1536, 2048]
+    assert found.shown_times.tolist() == [0, 512, 1024, 1536, 2048]
+    assert (found.first_shown, found.last_shown) == (0, 2048)
+    assert found.keyframes.tolist() == [True, False, False, True, False]
+    assert found.sample_entry == ENTRY
+    arrays = (found.sizes, found.offsets, found.decode_times, found.shown_times)
+    assert {array.dtype for array in arrays} == {np.dtype(np.int64)}
+    assert found.keyframes.dtype == np.bool_
+
+
+def test_tables_that_say_partial_or_compact_are_not_read() -> None:
+    assert unsupported(stz2=bytes(12)) == "compact sample sizes (stz2)"
+    assert unsupported(stps=bytes(8)) == "partial sync samples (stps)"
+
+
+@pytest.mark.parametrize("kind", ["stsd", "stts", "stsz", "stsc", "stco"])
+def test_a_table_that_every_track_has_is_missed(kind: str) -> None:
+    assert refused(**{kind: None}) == f"its video track has no {kind} table"
+
+
+@pytest.mark.parametrize("kind", ["stts", "stss", "stsc", "stco", "ctts", "co64"])
+def test_a_table_without_a_count_is_said_to_be_cut_off(kind: str) -> None:
+    changes: dict[str, bytes | None] = {kind: bytes(7)}
+    if kind == "co64":
+        changes["stco"] = None
+    assert refused(**changes) == f"its {kind} table is cut off"
+
+
+@pytest.mark.parametrize("kind", ["stts", "stss", "stsc", "stco", "ctts", "co64"])
+def test_a_table_that_is_longer_than_its_box_is_refused(kind: str) -> None:
+    rows = {
+        "stts": counted((5, 512)),
+        "stss": counted((1,), (4,)),
+        "stsc": counted((1, 2, 1), (2, 3, 1)),
+        "stco": counted((1000,), (2000,)),
+        "ctts": counted((5, 0)),
+        "co64": counted((1000,), (2000,), code="Q"),
+    }
+    changes: dict[str, bytes | None] = {"stco": None} if kind == "co64" else {}
+    assert read(**changes, **{kind: rows[kind]}).sizes.tolist() == [10, 20, 30, 40, 50]
+    words = f"its {kind} table is longer than the box that holds it"
+    assert refused(**changes, **{kind: rows[kind][:-1]}) == words
+    most = struct.pack(">II", 0, 2**32 - 1) + rows[kind][8:]
+    assert refused(**changes, **{kind: most}) == words
+
+
+def test_bytes_behind_the_last_row_are_ignored() -> None:
+    tables = {kind: payload + b"\xff" * 3 for kind, payload in plain(ctts=counted((5, 0))).items()}
+    assert read(**tables).offsets.tolist() == [1000, 1010, 2000, 2030, 2070]
+
+
+def test_sizes_that_are_cut_off_or_none_are_refused() -> None:
+    assert refused(stsz=bytes(11)) == "its stsz table is cut off"
+    assert refused(stsz=bytes(12)) == "its video track has no frames"
+    assert refused(stsz=stsz()) == "its video track has no frames"
+    words = "its stsz table is longer than the box that holds it"
+    assert refused(stsz=stsz(10, 20, 30, 40, 50)[:-1]) == words
+
+
+def test_a_sample_without_bytes_cannot_be_joined() -> None:
+    for place in range(5):
+        sizes = [10] * 5
+        sizes[place] = 0
+        assert unsupported(stsz=stsz(*sizes)) == "frames without bytes"
+
+
+def test_a_size_for_all_is_the_size_of_each() -> None:
+    found = read(stsz=struct.pack(">III", 0, 20, 5))
+    assert found.sizes.tolist() == [20] * 5
+    assert found.sizes.dtype == np.int64
+    assert found.offsets.tolist() == [1000, 1020, 2000, 2020, 2040]
+
+
+@pytest.mark.parametrize(
+    ("table", "bytes_in_all"),
+    [
+        (stsz(10, 20, 30, 40, 50), 150),
+        (struct.pack(">III", 0, 30, 5), 150),
+        # A frame of fewer than 8 bytes is no frame: so a table of 12 bytes cannot ask for memory.
+        (struct.pack(">III", 0, 1, 5), 40),
+        (struct.pack(">III", 0, 8, 5), 40),
+    ],
+)
+def test_frames_are_no_larger_than_the_file(table: bytes, bytes_in_all: int) -> None:
+    places = {"stco": counted((0,), (0,))}
+    assert len(read(bytes_in_all, stsz=table, **places).sizes) == 5
+    words = "its frames are larger than the file; most likely it is truncated"
+    assert refused(bytes_in_all - 1, stsz=table, **places) == words
+
+
+def test_frames_are_counted_before_anything_is_made_of_them() -> None:
+    most = 2**24
+    for count, words in ((most + 1, "more than 16777216 frames"), (2**32 - 1, "more than")):
+        assert unsupported(2**40, stsz=struct.pack(">III", 0, 1, count)).startswith(words)
+    words = "its stsz table is longer than the box that holds it"
+    assert refused(2**40, stsz=struct.pack(">III", 0, 0, most)) == words
+
+
+@pytest.mark.usefixtures("few_chunks")
+def test_wide_places_are_read_as_the_others() -> None:
+    found = read(2**40, stco=None, co64=counted((2**33,), (2**34,), code="Q"))
+    assert found.offsets.tolist() == [
+        2**33,
+        2**33 + 10,
+        2**34,
+        2**34 + 30,
+        2**34 + 70,
+    ]
+    # Where both are there the narrow one is taken.
+    found = read(co64=counted((1,), (2,), code="Q"))
+    assert found.offsets.tolist() == [1000, 1010, 2000, 2030, 2070]
+
+
+@pytest.mark.usefixtures("few_chunks")
+@pytest.mark.parametrize(
+    ("rows", "chunks", "offsets"),
+    [
+        ([(1, 5, 1)], [100], [100, 110, 130, 160, 200]),
+        ([(1, 1, 1)], [100, 200, 300, 400, 500], [100, 200, 300, 400, 500]),
+        ([(1, 2, 1), (3, 1, 1)], [100, 200, 300], [100, 110, 200, 230, 300]),
+        ([(1, 1, 1), (2, 2, 1), (3, 1, 1), (4, 1, 1)], [9, 8, 7, 6], [9, 8, 28, 7, 6]),
+        ([(1, 3, 1), (2, 2, 1)], [300, 100], [300, 310, 330, 100, 140]),
+    ],
+)
+def test_samples_lie_where_their_chunks_put_them(
+    rows: list[tuple[int, int, int]], chunks: list[int], offsets: list[int]
+) -> None:
+    found = read(stsc=counted(*rows), stco=counted(*[(chunk,) for chunk in chunks]))
+    assert found.offsets.tolist() == offsets
+
+
+@pytest.mark.usefixtures("few_chunks")
+@pytest.mark.parametrize("rows", [[], [(1, 2, 1), (2, 3, 1)]])
+def test_an_empty_chunk_table_is_refused(rows: list[tuple[int, int, int]]) -> None:
+    chunks = [] if rows else [(1000,), (2000,)]
+    assert refused(stsc=counted(*rows), stco=counted(*chunks)) == "its chunk table is empty"
+
+
+@pytest.mark.usefixtures("few_chunks")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(0, 2, 1), (2, 3, 1)],
+        [(2, 2, 1)],
+        [(1, 2, 1), (1, 3, 1)],
+        [(1, 2, 1), (2, 3, 1), (2, 3, 1)],
+        [(1, 2, 1), (3, 3, 1)],
+        [(1, 2, 1), (4, 3, 1)],
+        [(1, 0, 1), (2, 5, 1)],
+        [(1, 5, 1), (2, 0, 1)],
+        [(1, 2, 1), (2, 3, 1), (1, 3, 1)],
+    ],
+)
+def test_a_chunk_table_that_contradicts_itself_is_refused(
+    rows: list[tuple[int, int, int]],
+) -> None:
+    assert refused(stsc=counted(*rows)) == "its chunk table contradicts itself"
+
+
+@pytest.mark.parametrize(("samples", "few"), [(2, "fewer"), (4, "more")])
+def test_chunks_that_hold_another_number_of_frames_are_refused(samples: int, few: str) -> None:
+    rows = counted((1, 2, 1), (2, samples, 1))
+    assert refused(stsc=rows) == f"its chunks hold {few} frames than it has"
+
+
+@pytest.mark.parametrize("samples", [2, 4])
+def test_many_chunks_that_hold_another_number_of_frames_are_refused(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", 0)
+    rows = counted((1, 2, 1), (2, samples, 1))
+    assert refused(stsc=rows) == "its chunks do not hold as many frames as it has"
+
+
+@pytest.mark.usefixtures("few_chunks")
+@pytest.mark.parametrize(
+    ("chunks", "least_bytes"), [((1000, 2000), 2120), ((2000, 1000), 2030), ((5000, 0), 5030)]
+)
+def test_frames_lie_inside_the_file_to_the_last_byte(
+    chunks: tuple[int, int], least_bytes: int
+) -> None:
+    places = counted(*[(chunk,) for chunk in chunks])
+    assert len(read(least_bytes, stco=places).sizes) == 5
+    words = "its frames lie beyond the end of the file; most likely it is truncated"
+    assert refused(least_bytes - 1, stco=places) == words
+
+
+@pytest.mark.usefixtures("few_chunks")
+@pytest.mark.parametrize("start", [2**32 - 1, 2**63, 2**64 - 1])
+def test_a_chunk_at_an_absurd_place_is_refused(start: int) -> None:
+    places = counted((1000,), (start,), code="Q")
+    words = "its frames lie beyond the end of the file; most likely it is truncated"
+    assert refused(stco=None, co64=places) == words
+
+
+def test_a_chunk_may_not_begin_behind_the_file_however_small_its_frames_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", 0)
+    words = "its frames lie beyond the end of the file; most likely it is truncated"
+    assert refused(stco=counted((1000,), (FILE_BYTES,))) == words
+    assert refused(stco=counted((1000,), (FILE_BYTES + 1,))) == words
+
+
+@pytest.mark.parametrize("chunks", [16, 17])
+def test_sixteen_chunks_are_few_and_give_the_same_as_many(
+    chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    for name in ("_offsets_of_few", "_offsets_of_many"):
+        real = getattr(sample_tables, name)
+
+        def noted(*arguments: object, name: str = name, real: object = real, **named: object):
+            called.append(name)
+            return real(*arguments, **named)
+
+        monkeypatch.setattr(sample_tables, name, noted)
+    places = [(100 * number,) for number in range(chunks)]
+    found = read(
+        stsz=stsz(*[10] * chunks),
+        stts=counted((chunks, 1)),
+        stsc=counted((1, 1, 1)),
+        stco=counted(*places),
+        stss=None,
+    )
+    assert found.offsets.tolist() == [place for (place,) in places]
+    assert called == ["_offsets_of_few" if chunks == 16 else "_offsets_of_many"]
+
+
+@pytest.mark.usefixtures("few_chunks")
+@pytest.mark.parametrize(
+    ("rows", "used"),
+    [([(1, 2, 3), (2, 3, 3)], {3}), ([(1, 2, 1), (2, 3, 2)], {1, 2}), ([(1, 5, 7)], {7})],
+)
+def test_the_descriptions_that_samples_use_are_told(
+    rows: list[tuple[int, int, int]], used: set[int]
+) -> None:
+    chunks = [(1000,), (2000,)][: 1 if len(rows) == 1 else 2]
+    buffer, spans = laid_out(plain(stsc=counted(*rows), stco=counted(*chunks)))
+    begins = np.array([0, 10, 30, 60, 100])
+    _, descriptions = sample_offsets(
+        buffer, spans, begins, "clip.mp4", total_bytes=150, file_size_bytes=FILE_BYTES
+    )
+    assert descriptions == used
+
+
+@pytest.mark.parametrize(
+    ("rows", "times"),
+    [
+        ([(5, 1)], [0, 1, 2, 3, 4]),
+        ([(2, 10), (3, 20)], [0, 10, 20, 40, 60]),
+        ([(1, 7), (0, 9), (4, 8)], [0, 7, 15, 23, 31]),
+        ([(4, 512), (1, 0)], [0, 512, 1024, 1536, 2048]),
+        ([(5, 2**31 - 1)], [number * (2**31 - 1) for number in range(5)]),
+        ([(4, 2**31 - 1), (1, 1)], [number * (2**31 - 1) for number in range(5)]),
+    ],
+)
+def test_durations_add_up_to_decode_times(rows: list[tuple[int, int]], times: list[int]) -> None:
+    found = read(stts=counted(*rows))
+    assert found.decode_times.tolist() == times
+    assert found.decode_times.dtype == np.int64
+    assert (found.first_shown, found.last_shown) == (times[0], times[-1])
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [(4, 512)], [(6, 512)], [(2, 512), (2, 256)], [(2, 512), (4, 256)], [(0, 512)]]
+)
+def test_a_time_table_covers_the_frames_exactly(rows: list[tuple[int, int]]) -> None:
+    assert refused(stts=counted(*rows)) == "its time table does not cover its frames"
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[(5, 2**31)], [(5, 2**32 - 1)], [(4, 1), (1, 2**31)], [(1, 2**31), (4, 1)]],
+)
+def test_a_duration_of_years_is_refused(rows: list[tuple[int, int]]) -> None:
+    assert unsupported(stts=counted(*rows)) == "implausible frame durations"
+
+
+@pytest.mark.parametrize("rows", [[(5, 0)], [(1, 512), (1, 0), (3, 512)], [(3, 512), (2, 0)]])
+def test_two_frames_at_one_time_cannot_be_joined(rows: list[tuple[int, int]]) -> None:
+    assert unsupported(stts=counted(*rows)) == "two frames at the same time"
+
+
+@pytest.mark.parametrize("rows", [[(1, 0)], [(1, 512)], [(0, 3), (1, 0)]])
+def test_a_single_frame_may_last_no_time(rows: list[tuple[int, int]]) -> None:
+    found = read(
+        stts=counted(*rows),
+        stsz=stsz(10),
+        stsc=counted((1, 1, 1)),
+        stco=counted((1000,)),
+        stss=None,
+    )
+    assert found.decode_times.tolist() == [0]
+    assert found.decode_times.dtype == np.int64
+    assert (found.first_shown, found.last_shown) == (0, 0)
+
+
+def signed(offset: int) -> int:
+    """Return how an offset below zero is stored."""
+    return offset % 2**32
+
+
+def test_composition_offsets_give_the_times_of_presentation() -> None:
+    offsets = [(1, 1024), (1, 2048), (1, signed(-1024)), (1, signed(-1000)), (1, 1)]
+    found = read(ctts=counted(*offsets))
+    assert found.decode_times.tolist() == [0, 512, 1024, 1536, 2048]
+    assert found.shown_times.tolist() == [1024, 2560, 0, 536, 2049]
+    assert found.shown_times.dtype == np.int64
+    assert (found.first_shown, found.last_shown) == (0, 2560)
+
+
+def test_composition_offsets_that_meet_put_two_frames_at_one_time() -> None:
+    offsets = [(1, 2048), (3, 0), (1, 0)]
+    assert unsupported(ctts=counted(*offsets)) == "two frames at the same time"
+    # Equal decode times may be told apart by them.
+    apart = counted((1, 0), (1, 1), (1, 2), (1, 3), (1, 4))
+    assert read(stts=counted((5, 0)), ctts=apart).shown_times.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_row_of_composition_offsets_stands_for_many_samples() -> None:
+    buffer, spans = laid_out({"ctts": counted((3, 5), (0, 9), (2, signed(-(2**31))))})
+    found = composition_offsets(buffer, spans, 5, "clip.mp4")
+    assert found is not None
+    assert found.tolist() == [5, 5, 5, -(2**31), -(2**31)]
+    assert found.dtype == np.int64
+    assert composition_offsets(buffer, {}, 5, "clip.mp4") is None
+
+
+@pytest.mark.parametrize("rows", [[], [(4, 0)], [(6, 0)], [(4, 0), (2**32 - 1, 0), (2, 0)]])
+def test_a_composition_table_covers_the_frames_exactly(rows: list[tuple[int, int]]) -> None:
+    words = "its composition table does not cover its frames"
+    assert refused(ctts=counted(*rows)) == words
+
+
+def test_without_a_keyframe_table_every_frame_is_one() -> None:
+    found = read(stss=None)
+    assert found.keyframes.tolist() == [True] * 5
+    assert found.keyframes.dtype == np.bool_
+
+
+@pytest.mark.parametrize(("numbers", "first"), [([1], 0), ([5, 2, 2], 1), ([5], 4)])
+def test_keyframes_are_numbered_from_one(numbers: list[int], first: int) -> None:
+    found = read(stss=counted(*[(number,) for number in numbers]))
+    assert found.keyframes.nonzero()[0].tolist() == sorted({n - 1 for n in numbers})
+    assert found.keyframes.argmax() == first
+
+
+@pytest.mark.parametrize("number", [0, 6, 2**32 - 1])
+def test_a_keyframe_outside_the_clip_is_refused(number: int) -> None:
+    words = "its keyframe table points outside"
+    assert refused(stss=counted((1,), (number,))) == words
+
+
+def test_a_keyframe_table_that_lists_none_cannot_be_joined() -> None:
+    assert unsupported(stss=counted()) == "no keyframe is listed"
