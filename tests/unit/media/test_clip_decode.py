@@ -79,6 +79,7 @@ def test_files_that_only_ffmpeg_can_read_are_decoded_too(make_clip: MakeClip) ->
     chosen = dict(decode_frames(path, [2, 9]))
     assert list(chosen) == [2, 9]
     assert all((chosen[rank] == every[rank]).all() for rank in chosen)
+    assert list(dict(decode_frames(path, [2, 11]))) == [2, 11]
     with pytest.raises(UnreadableSourceError, match="no frame 12"):
         list(decode_frames(path, [12]))
 

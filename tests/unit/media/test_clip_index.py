@@ -118,6 +118,14 @@ def no_edit_list(top: Box) -> None:
     top.find("moov/trak").remove("edts")
 
 
+def empty_edit_list(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list()
+
+
+def no_track_header(top: Box) -> None:
+    top.find("moov/trak").remove("tkhd")
+
+
 def one_row_a_sample(top: Box) -> None:
     stbl_of(top).replace("stts", struct.pack(">II", 0, 12) + struct.pack(">II", 1, 512) * 12)
 
@@ -151,6 +159,8 @@ def uneven_chunks(top: Box) -> None:
         boxes_before_the_media,
         late_start,
         no_edit_list,
+        empty_edit_list,
+        no_track_header,
         one_row_a_sample,
         one_chunk_a_sample,
         uneven_chunks,
@@ -228,12 +238,39 @@ def test_samples_of_a_file_that_became_shorter_have_no_digest(
         samples_sha256(index)
 
 
+def test_samples_of_a_file_that_is_gone_have_no_digest(make_clip: MakeClip, tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(make_clip(RECIPES["x264"]).read_bytes())
+    index = read_clip_index(path)
+    path.unlink()
+    with pytest.raises(
+        UnreadableSourceError, match=r"clip\.mp4 cannot be read: No such file"
+    ) as at:
+        samples_sha256(index)
+    assert at.value.path == str(path)
+
+
+def test_arrays_of_a_plain_clip_are_made_once(make_clip: MakeClip) -> None:
+    index = read_clip_index(make_clip(RECIPES["x264"]))
+    assert isinstance(index.decoded, range)
+    for name in ("offsets", "decode_times", "presentation_times"):
+        assert getattr(index, name) is getattr(index, name)
+
+
 def fragmented(top: Box) -> None:
     top.find("moov").children.append(Box(b"mvex"))
 
 
 def two_video_tracks(top: Box) -> None:
     top.find("moov").children.append(top.find("moov/trak"))
+
+
+def compressed_index(top: Box) -> None:
+    top.find("moov").children.append(Box(b"cmov"))
+
+
+def index_elsewhere(top: Box) -> None:
+    top.find("moov").children.append(Box(b"rmra"))
 
 
 def faster(top: Box) -> None:
@@ -299,6 +336,8 @@ def an_empty_sample(top: Box) -> None:
     ("change", "reason"),
     [
         (fragmented, "fragmented MP4"),
+        (compressed_index, "compressed or foreign index"),
+        (index_elsewhere, "compressed or foreign index"),
         (two_video_tracks, "2 video tracks"),
         (faster, "speed"),
         (two_edits, "several parts"),
@@ -412,6 +451,36 @@ def samples_beyond_the_end(top: Box) -> None:
     stbl_of(top).replace("stco", payload[:8] + struct.pack(">I", 2**31))
 
 
+def starts_after_ages(top: Box) -> None:
+    rows = struct.pack(">QqiQqi", 2**62, -1, 1 << 16, 400, 1024, 1 << 16)
+    top.find("moov/trak/edts/elst").payload = struct.pack(">II", 1 << 24, 2) + rows
+
+
+def edit_list_cut_off(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = bytes(7)
+
+
+def edit_list_of_tomorrow(top: Box) -> None:
+    elst = top.find("moov/trak/edts/elst")
+    elst.payload = b"\2" + elst.payload[1:]
+
+
+def edit_list_too_long(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((400, 1024, 1 << 16))[:-1]
+
+
+def edit_before_the_media(top: Box) -> None:
+    top.find("moov/trak/edts/elst").payload = edit_list((400, -2, 1 << 16))
+
+
+def no_movie_header(top: Box) -> None:
+    top.find("moov").remove("mvhd")
+
+
+def no_media_header(top: Box) -> None:
+    top.find("moov/trak/mdia").remove("mdhd")
+
+
 def timescale_zero(top: Box) -> None:
     payload = bytearray(top.find("moov/trak/mdia/mdhd").payload)
     payload[12:16] = bytes(4)
@@ -435,6 +504,13 @@ def timescale_zero(top: Box) -> None:
         (billions_of_tiny_samples, "larger than the file"),
         (samples_larger_than_the_file, "larger than the file"),
         (samples_beyond_the_end, "beyond the end"),
+        (starts_after_ages, "edit list has impossible times"),
+        (edit_list_cut_off, "edit list is too short or of an unknown version"),
+        (edit_list_of_tomorrow, "edit list is too short or of an unknown version"),
+        (edit_list_too_long, "edit list is longer than the box"),
+        (edit_before_the_media, "begins before its media"),
+        (no_movie_header, "it has no movie header"),
+        (no_media_header, "has no mdhd box"),
         (timescale_zero, "timescale"),
     ],
 )

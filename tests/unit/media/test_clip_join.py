@@ -19,6 +19,7 @@ from tests.mp4_boxes import Box, changed, parsed, stbl_of
 from leconvert.errors import (
     InterruptedRunError,
     SourceError,
+    StorageError,
     TargetError,
     UnreadableSourceError,
     UsageError,
@@ -26,6 +27,7 @@ from leconvert.errors import (
 from leconvert.media import (
     ClipRange,
     JoinedFile,
+    UnsupportedClipError,
     coded_packets,
     decode_frames,
     join_clips,
@@ -287,6 +289,66 @@ def test_what_cannot_be_joined_as_it_lies_is_remuxed_and_reported(
     assert report.remuxed == ((str(fragmented), "fragmented MP4"),) * 2
     assert_holds(result, clips, THIRTY)
     assert names(tmp_path) == ["joined.mp4"]
+
+
+def test_a_remux_without_a_place_for_it_is_an_error_of_that_folder(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    fragmented = make_clip(Recipe(frames=2, muxer=(("movflags", "+frag_keyframe+empty_moov"),)))
+    absent = tmp_path / "absent"
+    with pytest.raises(StorageError, match="absent cannot hold a remuxed clip: No such") as caught:
+        join_clips(
+            [ClipRange(str(fragmented))], tmp_path / "joined.mp4", fps=THIRTY, scratch_dir=absent
+        )
+    assert caught.value.path == str(absent)
+    assert names(tmp_path) == []
+
+
+def test_a_clip_that_a_remux_does_not_help_says_both_reasons(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    def first_frame_last_in_groups(top: Box) -> None:
+        rows = struct.pack(">IIII", 1, 512 * 20, 11, 512)
+        stbl_of(top).replace("ctts", struct.pack(">II", 0, 2) + rows)
+        stbl_of(top).children.append(Box(b"sbgp", bytes(4) + b"rap " + bytes(4)))
+        top.find("moov/trak").remove("edts")
+
+    path = tmp_path / "clip.mp4"
+    plain = make_clip(RECIPES["x264-b-frames"])
+    path.write_bytes(changed(plain.read_bytes(), first_frame_last_in_groups))
+    words = "random access groups, and after a remux: an edit list that hides frames at the start"
+    with pytest.raises(UnreadableSourceError, match=words) as caught:
+        joined([path], tmp_path / "joined.mp4")
+    assert not isinstance(caught.value, UnsupportedClipError), "nobody should try that again"
+    assert caught.value.path == str(path)
+    assert names(tmp_path) == ["clip.mp4"]
+
+
+def test_coded_bytes_that_are_gone_when_their_turn_comes_are_named(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    clips = family(make_clip, "x264")[:2]
+    absent = str(tmp_path / "gone.mp4")
+    with pytest.raises(UnreadableSourceError, match=r"gone\.mp4 cannot be read: No such") as caught:
+        join_clips(
+            [ClipRange(str(clip)) for clip in clips],
+            tmp_path / "joined.mp4",
+            fps=THIRTY,
+            coded=lambda place: absent if place else str(clips[0]),
+        )
+    assert caught.value.path == absent
+    assert names(tmp_path) == []
+
+
+def test_a_destination_in_a_folder_that_is_not_there_is_an_error_of_the_target(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    result = tmp_path / "absent" / "joined.mp4"
+    words = r"absent/joined\.mp4 cannot be created: No such file"
+    with pytest.raises(StorageError, match=words) as caught:
+        joined([make_clip(RECIPES["x264"])], result)
+    assert caught.value.path == str(result)
+    assert "Check the folder" in (caught.value.next_step or "")
 
 
 def test_a_clip_of_another_configuration_is_refused(make_clip: MakeClip, tmp_path: Path) -> None:

@@ -13,9 +13,18 @@ import av
 import numpy as np
 import pytest
 from clip_recipes import QUIET_X265, RECIPES, Recipe
+from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media import decode_image, decode_shown, frames
+from leconvert.media import (
+    ClipIndex,
+    decode_frames,
+    decode_image,
+    decode_shown,
+    frames,
+    read_clip_index,
+    seek,
+)
 from leconvert.testing.pixels import encode_png
 
 MakeClip = Callable[[Recipe], Path]
@@ -286,3 +295,125 @@ def test_jpeg_is_decoded_to_its_colours() -> None:
 def test_what_is_no_whole_image_is_an_error(data: bytes) -> None:
     with pytest.raises(UnreadableSourceError, match="image cannot be decoded"):
         decode_image(data)
+
+
+def test_an_image_that_gives_no_picture_without_an_error_is_refused_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Mute:
+        """A decoder that swallows what it is given; FFmpeg's contract allows it."""
+
+        thread_count = 0
+
+        @classmethod
+        def create(cls, name: str, mode: str) -> Mute:
+            assert (name, mode) == ("png", "r")
+            return cls()
+
+        def decode(self, _: object) -> list[object]:
+            return []
+
+    monkeypatch.setattr(av, "CodecContext", Mute)
+    with pytest.raises(UnreadableSourceError, match="decoded: it is empty or cut short"):
+        decode_image(encode_png(noise(4, 4, 3)))
+
+
+def grey_tiff(bits: int, content: bytes, width: int, height: int) -> bytes:
+    """Put packed grey pixels into a little-endian TIFF file of one strip."""
+    entries = [
+        (256, 3, width),
+        (257, 3, height),
+        (258, 3, bits),
+        (259, 3, 1),
+        (262, 3, 1),
+        (273, 4, 8),
+        (277, 3, 1),
+        (278, 3, height),
+        (279, 4, len(content)),
+    ]
+    rows = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in entries)
+    front = b"II*\0" + struct.pack("<I", 8 + len(content)) + content
+    return front + struct.pack("<H", len(entries)) + rows + bytes(4)
+
+
+def test_a_tiff_of_16_bit_grey_is_depth_and_one_of_12_bits_is_refused_by_name() -> None:
+    stored = noise(4, 8, high=65536, dtype="<u2")
+    picture = decode_image(grey_tiff(16, stored.tobytes(), 8, 4), is_depth=True)
+    np.testing.assert_array_equal(picture, stored[..., None])
+    for is_depth in (False, True):
+        with pytest.raises(UnreadableSourceError, match="its pixels are gray12le, which is not"):
+            decode_image(grey_tiff(12, bytes(48), 8, 4), is_depth=is_depth)
+
+
+def silenced(clip: Path, sample: int) -> bytes:
+    """Put an AV1 padding unit in the place of a sample, so that it decodes to nothing."""
+    index = read_clip_index(clip)
+    content = bytearray(clip.read_bytes())
+    start, size = int(index.offsets[sample]), int(index.sizes[sample])
+    content[start : start + size] = b"\x78" + bytes(size - 2) + b"\x80"
+    return bytes(content)
+
+
+@pytest.mark.parametrize("rank", [2, 11])
+def test_a_frame_that_decodes_to_nothing_is_missed_by_both_ways_to_it(
+    rank: int, make_clip: MakeClip, tmp_path: Path
+) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(silenced(make_clip(RECIPES["av1"]), rank))
+    assert [found for found, _ in decode_shown(path, [1])] == [1]
+    for wanted in ([rank], [1, rank], [0, rank]):
+        with pytest.raises(UnreadableSourceError, match=f"no frame {rank}"):
+            list(decode_shown(path, wanted))
+        with pytest.raises(UnreadableSourceError, match=f"frame {rank} cannot be decoded"):
+            list(decode_frames(path, wanted))
+
+
+def test_a_sample_that_decodes_to_two_frames_is_refused(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    def joined_in_pairs(top: Box) -> None:
+        stbl = stbl_of(top)
+        sizes = struct.unpack_from(">12I", stbl.find("stsz").payload, 12)
+        pairs = [sum(sizes[at : at + 2]) for at in range(0, 12, 2)]
+        stbl.replace("stsz", struct.pack(">III6I", 0, 0, 6, *pairs))
+        stbl.replace("stts", struct.pack(">IIII", 0, 1, 6, 1024))
+        stbl.replace("stsc", struct.pack(">IIIII", 0, 1, 1, 6, 1))
+        stbl.remove("stss")
+
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(changed(make_clip(RECIPES["av1"]).read_bytes(), joined_in_pairs))
+    assert read_clip_index(path).num_samples == 6
+    with pytest.raises(UnreadableSourceError, match="decodes at tick 0, unlike its packet") as at:
+        list(decode_shown(path, [0, 1]))
+    assert at.value.path == str(path)
+
+
+def test_a_clip_that_is_replaced_while_it_is_opened_is_refused(
+    make_clip: MakeClip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FFmpeg holds the one file, and its index is read of the other, at the same path."""
+    path = tmp_path / "clip.mp4"
+    options = RECIPES["x264-b-frames"].options  # so that the decoder asks for more before it gives
+    finer = (("video_track_timescale", "90000"),)
+    long, short, fine = (
+        make_clip(Recipe(frames=12, options=options)).read_bytes(),
+        make_clip(Recipe(frames=6, options=options)).read_bytes(),
+        make_clip(Recipe(frames=12, options=options, muxer=finer)).read_bytes(),
+    )
+
+    def read_after(content: bytes) -> Callable[[str], ClipIndex]:
+        def read(name: str) -> ClipIndex:
+            path.unlink()
+            path.write_bytes(content)
+            return read_clip_index(name)
+
+        return read
+
+    path.write_bytes(long)
+    monkeypatch.setattr(frames, "read_clip_index", read_after(short))
+    with pytest.raises(UnreadableSourceError, match="holds more frames than its index says"):
+        list(decode_shown(path, [0, 5]))
+    path.write_bytes(long)
+    monkeypatch.setattr(seek, "read_clip_index", read_after(fine))
+    with pytest.raises(UnreadableSourceError, match="which its index does not have"):
+        list(decode_frames(path, [5]))

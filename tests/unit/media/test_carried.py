@@ -1,0 +1,30 @@
+"""What PyAV's FFmpeg is and decodes, as ``leconvert doctor`` says it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import av
+import av.codec
+import pytest
+from av.codec.codec import UnknownCodecError
+
+from leconvert.media.carried import CarriedFfmpeg, carried_ffmpeg
+
+
+def test_the_ffmpeg_of_these_tests_decodes_what_they_encode() -> None:
+    found = carried_ffmpeg()
+    assert found == CarriedFfmpeg(av.ffmpeg_version_info, ("av1", "h264", "hevc", "mpeg4", "vp9"))
+    assert type(found.version) is str
+
+
+def test_a_codec_that_was_left_out_of_the_build_is_not_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lookup(name: str, mode: str) -> Any:
+        assert mode == "r", "encoders say nothing of what can be shown"
+        if name in ("av1", "hevc"):
+            raise UnknownCodecError(name)
+
+    monkeypatch.setattr(av.codec, "Codec", lookup)
+    assert carried_ffmpeg().decodes == ("h264", "mpeg4", "vp9")
