@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from leconvert.tables import RowRange, join_tables, output_schema
 
@@ -55,3 +56,27 @@ def test_other_readers_see_the_rows_of_copied_row_groups(tmp_path: Path) -> None
         "parquet", data_files=str(target), split="train", streaming=True
     )
     assert [row["index"] for row in streamed] == expected.column("index").to_pylist()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_datasets_opens_every_type_of_column_that_it_can_open_in_the_source(nested: bool) -> None:
+    kinds = [
+        *(pa.type_for_alias(name) for name in ("null", "bool", "int8", "uint64", "float16")),
+        *(pa.date32(), pa.date64(), pa.time32("ms"), pa.time64("ns"), pa.duration("us")),
+        *(pa.timestamp("us"), pa.timestamp("ns", "Europe/Berlin"), pa.timestamp("s", "+01:00")),
+        *(pa.decimal128(9, 2), pa.decimal256(50, 2), pa.string(), pa.large_string()),
+        *(pa.binary(), pa.large_binary(), pa.dictionary(pa.int32(), pa.string())),
+        *(pa.string_view(), pa.binary_view(), pa.binary(3), pa.month_day_nano_interval()),
+        *(pa.list_(pa.int8(), 2), pa.large_list(pa.int8()), pa.map_(pa.string(), pa.int8())),
+        *(pa.struct([("a", pa.date32())]), pa.uuid(), pa.list_(pa.list_(pa.bool_()))),
+    ]
+    opened = 0
+    for kind in kinds:
+        source = pa.schema([("x", pa.list_(kind) if nested else kind), ("y", pa.int64())])
+        try:
+            expected = datasets.Features.from_arrow_schema(source)
+        except ValueError:
+            continue
+        assert datasets.Features.from_arrow_schema(output_schema(source, {})) == expected, kind
+        opened += 1
+    assert opened >= 24

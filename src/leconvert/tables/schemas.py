@@ -29,7 +29,16 @@ IMAGE_TYPE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.stri
 _IMAGE_FEATURE: dict[str, Any] = {"_type": "Image"}
 _EXTENSION_PREFIX = b"ARROW:extension:"
 # Names that `datasets` uses where they differ from Arrow's own.
-_DATASETS_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64"}
+_DATASETS_DTYPES = {
+    "halffloat": "float16",
+    "float": "float32",
+    "double": "float64",
+    "date32[day]": "date32",
+    "date64[ms]": "date64",
+}
+# What `datasets` has no name for, or, as for dictionaries, names after what is in it. It opens no
+# file in which an entry has a name that it does not know.
+_NAMELESS = ("dictionary<", "fixed_size_binary[", "decimal32(", "decimal64(", "month_day_nano")
 _MAX_ARRAY_DIMENSIONS = 5
 
 
@@ -106,6 +115,8 @@ def feature_of_type(arrow_type: pa.DataType) -> Any:
     if pa.types.is_nested(arrow_type) or isinstance(arrow_type, pa.BaseExtensionType):
         return None
     name = str(arrow_type)
+    if name.startswith(_NAMELESS):
+        return None
     return {"dtype": _DATASETS_DTYPES.get(name, name), "_type": "Value"}
 
 
@@ -165,6 +176,8 @@ def _declared_entry(feature: Mapping[str, Any], arrow_type: pa.DataType) -> Any:
     dtype = feature.get("dtype")
     shape = feature.get("shape")
     if not isinstance(dtype, str) or not isinstance(shape, Sequence) or isinstance(shape, str):
+        return None
+    if not all(type(size) is int for size in shape):
         return None
     element, depth = arrow_type, 0
     if isinstance(element, pa.BaseExtensionType):
