@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from leconvert.tables.thrift import (
@@ -45,7 +46,11 @@ _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
 _TYPE, _ENCODINGS, _PATH, _CODEC = 1, 2, 3, 4
 _NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET = 5, 6, 7, 9, 11
 _STATISTICS, _ENCODING_STATS, _SIZE_STATISTICS = 12, 13, 16
-_MAX_VALUE, _MIN_VALUE = 5, 6
+_NULL_COUNT, _MAX_VALUE, _MIN_VALUE = 3, 5, 6
+# Fields of PageEncodingStats.
+_PAGE_TYPE, _ENCODING, _PAGES = 1, 2, 3
+_DATA_PAGES = frozenset([0, 3])
+_DICTIONARY_ENCODINGS = frozenset([2, 8])
 _REPETITIONS, _DEFINITIONS = 2, 3
 _LITERAL = frozenset([_TYPE, _ENCODINGS, _PATH, _CODEC])
 _NUMBERS = frozenset([_NUM_VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_OFFSET, _DICTIONARY_OFFSET])
@@ -66,7 +71,7 @@ class ChunkEntry(NamedTuple):
         uncompressed_bytes: Size of the pages before compression, with their headers.
         compressed_bytes: Size of the pages in the file, with their headers.
         data_offset: First data page.
-        dictionary_offset: Dictionary page, None without.
+        dictionary_offset: Dictionary page, None without; some writers say 0 then.
         start: First byte of the chunk in its file.
     """
 
@@ -78,6 +83,21 @@ class ChunkEntry(NamedTuple):
     data_offset: int
     dictionary_offset: int | None
     start: int
+
+    @property
+    def null_count(self) -> int | None:
+        """Values that are empty; None where the footer does not say how many."""
+        at = self.shape.null_count
+        return None if at is None else unzigzag(self.groups[at])
+
+    @property
+    def is_all_dictionary(self) -> bool:
+        """Whether the footer says that every value is in the dictionary.
+
+        Writers give up a dictionary that grows large, and store further values plainly.
+        """
+        at = self.shape.page_encodings
+        return at is not None and _are_all_dictionary(self.groups[at])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +111,8 @@ class ChunkShape:
         has_statistics: Whether there are statistics.
         histograms: Sizes of the histograms of repetition and definition levels, 0 without.
         extremes: Groups of the smallest and the largest value, where both are there in fixed width.
+        null_count: Group of the number of empty values, where it is there.
+        page_encodings: Group of what the pages are encoded in, where it is there.
     """
 
     path: tuple[bytes, ...]
@@ -99,6 +121,8 @@ class ChunkShape:
     has_statistics: bool
     histograms: tuple[int, int]
     extremes: tuple[int, int] | None
+    null_count: int | None
+    page_encodings: int | None
     _segments: tuple[re.Pattern[bytes], ...]
     _format: bytes
     _path_at: int
@@ -137,7 +161,7 @@ class ChunkShape:
         compressed = unzigzag(groups[numbers[_COMPRESSED]])
         data = unzigzag(groups[numbers[_DATA_OFFSET]])
         at = numbers.get(_DICTIONARY_OFFSET)
-        dictionary = None if at is None else unzigzag(groups[at])
+        dictionary = None if at is None else unzigzag(groups[at]) or None
         start = data if dictionary is None else dictionary
         return ChunkEntry(self, groups, values, uncompressed, compressed, data, dictionary, start)
 
@@ -171,6 +195,27 @@ class ChunkWriter:
         return self._template % tuple(groups)
 
 
+@lru_cache(maxsize=1 << 10)
+def _are_all_dictionary(page_encodings: bytes) -> bool:
+    """Tell whether all data pages hold places in a dictionary."""
+    reader = CompactReader(page_encodings)
+    _, size = reader.list_header()
+    for _ in range(size):
+        facts: dict[int, int] = {}
+        for number, kind in reader.fields():
+            if kind == I32:
+                facts[number] = reader.integer()
+            else:
+                reader.skip(kind)
+        if (
+            facts.get(_PAGE_TYPE) in _DATA_PAGES
+            and facts.get(_ENCODING) not in _DICTIONARY_ENCODINGS
+            and facts.get(_PAGES) != 0
+        ):
+            return False
+    return size > 0
+
+
 def learn_chunk_shape(footer: bytes, position: int) -> ChunkShape:
     """Return the shape of the column chunk entry at ``position``.
 
@@ -195,6 +240,8 @@ class _Learner:
     numbers: dict[int, int] = field(default_factory=dict)
     extremes: dict[int, int] = field(default_factory=dict)
     histograms: dict[int, int] = field(default_factory=dict)
+    null_count: int | None = None
+    page_encodings: int | None = None
     seen: set[int] = field(default_factory=set)
     path: tuple[bytes, ...] = ()
     path_at: int = 0
@@ -225,6 +272,8 @@ class _Learner:
             _STATISTICS in self.seen,
             (self.histograms.get(_REPETITIONS, 0), self.histograms.get(_DEFINITIONS, 0)),
             extremes,
+            self.null_count,
+            self.page_encodings,
             tuple(self.segments),
             bytes(self.template),
             self.path_at,
@@ -248,6 +297,8 @@ class _Learner:
                 self._value(kind, 0)
                 self._close()
             elif number in _KEPT:
+                if number == _ENCODING_STATS and kind == LIST:
+                    self.page_encodings = self.num_groups
                 self._open(b"%b")
                 if number == _STATISTICS and kind == STRUCT:
                     self._statistics()
@@ -298,6 +349,12 @@ class _Learner:
                 self.num_groups += 1
                 self.template += b"%.0b"
                 self.pattern += b"(.{%d})" % width
+            elif number == _NULL_COUNT and kind == I64:
+                self.reader.unsigned()
+                self.null_count = self.num_groups
+                self.num_groups += 1
+                self.template += b"%.0b"
+                self.pattern += b"(%b)" % INTEGER
             else:
                 self._value(kind, 0)
 

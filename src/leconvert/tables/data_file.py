@@ -21,7 +21,7 @@ import pyarrow as pa
 from leconvert.errors import UnreadableSourceError
 from leconvert.tables.chunk_shapes import INTEGER, ChunkEntry, ChunkShape
 from leconvert.tables.file_footers import FooterReader
-from leconvert.tables.file_schema import FileSchema
+from leconvert.tables.file_schema import FileSchema, Leaf
 from leconvert.tables.footers import DataFooter, data_footer, open_parquet
 from leconvert.tables.opened import OpenedTable, unreadable
 from leconvert.tables.thrift import ThriftError, unzigzag
@@ -30,12 +30,8 @@ __all__ = ["DataFile", "row_group_extremes"]
 
 _BOOL, _INT32, _INT64, _FLOAT, _DOUBLE = 0, 1, 2, 4, 5
 _FORMS = {_BOOL: "?", _INT32: "i", _INT64: "q", _FLOAT: "f", _DOUBLE: "d"}
-_DTYPES: dict[int, np.dtype[Any]] = {
-    _INT32: np.dtype("<i4"),
-    _INT64: np.dtype("<i8"),
-    _FLOAT: np.dtype("<f4"),
-    _DOUBLE: np.dtype("<f8"),
-}
+_UNSIGNED, _SIGNED = range(11, 15), range(15, 19)  # 8, 16, 32 and 64 bits
+_DTYPES: dict[str, np.dtype[Any]] = {form: np.dtype(f"<{form}") for form in "iIqQfd"}
 _PLAIN_CODEC, _SNAPPY_CODEC = 0, 1
 # A dictionary page whose values are plain, in the order in which they first appear.
 _DICTIONARY_PAGE = re.compile(
@@ -45,8 +41,6 @@ _DICTIONARY_PAGE = re.compile(
 )
 _HEADER_BYTES = 64
 _KEPT_LAYOUTS = 16
-
-_SURELY_WHOLE_BYTES = 64 * 1024
 
 Number = int | float | bool
 Numbers = npt.NDArray[np.integer[Any] | np.floating[Any]]
@@ -66,7 +60,7 @@ class DataFile:
         counts: What its footer says.
     """
 
-    __slots__ = ("_chunks", "_leaves", "_table", "counts", "path")
+    __slots__ = ("_chunks", "_columns", "_table", "counts", "path")
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -77,12 +71,12 @@ class DataFile:
             self._table.close()
             raise
         self._chunks: tuple[ChunkEntry, ...] = ()
-        self._leaves: dict[str, int] = {}
+        self._columns = _NO_COLUMNS
         parts = self.counts.parts
         # Files of several row groups are rare, and read whole where anything is asked of them.
         if parts is not None and len(parts.row_groups) == 1:
             self._chunks = parts.row_groups[0].chunks
-            self._leaves = _leaves_of(parts.schema)
+            self._columns = _columns_of(parts.schema)
 
     def __enter__(self) -> Self:
         return self
@@ -100,21 +94,26 @@ class DataFile:
         """The least and the greatest value of each column, elements of lists alike.
 
         Columns of which the footer does not say it, or which are no numbers, are not in it. NaN
-        takes no part.
+        and empty values take no part.
         """
-        return _extremes(self._chunks, self._leaves)
+        return _extremes(self._chunks, self._columns)
 
     def num_values(self, column: str) -> int | None:
         """Return the values of a column, elements of lists and nulls alike; None if not known."""
-        leaf = self._leaves.get(column)
+        leaf = self._columns.places.get(column)
         return None if leaf is None else self._chunks[leaf].num_values
+
+    def null_count(self, column: str) -> int | None:
+        """Return the empty values of a column, elements of lists alike; None if not known."""
+        leaf = self._columns.places.get(column)
+        return None if leaf is None else self._chunks[leaf].null_count
 
     def raw(self, column: str) -> tuple[object, bytes] | None:
         """Return a column as it stands in a small file; None where that is not at hand.
 
         Columns of different files with equal raw forms have equal values.
         """
-        leaf = self._leaves.get(column)
+        leaf = self._columns.places.get(column)
         whole, parts = self._table.whole, self.counts.parts
         if leaf is None or whole is None or parts is None:
             return None
@@ -125,8 +124,8 @@ class DataFile:
     def numbers(self, column: str) -> Numbers:
         """Return a column of one number a row, shape (rows,).
 
-        Where as many values stand in the dictionary as there are rows, that is the column: a
-        dictionary holds values in the order of their first appearance, so each row is the first,
+        Where as many values stand in the dictionary as there are rows, that is the column: Arrow's
+        dictionaries hold values in the order of their first appearance, so each row is the first,
         and only, appearance of its value.
 
         Raises:
@@ -151,20 +150,22 @@ class DataFile:
             UnreadableSourceError: As `numbers`.
         """
         found = self._dictionary(column)
-        # A writer gives up a dictionary that grows large, and stores further values plainly.
-        if found is None or found.nbytes > _SURELY_WHOLE_BYTES:
+        if found is None or not self._chunks[self._columns.places[column]].is_all_dictionary:
             found = self.numbers(column)
         distinct: list[Number] = np.unique(found).tolist()
         return distinct
 
     def _dictionary(self, column: str) -> Numbers | None:
-        """Return the values in a column's dictionary page; None where there is none to be had."""
-        leaf = self._leaves.get(column)
-        if leaf is None:
+        """Return the values in a column's dictionary page; None where there is none to be had.
+
+        Nor is there one of a writer whose dictionaries may be sorted, or hold what is in no row.
+        """
+        leaf, parts = self._columns.places.get(column), self.counts.parts
+        if leaf is None or parts is None or not parts.tail.is_of_known_writer:
             return None
         chunk = self._chunks[leaf]
         shape = chunk.shape
-        dtype = _DTYPES.get(shape.physical_type)
+        dtype = _DTYPES.get(self._columns.forms[leaf] or "")
         if (
             dtype is None
             or chunk.dictionary_offset is None
@@ -228,22 +229,39 @@ def row_group_extremes(
     """
     with OpenedTable(path) as table, suppress(ThriftError):
         footer = table.footer()
-        known = _leaves_of(_FOOTERS.schema(footer))
-        names = [name for name in columns if name in known]
-        places = {name: place for place, name in enumerate(names)}
-        for chunks in _FOOTERS.row_groups(footer, [known[name] for name in names]):
-            yield _extremes(tuple(chunks), places)
+        known = _columns_of(_FOOTERS.schema(footer))
+        leaves = {name: known.places[name] for name in columns if name in known.places}
+        wanted = _Columns(
+            {name: place for place, name in enumerate(leaves)},
+            tuple([known.forms[leaf] for leaf in leaves.values()]),
+        )
+        for chunks in _FOOTERS.row_groups(footer, list(leaves.values())):
+            yield _extremes(tuple(chunks), wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns that have but one leaf.
+
+    Attributes:
+        places: The place of each one's leaf, by the column's name.
+        forms: How the values of each leaf are packed, of all columns; None where they are no
+            numbers.
+    """
+
+    places: dict[str, int]
+    forms: tuple[str | None, ...]
 
 
 def _extremes(
-    chunks: tuple[ChunkEntry, ...], leaves: dict[str, int]
+    chunks: tuple[ChunkEntry, ...], columns: _Columns
 ) -> dict[str, tuple[Number, Number]]:
     if not chunks:
         return {}
     shapes = tuple([chunk.shape for chunk in chunks])
-    plan = _PLANS.get(shapes)
+    plan = _PLANS.get((shapes, columns.forms))
     if plan is None:
-        plan = _plan_for(shapes, leaves)
+        plan = _plan_for(shapes, columns)
     found = plan.form.unpack(b"".join([chunks[at].groups[group] for at, group in plan.places]))
     return dict(zip(plan.columns, zip(found[::2], found[1::2], strict=True), strict=True))
 
@@ -263,32 +281,33 @@ class _Plan:
     form: Struct
 
 
-def _plan_for(shapes: tuple[ChunkShape, ...], leaves: dict[str, int]) -> _Plan:
-    columns: list[str] = []
+def _plan_for(shapes: tuple[ChunkShape, ...], columns: _Columns) -> _Plan:
+    names: list[str] = []
     places: list[tuple[int, int]] = []
     form = "<"
-    for column, leaf in leaves.items():
-        extremes, letter = shapes[leaf].extremes, _FORMS.get(shapes[leaf].physical_type)
+    for name, leaf in columns.places.items():
+        extremes, letter = shapes[leaf].extremes, columns.forms[leaf]
         if extremes is not None and letter is not None:
-            columns.append(column)
+            names.append(name)
             places += [(leaf, extremes[0]), (leaf, extremes[1])]
             form += 2 * letter
     if len(_PLANS) >= _KEPT_LAYOUTS:
         _PLANS.clear()
-    plan = _PLANS[shapes] = _Plan(tuple(columns), tuple(places), Struct(form))
+    plan = _Plan(tuple(names), tuple(places), Struct(form))
+    _PLANS[shapes, columns.forms] = plan
     return plan
 
 
 # Files of a dataset are alike: what the first took time to learn, the others are read by.
 _FOOTERS = FooterReader()
 _SNAPPY = pa.Codec("snappy")
-_PLANS: dict[tuple[ChunkShape, ...], _Plan] = {}
-_LEAVES: dict[FileSchema, dict[str, int]] = {}
+_PLANS: dict[tuple[tuple[ChunkShape, ...], tuple[str | None, ...]], _Plan] = {}
+_COLUMNS: dict[FileSchema, _Columns] = {}
+_NO_COLUMNS = _Columns({}, ())
 
 
-def _leaves_of(schema: FileSchema) -> dict[str, int]:
-    """Return the place of each column that has but one leaf, by the column's name."""
-    known = _LEAVES.get(schema)
+def _columns_of(schema: FileSchema) -> _Columns:
+    known = _COLUMNS.get(schema)
     if known is not None:
         return known
     leaves: dict[str, int] = {}
@@ -298,8 +317,19 @@ def _leaves_of(schema: FileSchema) -> dict[str, int]:
         if name in leaves:
             several.add(name)
         leaves[name] = place
-    found = {name: place for name, place in leaves.items() if name not in several}
-    if len(_LEAVES) >= _KEPT_LAYOUTS:
-        _LEAVES.clear()
-    _LEAVES[schema] = found
+    places = {name: place for name, place in leaves.items() if name not in several}
+    found = _Columns(places, tuple(map(_form_of, schema.leaves)))
+    if len(_COLUMNS) >= _KEPT_LAYOUTS:
+        _COLUMNS.clear()
+    _COLUMNS[schema] = found
     return found
+
+
+def _form_of(leaf: Leaf) -> str | None:
+    """Return how the values of a leaf are packed; None where they are no numbers."""
+    form = _FORMS.get(leaf.physical_type)
+    if leaf.converted_type is None or form is None:
+        return form
+    if leaf.converted_type in _SIGNED:
+        return form
+    return form.upper() if leaf.converted_type in _UNSIGNED else None

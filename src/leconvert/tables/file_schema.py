@@ -7,21 +7,38 @@ from dataclasses import dataclass
 
 from leconvert.tables.thrift import BINARY, I32, LIST, STRUCT, CompactReader, ThriftError
 
-__all__ = ["FileSchema", "FileTail", "Leaf", "parse_schema", "parse_tail"]
+__all__ = ["ONLY_LOGICAL", "FileSchema", "FileTail", "Leaf", "parse_schema", "parse_tail"]
 
 # Fields of FileMetaData.
 _VERSION, _SCHEMA, _KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS = 1, 2, 5, 6, 7
 _REQUIRED, _REPEATED = 0, 2
+# Fields of SchemaElement.
+_PHYSICAL, _REPETITION, _NAME, _CHILDREN, _CONVERTED, _ID, _LOGICAL = 1, 3, 4, 5, 6, 9, 10
+
+ONLY_LOGICAL = -1
+"""Instead of a converted type, where the meaning of values has come up since there are these."""
+# Programs whose pages and statistics are known to be what their footers say.
+_KNOWN_WRITERS = (b"parquet-cpp-arrow version ", b"leconvert version ")
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One leaf column of a schema: names from the column down, type, and highest levels."""
+    """One leaf column of a schema: names from the column down, type, and highest levels.
+
+    Attributes:
+        path: The names.
+        physical_type: Parquet's number of the type of what is stored.
+        repetitions: The highest repetition level.
+        definitions: The highest definition level.
+        converted_type: Parquet's number of what that stands for: unsigned integers, dates; None
+            where it stands for itself.
+    """
 
     path: tuple[bytes, ...]
     physical_type: int
     repetitions: int
     definitions: int
+    converted_type: int | None
 
     @property
     def repeated(self) -> bool:
@@ -61,6 +78,11 @@ class FileTail:
     key_values_raw: bytes
     column_orders_raw: bytes
 
+    @property
+    def is_of_known_writer(self) -> bool:
+        """Whether Arrow wrote it, or this program did."""
+        return self.created_by.startswith(_KNOWN_WRITERS)
+
 
 def parse_schema(footer: bytes) -> FileSchema:
     """Read the schema at the beginning of a footer.
@@ -99,7 +121,15 @@ def parse_schema(footer: bytes) -> FileSchema:
             above.append((element.name, repetitions, definitions, element.children))
         elif element.physical_type is not None:
             names = (*(name for name, *_ in above[1:]), element.name)
-            leaves.append(Leaf(names, element.physical_type, repetitions, definitions))
+            leaves.append(
+                Leaf(
+                    names,
+                    element.physical_type,
+                    repetitions,
+                    definitions,
+                    element.converted_type,
+                )
+            )
         else:
             raise ThriftError("the schema has a column without a type")
     if any(left for *_, left in above):
@@ -112,31 +142,35 @@ def parse_schema(footer: bytes) -> FileSchema:
 class _Element:
     name: bytes
     physical_type: int | None
+    converted_type: int | None
     repetition: int
     children: int
     structure: tuple[object, ...]
 
 
 def _schema_element(reader: CompactReader) -> _Element:
-    """Read one element: 1 type, 3 repetition, 4 name, 5 children; 9 is an id that says nothing."""
+    """Read one element; its id says nothing."""
     facts: dict[int, object] = {}
     name = b""
     for number, kind in reader.fields():
         start = reader.position
-        if number == 4 and kind == BINARY:
+        if number == _NAME and kind == BINARY:
             name = reader.binary()
         elif kind == I32:
             facts[number] = reader.integer()
         else:
             reader.skip(kind)
             facts[number] = (kind, reader.between(start))
-    facts.pop(9, None)
-    physical, repetition, children = facts.get(1), facts.get(3, 0), facts.get(5, 0)
+    facts.pop(_ID, None)
+    physical, converted = facts.get(_PHYSICAL), facts.get(_CONVERTED)
+    repetition, children = facts.get(_REPETITION, 0), facts.get(_CHILDREN, 0)
+    if not isinstance(converted, int):
+        converted = ONLY_LOGICAL if converted is not None or _LOGICAL in facts else None
     if not isinstance(repetition, int) or not isinstance(children, int) or children < 0:
         raise ThriftError("an element of the schema has fields of other types")
     if physical is not None and not isinstance(physical, int):
         raise ThriftError("an element of the schema has a type that is no number")
-    return _Element(name, physical, repetition, children, tuple(facts.items()))
+    return _Element(name, physical, converted, repetition, children, tuple(facts.items()))
 
 
 def parse_tail(raw: bytes) -> FileTail:

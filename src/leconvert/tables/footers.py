@@ -127,6 +127,7 @@ def _counts(footer: FileFooter, size_bytes: int) -> DataFooter | None:
                 or chunk.compressed_bytes < 0
                 or chunk.num_values < 0
                 or not 0 <= chunk.start <= size_bytes - chunk.compressed_bytes
+                or chunk.data_offset < chunk.start
             ):
                 return None
             uncompressed_bytes += chunk.uncompressed_bytes

@@ -37,8 +37,6 @@ CREATED_BY = f"leconvert version {__version__}".encode()
 
 _SNAPPY = 1
 _ARROW_SCHEMA_KEY = b"ARROW:schema"
-# Programs whose pages and statistics are known to be what their footers say.
-_KNOWN_WRITERS = (b"parquet-cpp-arrow version ", b"leconvert version ")
 _I64_NEXT = bytes((1 << 4 | I64,))
 _I64_AFTER_NEXT = bytes((2 << 4 | I64,))
 _LIST_FIRST = bytes((1 << 4 | LIST,))
@@ -161,7 +159,7 @@ class TableCopier:
         except ThriftError as error:
             return f"its footer is unusual: {error}"
         tail = footer.tail
-        if not tail.created_by.startswith(_KNOWN_WRITERS):
+        if not tail.is_of_known_writer:
             return f"it was written by {tail.created_by.decode(errors='replace') or 'nobody'}"
         if tail.column_orders_raw != self.writer.tail.column_orders_raw:
             return "its statistics have another order"
