@@ -117,7 +117,9 @@ _KINDS = (
     Kind("task-gap", "error", "Task indices do not run from 0 without gaps.", "--remap-tasks"),
     Kind("task-duplicate", "error", "A task is listed more than once.", "--remap-tasks"),
     Kind("task-conflict", "error", "One task index stands for two different texts."),
-    Kind("task-index", "error", "Rows name a task that `tasks.jsonl` does not list.", DROP),
+    Kind(
+        "task-index", "error", "Rows name a task that `tasks.jsonl` does not list, or none.", DROP
+    ),
     Kind(
         "task-mismatch",
         "warning",

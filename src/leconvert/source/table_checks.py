@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.repairs import DEFAULT_COLUMNS
-from leconvert.source.seen import Notes, shown
+from leconvert.source.seen import Notes, counted, shown
 from leconvert.tables import DataFile
 
 __all__ = ["NOT_KNOWN", "Extremes", "RowFacts", "TableCheck"]
@@ -91,14 +91,14 @@ class TableCheck:
                     f"{elements} are declared.",
                     feature=name,
                 )
-        if "episode_index" in columns:
+        if "episode_index" in columns and not _says_empty(file, "episode_index", notes):
             least, greatest = _extremes(file, extremes, "episode_index")
             if (least, greatest) != (notes.episode, notes.episode):
                 notes.say(
                     "episode-index",
                     f"{shown(notes.path)} has rows of episode {_span(least, greatest)}.",
                 )
-        if "frame_index" in columns:
+        if "frame_index" in columns and not _says_empty(file, "frame_index", notes):
             least, greatest = _extremes(file, extremes, "frame_index")
             if (least, greatest) != (0, rows - 1):
                 notes.say(
@@ -109,12 +109,12 @@ class TableCheck:
         if "timestamp" in columns:
             self._check_times(file, notes)
         first_index = NOT_KNOWN
-        if "index" in columns:
+        if "index" in columns and not file.null_count("index"):
             least, greatest = _extremes(file, extremes, "index")
             if greatest - least == rows - 1 and least == int(least):
                 first_index = int(least)
         tasks: tuple[int, ...] = ()
-        if "task_index" in columns:
+        if "task_index" in columns and not _says_empty(file, "task_index", notes):
             least, greatest = _extremes(file, extremes, "task_index")
             found = [least] if least == greatest else file.distinct("task_index")
             tasks = tuple(int(task) if task == task else NOT_KNOWN for task in found)  # noqa: PLR0124
@@ -160,6 +160,15 @@ class TableCheck:
             known = times.astype(np.float32) if kind == np.float32 else times
             self._expected[kind.str] = known
         return known[:length]
+
+
+def _says_empty(file: DataFile, column: str, notes: Notes) -> bool:
+    """Say of how many rows a column tells nothing; False where it tells it of every row."""
+    empty = file.null_count(column)
+    if empty:
+        code = column.replace("_", "-")
+        notes.say(code, f"{shown(notes.path)} has {counted(empty, 'row')} without {column}.")
+    return bool(empty)
 
 
 def _extremes(file: DataFile, extremes: Extremes, column: str) -> tuple[float, float]:

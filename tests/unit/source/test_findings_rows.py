@@ -156,6 +156,33 @@ def test_wrong_indices_of_an_episode_are_its_error(
     assert scan.repairs.computed_columns == ("frame_index", "episode_index", "index")
 
 
+@pytest.mark.parametrize(
+    ("column", "code", "remedy"),
+    [
+        ("frame_index", "frame-index", "--reindex"),
+        ("episode_index", "episode-index", "--reindex"),
+        ("index", "global-index", "--reindex"),
+        ("task_index", "task-index", "--on-bad-episode drop"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 5])
+def test_rows_without_a_number_are_seen_though_the_extremes_are_right(
+    source: Path, only: Only, column: str, code: str, remedy: str, count: int
+) -> None:
+    def empty(table: pa.Table) -> pa.Table:
+        values = table.column(column).to_pylist()
+        middle = slice(1, -1) if count == 1 else slice(None)
+        values[middle] = [None] * len(values[middle])
+        return with_column(table, column, pa.array(values, pa.int64()))
+
+    edit_table(source, 1, empty)
+    finding = only(scan_source(source), code)
+    assert (finding.severity, finding.remedy) == ("error", remedy)
+    if column != "index":
+        assert finding.episode == 1
+        assert f"without {column}" in finding.message
+
+
 def test_an_index_that_begins_anew_with_each_episode_is_one_finding(
     source: Path, only: Only
 ) -> None:
