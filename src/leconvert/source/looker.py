@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ __all__ = ["NO_FILE", "Block", "Looker"]
 
 # Size of a file that is not there.
 NO_FILE = -1
+
+_KEPT_SCHEMAS = 256
 
 
 class _Facts(NamedTuple):
@@ -112,7 +115,7 @@ class Looker:
             for stream in streams
             if (camera := camera_of(stream)) is not None
         }
-        self._columns: dict[bytes, str] = {}
+        self._columns: dict[tuple[bytes, bytes | None], str] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not what it remembers: another thread may be adding to that.
@@ -182,8 +185,17 @@ class Looker:
         kind = self._columns.get(key) if key is not None else None
         if kind is None:
             schema = tables.read_data_schema(table.path)
+            twice = [name for name, times in Counter(schema.names).items() if times > 1]
+            if twice:
+                raise UnreadableSourceError(
+                    f"Columns of {table.path} have the same name, {shown(twice[0])}.",
+                    path=table.path,
+                )
             kind = "\n".join(sorted(f"{field.name!r}: {field.type}" for field in schema)) or "none"
             if key is not None:
+                # pandas adds the number of rows, so that there may be a schema a file.
+                if len(self._columns) >= _KEPT_SCHEMAS:
+                    self._columns.clear()
                 self._columns[key] = kind
         return _Facts(
             file.size_bytes,

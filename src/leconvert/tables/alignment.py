@@ -14,8 +14,8 @@ def align_table(table: pa.Table, schema: pa.Schema, *, path: str) -> pa.Table:
     """Return ``table`` with the columns, order and types of ``schema``.
 
     Only what loses nothing is done: another column order, nullable flags, variable against fixed
-    list length, long against short offsets, an all-null column, wider integers and floats, and
-    image bytes into the storage of an image.
+    list length, long against short offsets, views, dictionaries against what is in them, an
+    all-null column, wider integers and floats, and image bytes into the storage of an image.
 
     Args:
         table: Rows of one episode.
@@ -29,7 +29,7 @@ def align_table(table: pa.Table, schema: pa.Schema, *, path: str) -> pa.Table:
     if table.schema.equals(schema, check_metadata=False):
         return table
     names = table.schema.names
-    if sorted(names) != sorted(schema.names):
+    if sorted(names) != sorted(schema.names) or len(set(names)) < len(names):
         missing = sorted(set(schema.names) - set(names))
         extra = sorted(set(names) - set(schema.names))
         said = "; ".join(
@@ -73,7 +73,14 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a cast can be without loss; the cast itself still checks lengths and ranges."""
     if found.equals(wanted) or pa.types.is_null(found):
         return True
+    if pa.types.is_dictionary(found):
+        return _fits(found.value_type, wanted)
+    if pa.types.is_dictionary(wanted):
+        return _fits(found, wanted.value_type)
     if _is_list(found) and _is_list(wanted):
+        # The cast says so too, but not of a column without rows.
+        if len({_list_size(found), _list_size(wanted)} - {None}) > 1:
+            return False
         return _fits(found.value_type, wanted.value_type)
     if wanted.equals(IMAGE_TYPE) and _is_binary(found):
         return True
@@ -96,12 +103,21 @@ def _is_list(kind: pa.DataType) -> bool:
     )
 
 
+def _list_size(kind: pa.DataType) -> int | None:
+    """Return the length that all lists of a column have; None where it may be any."""
+    return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None
+
+
 def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
 
 
 def _as_image(array: pa.Array) -> pa.StructArray:

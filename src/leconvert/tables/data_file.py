@@ -85,9 +85,14 @@ class DataFile:
         self._table.close()
 
     @property
-    def schema_key(self) -> bytes | None:
-        """What equal schemas have in common; None where the footer is of an unknown kind."""
-        return None if self.counts.parts is None else self.counts.parts.schema.raw
+    def schema_key(self) -> tuple[bytes, bytes | None] | None:
+        """What equal schemas have in common; None where the footer is of an unknown kind.
+
+        Lists of one length and of any are stored alike, and texts and dictionaries of texts: only
+        what Arrow adds to the file tells them apart.
+        """
+        parts = self.counts.parts
+        return None if parts is None else (parts.schema.raw, parts.tail.arrow_schema)
 
     @property
     def extremes(self) -> dict[str, tuple[Number, Number]]:

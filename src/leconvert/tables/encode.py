@@ -91,7 +91,9 @@ def holds_bytes(kind: pa.DataType) -> bool:
     """Whether a column holds byte strings such as encoded images, at any depth."""
     if pa.types.is_nested(kind):
         return any(holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
 
 
 def _writer_options(schema: pa.Schema) -> dict[str, Any]:

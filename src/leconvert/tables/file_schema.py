@@ -17,6 +17,7 @@ _PHYSICAL, _REPETITION, _NAME, _CHILDREN, _CONVERTED, _ID, _LOGICAL = 1, 3, 4, 5
 
 ONLY_LOGICAL = -1
 """Instead of a converted type, where the meaning of values has come up since there are these."""
+_ARROW_SCHEMA_KEY = b"ARROW:schema"
 # Programs whose pages and statistics are known to be what their footers say.
 _KNOWN_WRITERS = (b"parquet-cpp-arrow version ", b"leconvert version ")
 
@@ -77,6 +78,11 @@ class FileTail:
     created_by: bytes
     key_values_raw: bytes
     column_orders_raw: bytes
+
+    @property
+    def arrow_schema(self) -> bytes | None:
+        """The types that Arrow gives the columns, where those of the file say less."""
+        return self.key_values.get(_ARROW_SCHEMA_KEY)
 
     @property
     def is_of_known_writer(self) -> bool:

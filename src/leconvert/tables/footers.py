@@ -24,7 +24,6 @@ __all__ = [
     "unreadable",
 ]
 
-_ARROW_SCHEMA_KEY = b"ARROW:schema"
 _KEPT_PARTS = 10_000
 LARGE_FOOTER_BYTES = 256 * 1024
 """From here on a footer is not handed to Arrow for its counts alone."""
@@ -187,7 +186,7 @@ def _parts(footer: FileFooter) -> list[object]:
     tail = footer.tail
     return [
         footer.schema,
-        (tail.created_by, tail.column_orders_raw, tail.key_values.get(_ARROW_SCHEMA_KEY)),
+        (tail.created_by, tail.column_orders_raw, tail.arrow_schema),
         *[chunk.shape for group in footer.row_groups for chunk in group.chunks],
     ]
 

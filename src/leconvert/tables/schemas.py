@@ -160,7 +160,11 @@ def _is_image_entry(entry: Any) -> bool:
 
 
 def _can_be_image(arrow_type: pa.DataType) -> bool:
-    if pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type):
+    if (
+        pa.types.is_binary(arrow_type)
+        or pa.types.is_large_binary(arrow_type)
+        or pa.types.is_binary_view(arrow_type)
+    ):
         return True
     if not pa.types.is_struct(arrow_type):
         return False

@@ -40,7 +40,6 @@ type StoredRanges = tuple[tuple[int, int], ...]
 
 _I64_NEXT = bytes((1 << 4 | I64,))
 _LIST_FIRST = bytes((1 << 4 | LIST,))
-_ARROW_SCHEMA_KEY = b"ARROW:schema"
 
 
 class StoredGroups:
@@ -135,7 +134,7 @@ class StoredGroups:
     def _is_alike(self, footer: FileFooter, path: str) -> bool:
         """Tell whether a file has the same columns, types and nesting."""
         assert self._writer is not None
-        key = (footer.schema, footer.tail.key_values.get(_ARROW_SCHEMA_KEY))
+        key = (footer.schema, footer.tail.arrow_schema)
         if key not in self._alike:
             self._alike[key] = (
                 footer.schema.structure == self._file_schema.structure

@@ -36,7 +36,6 @@ __all__ = ["CopyPlan", "FooterWriter", "TableCopier"]
 CREATED_BY = f"leconvert version {__version__}".encode()
 
 _SNAPPY = 1
-_ARROW_SCHEMA_KEY = b"ARROW:schema"
 _I64_NEXT = bytes((1 << 4 | I64,))
 _I64_AFTER_NEXT = bytes((2 << 4 | I64,))
 _LIST_FIRST = bytes((1 << 4 | LIST,))
@@ -163,7 +162,7 @@ class TableCopier:
             return f"it was written by {tail.created_by.decode(errors='replace') or 'nobody'}"
         if tail.column_orders_raw != self.writer.tail.column_orders_raw:
             return "its statistics have another order"
-        key = (footer.schema, tail.key_values.get(_ARROW_SCHEMA_KEY))
+        key = (footer.schema, tail.arrow_schema)
         if key not in self._verdicts:
             self._verdicts[key] = self._compare(footer, table.path)
         return self._verdicts[key] or footer

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from sound_dataset import TOP, WRIST, Only
+from sound_dataset import LENGTHS, TOP, WRIST, Only
 
 from leconvert import tables
 from leconvert.errors import LeconvertError, StorageError, UnreadableSourceError
@@ -169,6 +171,49 @@ def test_a_column_of_a_type_that_loses_something_differs_from_the_others(
     edit_lines(source, "episodes_stats", lambda lines: _zero_stats(lines[2]["stats"]["action"]))
     finding = only(scan_source(source), "schema-mismatch")
     assert (finding.episode, "action is" in finding.message) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("common", "other"),
+    [
+        (pa.list_(pa.int8(), 2), pa.list_(pa.int8(), 3)),
+        (pa.timestamp("us", "UTC"), pa.timestamp("us", "Europe/Berlin")),
+    ],
+    ids=["list size", "time zone"],
+)
+def test_types_that_only_arrow_tells_apart_are_told_apart(
+    source: Path, only: Only, common: pa.DataType, other: pa.DataType
+) -> None:
+    add_note(source, lambda episode: pa.nulls(LENGTHS[episode], other if episode == 2 else common))
+    finding = only(scan_source(source), "schema-mismatch")
+    assert finding.episode == 2
+    assert f"note is {pa.nulls(0, other).type}" in finding.message.replace("element:", "item:")
+
+
+def test_texts_fit_however_they_are_stored(source: Path) -> None:
+    def note(episode: int) -> pa.Array:
+        texts = pa.array([f"step {episode}"] * LENGTHS[episode])
+        if episode == 1:
+            return texts.dictionary_encode()
+        return texts.cast(pa.string_view()) if episode == 2 else texts
+
+    add_note(source, note)
+    assert scan_source(source).findings == ()
+
+
+def test_a_table_with_two_columns_of_one_name_is_not_read(source: Path, only: Only) -> None:
+    edit_table(source, 1, lambda table: table.append_column("index", table.column("index")))
+    finding = only(scan_source(source), "unreadable-file")
+    assert (finding.episode, finding.remedy) == (1, "--on-bad-episode drop")
+    assert "same name, index" in finding.message
+
+
+def add_note(source: Path, note: Callable[[int], pa.Array]) -> None:
+    """Add a declared column to all tables."""
+    for episode in range(len(LENGTHS)):
+        edit_table(source, episode, partial(with_column, name="note", values=note(episode)))
+    feature = {"dtype": "string", "shape": [1], "names": None}
+    edit_info(source, lambda info: info["features"].update(note=feature))
 
 
 def _zero_stats(stats: dict[str, object]) -> None:
