@@ -192,7 +192,8 @@ class StreamLayout:
 
     Attributes:
         stream: ``data`` or ``videos/<camera key>``.
-        starts: First position of each file and, last, E; shape (files + 1,), ascending.
+        starts: First position of each file and, last, E; shape (files + 1,), ascending. There is
+            at least one file.
     """
 
     stream: str

@@ -113,8 +113,7 @@ def _by_output_file(
                 pending, pending_cost = [], 0
             pending.append(Shard(file.stream, file.number, file.first, file.stop, whole=True))
             pending_cost += cost
-        if pending:
-            yield tuple(pending), pending_cost
+        yield tuple(pending), pending_cost
 
 
 def _by_episode_range(

@@ -137,7 +137,7 @@ def _cut_towards_shares(rules: _Rules, first: int, stop: int, files: int) -> lis
         wanted = rules.nearest_share(anchor, stop, taken, shares)
         # Neither too little, so that the files left can hold the rest, nor so much that they
         # would have no episode each.
-        end = max(wanted, first + 1, rules.first_that_fits(first + 1, stop, shares - taken))
+        end = max(wanted, rules.first_that_fits(first + 1, stop, shares - taken))
         end = min(end, rules.end_by_size(first), stop - (shares - taken))
         end = rules.end_by_reach(first, end)
         if end != wanted:
