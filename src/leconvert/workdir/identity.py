@@ -19,6 +19,9 @@ from leconvert.workdir.host import boot_id
 
 __all__ = ["WorkerIdentity", "new_token", "process_is_gone", "process_is_running"]
 
+_HIDDEN = 0
+"""The start time of a process that is there and whose start time cannot be read."""
+
 
 def new_token(host: str, pid: int, randomness: Callable[[int], bytes]) -> str:
     """Return ``host-pid-<8 random hex digits>``, safe as a file name.
@@ -80,10 +83,9 @@ def process_is_gone(fields: Mapping[str, Any]) -> bool:
     True only if it ran on this very boot, in this process id namespace, and no process with its id
     and start time exists. Whatever is unknown gives False: then only its heartbeat tells.
     """
-    boot, pid, started = fields.get("boot"), fields.get("pid"), fields.get("started")
-    if not boot or not isinstance(pid, int) or not started or boot != _boot():
+    if not _ran_here(fields):
         return False
-    return bool(_start_time(pid) != started)
+    return _start_time(fields["pid"]) not in {_HIDDEN, fields["started"]}
 
 
 def process_is_running(fields: Mapping[str, Any]) -> bool:
@@ -92,10 +94,12 @@ def process_is_running(fields: Mapping[str, Any]) -> bool:
     True only on the very boot and in the process id namespace that it ran in. Of two questions
     about a process elsewhere, this one and `process_is_gone`, both are answered False.
     """
+    return _ran_here(fields) and bool(_start_time(fields["pid"]) == fields["started"])
+
+
+def _ran_here(fields: Mapping[str, Any]) -> bool:
     boot, pid, started = fields.get("boot"), fields.get("pid"), fields.get("started")
-    if not boot or not isinstance(pid, int) or not started or boot != _boot():
-        return False
-    return bool(_start_time(pid) == started)
+    return bool(boot and isinstance(pid, int) and started and boot == _boot())
 
 
 def _boot() -> str:
@@ -107,11 +111,24 @@ def _boot() -> str:
 
 
 def _start_time(pid: int) -> int | None:
+    """Return when a process began, None where it has ended, `_HIDDEN` where that is not shown."""
     try:
         status = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return None
+        # A system may keep users from seeing each other's processes (`hidepid` of /proc), not from
+        # asking whether they exist.
+        return _HIDDEN if _exists(pid) else None
     # The command name is in brackets and may hold spaces and brackets itself.
     fields = status.rpartition(b")")[2].split()
     # A zombie's work has ended although its id is still taken.
     return None if fields[0] in {b"Z", b"X"} else int(fields[19])
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        pass  # another user's, or no process id at all
+    return True

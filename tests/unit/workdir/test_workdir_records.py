@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from datetime import UTC, datetime, timedelta, timezone
@@ -10,7 +11,12 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import BusyError, UsageError, WorkDirError
-from leconvert.workdir.identity import WorkerIdentity, new_token, process_is_gone
+from leconvert.workdir.identity import (
+    WorkerIdentity,
+    new_token,
+    process_is_gone,
+    process_is_running,
+)
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.paths import (
     WorkDir,
@@ -169,6 +175,46 @@ def test_only_a_process_of_this_boot_can_be_known_to_be_gone() -> None:
 def test_a_process_id_that_was_used_again_is_not_the_holder() -> None:
     fields = WorkerIdentity.of_this_process().as_fields()
     assert process_is_gone(fields | {"started": fields["started"] - 1})
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOENT, errno.EMFILE])
+def test_a_process_that_cannot_be_looked_at_is_neither_gone_nor_known_to_run(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """With ``hidepid``, or with too many files open; only the absence of the id is a fact."""
+    alive = WorkerIdentity.of_this_process().as_fields()
+    child = subprocess.Popen(["true"])
+    child.wait()
+    ended = alive | {"pid": child.pid}
+    read_bytes = Path.read_bytes
+
+    def hidden(path: Path) -> bytes:
+        if path.name == "stat":
+            raise OSError(code, os.strerror(code))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", hidden)
+    assert not process_is_gone(alive)
+    assert not process_is_running(alive)
+    assert not process_is_gone(alive | {"pid": 1}), "somebody else's"
+    assert not process_is_gone(alive | {"pid": 2**80}), "nobody's, and no process id either"
+    assert process_is_gone(ended)
+    assert WorkerIdentity.of_this_process().started == 0, "unknown"
+
+
+def test_without_a_process_id_namespace_nothing_is_known_of_any_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = WorkerIdentity.of_this_process().as_fields()
+    assert process_is_running(fields)
+
+    def unreadable(path: str) -> str:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "readlink", unreadable)
+    assert WorkerIdentity.of_this_process().boot == ""
+    assert not process_is_running(fields)
+    assert not process_is_gone(fields | {"started": fields["started"] - 1})
 
 
 def test_a_second_packer_is_refused_and_told_who_packs(tmp_path: Path) -> None:
