@@ -16,6 +16,7 @@ from leconvert.workdir.durable import (
     OutcomeUnknownError,
     publish_exclusively,
     replace_record,
+    storage_errors,
     sync_dir,
     write_durably,
 )
@@ -229,7 +230,8 @@ class Lease:
     def _verdict(self) -> Literal["won", "lost", "none"]:
         """Read whose ``done`` there is; remove this attempt if it is another's."""
         run, fs = self._log.run, self._log.fs
-        fs.list_names(run.done_dir)
+        with storage_errors(run.done_dir):
+            fs.list_names(run.done_dir)
         try:
             winner = read_done(run, self._log.run_id, self.batch_id, fs=fs)
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import WorkDirError
+from leconvert.errors import StorageError, WorkDirError
 from leconvert.leasing.state import Generation, LeaseLog, Outcome
 from leconvert.workdir.durable import (
     AlreadyPublishedError,
@@ -30,7 +30,7 @@ from leconvert.workdir.durable import (
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.paths import RunPaths
-from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.records import decode_record, encode_record, read_record
 
 __all__ = [
     "DONE_VERSION",
@@ -162,23 +162,30 @@ class LeaseLogFiles:
                 self._holders[key] = read_record(
                     path, "lease", version=LEASE_VERSION, run_id=self.run_id, fs=self.fs
                 )
-            except (OSError, WorkDirError):
+            except (OSError, StorageError, WorkDirError):
                 return {}  # only shown to people, and a hint; the name alone is the claim
         return self._holders[key]
 
     def end_record(self, batch_id: int, generation: int) -> dict[str, Any] | None:
-        """Return how a generation ended, or None where nothing readable says so."""
+        """Return how a generation ended, or None where nothing readable says so.
+
+        Raises:
+            StorageError: It is there, and the disk fails.
+        """
         path = self.run.lease_end(batch_id, generation)
+        with storage_errors(path):
+            try:
+                raw = self.fs.read_bytes(path)
+            except OSError as error:
+                if error.errno in _GONE:
+                    return None
+                raise
         try:
-            return read_record(
-                path, "lease-end", version=LEASE_VERSION, run_id=self.run_id, fs=self.fs
+            return decode_record(
+                raw, "lease-end", version=LEASE_VERSION, path=path, run_id=self.run_id
             )
         except WorkDirError:
             return None
-        except OSError as error:
-            if error.errno in _GONE:
-                return None
-            raise
 
     def write_end(
         self, batch_id: int, generation: int, outcome: Outcome, fields: Mapping[str, Any]

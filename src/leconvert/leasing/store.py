@@ -15,7 +15,6 @@ from leconvert.errors import StorageError
 from leconvert.leasing.lease import Lease
 from leconvert.leasing.log import LEASE_VERSION, LeaseLogFiles, list_batches
 from leconvert.leasing.state import (
-    Claim,
     Decision,
     GiveUp,
     LeaseLog,
@@ -144,14 +143,13 @@ class LeaseStore:
 
     def claim_observed(self, batch_id: int, observed: Observed) -> Lease | None:
         """Claim a batch as ``observe`` allowed, or set it aside; see ``claim``."""
-        if isinstance(observed.decision, Wait) or self.is_settled(batch_id):
+        decision = observed.decision
+        if isinstance(decision, Wait) or self.is_settled(batch_id):
             return None
-        match observed.decision:
-            case Claim(generation):
-                return self._claim_generation(batch_id, generation)
-            case GiveUp() as given_up:
-                self._give_up(batch_id, observed.log, given_up)
-        return None
+        if isinstance(decision, GiveUp):
+            self._give_up(batch_id, observed.log, decision)
+            return None
+        return self._claim_generation(batch_id, decision.generation)
 
     def observe(self, batch_id: int) -> Observed:
         """Look at a batch's lease log and heartbeat.

@@ -95,6 +95,28 @@ def test_an_idle_worker_watches_and_takes_over_what_expires(
     assert 60 <= clock.seconds - began <= 65, "within twice the lease, and not before its end"
 
 
+def test_an_idle_worker_whose_find_was_taken_goes_on_to_the_next(make_store: MakeStore) -> None:
+    """Two batches are free again; another worker is faster with the one that is found first."""
+    gone = make_store("a")
+    for batch_id in (0, 1):
+        held = gone.claim(batch_id)
+        assert held is not None
+        held.hand_back("SIGTERM")
+    fs = FaultyFileSystem()
+    other, taken = make_store("c"), []
+
+    def take_what_was_found() -> None:
+        found = next(path.parent for name, path in reversed(fs.operations) if name == "read_bytes")
+        taken.append(other.claim(int(found.name)))
+
+    fs.before("link", take_what_was_found, match="0002")
+    lease = Board(make_store("b", fs=fs), 2).next_lease()
+    assert lease is not None
+    assert taken[0] is not None
+    assert {lease.batch_id, taken[0].batch_id} == {0, 1}
+    assert lease.generation == taken[0].generation == 2
+
+
 def test_an_idle_worker_notices_the_end_of_the_run_soon(
     make_store: MakeStore, clock: FakeClock
 ) -> None:

@@ -343,6 +343,131 @@ def test_a_loser_whose_winner_was_voided_meanwhile_publishes_after_all(
     assert read_done(run, "r1", 7)["generation"] == 1
 
 
+def test_a_name_that_comes_and_goes_three_times_is_an_unknown_outcome(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    fs = FaultyFileSystem()
+    lease = claim(make_store("a", fs=fs))
+    fs.fail("link", errno.EEXIST, match="done", times=3)
+    with pytest.raises(OutcomeUnknownError, match="appears and vanishes") as caught:
+        lease.publish_done({})
+    assert caught.value.path == str(run.done(7))
+    assert lease.attempt_dir.is_dir()
+    assert lease.publish_done({}) == "won"
+
+
+def test_a_publisher_that_finds_a_torn_done_has_lost_and_keeps_its_attempt(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    lease = claim(make_store("a"))
+    run.done(7).write_bytes(b'{"format": "leconv')
+    assert lease.publish_done({}) == "lost"
+    lease.abandon()
+    assert lease.attempt_dir.is_dir(), "nothing readable names another attempt"
+
+
+@pytest.mark.parametrize("operation", ["list_names", "read_bytes"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_fails_while_the_winner_is_looked_up_is_not_the_batchs_fault(
+    make_store: MakeStore, clock: FakeClock, operation: str, code: int
+) -> None:
+    fs = FaultyFileSystem()
+    a, b = make_store("a", fs=fs), make_store("b")
+    lease = claim(a)
+    b.claim(7)
+    clock.advance(60)
+    assert claim(b).publish_done({}) == "won"
+    # The first look settles that another record has the name; the second asks whose it is.
+    fs.fail(operation, code, match="done/" if operation == "read_bytes" else "done", skip=1)
+    with pytest.raises(StorageError):
+        lease.publish_done({})
+    lease.abandon()
+    assert not lease.attempt_dir.exists(), "another's result was read after all"
+
+
+def test_an_error_that_is_told_twice_counts_once(make_store: MakeStore, run: RunPaths) -> None:
+    lease = claim(make_store("a", max_attempts=2))
+    assert lease.fail(LeconvertError("broken.")) is False
+    assert lease.fail(LeconvertError("broken.")) is False
+    assert list_batches(run.failed_dir) == set()
+    assert claim(make_store("a", max_attempts=2)).fail(LeconvertError("broken.")) is True
+
+
+def test_a_batch_that_two_set_aside_at_once_is_set_aside_once(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.EIO, match="failed")
+    with pytest.raises(StorageError):
+        claim(make_store("a", fs=fs, max_attempts=1)).fail(LeconvertError("broken."))
+    slow = FaultyFileSystem()
+    slow.before("link", lambda: make_store("c", max_attempts=1).claim(7), match="failed")
+    assert make_store("b", fs=slow, max_attempts=1).claim(7) is None
+    assert read_failed(run, "r1", 7)["token"] == "c-1-00000000"
+    assert [path.name for path in run.failed_dir.iterdir()] == ["000007.json"]
+
+
+def test_of_two_who_release_a_batch_one_does(make_store: MakeStore, run: RunPaths) -> None:
+    claim(make_store("a", max_attempts=1)).fail(LeconvertError("disk full."))
+    fs = FaultyFileSystem()
+    first: list[bool] = []
+    fs.before(
+        "replace", lambda: first.append(release_failed(run, "r1", 7, "one")), match="released"
+    )
+    assert release_failed(run, "r1", 7, "other", fs=fs) is False
+    assert first == [True]
+    assert [path.name for path in run.failed_dir.iterdir()] == ["000007.released-1"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.ESTALE])
+def test_an_end_that_vanishes_while_it_is_opened_is_read_the_next_time(
+    make_store: MakeStore, code: int
+) -> None:
+    claim(make_store("a")).hand_back("SIGTERM")
+    fs = FaultyFileSystem()
+    fs.fail("read_bytes", code, match=".end")
+    b = make_store("b", fs=fs)
+    assert b.claim(7) is None, "no end, and nobody was silent for long enough"
+    assert claim(b).generation == 2
+
+
+def test_an_end_on_a_disk_that_fails_is_told_with_its_path(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    claim(make_store("a")).hand_back("SIGTERM")
+    fs = FaultyFileSystem()
+    fs.fail("read_bytes", errno.EIO, match=".end")
+    with pytest.raises(StorageError) as caught:
+        make_store("b", fs=fs).claim(7)
+    assert caught.value.path == str(run.lease_end(7, 1))
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
+def test_a_claim_that_cannot_be_read_is_taken_over_when_it_is_silent(
+    make_store: MakeStore, clock: FakeClock, code: int
+) -> None:
+    """The name alone is the claim; who holds it is a hint, and for people."""
+    claim(make_store("a"))
+    fs = FaultyFileSystem()
+    fs.fail("read_bytes", code, match="0001", times=None)
+    b = make_store("b", fs=fs)
+    assert b.claim(7) is None
+    clock.advance(60)
+    assert claim(b).generation == 2
+
+
+def test_a_claim_on_a_disk_that_fails_is_told(make_store: MakeStore, run: RunPaths) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.ENOSPC)
+    with pytest.raises(StorageError, match="no space left"):
+        make_store("a", fs=fs).claim(7)
+    gone = FaultyFileSystem()
+    gone.before("link", lambda: run.claim_source("c-1-00000000").unlink())
+    with pytest.raises(FileNotFoundError):
+        make_store("c", fs=gone).claim(7)
+    assert claim(make_store("b")).generation == 1
+
+
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"format": "leconvert/lease-end", "version": 9}'])
 def test_an_end_that_cannot_be_read_is_no_end(
     make_store: MakeStore, clock: FakeClock, run: RunPaths, raw: bytes
