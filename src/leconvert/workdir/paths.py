@@ -220,11 +220,6 @@ class RunPaths:
         return self.root / "journal"
 
     @property
-    def planner_lock(self) -> Path:
-        """The lock of whoever writes the plan of this run."""
-        return self.root / "planner.lock"
-
-    @property
     def packer_lock(self) -> Path:
         """The lock of the one packer."""
         return self.root / "packer.lock"

@@ -95,7 +95,8 @@ def _replace_in_tree(source: Path, target: Path, fs: FileSystem) -> Literal["lin
     except OSError as error:
         if error.errno in CANNOT_LINK or error.errno == errno.EXDEV:
             return _copy_into_tree(source, target, fs)
-        raise
+        if not _same_file(source, temporary, fs):
+            raise
     fs.replace(temporary, target)
     return "linked"
 

@@ -339,12 +339,18 @@ def test_a_full_disk_is_not_taken_for_one_without_links(probe: Probe) -> None:
             probe(fs)
 
 
-def test_where_nothing_decides_one_sentence_says_so(
-    probe: Probe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(_descriptor: int, _operation: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+def not_there(_descriptor: int, _operation: int) -> None:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
+
+def given_to_everybody(_descriptor: int, _operation: int) -> None:
+    return None
+
+
+@pytest.mark.parametrize("flock", [not_there, given_to_everybody])
+def test_where_nothing_decides_one_sentence_says_so(
+    probe: Probe, monkeypatch: pytest.MonkeyPatch, flock: Callable[[int, int], None]
+) -> None:
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(StorageError, match="neither hard links \\(EPERM\\) nor") as caught:
         probe(without_links(exclusive_renames=False))

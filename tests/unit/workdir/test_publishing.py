@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,12 @@ from leconvert.workdir.durable import (
     publish_exclusively,
     replace_record,
     storage_errors,
+    sync_dir,
+    sync_file,
     sync_tree,
     write_durably,
 )
+from leconvert.workdir.filesystem import CANNOT_FLAG, LOCAL
 
 LIES = [errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
 
@@ -99,6 +104,23 @@ def test_a_record_that_was_voided_before_it_was_read_back_does_not_count_as_ours
         publish_exclusively(mine, target, fs=fs)
 
 
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.EEXIST, AlreadyPublishedError), (errno.EIO, StorageError)]
+)
+def test_a_record_that_is_voided_while_it_is_read_back_does_not_count_as_ours(
+    mine: Path, tmp_path: Path, code: int, error: type[Exception]
+) -> None:
+    target = tmp_path / "done"
+    target.write_bytes(b"record of worker B\n")
+    fs = FaultyFileSystem()
+    fs.fail("link", code)
+    fs.before("read_bytes", target.unlink, match="done")
+    with pytest.raises(error):
+        publish_exclusively(mine, target, fs=fs)
+    assert ("list_names", tmp_path) in fs.operations, "it was listed, and gone when it was opened"
+    assert not target.exists()
+
+
 @pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_hard_links_is_named_as_the_reason(
     mine: Path, tmp_path: Path, code: int
@@ -167,6 +189,47 @@ def test_a_full_disk_leaves_no_temporary_file_and_names_the_path(tmp_path: Path)
 def test_errors_about_names_are_not_storage_errors(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), storage_errors(tmp_path):
         (tmp_path / "missing").read_bytes()
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
+def test_a_file_system_that_has_no_fsync_of_folders_writes_names_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def fsync(_descriptor: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    sync_dir(tmp_path)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        sync_file(tmp_path)
+
+
+def test_a_folder_that_cannot_be_forced_to_the_disk_is_a_storage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(StorageError, match="input/output error") as caught:
+        sync_dir(tmp_path)
+    assert caught.value.path == str(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before, "nothing stays open"
+
+
+@pytest.mark.parametrize("name", ["rename_no_replace", "exchange"])
+def test_a_system_without_renameat2_says_that_it_has_no_flags(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"1")
+    with pytest.raises(OSError, match="not implemented") as caught:
+        getattr(LOCAL, name)(one, other)
+    assert caught.value.errno in CANNOT_FLAG
+    assert (caught.value.filename, caught.value.filename2) == (str(one), str(other))
+    assert one.read_bytes() == b"1"
 
 
 def test_syncing_a_tree_reaches_every_file_and_folder(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from leconvert.errors import WorkDirError
+from leconvert.errors import StorageError, WorkDirError
 from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.trees import link_into_tree, make_folders_below, remove_tree
 
@@ -129,3 +131,102 @@ def test_removal_stays_inside_the_given_folder(tmp_path: Path) -> None:
         remove_tree(attempts / "..", inside=attempts)
     assert remove_tree(attempts / "000001", inside=attempts)
     assert list(attempts.iterdir()) == []
+
+
+def test_a_second_link_whose_answer_was_lost_counts_too(shard: Path, tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_bytes(b"of an attempt that was voided")
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.EEXIST, match="leconvert-partial", happens=True)
+    assert link_into_tree(shard, target, fs=fs) == "linked"
+    assert target.samefile(shard)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt", "file"]
+
+
+def test_a_file_of_a_voided_attempt_is_replaced_by_a_copy_where_links_run_out(
+    shard: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "file"
+    target.write_bytes(b"of an attempt that was voided")
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.EMLINK, match="leconvert-partial")
+    assert link_into_tree(shard, target, fs=fs) == "copied"
+    assert target.read_bytes() == b"shard"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["attempt", "file"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_disk_that_fails_while_a_shard_is_linked_is_told_and_changes_nothing(
+    shard: Path, tmp_path: Path, exists: bool
+) -> None:
+    target = tmp_path / "file"
+    if exists:
+        target.write_bytes(b"old")
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.ENOSPC, match="leconvert-partial" if exists else "")
+    with pytest.raises(StorageError, match="no space left") as caught:
+        link_into_tree(shard, target, fs=fs)
+    assert caught.value.path == str(target)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "attempt"] == (
+        ["file"] if exists else []
+    )
+
+
+@pytest.mark.parametrize("operation", ["sync_file", "replace"])
+def test_a_copy_that_fails_leaves_no_temporary_file(
+    shard: Path, tmp_path: Path, operation: str
+) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.EXDEV)
+    fs.fail(operation, errno.EIO)
+    with pytest.raises(StorageError, match="input/output"):
+        link_into_tree(shard, tmp_path / "file", fs=fs)
+    assert [path.name for path in tmp_path.iterdir()] == ["attempt"]
+
+
+def test_a_copy_of_another_file_is_not_kept(shard: Path, tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_bytes(b"SHARD")  # as long, and of another time
+    os.utime(target, ns=(0, 0))
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.EXDEV)
+    assert link_into_tree(shard, target, fs=fs) == "copied"
+    assert target.read_bytes() == b"shard"
+
+
+@pytest.mark.parametrize(("code", "raises"), [(errno.EBUSY, False), (errno.EROFS, True)])
+def test_what_is_still_open_elsewhere_may_linger_and_a_disk_that_fails_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, raises: bool
+) -> None:
+    tree = tmp_path / ".set.leconvert-r1.1"
+    tree.mkdir()
+
+    def rmtree(path: Path, **_: object) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    if raises:
+        with pytest.raises(StorageError, match="read-only") as caught:
+            remove_tree(tree)
+        assert caught.value.path == str(tree)
+    else:
+        assert remove_tree(tree) is False
+
+
+def test_two_that_remove_a_tree_at_once_both_find_it_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = tmp_path / ".set.leconvert-r1.1"
+    (tree / "data").mkdir(parents=True)
+    (tree / "data" / "file").write_bytes(b"x")
+    real, calls = shutil.rmtree, []
+
+    def rmtree(path: Path, **how: object) -> None:
+        calls.append(how)
+        if len(calls) == 1:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        real(path, ignore_errors=True)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert remove_tree(tree) is True
+    assert len(calls) == 2
