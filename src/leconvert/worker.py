@@ -175,12 +175,13 @@ class Worker:
                 done += 1
                 written += size_bytes
                 frames += batch.frames
-            elif outcome == "failed":
-                failed += 1
+                self._report(None, size_bytes, batch.frames)
             else:
-                lost += 1
+                # What another worker published first is that one's, and what failed is nobody's.
+                lost += outcome == "lost"
+                failed += outcome == "failed"
+                self._report(None)
             self._bell.ring()
-            self._report(None, size_bytes, batch.frames if outcome == "won" else 0)
         return WorkerSummary(done, lost, failed, written, frames, self._clock() - started)
 
     def _idle(self) -> None:
@@ -229,6 +230,16 @@ class Worker:
         if self._waiter(self._stop, pause):
             raise _stopped()
 
+    def _hand_back(self, lease: Lease, reason: str) -> None:
+        """Hand back now or, where the disk fails, later: it is another error that is being raised.
+
+        Were the disk's raised instead of a Ctrl-C, patience would wait and go on.
+        """
+        try:
+            lease.hand_back(reason)
+        except (StorageError, OSError):
+            self._late.append((lease, reason))
+
     def _hand_back_late(self) -> None:
         """Hand back what could not be when it should have been."""
         while self._late:
@@ -241,8 +252,7 @@ class Worker:
             return self._run.batches.read(lease.batch_id)
         except BaseException:
             # Nothing was tried: whoever can read the plan shall not wait for this lease to expire.
-            with suppress(StorageError, OSError):
-                lease.hand_back("the plan could not be read")
+            self._hand_back(lease, "the plan could not be read")
             raise
 
     def _report(self, batch: Batch | None, size_bytes: int = 0, frames: int = 0) -> None:
@@ -270,10 +280,7 @@ class Worker:
             HubAccessError,
         ) as error:
             # None of these is the batch's fault: it goes back without a mark against it.
-            try:
-                lease.hand_back(error.message)
-            except (StorageError, OSError):
-                self._late.append((lease, error.message))
+            self._hand_back(lease, error.message)
             raise
         except LeconvertError as error:
             lease.fail(error, "")
@@ -282,7 +289,7 @@ class Worker:
             lease.fail(LeconvertError(f"{type(error).__name__}: {error}"), traceback.format_exc())
             return "failed", 0
         except BaseException:
-            lease.hand_back("the worker was interrupted")
+            self._hand_back(lease, "the worker was interrupted")
             raise
         return outcome, sum(shard["size_bytes"] for shard in shards)
 

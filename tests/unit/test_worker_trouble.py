@@ -11,13 +11,26 @@ from pathlib import Path
 
 import pytest
 
+from leconvert import worker as workers
+from leconvert.bell import Bell
 from leconvert.errors import InterruptedRunError, PlanMismatchError, StorageError
-from leconvert.leasing import Board, LeaseStore, WorkerIdentity, list_batches
+from leconvert.leasing import (
+    Board,
+    HeartbeatKeeper,
+    LeaseStore,
+    WorkerIdentity,
+    list_batches,
+    read_done,
+    read_failed,
+)
+from leconvert.leasing.registry import WorkerReporter
 from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
+from leconvert.shards import ShardWriter
 from leconvert.testing.faults import FaultyFileSystem
+from leconvert.workdir.manifest import BatchFile
 from leconvert.workdir.opened import OpenedRun
 from leconvert.workdir.patience import Patience
 from leconvert.worker import Worker
@@ -55,7 +68,12 @@ def fs() -> FaultyFileSystem:
 def make_worker(
     planned: OpenedRun, pauses: Pauses, stop: threading.Event, fs: FaultyFileSystem
 ) -> Callable[..., Worker]:
-    def make(patience_seconds: float = 20, on_bytes: Callable[[int], None] | None = None) -> Worker:
+    def make(
+        patience_seconds: float = 20,
+        on_bytes: Callable[[int], None] | None = None,
+        reporter: WorkerReporter | None = None,
+        bell: Bell | None = None,
+    ) -> Worker:
         identity = WorkerIdentity.of_this_process()
         store = LeaseStore(planned.paths, planned.manifest.run_id, identity, fs=fs)
         return Worker(
@@ -64,6 +82,8 @@ def make_worker(
             Board(store, planned.manifest.num_batches),
             stop=stop,
             on_bytes=on_bytes,
+            reporter=reporter,
+            bell=bell,
             patience=Patience(patience_seconds),
             waiter=pauses,
             clock=count(0.0, 10.0).__next__,
@@ -81,6 +101,12 @@ def outcomes(run: OpenedRun) -> list[Outcome | None]:
         for batch_id in range(run.manifest.num_batches)
         for generation in log.read(batch_id).generations
     ]
+
+
+def store_of_a_successor(run: OpenedRun) -> LeaseStore:
+    """Leases of a worker that takes every other one for dead."""
+    identity = WorkerIdentity.of_this_process()
+    return LeaseStore(run.paths, run.manifest.run_id, identity, process_gone=lambda _: True)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.ESTALE])
@@ -240,3 +266,153 @@ def test_pauses_double_up_to_half_a_minute_and_stop_at_the_limit() -> None:
     assert patience.spent_seconds == 100
     patience.reset()
     assert patience.next_pause() == 1
+
+
+def test_a_plan_that_cannot_be_read_for_a_while_holds_no_batch_meanwhile(
+    planned: OpenedRun,
+    make_worker: Callable[..., Worker],
+    pauses: Pauses,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, broken = BatchFile.read, [OSError(errno.ESTALE, "stale"), OSError(errno.EIO, "error")]
+    held: list[object] = []
+
+    def sometimes(batches: BatchFile, batch_id: int) -> object:
+        if broken:
+            raise broken.pop()
+        return read(batches, batch_id)
+
+    monkeypatch.setattr(BatchFile, "read", sometimes)
+    pauses.then = lambda: held.append(outcomes(planned)[-1])
+    assert make_worker().run().batches_done == 5
+    assert held == [Outcome.HANDED_BACK] * 2
+    assert pauses.seconds == [1.0, 2.0]
+
+
+def test_a_batch_of_an_unreadable_plan_is_handed_back_once_the_disk_works(
+    planned: OpenedRun,
+    make_worker: Callable[..., Worker],
+    fs: FaultyFileSystem,
+    pauses: Pauses,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, broken = BatchFile.read, [OSError(errno.EIO, "error")]
+
+    def once(batches: BatchFile, batch_id: int) -> object:
+        if broken:
+            raise broken.pop()
+        return read(batches, batch_id)
+
+    monkeypatch.setattr(BatchFile, "read", once)
+    fs.fail("write_new", errno.EIO, match=".end")
+    assert make_worker().run().batches_done == 5, "or its own claim would have to expire first"
+    assert pauses.seconds == [1.0]
+    assert outcomes(planned).count(Outcome.HANDED_BACK) == 1
+
+
+def test_an_error_in_the_program_sets_its_batch_aside_with_the_traceback(
+    planned: OpenedRun, make_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def divides(*_: object, **__: object) -> dict[str, object]:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(ShardWriter, "write", divides)
+    summary = make_worker().run()
+    assert (summary.batches_done, summary.batches_failed) == (0, 15)
+    record = read_failed(planned.paths, planned.manifest.run_id, 0)
+    assert record["error"]["message"] == "ZeroDivisionError: division by zero"
+    assert "in divides" in record["traceback"]
+    assert list_batches(planned.paths.failed_dir) == set(range(5))
+
+
+@pytest.mark.parametrize("faults", [0, 1], ids=["disk works", "disk fails"])
+def test_ctrl_c_ends_a_worker_at_once_and_hands_its_batch_back(
+    planned: OpenedRun,
+    make_worker: Callable[..., Worker],
+    fs: FaultyFileSystem,
+    pauses: Pauses,
+    faults: int,
+) -> None:
+    def ctrl_c(_size_bytes: int) -> None:
+        raise KeyboardInterrupt
+
+    if faults:
+        fs.fail("write_new", errno.EIO, match=".end", times=faults)
+    with pytest.raises(KeyboardInterrupt):
+        make_worker(on_bytes=ctrl_c).run()
+    assert pauses.seconds == [], "patience with a disk is no reason to go on"
+    assert outcomes(planned) == [Outcome.HANDED_BACK]
+
+
+def test_a_worker_whose_heartbeat_finds_a_successor_leaves_the_batch_to_it(
+    planned: OpenedRun, make_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keepers: list[HeartbeatKeeper] = []
+
+    class Watched(HeartbeatKeeper):
+        def __enter__(self) -> HeartbeatKeeper:
+            keepers.append(self)
+            return super().__enter__()
+
+    monkeypatch.setattr(workers, "HeartbeatKeeper", Watched)
+    successor = store_of_a_successor(planned)
+    taken = []
+
+    def take_over(_size_bytes: int) -> None:
+        if not taken:
+            [batch_id] = list_batches(planned.paths.leases_dir)
+            taken.append(successor.claim(batch_id))
+            keepers[-1]._show_life()  # its next heartbeat
+
+    worker = make_worker(on_bytes=take_over)
+    summary = worker.run(max_batches=1)
+    assert (summary.batches_done, summary.batches_lost, summary.batches_failed) == (0, 1, 0)
+    assert taken[0] is not None
+    left = [path.name for path in planned.paths.attempts_dir.rglob("*") if path.is_file()]
+    assert left == [], "what it wrote is of no use to anybody"
+    assert list_batches(planned.paths.done_dir) == set()
+
+
+def test_a_batch_that_another_published_first_counts_for_that_one_alone(
+    planned: OpenedRun, make_worker: Callable[..., Worker]
+) -> None:
+    successor = store_of_a_successor(planned)
+    published = []
+
+    def be_faster(_size_bytes: int) -> None:
+        if not published:
+            [batch_id] = list_batches(planned.paths.leases_dir)
+            lease = successor.claim(batch_id)
+            assert lease is not None
+            published.append((batch_id, lease.publish_done({"shards": []})))
+
+    identity = WorkerIdentity.of_this_process()
+    reporter = WorkerReporter(planned.paths, planned.manifest.run_id, identity)
+    summary = make_worker(on_bytes=be_faster, reporter=reporter).run()
+    assert published[0][1] == "won"
+    assert (summary.batches_done, summary.batches_lost) == (4, 1)
+    assert read_done(planned.paths, planned.manifest.run_id, published[0][0])["shards"] == []
+    record = reporter.record
+    assert (record.batches, record.written_bytes) == (4, summary.written_bytes)
+    assert record.frames == summary.frames
+
+
+def test_an_idle_worker_looks_at_once_when_another_of_its_process_ends_a_batch(
+    planned: OpenedRun, make_worker: Callable[..., Worker]
+) -> None:
+    others = store_of_a_successor(planned)
+    leases = [others.claim(batch_id) for batch_id in range(5)]
+
+    naps: list[float] = []
+
+    class Rung(Bell):
+        def wait(self, seconds: float) -> bool:
+            naps.append(seconds)
+            for lease in leases:
+                assert lease is not None
+                lease.publish_done({"shards": []})
+            return True
+
+    assert make_worker(bell=Rung()).run().batches_done == 0
+    assert len(naps) == 1
+    assert list_batches(planned.paths.done_dir) == set(range(5))
