@@ -181,13 +181,18 @@ def open_or_plan(
     check_places(source, target, work_dir, outlined=is_outline(arrival))
     folder = WorkDir(work_dir)
     repairs = repairs or RepairOptions()
-    draft: Draft | None = None
-    if restart or folder.current_run_id() is None:
-        # Before anything is made on disk: a source that cannot be converted leaves no trace.
+
+    def drafted() -> Draft:
         draft = draft_plan(
             source, target, work_dir, options, repairs, arrival=arrival, progress=progress
         )
         check_room(draft.summary.space, target)
+        return draft
+
+    draft: Draft | None = None
+    if restart or folder.current_run_id() is None:
+        # Before anything is made on disk: a source that cannot be converted leaves no trace.
+        draft = drafted()
     with planner_lock(folder):
         if not restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
@@ -205,9 +210,7 @@ def open_or_plan(
             _say_who_may_work(run, progress)
             return run
         if draft is None:  # the run that was there a moment ago is gone
-            draft = draft_plan(
-                source, target, work_dir, options, repairs, arrival=arrival, progress=progress
-            )
+            draft = drafted()
         _write(folder, draft, source, target, _plan_options(options, repairs), one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
