@@ -14,7 +14,7 @@ nothing.
 from leconvert.packer.collection import check_all_done
 from leconvert.packer.options import PackOptions
 from leconvert.packer.report import PackReport
-from leconvert.packer.run import is_packed, pack_run, swap_has_begun
+from leconvert.packer.run import pack_run, swap_has_begun
 from leconvert.packer.watcher import Watcher
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "PackReport",
     "Watcher",
     "check_all_done",
-    "is_packed",
     "pack_run",
     "swap_has_begun",
 ]

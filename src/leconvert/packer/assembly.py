@@ -77,7 +77,7 @@ class Assembly:
             partial.replace(target)
 
     def _check_parts(self, file: OutputFile, shards: list[tuple[Shard, Path]]) -> None:
-        edges = [file.first, *(stop for shard, _ in shards for stop in (shard.stop,))]
+        edges = [file.first, *(shard.stop for shard, _ in shards)]
         begins = [shard.first for shard, _ in shards]
         if begins != edges[:-1] or edges[-1] != file.stop:
             raise WorkDirError(

@@ -46,8 +46,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
         nonlocal aggregated
         for position, record in enumerate(_episode_records(run, source, stats_files)):
             if position == aggregated:  # once, even if the rows are asked for again
-                if record.stats is not None:
-                    aggregate.update(record.stats, episode_index=record.episode_index)
+                aggregate.update(record.stats or {}, episode_index=record.episode_index)
                 aggregated += 1
             yield record
 
@@ -142,16 +141,16 @@ def _all_stats(
         copied = _lines_of(EpisodeLines(path, validated=True), index)
     else:
         copied = iter([{}] * len(index))
-    for position, line in enumerate(copied):
+    # Strict: a stream of computed statistics has a line for each episode, neither more nor fewer.
+    for position, (line, *found) in enumerate(zip(copied, *computed, strict=True)):
         stats = line.get("stats")
         if not repairs:
             yield stats
             continue
         fresh: dict[str, Any] = {}
-        for lines in computed:
-            found = next(lines)
-            assert found["episode_index"] == position, "shards are read in order"
-            fresh |= found["stats"]
+        for entry in found:
+            assert entry["episode_index"] == position, "shards are read in order"
+            fresh |= entry["stats"]
         merged = {
             name: fresh.pop(name, values)
             for name, values in (stats or {}).items()

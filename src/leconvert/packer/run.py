@@ -40,7 +40,7 @@ from leconvert.workdir.swap import (
 from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import any_storage_errors
 
-__all__ = ["is_packed", "pack_run", "swap_has_begun"]
+__all__ = ["pack_run", "swap_has_begun"]
 
 # A look lists three folders: pauses grow with what it costs.
 _LOOKS_TO_PAUSES = 20
@@ -197,14 +197,6 @@ def _finish(run: OpenedRun, journal: Journal, options: PackOptions) -> PackRepor
     if not options.delete_source:
         return report
     return remove_source(Path(run.manifest.source), report, run.manifest.repairs)
-
-
-def is_packed(run: OpenedRun) -> bool:
-    """Tell whether the run's result is in place."""
-    return Journal(run.paths, run.manifest.run_id).read().step in {
-        PackStep.SWAPPED,
-        PackStep.FINISHED,
-    }
 
 
 def swap_has_begun(run: OpenedRun) -> bool:

@@ -1,0 +1,67 @@
+"""The tables under ``meta/``: each episode's statistics once, copied or computed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import leconvert
+from leconvert.errors import WorkDirError
+from leconvert.model import DATA_STREAM
+from leconvert.packer.metadata import write_meta
+from leconvert.repairs import RepairOptions, Repairs
+from leconvert.tables import episodes, read_episodes
+from leconvert.testing import edit_lines
+from leconvert.workdir.opened import OpenedRun
+
+
+def stats_of(dataset: Path) -> dict[str, dict[str, list[float]]]:
+    found: dict[str, dict[str, list[float]]] = json.loads(
+        (dataset / "meta/stats.json").read_bytes()
+    )
+    return found
+
+
+def test_statistics_count_once_where_rows_have_to_be_written_again(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The last line needs a wider type than the first ones, so all rows are asked for again.
+    monkeypatch.setattr(episodes, "_BLOCK_ROWS", 2)
+    edit_lines(
+        source_copy,
+        "episodes",
+        lambda lines: [line.update(score=n if n < 4 else 4.5) for n, line in enumerate(lines)],
+    )
+    leconvert.convert(source_copy, output=tmp_path / "out")
+    rows = read_episodes(tmp_path / "out")
+    assert rows.column("score").to_pylist() == [0.0, 1.0, 2.0, 3.0, 4.5]
+    assert stats_of(tmp_path / "out")["action"]["count"] == [44]
+
+
+def test_a_source_without_statistics_gets_those_of_its_data(
+    small_source: Path, source_copy: Path, tmp_path: Path
+) -> None:
+    (source_copy / "meta/episodes_stats.jsonl").unlink()
+    recompute = RepairOptions(recompute_stats=True)
+    leconvert.convert(source_copy, output=tmp_path / "computed", repairs=recompute)
+    leconvert.convert(small_source, output=tmp_path / "again", repairs=recompute)
+    assert stats_of(tmp_path / "computed") == stats_of(tmp_path / "again")
+
+
+def test_a_file_of_computed_statistics_that_is_torn_is_named(
+    planned: OpenedRun, tmp_path: Path
+) -> None:
+    repairs = Repairs(computed_stats=("action",))
+    run = replace(planned, manifest=replace(planned.manifest, repairs=repairs))
+    torn = tmp_path / "torn.stats.jsonl"
+    torn.write_text('{"episode_index": 0, "stats": {}}\n{"episode_ind')
+    tree = tmp_path / "tree"
+    (tree / "meta").mkdir(parents=True)
+    with pytest.raises(WorkDirError, match="is damaged") as caught:
+        write_meta(run, tree, {DATA_STREAM: [(0, torn)]})
+    assert caught.value.path == str(torn)
+    assert caught.value.next_step == f"Start {planned.work_dir.root} anew with --restart."
+    assert not (tree / "meta/info.json").exists()
