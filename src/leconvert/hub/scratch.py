@@ -124,8 +124,9 @@ class ScratchSlot:
         try:
             yield granted
         finally:
-            # What an error left there goes on counting.
-            with suppress(OSError):
+            # What an error left there goes on counting. Others read it under the lock only: a note
+            # that is being written looks like nothing.
+            with suppress(OSError), _locked(self._root / "lock"):
                 self._note(_bytes_in(self.files_dir))
 
     def _try(self, files: Sequence[RemoteFile]) -> int | None:
@@ -225,11 +226,14 @@ def _take(root: Path) -> tuple[Path, int]:
         descriptor = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (folder / "reserved").write_text("0")
         except BlockingIOError:
             os.close(descriptor)
             number += 1
             continue
-        (folder / "reserved").write_text("0")
+        except BaseException:
+            os.close(descriptor)
+            raise
         return folder, descriptor
 
 
@@ -250,19 +254,28 @@ def _slots(root: Path) -> list[Path]:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock file; one that was removed meanwhile excludes nobody and is made again."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            with suppress(FileNotFoundError):
-                if path.stat().st_ino == os.fstat(descriptor).st_ino:
-                    break
-            os.close(descriptor)
+    while (descriptor := _lock(path)) is None:
+        pass
     try:
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    """Return a lock file that is held; None where it was removed while this one waited for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    return None
 
 
 def _is_held(slot: Path) -> bool:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import getpass
+import os
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from leconvert.errors import InterruptedRunError, UsageError
+from leconvert.errors import InterruptedRunError, StorageError, UsageError
+from leconvert.hub import scratch
 from leconvert.hub.remote_file import RemoteFile
 from leconvert.hub.scratch import ScratchOptions, ScratchSlot, hold_slot
 
@@ -176,3 +182,106 @@ def test_what_an_interrupted_worker_left_stays_for_the_next(tmp_path: Path) -> N
 def test_a_limit_that_holds_nothing_is_refused(limit: int) -> None:
     with pytest.raises(UsageError, match="holds nothing"):
         ScratchOptions(limit_bytes=limit)
+
+
+def test_the_default_folder_is_the_users_own_even_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nameless() -> str:
+        raise OSError("no name for this user id")
+
+    monkeypatch.undo()  # the folder that tests have instead
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(getpass, "getuser", lambda: "ada")
+    assert scratch.default_scratch_dir() == tmp_path / "leconvert-scratch-ada"
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert scratch.default_scratch_dir() == tmp_path / f"leconvert-scratch-{os.getuid()}"
+    place = ScratchOptions().place("run")
+    assert place == tmp_path / f"leconvert-scratch-{os.getuid()}" / "run"
+
+
+def test_a_folder_that_is_a_file_is_refused_with_what_helps(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with (
+        pytest.raises(StorageError, match="cannot be used for scratch files") as caught,
+        hold_slot(ScratchOptions(tmp_path / "notes"), "run"),
+    ):
+        pytest.fail("there is no folder")
+    assert caught.value.path == str(tmp_path / "notes" / "run")
+    assert caught.value.next_step == "Name a local folder with --scratch-dir."
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+@pytest.mark.parametrize(
+    "refused", [fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB], ids=["the folder's", "the slot's"]
+)
+def test_a_lock_that_cannot_be_had_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    def no_locks(_descriptor: int, operation: int) -> None:
+        if operation == refused:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    before = open_files()
+    with (
+        pytest.raises(StorageError, match="No locks available"),
+        hold_slot(ScratchOptions(tmp_path), "run"),
+    ):
+        pytest.fail("it is not locked")
+    assert open_files() == before
+
+
+def test_a_lock_file_that_went_while_it_was_waited_for_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, removed = fcntl.flock, []
+
+    def last_one_leaves(descriptor: int, operation: int) -> None:
+        if len(removed) < 2:
+            # The last holder removes the folder; the second time somebody made it again.
+            removed.append(os.fstat(descriptor).st_ino)
+            (tmp_path / "run/lock").unlink()
+            if len(removed) == 2:
+                (tmp_path / "run/lock").touch()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", last_one_leaves)
+    with hold_slot(ScratchOptions(tmp_path), "run"):
+        assert len(removed) == 2
+        assert (tmp_path / "run/lock").exists()
+
+
+def test_a_slot_whose_lock_file_is_gone_is_held_by_nobody(slot: Take, tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        first = slot(4, cleanup)
+        half_removed = tmp_path / "run/slot-1/files/0.mp4.part"
+        half_removed.parent.mkdir(parents=True)
+        half_removed.write_bytes(b"x" * 4 * BLOCK)
+        with first.reserved(of(4), should_stop=never, pause=no_pause) as granted:
+            assert granted == 4 * BLOCK
+            assert not half_removed.exists()
+
+
+def test_a_reservation_is_only_noted_under_the_lock_that_others_read_it_under(
+    slot: Take, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, locked = ScratchSlot._note, []
+
+    def watched(one: ScratchSlot, size_bytes: int) -> None:
+        with (tmp_path / "run/lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                locked.append(size_bytes)
+        note(one, size_bytes)
+
+    monkeypatch.setattr(ScratchSlot, "_note", watched)
+    with ExitStack() as cleanup:
+        mine = slot(4, cleanup)
+        with mine.reserved(of(2), should_stop=never, pause=no_pause):
+            pass
+    assert locked == [2 * BLOCK, 0]
