@@ -32,6 +32,7 @@ def hub_access() -> HubAccess:
 
     token = None
     if get_token() is not None:
-        given = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN")
-        token = "HF_TOKEN" if given else "hf auth login"
+        given = os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or ""
+        # The client takes a variable of blanks for none, too.
+        token = "HF_TOKEN" if given.strip() else "hf auth login"
     return HubAccess(without_secrets_in(constants.ENDPOINT), token, bool(constants.HF_HUB_OFFLINE))

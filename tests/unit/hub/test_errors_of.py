@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import httpx
 import pytest
 from huggingface_hub import HfApi, constants
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from tests.hub import Fault, StandIn
 
 from leconvert.errors import (
@@ -85,3 +87,53 @@ def test_an_answer_that_cannot_be_read_is_no_answer(hub: StandIn, api_of: Client
 def test_an_error_that_is_not_the_hubs_stays_what_it_is(hub: StandIn) -> None:
     with pytest.raises(ValueError, match="mine"), hub_errors(REPO):
         raise ValueError("mine")
+
+
+def test_a_file_that_the_commit_lacks_is_named_as_the_hub_names_it(
+    hub: StandIn, api_of: Client
+) -> None:
+    gone = Fault(
+        "status", status=404, headers={"X-Error-Code": "EntryNotFound"}, body=b"", times=None
+    )
+    hub.break_requests(gone)
+    with pytest.raises(HubError, match=f"{REPO}: status 404") as caught:
+        _ask(api_of())
+    assert type(caught.value) is HubError
+    assert "the repo may have changed" in str(caught.value.next_step)
+
+
+def test_a_command_that_needs_a_token_without_one_says_how_to_log_in() -> None:
+    with (
+        pytest.raises(HubAccessError, match="needs a token, and there is none") as caught,
+        hub_errors(REPO),
+    ):
+        raise LocalTokenNotFoundError("Token is required")
+    assert "hf auth login" in str(caught.value.next_step)
+
+
+def answer(status: int) -> HfHubHTTPError:
+    request = httpx.Request("PUT", "https://hub.example")
+    return HfHubHTTPError("no", response=httpx.Response(status, request=request))
+
+
+@pytest.mark.parametrize(
+    ("cause", "error"),
+    [
+        (answer(403), HubAccessError),
+        (answer(503), HubUnavailableError),
+        (httpx.ConnectError("refused"), HubUnavailableError),
+        (ConnectionResetError("reset"), HubUnavailableError),
+    ],
+)
+def test_what_broke_a_thread_of_an_upload_is_told_and_not_that_a_thread_broke(
+    cause: Exception, error: type[LeconvertError]
+) -> None:
+    with pytest.raises(LeconvertError) as caught, hub_errors(REPO):
+        raise RuntimeError("Error while uploading 'data/x' to the Hub.") from cause
+    assert type(caught.value) is error
+    assert "Error while uploading" not in caught.value.message
+
+
+def test_an_error_in_a_thread_that_is_not_the_hubs_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="mine"), hub_errors(REPO):
+        raise RuntimeError("mine") from KeyError("x")
