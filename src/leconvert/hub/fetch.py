@@ -17,6 +17,7 @@ from leconvert.errors import HubError, InterruptedRunError, UnreadableSourceErro
 from leconvert.hub.errors_of import hub_errors
 from leconvert.hub.remote import Body, HubRepo, TransientError
 from leconvert.hub.remote_file import Content, RemoteFile
+from leconvert.workdir.durable import storage_errors
 
 __all__ = ["Fetcher", "partial_path"]
 
@@ -100,7 +101,8 @@ class Fetcher:
             HubError: The store does not answer, or has no such file.
             HubAccessError: The token does not allow it.
             InterruptedRunError: ``should_stop`` said so; what has arrived stays.
-            OSError: The local file system failed.
+            StorageError: The disk is full, or fails.
+            OSError: The local file system failed otherwise.
         """
         partial = partial_path(target)
         for _ in range(_WRONG_CONTENTS):
@@ -127,7 +129,7 @@ class Fetcher:
         content: Content,
         on_bytes: Callable[[int], None],
     ) -> None:
-        with partial.open("ab") as out:
+        with storage_errors(partial), partial.open("ab") as out:
 
             def take(body: Body) -> None:
                 skip = content.size_bytes - body.start
@@ -135,7 +137,8 @@ class Fetcher:
                     self._check_stop(file)
                     fresh = chunk[skip:] if skip > 0 else chunk
                     skip -= min(skip, len(chunk)) if skip > 0 else 0
-                    out.write(fresh)
+                    with storage_errors(partial):  # or a disk's time-out were taken for the Hub's
+                        out.write(fresh)
                     content.add(fresh)
                     on_bytes(len(fresh))
                     if content.size_bytes > file.size_bytes:

@@ -5,6 +5,7 @@ Every address holds the commit's hash, so a branch that moves changes nothing he
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ __all__ = ["Body", "HubRepo", "TransientError"]
 
 _CHUNK_BYTES = 1 << 20
 _OF_THE_MOMENT = frozenset({408, 429, 500, 502, 503, 504})
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-")
 _CONNECT_SECONDS = 20.0
 _READ_SECONDS = 60.0
 
@@ -156,11 +158,19 @@ class HubRepo:
 
 
 def _first_byte(answer: httpx.Response) -> int:
-    """Return where a body begins: a server or a proxy may ignore what range was asked for."""
-    content_range = answer.headers.get("Content-Range", "")
-    if answer.status_code == 206 and content_range.startswith("bytes "):
-        return int(content_range[6:].split("-", 1)[0])
-    return 0
+    """Return where a body begins: a server or a proxy may ignore what range was asked for.
+
+    Raises:
+        RemoteProtocolError: It is a part, and nothing says which.
+    """
+    import httpx
+
+    if answer.status_code != 206:
+        return 0
+    found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+    if found is None:
+        raise httpx.RemoteProtocolError("a part of a file without its place in it")
+    return int(found[1])
 
 
 def _asked_to_wait(answer: httpx.Response) -> float:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 from tests.hub import Fault, StandIn
 
-from leconvert.errors import HubAccessError, HubError, InterruptedRunError, UnreadableSourceError
+from leconvert.errors import (
+    HubAccessError,
+    HubError,
+    InterruptedRunError,
+    SourceError,
+    StorageError,
+    UnreadableSourceError,
+)
+from leconvert.hub import remote
 from leconvert.hub.fetch import Fetcher, partial_path
-from leconvert.hub.remote import HubRepo
+from leconvert.hub.remote import Body, HubRepo
 from leconvert.hub.remote_file import RemoteFile
 
 REPO = "tester/arm"
@@ -196,3 +210,139 @@ def test_a_range_that_breaks_off_goes_on(
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=1 << 20))
     start, stop = 100, 2_000_000
     assert Fetcher(repo, pause=Paused()).read(files["a.mp4"], start, stop) == CLIP[start:stop]
+
+
+# --- answers that a proxy or a broken store gives ---------------------------------------------
+
+
+class Answers:
+    """Stands in for a repo: gives bodies that are planned, whatever is asked for."""
+
+    def __init__(self, repo: HubRepo, *bodies: tuple[int, bytes]) -> None:
+        self.repo_id, self.commit, self.name = repo.repo_id, repo.commit, repo.name
+        self.asked: list[tuple[int, int | None]] = []
+        self._bodies = list(bodies)
+
+    @contextmanager
+    def open(self, _path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+        self.asked.append((start, stop))
+        first, content = self._bodies.pop(0)
+        pieces = [content[place : place + 7] for place in range(0, len(content), 7)]
+        yield Body(first, iter(pieces))
+
+
+def fetcher_of(answers: Answers, **options: object) -> Fetcher:
+    return Fetcher(answers, pause=Paused(), **options)  # type: ignore[arg-type]
+
+
+def test_a_store_that_answers_with_more_than_was_asked_is_cut_to_it(repo: HubRepo) -> None:
+    text = bytes(range(100))
+    answers = Answers(repo, (0, text[:40]), (30, text[30:]))
+    assert fetcher_of(answers).read(RemoteFile("a", 100), 25, 90) == text[25:90]
+    assert answers.asked == [(25, 90), (40, 90)]
+
+
+def test_a_whole_file_that_comes_again_from_its_beginning_is_not_appended_twice(
+    repo: HubRepo, tmp_path: Path
+) -> None:
+    text = bytes(range(100))
+    file = RemoteFile("a", 100, hashlib.sha256(text).hexdigest())
+    answers = Answers(repo, (0, text[:50]), (0, text))
+    fetcher_of(answers).download(file, tmp_path / "it")
+    assert (tmp_path / "it").read_bytes() == text
+    assert answers.asked == [(0, None), (50, None)]
+
+
+def test_an_answer_that_begins_too_late_is_never_used(repo: HubRepo) -> None:
+    text = bytes(range(100))
+    answers = Answers(repo, (50, text[50:]), (10, text[10:]))
+    assert fetcher_of(answers).read(RemoteFile("a", 100), 10, 20) == text[10:20]
+
+
+def test_a_file_that_always_ends_too_early_is_given_up_by_its_name(
+    repo: HubRepo, tmp_path: Path
+) -> None:
+    answers = Answers(repo, (0, b""), (0, b""), (0, b""))
+    with pytest.raises(HubError) as caught:
+        fetcher_of(answers, tries=3).download(RemoteFile("a.mp4", 100), tmp_path / "it")
+    assert caught.value.message == f"a.mp4 of {repo.name} breaks off again and again."
+    assert caught.value.path == "a.mp4"
+    assert len(answers.asked) == 3
+
+
+def test_bytes_that_arrive_renew_the_patience(repo: HubRepo) -> None:
+    text = bytes(range(40))
+    answers = Answers(repo, *((place, text[place : place + 10]) for place in range(0, 40, 10)))
+    assert fetcher_of(answers, tries=1).read(RemoteFile("a", 40), 0, 40) == text
+
+
+def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
+    repo: HubRepo,
+    files: dict[str, RemoteFile],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Path.open
+
+    class Disk(BytesIO):
+        def write(self, _data: object) -> int:
+            raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    def on_the_disk(path: Path, mode: str = "r", **options: Any) -> Any:
+        return Disk() if path == partial_path(tmp_path / "it") else opened(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", on_the_disk)
+    with pytest.raises(StorageError, match="the server does not answer") as caught:
+        Fetcher(repo).download(files["a.mp4"], tmp_path / "it")
+    assert caught.value.path == str(partial_path(tmp_path / "it"))
+
+
+@pytest.mark.parametrize("place", [None, "bytes */100", "lines 10-20/100"])
+def test_a_part_of_a_file_that_does_not_say_which_is_no_answer(
+    repo: HubRepo, files: dict[str, RemoteFile], monkeypatch: pytest.MonkeyPatch, place: str | None
+) -> None:
+    import huggingface_hub
+
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.headers["Range"])
+        headers = {} if place is None else {"Content-Range": place}
+        return httpx.Response(206, content=CLIP[:100], headers=headers)
+
+    transport = httpx.MockTransport(answer)
+    monkeypatch.setattr(huggingface_hub, "get_session", lambda: httpx.Client(transport=transport))
+    with pytest.raises(HubError, match="a part of a file without its place in it"):
+        Fetcher(repo, pause=Paused(), tries=2).read(files["a.mp4"], 10, 20)
+    assert asked == ["bytes=10-19"] * 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7),
+        ({"RateLimit": '"api";r=0;t=55'}, 55),
+        ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, 0),
+        ({}, 0),
+    ],
+)
+def test_what_a_hub_asks_to_wait_is_read_from_either_header(
+    headers: dict[str, str], seconds: float
+) -> None:
+    assert remote._asked_to_wait(httpx.Response(429, headers=headers)) == seconds
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "meta/../../x", ".."])
+def test_a_name_that_leads_outside_is_refused(repo: HubRepo, path: str) -> None:
+    from huggingface_hub.hf_api import RepoFile
+
+    entry = RepoFile(path=path, size=1, oid="0" * 40)
+    with pytest.raises(SourceError, match="has a file with the name"):
+        repo._file(entry)
+
+
+def test_a_file_that_a_commit_does_not_have_is_not_found(repo: HubRepo) -> None:
+    assert repo.find_file("none.txt") is None
+    found = repo.find_file("README.md")
+    assert found is not None
+    assert found.size_bytes == len(NOTE)
