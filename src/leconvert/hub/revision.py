@@ -47,15 +47,16 @@ def resolve_revision(
         HubAccessError: The token is missing or does not allow it.
     """
     api = make_api(endpoint=endpoint)
-    with hub_errors(repo_id, revision):
-        if revision is None:
+    if revision is None:
+        with hub_errors(repo_id):
             refs = api.list_repo_refs(repo_id, repo_type="dataset")
-            commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
-            tags = _newest_first([ref.name for ref in refs.tags])
-            old = [tag for tag in tags if tag.startswith("v2.")]
-            revision = old[0] if old else _MAIN
-            if revision in commits:
-                return Resolved(HubRepo(repo_id, commits[revision], endpoint), revision)
+        commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+        tags = _newest_first([ref.name for ref in refs.tags])
+        old = [tag for tag in tags if tag.startswith("v2.")]
+        revision = old[0] if old else _MAIN
+        if revision in commits:
+            return Resolved(HubRepo(repo_id, commits[revision], endpoint), revision)
+    with hub_errors(repo_id, revision):
         info = api.repo_info(repo_id, revision=revision, repo_type="dataset")
         assert info.sha is not None
         return Resolved(HubRepo(repo_id, info.sha, endpoint), revision)
@@ -117,7 +118,8 @@ def check_convertible(found: Resolved, fetcher: Fetcher) -> None:
     version = read_version(repo, fetcher)
     if version is None:
         raise SourceError(
-            f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no readable {INFO_PATH}.",
+            f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
+            "a codebase_version.",
             path=repo.name,
             next_step="Check the name, and give another --revision if there is one.",
         )

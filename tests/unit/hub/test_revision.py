@@ -1,0 +1,58 @@
+"""Which commit is meant, and whether a dataset is there that can be converted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.hub import StandIn
+
+from leconvert.errors import HubError, SourceError
+from leconvert.hub.fetch import Fetcher
+from leconvert.hub.remote import HubRepo
+from leconvert.hub.revision import Resolved, check_convertible, find_v30, resolve_revision
+
+REPO = "tester/arm"
+
+
+def info_of(version: object) -> dict[str, bytes]:
+    return {"meta/info.json": json.dumps({"codebase_version": version}).encode()}
+
+
+def test_of_several_tags_the_newest_counts_by_its_numbers_and_not_as_a_text(hub: StandIn) -> None:
+    repo = hub.add_repo(REPO, info_of("v2.1"), tags=("v2.9", "v2.10", "v2.1.3", "paper", "v2.x"))
+    assert resolve_revision(REPO).revision == "v2.10"
+    assert resolve_revision(REPO).repo.commit == repo.tags["v2.10"]
+
+
+def test_a_repo_without_tags_and_without_main_has_nothing_to_convert(hub: StandIn) -> None:
+    repo = hub.add_repo(REPO)
+    repo.branches["trunk"] = repo.branches.pop("main")
+    with pytest.raises(HubError, match=f"{REPO} has no revision main"):
+        resolve_revision(REPO)
+    assert resolve_revision(REPO, "trunk").repo.commit == repo.branches["trunk"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"[]", b"{}", b'{"codebase_version": 3}', b"\xff\xfe"],
+    ids=["cut off", "a list", "no version", "a number", "no text"],
+)
+def test_an_info_that_names_no_version_is_no_dataset(hub: StandIn, content: bytes) -> None:
+    repo = hub.add_repo(REPO, {"meta/info.json": content}, tags=("v3.0",))
+    found = Resolved(HubRepo(REPO, repo.branches["main"], hub.endpoint), "main")
+    with pytest.raises(SourceError) as caught:
+        check_convertible(found, Fetcher(found.repo))
+    assert caught.value.message == (
+        f"{REPO} at main is no LeRobot dataset: it has no meta/info.json that names a "
+        "codebase_version."
+    )
+    assert find_v30(REPO) is None, "a tag alone makes no v3.0 dataset"
+
+
+def test_the_newest_v3_tag_that_holds_a_v3_dataset_is_found(hub: StandIn) -> None:
+    repo = hub.add_repo(REPO, info_of("v2.1"), tags=("v2.1", "v3.1"))
+    repo.tags["v3.0"] = hub.add_commit(REPO, info_of("v3.0"))
+    found = find_v30(REPO)
+    assert found is not None
+    assert (found.revision, found.repo.commit) == ("v3.0", repo.tags["v3.0"])
