@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import HubError, InterruptedRunError
+from leconvert.hub import window as windows
 from leconvert.hub.remote_file import RemoteFile
 from leconvert.hub.window import Window
 
@@ -165,3 +166,42 @@ def test_a_request_to_stop_ends_the_waiting(
         window.path(0)
     for name in ("clips/0.mp4", "clips/1.mp4"):
         store.gate(name).set()
+
+
+def test_no_more_files_are_on_their_way_than_there_are_threads(
+    window_of: Callable[..., Window], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "_THREADS", 2)
+    store = Store(tmp_path, held=True)
+    with window_of(files(1, 1, 1), store, 3) as window:
+        store.gate("clips/0.mp4").set()
+        window.path(0)
+        for name in ("clips/1.mp4", "clips/2.mp4"):
+            assert store.began(name).wait(10), "the third begins when the first is there"
+            store.gate(name).set()
+        assert window.peak_bytes == 3 * BLOCK
+    assert store.fetched[0] == "clips/0.mp4"
+
+
+def test_a_fetch_that_never_began_is_given_up_at_the_end(
+    window_of: Callable[..., Window], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "_THREADS", 1)
+    store = Store(tmp_path, held=True)
+    window = window_of(files(1, 1, 1), store, 3)
+    monkeypatch.setattr(windows, "_THREADS", 2)  # so the second one waits for the only thread
+    window._should_stop = store.began("clips/0.mp4").is_set
+    with pytest.raises(InterruptedRunError):
+        window.path(0)
+    shutdown = window._pool.shutdown
+
+    def shut_down(**options: bool) -> None:
+        shutdown(wait=False, cancel_futures=True)  # what waits goes first, then what is begun ends
+        store.gate("clips/0.mp4").set()
+        shutdown(**options)
+
+    monkeypatch.setattr(window._pool, "shutdown", shut_down)
+    window.__exit__(None)
+    assert store.fetched == ["clips/0.mp4"]
+    assert not store.began("clips/1.mp4").is_set()
+    assert store.on_disk() == 0
