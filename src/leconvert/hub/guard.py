@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.errors import HubConflictError, SourceError, VerificationError
+from leconvert.hub.local_files import git_hash_of
 from leconvert.hub.ownership import Owned, differs, version_of
 from leconvert.hub.plan_push import CARD_PATH, RemoteFile
 from leconvert.hub.provenance import Provenance
@@ -130,6 +131,7 @@ def check_complete(
     files: Mapping[str, RemoteFile],
     sizes: Mapping[str, int],
     digests: Mapping[str, str],
+    root: Path,
 ) -> None:
     """Compare a listing with the result.
 
@@ -139,9 +141,11 @@ def check_complete(
         files: The listing.
         sizes: The result's files.
         digests: SHA-256 of those that were read.
+        root: The result's folder. Of it only files are read that the Hub keeps in git: small ones.
 
     Raises:
         HubConflictError: Something is missing there, or another file.
+        StorageError: A file cannot be read.
     """
     wrong = []
     for path, size in sizes.items():
@@ -149,7 +153,7 @@ def check_complete(
         if path == CARD_PATH or (
             there is not None
             and there.size == size
-            and (there.sha256 is None or digests.get(path, there.sha256) == there.sha256)
+            and _is_same(there, digests.get(path), root / path)
         ):
             continue
         wrong.append(path)
@@ -159,3 +163,10 @@ def check_complete(
             next_step=f"The tag {TAG} was not set. Run the same command again.",
             details=wrong[:_SHOWN],
         )
+
+
+def _is_same(there: RemoteFile, digest: str | None, path: Path) -> bool:
+    """Tell whether a file has the content of one of its size, as far as its hash is known."""
+    if there.sha256 is None:
+        return git_hash_of(path) == there.blob
+    return digest is None or digest == there.sha256

@@ -12,7 +12,7 @@ from leconvert.hub.plan_push import CARD_PATH, RemoteFile
 from leconvert.progress import Progress
 from leconvert.workdir.trouble import storage_errors
 
-__all__ = ["git_hash", "list_local", "same_as_remote", "sha256_of"]
+__all__ = ["git_hash", "git_hash_of", "list_local", "same_as_remote", "sha256_of"]
 
 _THREADS = 4
 
@@ -60,6 +60,12 @@ def git_hash(content: bytes) -> str:
     return hashlib.sha1(header + content, usedforsecurity=False).hexdigest()
 
 
+def git_hash_of(path: Path) -> str:
+    """Return the hash that git gives to a small file's content."""
+    with storage_errors(path):
+        return git_hash(path.read_bytes())
+
+
 def same_as_remote(
     root: Path,
     local: Mapping[str, int],
@@ -90,8 +96,7 @@ def same_as_remote(
     def is_same(path: str) -> bool:
         large = remote[path].sha256
         if large is None:
-            with storage_errors(root / path):
-                return git_hash((root / path).read_bytes()) == remote[path].blob
+            return git_hash_of(root / path) == remote[path].blob
         if path not in digests:
             digests[path] = sha256_of(root / path)
         return digests[path] == large

@@ -289,7 +289,7 @@ class _Push:
 
     def _check_complete(self, revision: str) -> None:
         files = list_files(self._api, self._repo_id, revision)
-        check_complete(self._repo_id, revision, files, self._sizes, self._digests)
+        check_complete(self._repo_id, revision, files, self._sizes, self._digests, self._result)
 
     def _tag(self, state: RepoState, commit: str) -> str:
         """Let the tag name a commit that holds the result, and say what was done."""

@@ -139,12 +139,19 @@ class Uploader:
     # --- pull requests -----------------------------------------------------------------------
 
     def find_pull(self, title: str) -> int | None:
-        """Return the number of the open pull request with a title; None if there is none."""
+        """Return the number of this user's open pull request with a title; None without one.
+
+        Anybody may open one with that title, and put into it what a merge would bring to ``main``.
+        """
         with hub_errors(self._repo_id):
             pulls = self._api.get_repo_discussions(
                 **self._repo, discussion_type="pull_request", discussion_status="open"
             )
-            return next((pull.num for pull in pulls if pull.title == title), None)
+            found = [pull for pull in pulls if pull.title == title]
+            if not found:
+                return None
+            user = self._api.whoami()["name"]  # the Hub answers it seldom: not without need
+            return next((pull.num for pull in found if pull.author == user), None)
 
     def open_pull(self, title: str, description: str) -> int:
         """Begin a pull request, a draft, and return its number."""

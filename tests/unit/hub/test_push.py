@@ -23,9 +23,15 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.hub.guard import check_complete
+from leconvert.hub.local_files import git_hash
+from leconvert.hub.plan_push import RemoteFile
 from leconvert.hub.provenance import Provenance
 from leconvert.hub.push import PushReport
+from leconvert.hub.view import NOTHING, look_at
 from leconvert.progress import SilentProgress
+from leconvert.repairs import DroppedEpisode, Repairs
+from leconvert.tables import write_repairs
 
 Push = Callable[..., PushReport]
 Client = Callable[..., HfApi]
@@ -388,3 +394,180 @@ def test_the_result_is_only_read(hub: StandIn, pushed: Push, result: Path) -> No
     before = digest_of(result)
     pushed(result, "tester/new")
     assert digest_of(result) == before
+
+
+def test_what_was_repaired_stands_in_the_card_without_any_record_beside_the_result(
+    hub: StandIn, pushed: Push, result_copy: Path
+) -> None:
+    repairs = Repairs(
+        dropped_episodes=(DroppedEpisode(3, "missing-file"),), computed_columns=("timestamp",)
+    )
+    write_repairs(result_copy, repairs)
+    report = pushed(result_copy)
+    card = content(hub, str(report.commit), "README.md").decode()
+    assert f"- Changed: {', '.join(repairs.summary())}" in card
+
+
+def test_a_card_is_brought_up_to_date_in_a_commit_of_its_own_and_the_tag_stays(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    first = pushed(result, card=False)
+    second = pushed(result)
+    assert (second.added, second.card, second.tag, second.commits) == (0, "written", "kept", 1)
+    assert repo.branches["main"] == second.commit != first.commit
+    assert repo.tags["v3.0"] == first.commit
+    assert b"Pushed by leconvert" in content(hub, str(second.commit), "README.md")
+    third = pushed(result)
+    assert (third.card, third.tag, third.commit) == ("kept", "kept", second.commit)
+
+
+def test_a_main_that_changed_while_a_pull_request_was_filled_is_not_merged_into(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    hub.limits.commit_operations = 4
+    note = Fault("none", path="/commit/refs%2Fpr%2F1", interfere=lambda: _note(hub))
+    hub.break_requests(note)
+    with pytest.raises(HubConflictError, match="changed while pull request 1 was filled") as caught:
+        pushed(result, commit_operations=4)
+    assert "Close pull request 1" in str(caught.value.next_step)
+    assert _at(hub) == _files(small_source) | {".gitattributes", "note.md"}
+    assert (repo.tags, repo.pulls[0]["merged"]) == ({}, None)
+
+
+def _note(hub: StandIn) -> None:
+    hub.add_commit(REPO, {"note.md": b"mine"})
+
+
+def test_a_pull_request_that_somebody_else_opened_under_the_same_title_is_never_merged(
+    hub: StandIn, pushed: Push, api_of: Client, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    hub.limits.commit_operations = 40
+    theirs = pushed(result, token=OTHER_TOKEN, create_pr=True)
+    api_of(OTHER_TOKEN).upload_file(
+        path_or_fileobj=b"print('not the dataset')\n",
+        path_in_repo="arm.py",
+        repo_id=REPO,
+        repo_type="dataset",
+        revision="refs/pr/1",
+    )
+    hub.limits.commit_operations = 4
+    report = pushed(result, commit_operations=4)
+    assert (theirs.pull_request, report.pull_request, report.merged) == (1, 2, True)
+    assert repo.pulls[0]["title"] == repo.pulls[1]["title"]
+    assert "arm.py" not in _at(hub)
+    assert repo.pulls[0]["merged"] is None
+
+
+def test_a_tag_that_somebody_else_makes_in_between_is_a_conflict(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    old = repo.branches["main"]
+    theirs = Fault(
+        "none", method="POST", path="/tag/", interfere=lambda: repo.tags.update({"v3.0": old})
+    )
+    hub.break_requests(theirs)
+    with pytest.raises(HubConflictError) as caught:
+        pushed(result)
+    assert caught.value.message == f"Somebody else made the tag v3.0 of {REPO} meanwhile."
+    assert repo.tags["v3.0"] == old
+    assert pushed(result).tag == "moved"
+
+
+def test_a_repo_without_any_file_takes_a_dataset(hub: StandIn, pushed: Push, result: Path) -> None:
+    hub.add_repo(REPO)
+    hub.add_commit(REPO, {}, deleted=(".gitattributes",))
+    assert pushed(result).kept == ()
+    assert _at(hub, "v3.0") == _files(result) | {"README.md"}
+
+
+def test_a_commit_that_is_still_the_head_is_replaced_without_another_listing(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    head = hub.add_repo(REPO, small_source).branches["main"]
+    report = pushed(result, provenance=Provenance(repo_id=REPO, revision="main", commit=head))
+    listings = [r.path for r in hub.log if f"/tree/{head}" in r.path]
+    assert len(listings) == 1
+    assert report.before == head
+
+
+def test_a_repo_whose_branches_are_all_gone_holds_nothing(hub: StandIn, api_of: Client) -> None:
+    hub.add_repo(REPO).branches.clear()
+    assert look_at(api_of(), REPO, "main") is NOTHING
+
+
+@pytest.mark.parametrize("info", [b"{", b"[1]", b"\xff\xfe"])
+def test_an_info_that_cannot_be_read_describes_no_dataset_and_is_not_replaced(
+    hub: StandIn, pushed: Push, api_of: Client, result: Path, info: bytes
+) -> None:
+    hub.add_repo(REPO, {"meta/info.json": info})
+    state = look_at(api_of(), REPO, "main")
+    assert state is not None
+    assert state.info == {}
+    with pytest.raises(HubConflictError, match="holds a dataset of no version"):
+        pushed(result)
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, []),
+        ({"meta/info.json": None}, ["meta/info.json"]),
+        ({"meta/info.json": RemoteFile(2, None, git_hash(b"{]"))}, ["meta/info.json"]),
+        ({"meta/info.json": RemoteFile(3, None, git_hash(b"{}"))}, ["meta/info.json"]),
+        ({"data/a.parquet": RemoteFile(4, "f" * 64, "")}, ["data/a.parquet"]),
+        ({"data/b.parquet": RemoteFile(4, "f" * 64, "")}, []),
+        ({"README.md": None}, []),
+    ],
+    ids=["same", "missing", "other text", "other size", "other hash", "hash not known", "card"],
+)
+def test_what_arrived_is_compared_by_hash_small_files_too(
+    tmp_path: Path, change: dict[str, RemoteFile | None], wrong: list[str]
+) -> None:
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/info.json").write_bytes(b"{}")
+    digests = {"data/a.parquet": "a" * 64}
+    sizes = {"meta/info.json": 2, "data/a.parquet": 4, "data/b.parquet": 4, "README.md": 9}
+    there = {
+        "meta/info.json": RemoteFile(2, None, git_hash(b"{}")),
+        "data/a.parquet": RemoteFile(4, "a" * 64, ""),
+        "data/b.parquet": RemoteFile(4, "b" * 64, ""),
+        "README.md": RemoteFile(1, None, ""),
+    }
+    files = {path: file for path, file in (there | change).items() if file is not None}
+
+    def check() -> None:
+        check_complete(REPO, "main", files, sizes, digests, tmp_path)
+
+    if not wrong:
+        check()
+        return
+    with pytest.raises(HubConflictError, match=f"main of {REPO} is not the result") as caught:
+        check()
+    assert list(caught.value.details) == wrong
+    assert "The tag v3.0 was not set." in str(caught.value.next_step)
+
+
+def test_files_of_one_size_are_told_apart_and_hidden_ones_left_out(
+    hub: StandIn, pushed: Push, small_source: Path, result_copy: Path
+) -> None:
+    hub.add_repo(REPO, small_source)
+    (result_copy / ".DS_Store").write_bytes(b"a file manager's")
+    as_it_is = pushed(result_copy, dry_run=True)
+    (result_copy / "meta/modality.json").write_bytes(b"[]\n")
+    report = pushed(result_copy)
+    assert (report.added, report.unchanged) == (as_it_is.added + 1, as_it_is.unchanged - 1)
+    assert content(hub, "v3.0", "meta/modality.json") == b"[]\n"
+    assert ".DS_Store" not in _at(hub)
+
+
+def content(hub: StandIn, revision: str, path: str) -> bytes:
+    repo = hub.repo(REPO)
+    oid = repo.resolve(revision)
+    assert oid is not None
+    found = repo.content(repo.tree(oid)[path])
+    assert found is not None
+    return found.read_bytes()
