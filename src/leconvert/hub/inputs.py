@@ -81,7 +81,7 @@ class HubInputs:
 
         def fetch(file: RemoteFile, target: Path) -> None:
             fetcher.download(file, target)
-            _check_same_index(self._tree / file.path, target)
+            _check_same_index(self._tree, file.path, target)
 
         with (
             self._slot.reserved(fetched, should_stop=should_stop, pause=waiting.wait) as granted,
@@ -101,13 +101,14 @@ class HubInputs:
                 self.peak_bytes = max(self.peak_bytes, window.peak_bytes)
 
 
-def _check_same_index(outlined: Path, fetched: Path) -> None:
+def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
     """Check that a clip's index, by which its bytes are found, is the one in the checked file.
 
     Ranges that make an outline have no hash of their own.
     """
     if fetched.suffix != ".mp4":
         return  # rows are read from the fetched file alone
+    outlined = tree / relative
     indices = []
     for path in (outlined, fetched):
         with path.open("rb") as file:
@@ -119,5 +120,5 @@ def _check_same_index(outlined: Path, fetched: Path) -> None:
         raise SourceChangedError(
             f"{outlined} holds another index than the file on the Hub.",
             path=str(outlined),
-            next_step=f"Remove {outlined.parents[0]} and plan again with --restart.",
+            next_step=f"Remove {tree.parent} and plan again with --restart.",
         )

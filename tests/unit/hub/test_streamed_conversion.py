@@ -174,8 +174,14 @@ def test_an_outline_whose_index_is_not_the_files_is_noticed(
     import os
 
     os.utime(clip, ns=(seen.st_atime_ns, seen.st_mtime_ns))
-    with pytest.raises(SourceChangedError, match="holds another index than the file on the Hub"):
+    with pytest.raises(
+        SourceChangedError, match="holds another index than the file on the Hub"
+    ) as caught:
         run_worker(run.work_dir.root)
+    outline = open_outline(Path(run.manifest.source)).folder
+    assert caught.value.next_step == f"Remove {outline} and plan again with --restart.", (
+        "a part of an outline is never made again"
+    )
     assert not list(tmp_path.rglob("slot-*/files/**/*.mp4"))
 
 
