@@ -10,7 +10,7 @@ from leconvert.errors import TargetError, WorkDirError
 from leconvert.hub.download import download_dataset, known_origin
 from leconvert.hub.fetch import Fetcher
 from leconvert.hub.offline import cached_snapshot, is_offline
-from leconvert.hub.origin import Arrival
+from leconvert.hub.origin import Arrival, Origin
 from leconvert.hub.outline import Outline, make_outline, open_outline
 from leconvert.hub.revision import check_convertible, find_v30, resolve_revision
 from leconvert.hub.scratch import limit_too_small
@@ -108,7 +108,7 @@ def download(
     """
     known = known_origin(local)
     if local.is_dir() and any(local.iterdir()):
-        if revision is None or (known and revision in (known.revision, known.commit)):
+        if revision is None or (known and _is_of(known, repo_id, revision)):
             return Arrived(local, Arrival(known) if known else None)
         raise TargetError(
             f"{local} exists, and nothing says that it is {repo_id} at {revision}.",
@@ -127,6 +127,11 @@ def download(
     local.parent.mkdir(parents=True, exist_ok=True)
     origin = download_dataset(found.repo, found.revision, local, stop=stop, progress=progress)
     return Arrived(local, Arrival(origin))
+
+
+def _is_of(known: Origin, repo_id: str, revision: str) -> bool:
+    """Tell whether what is known of a folder is a revision; another repo's `main` is another."""
+    return revision == known.commit or (known.repo_id, known.revision) == (repo_id, revision)
 
 
 def outline(
