@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import io
+import os
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import constants, snapshot_download
 from tests.hub import Fault, StandIn
+from tests.trees import digest_of
 
 from leconvert.cli import main
-from leconvert.errors import BusyError, HubError, InterruptedRunError, UsageError
-from leconvert.hub import arrival
+from leconvert.conversion import run_worker
+from leconvert.errors import (
+    BusyError,
+    HubAccessError,
+    HubError,
+    InterruptedRunError,
+    UsageError,
+)
+from leconvert.hub import arrival, sparse
+from leconvert.hub import outline as outlines
+from leconvert.hub.fetch import Fetcher
+from leconvert.hub.origin import Arrival
 from leconvert.hub.outline import Outline, open_outline
-from leconvert.model import SourceScan
+from leconvert.hub.remote import HubRepo
+from leconvert.hub.remote_file import RemoteFile
+from leconvert.hub.sparse import SparseCopy
+from leconvert.model import LayoutOptions, SourceScan
+from leconvert.packer import pack_run
+from leconvert.planner import open_or_plan
 from leconvert.source import scan_source
-from leconvert.testing.defects import edit_lines, edit_table
+from leconvert.testing.defects import edit_info, edit_lines, edit_table
 from leconvert.upkeep import clean_work_dir
 from leconvert.workdir.locks import planner_lock
+from leconvert.workdir.opened import OpenedRun
 from leconvert.workdir.paths import WorkDir
 
 REPO = "tester/arm"
@@ -211,3 +232,153 @@ def test_clean_removes_an_outline_with_the_last_run_that_needs_it(
     assert [path.name for path in (work / "outlines").iterdir()] == [second]
     report = clean_work_dir(work, give_up=True)
     assert not list((work / "outlines").iterdir())
+
+
+def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
+    made = outline_of(hub, source, tmp_path / "work")
+    return open_or_plan(
+        made.tree,
+        tmp_path / "out",
+        tmp_path / "work",
+        LayoutOptions(),
+        arrival=Arrival(made.origin, made.repo.name),
+    )
+
+
+def test_of_a_dataset_of_small_files_workers_fetch_nothing(
+    hub: StandIn, small_source: Path, result: Path, tmp_path: Path
+) -> None:
+    run = planned(hub, small_source, tmp_path)
+    hub.log.clear()
+    run_worker(run.work_dir.root)
+    pack_run(run)
+    assert hub.log == []
+    (tmp_path / "out/.gitattributes").unlink()
+    assert digest_of(tmp_path / "out") == digest_of(result)
+
+
+def test_where_an_outline_holds_some_files_whole_workers_fetch_the_others(
+    hub: StandIn,
+    small_source: Path,
+    result: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clips = {path.name: path.stat().st_size for path in (small_source / CLIP).parent.iterdir()}
+    limit = sorted(clips.values())[2]
+    monkeypatch.setattr(outlines, "_WHOLE_CLIP_BYTES", limit)
+    run = planned(hub, small_source, tmp_path)
+    hub.log.clear()
+    run_worker(run.work_dir.root)
+    asked = {r.path.rpartition("/")[2] for r in hub.log if "/observation.images.top/" in r.path}
+    assert asked == {name for name, size in clips.items() if size > limit}
+    assert 0 < len(asked) < len(clips)
+    pack_run(run)
+    (tmp_path / "out/.gitattributes").unlink()
+    assert digest_of(tmp_path / "out") == digest_of(result)
+
+
+def test_a_dataset_whose_names_cannot_be_told_is_outlined_and_the_scan_says_why(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    edit_info(source_copy, lambda info: info.update(data_path="data/all.parquet"))
+    made = outline_of(hub, source_copy, tmp_path / "work")
+    local, outlined = said(scan_source(source_copy)), said(scan_source(made.tree))
+    assert outlined == local
+    assert "path-template" in {code for code, *_ in local}
+    table = made.tree / TABLE
+    assert table.stat().st_size == (source_copy / TABLE).stat().st_size
+    assert table.stat().st_blocks == 0, "of files that belong to no episode only the name matters"
+
+
+@pytest.mark.usefixtures("only_headers")
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_hub_that_refuses_a_header_is_not_asked_for_the_whole_file(
+    arm: StandIn, tmp_path: Path, status: int
+) -> None:
+    arm.break_requests(
+        Fault("status", path=r"/resolve/.*top/episode_000000\.mp4", status=status, times=None)
+    )
+    with pytest.raises((HubError, HubAccessError)) as caught:
+        arrival.outline(REPO, None, tmp_path / "work")
+    assert caught.value.exit_code == (16 if status == 403 else 15)
+    asked = [r for r in arm.log if r.path.endswith("top/episode_000000.mp4")]
+    assert len(asked) == 1
+    assert not list(tmp_path.rglob("*top/episode_000000.mp4"))
+
+
+@pytest.mark.usefixtures("only_headers")
+def test_a_table_without_dictionaries_is_outlined_too(
+    hub: StandIn, source_copy: Path, tmp_path: Path
+) -> None:
+    pq.write_table(pq.read_table(source_copy / TABLE), source_copy / TABLE, use_dictionary=False)
+    made = outline_of(hub, source_copy, tmp_path / "work")
+    local, outlined = scan_source(source_copy), scan_source(made.tree)
+    assert numbers(outlined)[5] == numbers(local)[5]
+    assert said(outlined) == said(local) == []
+    [(_, is_whole)] = made.listing().find([TABLE])
+    assert not is_whole
+
+
+def test_a_remote_file_is_read_as_a_file_and_what_was_read_is_kept(
+    hub: StandIn, tmp_path: Path
+) -> None:
+    content = bytes(range(256)) * 1000
+    repo = hub.add_repo(REPO, {"a.mp4": content})
+    remote = HubRepo(REPO, repo.branches["main"], hub.endpoint)
+    file = RemoteFile("a.mp4", len(content))
+    with (tmp_path / "copy").open("w+b") as local:
+        copy = SparseCopy(file, Fetcher(remote), local.fileno())
+        reader = io.BufferedReader(sparse._Window(copy), buffer_size=512)
+        reader.seek(-10, os.SEEK_END)
+        assert reader.read() == content[-10:]
+        reader.seek(1000)
+        assert reader.read(24) == content[1000:1024]
+        assert reader.tell() == 1024
+        found = (tmp_path / "copy").read_bytes()
+    assert len(found) == len(content)
+    assert found[-10:] == content[-10:]
+    assert found[1000:1024] == content[1000:1024]
+    assert found[100_000:150_000] == bytes(50_000), "the rest is a hole"
+    assert len([r for r in hub.log if "/resolve/" in r.path]) == 2
+
+
+# --- which run is under way -----------------------------------------------------------------------
+
+
+def test_only_a_run_of_this_very_dataset_is_gone_on_with(
+    arm: StandIn, small_source: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    assert arrival.under_way(work, REPO, None) is None
+    made = open_outline(arrival.outline(REPO, None, work).source)
+    assert arrival.under_way(work, REPO, None) is None, "there is no plan yet"
+    options = LayoutOptions()
+    outlined = Arrival(made.origin, made.repo.name)
+    run = open_or_plan(made.tree, tmp_path / "out", work, options, arrival=outlined)
+    for revision in (None, "v2.1", made.origin.commit):
+        assert arrival.under_way(work, REPO, revision) == made
+    assert arrival.under_way(work, REPO, "main") is None
+    assert arrival.under_way(work, "tester/leg", None) is None
+    (made.folder / "outline.json").unlink()
+    assert arrival.under_way(work, REPO, None) is None
+    run.paths.manifest.write_text("{")
+    assert arrival.under_way(work, REPO, None) is None, "whoever opens the run says what is wrong"
+    local = tmp_path / "local"
+    open_or_plan(small_source, tmp_path / "out", local, options)
+    assert arrival.under_way(local, REPO, None) is None
+
+
+def test_offline_the_clients_cache_stands_for_an_outline(
+    arm: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = Path(snapshot_download(REPO, repo_type="dataset", revision="v2.1"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    arm.log.clear()
+    arrived = arrival.outline(REPO, None, tmp_path / "work")
+    assert arrived.source == snapshot
+    assert arrived.arrival is not None
+    assert arrived.arrival.outline is None, "all of it is here"
+    assert arrived.arrival.origin.revision == "v2.1"
+    assert arm.log == []
+    assert arrival.already_converted(REPO, tmp_path / "out") is None

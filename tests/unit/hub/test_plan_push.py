@@ -9,7 +9,7 @@ import pytest
 
 from leconvert.errors import WorkDirError
 from leconvert.hub.origin import Origin, origin_path, read_origin, write_origin
-from leconvert.hub.ownership import Owned, differs
+from leconvert.hub.ownership import Owned, cameras_of, differs, version_of
 from leconvert.hub.plan_push import CommitShare, RemoteFile, fingerprint, plan_push
 from leconvert.hub.provenance import (
     Provenance,
@@ -137,3 +137,16 @@ def test_provenance_lies_beside_the_result(tmp_path: Path) -> None:
     write_provenance(result, known, run_id="r1")
     assert provenance_path(result) == tmp_path / ".out.leconvert-provenance"
     assert read_provenance(result) == known
+
+
+@pytest.mark.parametrize("features", [None, [], "none", {"action": "float32"}])
+def test_features_that_are_no_table_are_none(features: object) -> None:
+    info = {**INFO, "features": features}
+    assert cameras_of(info) == []
+    assert f"videos/{CAMERA}/chunk-000/file-007.mp4" not in Owned(info)
+    assert "data/chunk-000/file-000.parquet" in Owned(info)
+    assert differs(info, INFO) == "it has no feature 'action'"
+
+
+def test_a_version_that_is_no_text_is_of_no_version() -> None:
+    assert version_of({"codebase_version": 3}) == "of no version"

@@ -492,6 +492,7 @@ def test_a_commit_that_is_still_the_head_is_replaced_without_another_listing(
     listings = [r.path for r in hub.log if f"/tree/{head}" in r.path]
     assert len(listings) == 1
     assert report.before == head
+    assert json.loads(json.dumps(report.as_record()))["commit"] == report.commit
 
 
 def test_a_repo_whose_branches_are_all_gone_holds_nothing(hub: StandIn, api_of: Client) -> None:
