@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ from leconvert.verify.dataset_stats import check_stats, has_stats
 from leconvert.verify.declared import Declared, declaration, split_findings
 from leconvert.verify.episode_rows import EpisodeTable, read_episode_table
 from leconvert.verify.episode_stats import EpisodeStats
+from leconvert.verify.json_files import read_json_object
+from leconvert.verify.other_files import special_files
 from leconvert.verify.task_table import read_task_rows
 from leconvert.verify.video_files import check_video_file
 
@@ -126,6 +128,9 @@ class _Check:
         self.files = 0
 
     def run(self) -> list[Finding]:
+        self._findings = list(self._unreadable())
+        if self._findings:
+            return self._findings
         declared, self._findings = declaration(self._raw)
         texts, findings = read_task_rows(self._root, self._raw)
         self._findings += findings
@@ -150,6 +155,15 @@ class _Check:
         self.episodes, self.frames = len(table), int(ranges.length.sum())
         self._check_files(declared, table, ranges, streams, None if texts is None else len(texts))
         return self._findings
+
+    def _unreadable(self) -> Iterator[Finding]:
+        """Yield what must not be opened, and why LeRobot could not even begin."""
+        for path in sorted(special_files(self._root)):
+            yield found("unreadable-file", f"{path} is a pipe, a socket or a device.", path=path)
+        try:
+            read_json_object(self._root / INFO_PATH)
+        except (OSError, ValueError) as error:
+            yield found("unreadable-file", f"{INFO_PATH} cannot be read: {error}", path=INFO_PATH)
 
     def _check_files(
         self,

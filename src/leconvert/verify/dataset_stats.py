@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from leconvert.tables.paths import STATS_PATH
 from leconvert.verify.catalogue import found
 from leconvert.verify.columns import FloatArray
 from leconvert.verify.declared import Feature
+from leconvert.verify.json_files import read_json_object
 
 __all__ = ["check_stats", "has_stats"]
 
@@ -46,18 +46,13 @@ def check_stats(
         features: Its features.
         aggregate: Statistics of all episodes by meta/episodes, for the features it has them of.
     """
-    path = root / STATS_PATH
     try:
-        stats = json.loads(path.read_bytes())
+        stats = read_json_object(root / STATS_PATH)
     except FileNotFoundError:
         yield found("stats-missing", f"There is no {STATS_PATH}.", path=STATS_PATH)
         return
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         yield found("unreadable-file", f"{STATS_PATH} cannot be read: {error}", path=STATS_PATH)
-        return
-    if not isinstance(stats, dict):
-        message = f"{STATS_PATH} does not hold a JSON object."
-        yield found("unreadable-file", message, path=STATS_PATH)
         return
     for key, feature in features.items():
         if has_stats(feature):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from leconvert.repairs import Repairs
@@ -21,13 +23,28 @@ from leconvert.verify.difference import Difference
 from leconvert.verify.hub_files import GIT_FILES, README_PATH, is_pushed_card
 from leconvert.workdir.swap import TREE_RECORD
 
-__all__ = ["compare_other_files"]
+__all__ = ["compare_other_files", "special_files"]
 
 # A tree carries the mark of its run until its swap is finished; a packer that goes on after another
 # one verifies a tree that has it already.
 _NOT_THE_DATASETS = GIT_FILES | {TREE_RECORD}
 _EPISODE_FOLDERS = ("data/", "videos/")
 _BLOCK_BYTES = 1 << 20
+
+
+def special_files(root: Path) -> Iterator[str]:
+    """Yield pipes, sockets and devices below a dataset's folder, and links to such.
+
+    Who opens a pipe may wait for ever, and some devices never end.
+
+    Raises:
+        UnreadableSourceError: A folder cannot be listed.
+    """
+    for path, is_file in files_below(root):
+        if not is_file:
+            with suppress(OSError):  # a link that leads to nothing
+                if not stat.S_ISDIR((root / path).stat().st_mode):
+                    yield path
 
 
 def compare_other_files(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ __all__ = [
     "TASKS",
     "TOP",
     "Damage",
+    "byte_order_mark",
     "edit_box",
     "edit_feature",
     "edit_info",
     "edit_json",
     "edit_stat",
     "folder_instead",
+    "pipe_instead",
     "remove",
     "rewrite",
     "set_cells",
@@ -125,3 +128,18 @@ def folder_instead(path: str) -> Damage:
         (root / path).mkdir()
 
     return damage
+
+
+def pipe_instead(path: str) -> Damage:
+    """Put a pipe there; who opens it waits until somebody writes into it."""
+
+    def damage(root: Path) -> None:
+        (root / path).unlink()
+        os.mkfifo(root / path)
+
+    return damage
+
+
+def byte_order_mark(path: str) -> Damage:
+    """Let a file begin with the mark, which LeRobot's readers take for content."""
+    return lambda root: (root / path).write_bytes(b"\xef\xbb\xbf" + (root / path).read_bytes())
