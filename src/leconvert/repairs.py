@@ -153,22 +153,40 @@ class Repairs:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any] | None) -> Repairs:
-        """Return what `as_record` wrote; None, as from plans before there were repairs, is none."""
+        """Return what `as_record` wrote; None, as from plans before there were repairs, is none.
+
+        Raises:
+            ValueError: A value is not what `as_record` writes.
+            KeyError: A key is missing.
+        """
         if not record:
             return cls()
         task_map = record["task_map"]
-        return cls(
+        repairs = cls(
             dropped_episodes=tuple(
-                DroppedEpisode(entry["episode"], entry["code"])
+                DroppedEpisode(int(entry["episode"]), str(entry["code"]))
                 for entry in record["dropped_episodes"]
             ),
-            dropped_features=tuple(record["dropped_features"]),
-            computed_columns=tuple(record["computed_columns"]),
-            added_columns=tuple(record["added_columns"]),
+            dropped_features=_names(record, "dropped_features"),
+            computed_columns=_names(record, "computed_columns"),
+            added_columns=_names(record, "added_columns"),
             task_map=None if task_map is None else {int(old): int(new) for old, new in task_map},
-            computed_stats=tuple(record["computed_stats"]),
+            computed_stats=_names(record, "computed_stats"),
             quantiles=record["quantiles"],
         )
+        unknown = {*repairs.computed_columns, *repairs.added_columns} - DEFAULT_COLUMNS.keys()
+        if unknown:
+            raise ValueError(f"no column {min(unknown)!r} is computed")
+        if type(repairs.quantiles) is not bool:
+            raise ValueError(f"quantiles is {repairs.quantiles!r}")
+        return repairs
+
+
+def _names(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = record[key]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{key} is no list of names")
+    return tuple(names)
 
 
 NO_REPAIRS = Repairs()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,13 @@ from leconvert.model import IntArray
 from leconvert.source.legacy import EPISODES_PATH, TASKS_PATH, EpisodeLines, load_tasks
 from leconvert.source.seen import Remark, Sightings, counted, shown
 
-__all__ = ["EpisodeTable", "TaskTable", "read_episode_table", "read_task_table"]
+__all__ = [
+    "EpisodeTable",
+    "TaskTable",
+    "episode_length",
+    "read_episode_table",
+    "read_task_table",
+]
 
 _LONGEST_EPISODE = 2**31 - 1
 _SHOWN = 5
@@ -99,6 +106,26 @@ def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
     return TaskTable(listed, first_index, of_text, is_there)
 
 
+def episode_length(path: Path, record: Mapping[str, Any]) -> int:
+    """Return an episode's number of frames.
+
+    Args:
+        path: ``episodes.jsonl``.
+        record: A line of it.
+
+    Raises:
+        SourceError: It is no number of frames.
+    """
+    frames = record.get("length")
+    if type(frames) is not int or not 1 <= frames <= _LONGEST_EPISODE:
+        raise SourceError(
+            f"{path} gives episode {record['episode_index']} the length {shown(frames)}.",
+            path=str(path),
+            next_step="Mend the line: length is the episode's number of frames.",
+        )
+    return frames
+
+
 def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> EpisodeTable:
     """Read ``episodes.jsonl``.
 
@@ -120,14 +147,8 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
     several: dict[int, frozenset[int]] = {}
     sightings = Sightings()
     for position, record in enumerate(lines):
-        episode = record["episode_index"]
-        frames, texts = record.get("length"), record.get("tasks")
-        if type(frames) is not int or not 1 <= frames <= _LONGEST_EPISODE:
-            raise SourceError(
-                f"{lines.path} gives episode {episode} the length {shown(frames)}.",
-                path=str(lines.path),
-                next_step="Mend the line: length is the episode's number of frames.",
-            )
+        episode, texts = record["episode_index"], record.get("tasks")
+        frames = episode_length(lines.path, record)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise SourceError(
                 f"{lines.path} gives episode {episode} tasks that are no list of texts.",

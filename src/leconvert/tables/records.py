@@ -79,7 +79,7 @@ def converted_info(
         "data_path": DATA_PATH_TEMPLATE,
         "video_path": VIDEO_PATH_TEMPLATE if has_videos else None,
         "robot_type": info.get("robot_type"),
-        "splits": dict(info.get("splits") or {}) if splits is None else dict(splits),
+        "splits": _table(info.get("splits") if splits is None else splits),
     }
     if info.get("tools") is not None:
         converted["tools"] = copy.deepcopy(info["tools"])
@@ -87,6 +87,11 @@ def converted_info(
         if key not in converted and key not in _DROPPED_KEYS and key != "tools":
             converted[key] = copy.deepcopy(value)
     return converted
+
+
+def _table(splits: object) -> dict[str, Any]:
+    # LeRobot's readers do not look at them: what is no table is no reason to stop.
+    return dict(splits) if isinstance(splits, Mapping) else {}
 
 
 def kept_splits(splits: object, index: IntArray) -> dict[str, str]:

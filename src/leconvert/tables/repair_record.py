@@ -37,7 +37,7 @@ def read_repairs(root: str | os.PathLike[str]) -> Repairs:
         return Repairs.from_record(record)
     except FileNotFoundError:
         return NO_REPAIRS
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnreadableSourceError(
             f"{path} cannot be used: {error!r}.",
             path=str(path),

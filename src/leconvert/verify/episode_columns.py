@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,8 @@ def compare_location(root: Path) -> Iterator[Difference]:
             values = set(table.column(name).to_pylist()) if name in present else set()
             if values != {place}:
                 yield Difference(name, relative, str(place), ", ".join(map(str, sorted(values))))
+        for name in [name for name, count in Counter(schema.names).items() if count > 1]:
+            yield Difference(f"column {name!r}", relative, "one such column", "several")
         yield from _compare_description(schema, relative)
 
 

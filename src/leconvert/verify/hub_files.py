@@ -21,7 +21,8 @@ def is_pushed_card(result: Path) -> bool:
     Its text is the user's and ours, and changes with every push: nothing of the dataset hangs on
     it, so it is not held against the source's.
     """
+    card = result / README_PATH
     try:
-        return CARD_BEGIN in (result / README_PATH).read_text("utf-8")
+        return card.is_file() and CARD_BEGIN in card.read_text("utf-8")
     except (OSError, ValueError):
         return False

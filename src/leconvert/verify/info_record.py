@@ -13,6 +13,7 @@ from leconvert import tables
 from leconvert.source import load_tasks
 from leconvert.tables.paths import INFO_PATH
 from leconvert.verify.difference import Difference
+from leconvert.verify.json_files import read_json_object
 from leconvert.verify.metadata import SourceEpisodes
 
 __all__ = ["compare_info"]
@@ -38,12 +39,13 @@ def compare_info(
         source: The v2.x dataset.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: It is no JSON object.
+        UnreadableSourceError: The tasks of the source cannot be read.
     """
-    info = json.loads((result / INFO_PATH).read_bytes())
-    if not isinstance(info, dict):
-        raise ValueError(f"{INFO_PATH} is no JSON object")
+    try:
+        info = read_json_object(result / INFO_PATH)
+    except (OSError, ValueError) as error:
+        yield Difference("readable metadata", INFO_PATH, "a JSON object", str(error))
+        return
     repairs = episodes.repairs
     features = repairs.features(source_info["features"])
     splits = source_info.get("splits")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -14,17 +13,21 @@ import pyarrow as pa
 
 from leconvert import tables
 from leconvert.arrow import int64_values
-from leconvert.errors import LeconvertError
+from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
 from leconvert.model import IntArray
 from leconvert.repairs import Repairs
 from leconvert.source import EpisodeLines, load_tasks
+from leconvert.source.episode_table import episode_length
+from leconvert.source.legacy import STATS_PATH as LEGACY_STATS_PATH
 from leconvert.tables.paths import STATS_PATH, TASKS_PATH
 from leconvert.verify.difference import Difference
 from leconvert.verify.episode_columns import compare_own_values
+from leconvert.verify.json_files import read_json_object
 from leconvert.verify.task_table import pandas_index
 
 __all__ = [
     "SourceEpisodes",
+    "compare_aggregate_form",
     "compare_episodes",
     "compare_stats",
     "compare_tasks",
@@ -36,6 +39,7 @@ __all__ = [
 ]
 
 _EPISODES = "meta/episodes"
+_TASK_COLUMNS = ["task", "task_index"]
 _ROWS_AT_A_TIME = 4096
 
 
@@ -63,8 +67,13 @@ class SourceEpisodes:
 
 
 def read_source_episodes(lines: EpisodeLines, repairs: Repairs) -> SourceEpisodes:
-    """Read lengths from ``episodes.jsonl``, a line at a time, of the episodes that were kept."""
-    lengths = np.fromiter((int(line["length"]) for line in lines), np.int64, count=len(lines))
+    """Read lengths from ``episodes.jsonl``, a line at a time, of the episodes that were kept.
+
+    Raises:
+        SourceError: A line cannot be read, or gives no length.
+    """
+    each = (episode_length(lines.path, line) for line in lines)
+    lengths = np.fromiter(each, np.int64, count=len(lines))
     dropped = [dropped.episode for dropped in repairs.dropped_episodes]
     kept = ~np.isin(lines.episode_index, dropped)
     return SourceEpisodes(lines.episode_index[kept], lengths[kept], repairs)
@@ -86,7 +95,11 @@ def unreadable_metadata(result: Path, error: Exception, expected: str = "its tab
 
 
 def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Difference]:
-    """Compare the tasks, by index and text, and how the table presents them to pandas."""
+    """Compare the tasks, by index and text, and how the table presents them to pandas.
+
+    Raises:
+        UnreadableSourceError: A table cannot be read, on either side.
+    """
     expected, found = repairs.tasks(load_tasks(source)), tables.read_tasks(result)
     for have, wanted in zip_longest(found, expected):
         if have != wanted:
@@ -95,6 +108,10 @@ def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Diff
     if pandas_index(schema) != "task":
         found_layout = f"the columns {schema.names} without such an index"
         yield Difference("layout", TASKS_PATH, "texts as pandas index", found_layout)
+    if sorted(schema.names) != _TASK_COLUMNS:
+        yield Difference("columns", TASKS_PATH, str(_TASK_COLUMNS), str(sorted(schema.names)))
+    elif (kind := schema.field("task_index").type) != pa.int64():
+        yield Difference("type of column 'task_index'", TASKS_PATH, "int64", str(kind))
 
 
 def _task(task: tuple[int, str] | None) -> str:
@@ -164,20 +181,40 @@ def compare_stats(
 
     Statistics that the conversion computed are not compared here but with the rows that they are
     of; those of videos are taken as they stand.
+
+    Raises:
+        UnreadableSourceError: A table cannot be read, on either side.
+        SourceError: Statistics of the source are none.
     """
+    try:
+        yield from _compare_stats(result, table, lines, repairs)
+    except SourceError as error:
+        if isinstance(error, UnreadableSourceError) or not repairs.computed_stats:
+            raise
+        # The source's own could be added up when the conversion began; the result's cannot.
+        yield Difference("computed statistics", _EPISODES, "ones that add up", str(error))
+
+
+def _compare_stats(
+    result: Path,
+    table: tables.EpisodesReader,
+    lines: Iterator[dict[str, Any]],
+    repairs: Repairs,
+) -> Iterator[Difference]:
     changed = {*repairs.dropped_features, *repairs.computed_stats}
     aggregate = tables.StatsAggregator()
     features: Set[str] = frozenset()
     names: list[str] = []
     for rows in table.blocks(lambda name: name.startswith("stats/")):
-        block = {name: rows.column(name).to_pylist() for name in rows.column_names}
+        columns = enumerate(rows.column_names)  # a name may be there twice
+        block = {name: rows.column(number).to_pylist() for number, name in columns}
         for row, record in enumerate(islice(lines, rows.num_rows)):
+            index = int(record["episode_index"])
             stats = {
                 name: values
-                for name, values in record.get("stats", {}).items()
+                for name, values in _source_stats(record, index).items()
                 if name not in changed
             }
-            index = int(record["episode_index"])
             expected = dict(_flatten(stats, "stats"))
             for name in repairs.computed_stats:
                 found_stats = stats_of_row(block, name, row)
@@ -198,13 +235,36 @@ def compare_stats(
     yield from _compare_aggregate(result, _plain(aggregate.result()))
 
 
-def _compare_aggregate(result: Path, expected: Mapping[str, Any]) -> Iterator[Difference]:
+def _source_stats(record: Mapping[str, Any], episode: int) -> Mapping[str, Any]:
+    stats = record.get("stats")
+    if stats is None:
+        return {}
+    if not isinstance(stats, Mapping):
+        raise SourceError(
+            f"{LEGACY_STATS_PATH} of the source has no table of statistics for episode {episode}.",
+            next_step="Mend the line, or restore the table from another copy of the dataset.",
+        )
+    return stats
+
+
+def compare_aggregate_form(result: Path) -> Iterator[Difference]:
+    """Say where ``stats.json`` is nothing that could be read, without a look at what it says."""
+    found = _read_aggregate(result)
+    if isinstance(found, Difference):
+        yield found
+
+
+def _read_aggregate(result: Path) -> dict[str, Any] | Difference:
     try:
-        found = json.loads((result / STATS_PATH).read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
+        return read_json_object(result / STATS_PATH)
     except (OSError, ValueError) as error:
-        yield Difference("aggregate", STATS_PATH, "readable statistics", str(error))
+        return Difference("aggregate", STATS_PATH, "readable statistics", str(error))
+
+
+def _compare_aggregate(result: Path, expected: Mapping[str, Any]) -> Iterator[Difference]:
+    found = _read_aggregate(result)
+    if isinstance(found, Difference):
+        yield found
         return
     for feature in sorted(expected.keys() | found.keys()):
         wanted, have = expected.get(feature), found.get(feature)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert import tables
-from leconvert.errors import InterruptedRunError, UnreadableSourceError
+from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError
 from leconvert.model import DATA_STREAM, output_path, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import Repairs
@@ -26,6 +26,7 @@ from leconvert.verify.episode_columns import compare_location, placing_columns, 
 from leconvert.verify.info_record import compare_info
 from leconvert.verify.metadata import (
     SourceEpisodes,
+    compare_aggregate_form,
     compare_episodes,
     compare_stats,
     compare_tasks,
@@ -33,9 +34,10 @@ from leconvert.verify.metadata import (
     read_source_episodes,
     unreadable_metadata,
 )
-from leconvert.verify.other_files import compare_other_files
+from leconvert.verify.other_files import compare_other_files, special_files
 from leconvert.verify.pieces import Comparer, Piece, cut_pieces
 from leconvert.verify.proven import ProvenPieces, fingerprint, is_worth_recording
+from leconvert.verify.repair_record import compare_repairs
 from leconvert.verify.routes import Routes, file_runs, read_routes
 from leconvert.verify.sampling import EVERYTHING, Sampling
 from leconvert.verify.whole_files import compare_whole_files
@@ -108,11 +110,14 @@ def verify_pair(
         check_lerobot()  # it fails before the work, not after it
 
     try:
+        differences += [
+            Difference("file", path, "a file", "a pipe, a socket or a device")
+            for path in sorted(special_files(result))
+        ]
+        if differences:
+            return VerificationReport(depth, differences, 0, 0, 0, 0)
         declared = tables.read_repairs(result)
-        if repairs is not None and declared != repairs:
-            differences.append(
-                Difference("repairs", tables.REPAIRS_PATH, str(repairs), str(declared))
-            )
+        differences += compare_repairs(declared, repairs, info, episodes)
         repairs = repairs or declared
         expected = read_source_episodes(episodes, repairs)
         frames = expected.num_frames
@@ -127,8 +132,8 @@ def verify_pair(
             return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
         differences += compare_location(result)
         routes = read_routes(table, streams)
-    except (OSError, KeyError, ValueError, pa.ArrowException, UnreadableSourceError) as error:
-        differences.append(unreadable_metadata(result, error))
+    except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
+        differences.append(_held_against(result, error))
         return VerificationReport(depth, differences, 0, 0, 0, 0)
     differences += compare_other_files(result, source, paths, repairs, read_bytes=reads_bytes)
     differences += compare_episodes(rows, expected, episodes, placing_columns(streams))
@@ -138,9 +143,9 @@ def verify_pair(
             lines = _stats_lines(source, expected)
             differences += compare_stats(result, table, lines, repairs)
         except UnreadableSourceError as error:
-            if error.path is None or not Path(error.path).is_relative_to(result):
-                raise
-            differences.append(unreadable_metadata(result, error, "statistics"))
+            differences.append(_held_against(result, error, "statistics"))
+    else:
+        differences += compare_aggregate_form(result)
     if table.num_rows != len(expected):
         return VerificationReport(depth, differences, 0, 0, 0, 0)
 
@@ -253,6 +258,18 @@ def _files(routes: Routes) -> tuple[set[str], list[Difference]]:
                 found.append(Difference("episodes of a file", path, "one run", "several"))
             files.add(path)
     return files, found
+
+
+def _held_against(result: Path, error: Exception, expected: str = "its tables") -> Difference:
+    """Return the difference that an unreadable table of the result is; raise what is the source's.
+
+    Both sides are read by the same functions, whose errors are those of a source.
+    """
+    if isinstance(error, SourceError) and (
+        error.path is None or not Path(error.path).is_relative_to(result)
+    ):
+        raise error
+    return unreadable_metadata(result, error, expected)
 
 
 def _stats_lines(source: Path, episodes: SourceEpisodes) -> Iterator[dict[str, Any]]:

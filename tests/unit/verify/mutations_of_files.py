@@ -6,8 +6,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from dataset_damage import folder_instead, remove
+from dataset_damage import edit_json, folder_instead, pipe_instead, remove
 from mutation import BYTES, DATA, EPISODES, SPARE_DATA, SPARE_TOP, STRUCTURE, TOP, Mutation
+
+from leconvert import tables
+from leconvert.repairs import NO_REPAIRS
 
 __all__ = ["MUTATIONS"]
 
@@ -31,6 +34,16 @@ def _copy(path: str, to: str) -> Damage:
 
 def _move(path: str, to: str) -> Damage:
     return lambda root: (root / path).rename(root / to)
+
+
+def _tell_of(**repairs: object) -> Damage:
+    """Leave a record of repairs that were not made."""
+
+    def damage(root: Path) -> None:
+        tables.write_repairs(root, NO_REPAIRS)
+        edit_json(tables.REPAIRS_PATH, lambda record: record.update(repairs))(root)
+
+    return damage
 
 
 def link_readme(root: Path) -> None:
@@ -67,6 +80,15 @@ MUTATIONS = [
     Mutation("a record tells of repairs that were not made", STRUCTURE,
              _write("meta/repairs.json", b"{}"), "meta/repairs.json", "readable metadata",
              "its tables", "meta/repairs.json"),
+    Mutation("a record tells of a feature left out that there never was", STRUCTURE,
+             _tell_of(dropped_features=["no such feature"]), "meta/repairs.json",
+             "repaired features", "the source's", "no such feature"),
+    Mutation("a record tells of an episode left out that there never was", STRUCTURE,
+             _tell_of(dropped_episodes=[{"episode": 99, "code": "unreadable-file"}]),
+             "meta/repairs.json", "episodes left out", "some of the source", "99"),
+    Mutation("a record tells of repairs in words that mean nothing", STRUCTURE,
+             _tell_of(computed_columns=["no such column"]), "meta/repairs.json",
+             "readable metadata", "its tables", "no column 'no such column' is computed"),
     # Files that are not there.
     Mutation("a data file is missing", STRUCTURE, remove(DATA), DATA, "file", "a file", "nothing"),
     Mutation("a video is missing", STRUCTURE, remove(SPARE_TOP), SPARE_TOP, "file", "a file",
@@ -80,6 +102,10 @@ MUTATIONS = [
              "a file", "nothing"),
     Mutation("a link to nothing stands where a video was", STRUCTURE, link_nowhere, TOP,
              "readable MP4", "an index"),
+    Mutation("a pipe stands where a video was", STRUCTURE, pipe_instead(TOP), TOP, "file",
+             "a file", "a pipe, a socket or a device"),
+    Mutation("a pipe stands where a file that came along was", STRUCTURE, pipe_instead(_README),
+             _README, "file", "a file", "a pipe, a socket or a device"),
     # What came along.
     Mutation("a file that came along is missing", STRUCTURE, remove(_MODALITY), _MODALITY, "file",
              "a file", "nothing"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from dataset_damage import edit_feature, edit_info, edit_json, rewrite, set_cells
+from dataset_damage import byte_order_mark, edit_feature, edit_info, edit_json, rewrite, set_cells
 from mutation import BYTES, DATA, EPISODES, SPARE_TOP, STRUCTURE, TOP, Mutation
 
 __all__ = ["MUTATIONS"]
@@ -89,6 +89,12 @@ def _texts(*texts: str) -> Change:
 
 def _info(edit: Callable[[dict[str, Any]], object]) -> Damage:
     return edit_json(_INFO, edit)
+
+
+def _as_decimal(table: pa.Table) -> pa.Table:
+    at = table.schema.get_field_index("task_index")
+    numbers = table.column(at).cast(pa.decimal128(22, 2))
+    return table.set_column(at, "task_index", numbers)
 
 
 def _remove(path: str) -> Damage:
@@ -230,6 +236,10 @@ MUTATIONS = [
     Mutation("a column of statistics is dropped", BYTES,
              rewrite(EPISODES, lambda table: table.drop_columns(["stats/action/std"])), _FOLDER,
              "stats/action/std", found="None", episode=0),
+    Mutation("a column of statistics is there twice", STRUCTURE,
+             rewrite(EPISODES, lambda table: table.append_column(
+                 "stats/action/std", table.column("stats/action/std"))),
+             EPISODES, "column 'stats/action/std'", "one such column", "several"),
     Mutation("a statistic of the dataset is the next float", BYTES, _stats(other_mean), _STATS,
              "aggregate mean of 'action'"),
     Mutation("the dataset lacks a statistic", BYTES,
@@ -240,6 +250,15 @@ MUTATIONS = [
              "statistics", "nothing"),
     Mutation("the statistics are gone", STRUCTURE, _remove(_STATS), _STATS, "file", "a file",
              "nothing"),
+    Mutation("the statistics of the dataset are no JSON", STRUCTURE,
+             lambda root: (root / _STATS).write_text("{"), _STATS, "aggregate",
+             "readable statistics", "Expecting property name"),
+    Mutation("the statistics of the dataset are a list", STRUCTURE,
+             lambda root: (root / _STATS).write_text("[]"), _STATS, "aggregate",
+             "readable statistics", "it is no JSON object"),
+    Mutation("the statistics of the dataset begin with a byte order mark", STRUCTURE,
+             byte_order_mark(_STATS), _STATS, "aggregate", "readable statistics",
+             "Unexpected UTF-8 BOM"),
     # Tasks.
     Mutation("a task is another", STRUCTURE, _tasks(_texts("Pick.", "Dance.", "Rest.")), _TASKS,
              "tasks", "task 1, 'Place.'", "task 1, 'Dance.'"),
@@ -252,6 +271,11 @@ MUTATIONS = [
     Mutation("the texts of tasks are no pandas index", STRUCTURE,
              _tasks(lambda table: table.replace_schema_metadata(None)), _TASKS, "layout",
              "texts as pandas index"),
+    Mutation("tasks are numbered in another type", STRUCTURE, _tasks(_as_decimal), _TASKS,
+             "type of column 'task_index'", "int64", "decimal128(22, 2)"),
+    Mutation("a column is added to the tasks", STRUCTURE,
+             _tasks(lambda table: table.append_column("more", table.column("task"))), _TASKS,
+             "columns", "['task', 'task_index']", "'more'"),
     Mutation("the tasks are gone", STRUCTURE, _remove(_TASKS), _TASKS, "readable metadata",
              "its tables", "does not exist"),
     # info.json.
@@ -302,5 +326,10 @@ MUTATIONS = [
                  {"video.codec": "av1"})),
              _INFO, "info of feature 'observation.images.top'", "h264", "av1"),
     Mutation("`info.json` is no JSON", STRUCTURE, lambda root: (root / _INFO).write_text("{"),
-             "meta/", "readable metadata", "its tables"),
+             _INFO, "readable metadata", "a JSON object", "Expecting property name"),
+    Mutation("`info.json` begins with a byte order mark", STRUCTURE, byte_order_mark(_INFO), _INFO,
+             "readable metadata", "a JSON object", "Unexpected UTF-8 BOM"),
+    Mutation("`info.json` is nested beyond reason", STRUCTURE,
+             lambda root: (root / _INFO).write_text("[" * 100_000), _INFO, "readable metadata",
+             "a JSON object", "it is nested too deeply"),
 ]  # fmt: skip
