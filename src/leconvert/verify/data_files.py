@@ -105,20 +105,26 @@ def _wrong_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> 
     """Say which episode has another number of rows, as far as its column tells."""
     rows, wanted = file.metadata.num_rows, int(lengths.sum())
     episode, detail = None, ""
-    counts = np.zeros(len(lengths), np.int64)
-    if "episode_index" in file.schema_arrow.names:
-        for batch in file.iter_batches(
-            ROWS_AT_A_TIME, columns=["episode_index"], use_threads=False
-        ):
-            values = integers(batch.column(0))
-            if values is not None:
-                at = np.searchsorted(routed.episodes, values)
-                at[at == len(counts)] = 0
-                counts += np.bincount(at[routed.episodes[at] == values], minlength=len(counts))
-        wrong = np.flatnonzero(counts != lengths)
-        if len(wrong):
-            first = int(wrong[0])
-            episode = int(routed.episodes[first])
-            detail = f"; episode {episode} has {counts[first]:,} of {lengths[first]:,}"
+    counts = _rows_of_episodes(file, routed)
+    wrong = [] if counts is None else np.flatnonzero(counts != lengths)
+    if counts is not None and len(wrong):
+        first = int(wrong[0])
+        episode = int(routed.episodes[first])
+        detail = f"; episode {episode} has {counts[first]:,} of {lengths[first]:,}"
     message = f"{routed.path} has {rows:,} rows, its episodes have {wanted:,}{detail}."
     return found("rows", message, episode=episode, stream=DATA_STREAM, path=routed.path)
+
+
+def _rows_of_episodes(file: pq.ParquetFile, routed: RoutedFile) -> IntArray | None:
+    """Count each episode's rows by their column; None where it does not tell of every row."""
+    if "episode_index" not in file.schema_arrow.names:
+        return None
+    counts = np.zeros(len(routed.episodes), np.int64)
+    for batch in file.iter_batches(ROWS_AT_A_TIME, columns=["episode_index"], use_threads=False):
+        values = integers(batch.column(0))
+        if values is None:
+            return None
+        at = np.searchsorted(routed.episodes, values)
+        at[at == len(counts)] = 0
+        counts += np.bincount(at[routed.episodes[at] == values], minlength=len(counts))
+    return counts

@@ -146,7 +146,9 @@ def verify_pair(
             differences.append(_held_against(result, error, "statistics"))
     else:
         differences += compare_aggregate_form(result)
-    if table.num_rows != len(expected):
+    if not len(expected):
+        differences.append(Difference("episodes", "meta/episodes", "one at least", "none"))
+    if table.num_rows != len(expected) or not len(expected):
         return VerificationReport(depth, differences, 0, 0, 0, 0)
 
     files, found = _files(routes)

@@ -128,6 +128,7 @@ def _found(
         KeyError,
         IndexError,
         TypeError,
+        ValueError,
         pa.ArrowException,
     ) as error:
         return path, [error for _ in frames]

@@ -58,10 +58,12 @@ def _texts_and_findings(
         return None, findings
     numbers = floats(table.column("task_index").combine_chunks())
     rows = list(range(len(texts)))
-    if numbers is None or numbers.tolist() != rows:
-        have = table.column("task_index").to_pylist()
-        row = next(row for row in rows if have[row] != row)
-        wrong("tasks-order", f"Row {row} has task_index {have[row]}.")
+    if numbers is None:
+        kind = table.schema.field("task_index").type
+        wrong("tasks-order", f"task_index is {kind}, or not there for every row.")
+    elif numbers.tolist() != rows:
+        row = next(row for row in rows if numbers[row] != row)
+        wrong("tasks-order", f"Row {row} has task_index {numbers[row]:g}.")
     first_row: dict[str, int] = {}
     for row, text in enumerate(texts):
         if first_row.setdefault(text, row) != row:

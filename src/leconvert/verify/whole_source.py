@@ -47,7 +47,7 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
         return f"features of it are not in the result: {shown}"
     try:
         others = _other_files(source)
-    except (LeconvertError, OSError, ValueError, KeyError) as error:
+    except (LeconvertError, OSError, ValueError, KeyError, TypeError) as error:
         return f"its files could not be listed: {error}"
     missing = [name for name in others if not _same(source / name, result / name)]
     if not missing:

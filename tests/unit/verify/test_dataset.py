@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
@@ -38,12 +39,14 @@ from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.model import Finding
 from leconvert.reach import frames_out_of_reach
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.verify import data_rows
 from leconvert.verify.catalogue import CATALOGUE, shortened
 from leconvert.verify.dataset import DatasetReport, check_dataset
 
 FROM = "videos/observation.images.top/from_timestamp"
 TO = "videos/observation.images.top/to_timestamp"
 IMAGE = "observation.images.still"
+MATRIX = "observation.matrix"
 
 
 @pytest.fixture(scope="session")
@@ -161,6 +164,63 @@ def second_schema(root: Path) -> None:
     rewrite(EPISODES, set_cells("data/file_index", r4=1))(root)
 
 
+def no_frames(root: Path) -> None:
+    """Leave an MP4 that is whole and has no frames."""
+    options = {"movflags": "empty_moov"}
+    target = root / "empty.mp4"
+    with av.open(str(root / TOP)) as source, av.open(str(target), "w", options=options) as result:
+        result.add_stream_from_template(source.streams.video[0])
+        result.start_encoding()
+    target.replace(root / TOP)
+
+
+def repeat_first_frame(root: Path) -> None:
+    """Let the video have its first frame once more at its end."""
+    index = media.read_clip_index(root / TOP)
+    path = str(root / TOP)
+    parts = [media.ClipRange(path, 0, index.num_samples), media.ClipRange(path, 0, 1)]
+    media.join_clips(parts, root / "longer.mp4", fps=Fraction(30))
+    (root / "longer.mp4").replace(root / TOP)
+
+
+def pause(root: Path) -> None:
+    """Let the last two episodes come a second later, as meta/episodes then says as well."""
+    target = root / "paused.mp4"
+    options = {"video_track_timescale": "15360"}
+    with av.open(str(root / TOP)) as source, av.open(str(target), "w", options=options) as result:
+        stream = result.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is None or packet.pts is None:
+                continue
+            if packet.pts * packet.time_base >= Fraction(20, 30):
+                packet.pts += 15360
+                packet.dts += 15360
+            packet.stream = stream
+            result.mux(packet)
+    target.replace(root / TOP)
+    begins = set_cells(FROM, r3=20 / 30 + 1, r4=29 / 30 + 1)
+    ends = set_cells(TO, r3=29 / 30 + 1, r4=44 / 30 + 1)
+    rewrite(EPISODES, lambda table: ends(begins(table)))(root)
+
+
+def add_feature(key: str, entry: object) -> Damage:
+    return edit_json("meta/info.json", lambda info: info["features"].update({key: entry}))
+
+
+def edit_stats(**changes: object) -> Damage:
+    return edit_json("meta/stats.json", lambda stats: stats.update(changes))
+
+
+def edit_pandas(**changes: object) -> Damage:
+    """Change what the table of tasks tells pandas."""
+
+    def change(table: pa.Table) -> pa.Table:
+        told = {**json.loads(table.schema.metadata[b"pandas"]), **changes}
+        return table.replace_schema_metadata({"pandas": json.dumps(told)})
+
+    return rewrite(TASKS, change)
+
+
 def both(*damages: Damage) -> Damage:
     def damage(root: Path) -> None:
         for one in damages:
@@ -189,6 +249,45 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a byte order mark": ("error unreadable-file", byte_order_mark("meta/info.json")),
     "a byte order mark of statistics": (
         "error unreadable-file", byte_order_mark("meta/stats.json"),
+    ),
+    "an empty video": ("error unreadable-file", no_frames),
+    "splits in a list": ("info splits", edit_info(splits=["0:5"])),
+    "a split of words": ("info splits", edit_info(splits={"train": "all"})),
+    "a split that is a number": ("info splits", edit_info(splits={"train": 5})),
+    "a feature that no folder can have": (
+        "error feature", add_feature("..", {"dtype": "string", "shape": [1]}),
+    ),
+    "a feature of nothing": ("error feature", add_feature("more", 3)),
+    "a feature without axes": ("error feature", edit_feature("next.done", shape=[])),
+    "a picture of two axes": (
+        "error feature", add_feature("more", {"dtype": "image", "shape": [2, 3]}),
+    ),
+    "a feature larger than any memory": (
+        "error feature", add_feature("more", {"dtype": "float32", "shape": [2**20, 2**20]}),
+    ),
+    "a template that is no template": ("error path-template", edit_info(data_path="data/{")),
+    "a template without numbers": (
+        "error path-template", edit_info(video_path="videos/{video_key}/file.mp4"),
+    ),
+    "a template of another folder": (
+        "error path-template",
+        edit_info(data_path="rows/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"),
+    ),
+    "tasks under another index": (
+        "error tasks-layout", edit_pandas(index_columns=[{"kind": "range", "start": 0}]),
+    ),
+    "tasks under no column": ("error tasks-layout", edit_pandas(index_columns=["text"])),
+    "a task that is missing": ("error tasks-layout", rewrite(TASKS, set_cells("task", r1=None))),
+    "tasks numbered in another type": (
+        "error tasks-order",
+        rewrite(
+            TASKS,
+            lambda table: table.set_column(
+                table.schema.get_field_index("task_index"),
+                "task_index",
+                table.column("task_index").cast(pa.decimal128(22, 2)),
+            ),
+        ),
     ),
     "data of nobody": (
         "error stray-data",
@@ -290,6 +389,17 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error data-columns",
         rewrite(DATA, lambda table: table.append_column("more", table.column("index"))),
     ),
+    "a column twice": (
+        "error data-columns",
+        rewrite(DATA, lambda table: table.append_column("index", table.column("index"))),
+    ),
+    "a text as a number": (
+        "error data-types",
+        both(
+            add_feature("note", {"dtype": "string", "shape": [1]}),
+            rewrite(DATA, lambda table: table.append_column("note", table.column("index"))),
+        ),
+    ),
     "a wider number": (
         "warning data-types", cast("observation.state", pa.list_(pa.float64(), 6)),
     ),
@@ -322,6 +432,11 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "an episode a frame late": (
         "warning video-neighbours", rewrite(EPISODES, set_cells(FROM, r1=13 / 30)),
     ),
+    "episodes that share a frame": (
+        "warning video-neighbours", rewrite(EPISODES, set_cells(FROM, r1=11 / 30)),
+    ),
+    "a frame more than its episodes have": ("warning video-neighbours", repeat_first_frame),
+    "a pause between episodes": ("warning video-neighbours", pause),
     "an end that is no end": ("warning video-end", rewrite(EPISODES, set_cells(TO, r1=0.7))),
     "a timescale that is off": ("error frame-times", edit_box(TOP, b"mdhd", 15, bit=4)),
     "a keyframe less": ("warning video-keyframe", edit_box(TOP, b"stss", 8 + 6 * 4 + 3)),
@@ -340,6 +455,26 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error stats-shape", set_stat("observation.images.top", "mean", [0.1, 0.2, 0.3]),
     ),
     "a count of another shape": ("error stats-shape", edit_stat("action", "count", lambda v: [v])),
+    "statistics in words": ("warning stats-missing", edit_stats(action="none")),
+    "a statistic that is missing": (
+        "warning stats-missing",
+        edit_json("meta/stats.json", lambda stats: stats["action"].pop("std")),
+    ),
+    "a statistic of words": ("error stats-shape", set_stat("next.done", "std", ["?"])),
+    "a ragged statistic": ("error stats-shape", set_stat("next.done", "std", [[1.0], []])),
+    "a statistic beyond all numbers": ("error stats-shape", set_stat("next.done", "std", [2**70])),
+    "a least above the mean": ("warning stats-value", set_stat("next.done", "min", [2.0])),
+    "a deviation below nothing": ("warning stats-value", set_stat("next.done", "std", [-1.0])),
+    "a count of nothing": ("warning stats-value", set_stat("next.done", "count", [0])),
+    "statistics of several shapes": (
+        "warning stats-value", set_stat(MATRIX, "min", [0.0, 0.0, 0.0]),
+    ),
+    "statistics of the rows of a matrix": (
+        "warning stats-aggregate",
+        edit_stats(**{MATRIX: {
+            "min": [0.0] * 3, "max": [1.0] * 3, "mean": [0.5] * 3, "std": [0.1] * 3, "count": [44],
+        }}),
+    ),
     "a mean that is no number": (
         "warning stats-value",
         edit_stat("action", "mean", lambda v: [float("nan"), *v[1:]]),
@@ -355,6 +490,18 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     ),
     "statistics of relative actions": (
         "info stats-aggregate", edit_stat("action", "std", lambda v: [1.5, *v[1:]]),
+    ),
+    "a statistic that no episode has": (
+        "warning episode-stats", drop_column("stats/action/std"),
+    ),
+    "statistics of no episode": (
+        "warning episode-stats",
+        rewrite(EPISODES, lambda table: table.select(
+            [name for name in table.column_names if not name.startswith("stats/")])),
+    ),
+    "counts of another shape": (
+        "warning episode-stats",
+        rewrite(EPISODES, set_cells("stats/action/count", **{f"r{n}": [1, 1] for n in range(5)})),
     ),
     "an episode without statistics": (
         "warning episode-stats", rewrite(EPISODES, set_cells("stats/action/mean", r2=None)),
@@ -380,6 +527,9 @@ def test_one_defect_gives_the_one_finding_that_names_it(broken: Path, defect: st
         ("an episode a frame late", 1, "1 frames between episodes 0 and 1 belong to none"),
         ("a task beyond the table", 0, "first frame 3 of episode 0, where it is 2"),
         ("an episode between two frames", 2, "at least 1 of 44 frames, in 1 episodes"),
+        ("episodes that share a frame", 1, "episodes 0 and 1 share 1 frames (2 such places)"),
+        ("a pause between episodes", 3, "episode 3 comes 1.000 s late after 2"),
+        ("a frame more than its episodes have", 4, "1 frames at its end belong to no episode"),
     ],
 )
 def test_a_finding_says_where_and_what(broken: Path, defect: str, episode: int, said: str) -> None:
@@ -387,6 +537,113 @@ def test_a_finding_says_where_and_what(broken: Path, defect: str, episode: int, 
     (finding,) = check_dataset(broken).findings
     assert finding.episode == episode
     assert said in finding.message
+
+
+def too_many_rows(table: pa.Table) -> pa.Table:
+    """Give the file a row of an episode that is in no file."""
+    more = set_cells("episode_index", r0=99)(table.slice(0, 1))
+    return pa.concat_tables([table, more])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (too_many_rows, "45 rows, its episodes have 44."),
+        (lambda table: drop_last_row(table).drop_columns(["episode_index"]), "have 44."),
+        (
+            lambda table: set_cells("episode_index", r42=None)(drop_last_row(table)),
+            "43 rows, its episodes have 44.",
+        ),
+    ],
+)
+def test_rows_are_counted_where_their_column_does_not_tell(
+    broken: Path, change: Callable[[pa.Table], pa.Table], said: str
+) -> None:
+    rewrite(DATA, change, row_groups=False)(broken)
+    (finding,) = [each for each in check_dataset(broken).findings if each.code == "rows"]
+    assert finding.episode is None
+    assert finding.message.endswith(said)
+
+
+def test_wrong_rows_are_counted_over_blocks_and_the_first_is_told(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_rows, "ROWS_AT_A_TIME", 8)
+    rewrite(DATA, set_cells("frame_index", r13=0, r43=0))(broken)
+    (finding,) = check_dataset(broken).findings
+    assert "2 rows, first frame 1 of episode 1, where it is 0 and not 1" in finding.message
+
+
+@pytest.mark.parametrize("column", ["timestamp", "index"])
+def test_a_column_that_is_gone_is_told_once(broken: Path, column: str) -> None:
+    rewrite(DATA, lambda table: table.drop_columns([column]))(broken)
+    (finding,) = check_dataset(broken).findings
+    assert finding.message == f"There is no column {column!r}."
+
+
+def test_times_that_are_missing_say_nothing_of_the_video(broken: Path) -> None:
+    rewrite(DATA, set_cells("timestamp", r13=None))(broken)
+    (finding,) = check_dataset(broken).findings
+    assert (finding.code, finding.severity) == ("timestamp-column", "error")
+    assert "44 rows, first frame 0 of episode 0, where values are missing" in finding.message
+
+
+def test_a_second_file_of_episodes_lacks_columns_and_places_too(broken: Path) -> None:
+    """What was said of the first file is not said again."""
+    first = pq.read_table(broken / EPISODES)
+    pq.write_table(first.slice(0, 3).drop_columns(["length", TO]), broken / EPISODES)
+    second = (broken / EPISODES).with_name("file-001.parquet")
+    pq.write_table(first.slice(3).drop_columns(["length"]), second)
+    found = check_dataset(broken).findings
+    assert [finding.code for finding in found] == ["episodes-column", "episodes-location"]
+    assert found[1].message.startswith("meta/episodes/file_index is 0; the row is in")
+
+
+def test_statistics_of_one_shape_here_and_another_there_cannot_be_used(broken: Path) -> None:
+    first = pq.read_table(broken / EPISODES)
+    rows = first.slice(3)
+    for name in ("min", "max", "mean", "std"):
+        key = f"stats/action/{name}"
+        fewer = pa.array([row[:2] for row in rows.column(key).to_pylist()])
+        rows = rows.set_column(rows.schema.get_field_index(key), key, fewer)
+    pq.write_table(first.slice(0, 3), broken / EPISODES)
+    set_place = set_cells("meta/episodes/file_index", r0=1, r1=1)
+    pq.write_table(set_place(rows), (broken / EPISODES).with_name("file-001.parquet"))
+    (finding,) = check_dataset(broken).findings
+    assert (finding.code, finding.stream) == ("episode-stats", "action")
+    assert "its statistics have several shapes, (6,) and (2,)" in finding.message
+
+
+def test_ranges_are_believed_where_lengths_do_not_add_up(broken: Path) -> None:
+    rewrite(EPISODES, set_cells("length", r1=0))(broken)
+    (finding,) = check_dataset(broken).findings
+    assert finding.code == "episode-range"
+    assert "first 1: length 0, rows 12 to 19; the lengths before it add up to 12" in finding.message
+
+
+def test_lengths_are_believed_where_ranges_leave_gaps(broken: Path) -> None:
+    rewrite(EPISODES, set_cells("dataset_to_index", r1=18, r2=21))(broken)
+    (finding,) = check_dataset(broken).findings
+    assert finding.code == "episode-range"
+
+
+def test_a_depth_map_by_either_name_may_have_any_range(broken: Path) -> None:
+    for name in ("info", "video_info"):
+        edit_feature("observation.images.top", **{name: {"is_depth_map": True}})(broken)
+        wide = edit_stat("observation.images.top", "max", lambda _: [[[4000.0]]] * 3)
+        wide(broken)
+        assert {finding.code for finding in check_dataset(broken).findings} == {"stats-aggregate"}
+        edit_feature("observation.images.top", info=None)(broken)
+
+
+def test_an_image_without_a_bracket_of_types_is_no_image(broken: Path) -> None:
+    def forget(table: pa.Table) -> pa.Table:
+        told = table.schema.metadata | {b"huggingface": b"[1]"}
+        return table.replace_schema_metadata(told)
+
+    rewrite(DATA, forget)(broken)
+    (finding,) = check_dataset(broken).findings
+    assert (finding.code, finding.message) == ("image-metadata", f"The entry of {IMAGE!r} is None.")
 
 
 def test_frames_beyond_single_precision_are_those_that_the_plan_reckons(tmp_path: Path) -> None:

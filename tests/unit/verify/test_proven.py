@@ -211,3 +211,64 @@ def test_the_default_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/somebody")
     assert proven.default_folder() == Path("/somebody/.cache/leconvert/verify")
+
+
+class TurnedClock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_what_is_proven_is_written_within_a_second_and_appended(tmp_path: Path) -> None:
+    clock = TurnedClock()
+    record = proven.ProvenPieces(tmp_path, "0" * 40, clock=clock)
+    record.flush()
+    assert not record.path.exists()  # nothing to write, nothing written
+    record.add(pieces.Piece("data", 0, 5, 0, 2))
+    assert not record.path.exists()
+    clock.seconds += 1
+    record.add(pieces.Piece("data", 0, 5, 2, 4))
+    assert len(record.path.read_bytes().splitlines()) == 3
+    clock.seconds += 1
+    record.add(pieces.Piece("data", 0, 5, 4, 5))
+    head, *lines = record.path.read_bytes().splitlines()
+    assert head.startswith(b'{"format": "leconvert/proven"')
+    assert lines == [
+        b'["data", 0, 5, 0, 2]', b'["data", 0, 5, 2, 4]', b'["data", 0, 5, 4, 5]',
+    ]  # fmt: skip
+    assert len(proven.ProvenPieces(tmp_path, "0" * 40, clock=clock).pieces) == 3
+
+
+def test_a_file_that_is_gone_since_is_found_missing_and_not_taken_for_proven(
+    result: Path, small_source: Path, tmp_path: Path, compared: list[tuple[str, int]]
+) -> None:
+    folder = tmp_path / "proven"
+    interrupt(result, small_source, folder, after=6)
+    compared.clear()
+    (result / TOP).unlink()
+    report = again(result, small_source, folder)
+    assert [(found.what, found.path) for found in report.differences] == [
+        ("file", TOP), ("readable MP4", TOP),
+    ]  # fmt: skip
+    assert compared[0] == ("data", 0)
+
+
+def test_a_sample_passes_over_pieces_that_have_none_of_its_episodes(
+    result: Path, small_source: Path, compared: list[tuple[str, int]]
+) -> None:
+    from leconvert.verify import Sampling
+
+    content = bytearray((result / TOP).read_bytes())
+    content[-1] ^= 1  # of the last episode
+    (result / TOP).write_bytes(content)
+    for seed in range(8):
+        sampling = Sampling(share=0.2, seed=seed)
+        chosen = sampling.episodes(5)
+        assert chosen is not None
+        report = verify_pair(
+            result, small_source, depth="bytes", sampling=sampling, spread=Spread()
+        )
+        assert report.ok is not bool(chosen[4])
+        assert report.episodes == 1

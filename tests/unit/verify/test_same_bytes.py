@@ -32,6 +32,7 @@ def files(tmp_path: Path) -> Iterator[tuple[int, int]]:
     [
         ([(2, 7)], [(7, 3), (11, 4)], None),  # two runs are one
         ([(2, 3), (5, 4)], [(7, 3), (11, 4)], None),
+        ([(9, 2), (11, 4)], [(0, 6)], None),  # the other one goes on within its run
         ([(2, 13)], [(7, 3), (11, 4), (0, 6)], None),
         ([(2, 9)], [(7, 3), (11, 6)], 7),  # h is X
         ([(2, 3)], [(7, 3), (11, 1)], 3),  # one goes on
@@ -49,3 +50,12 @@ def test_the_first_byte_that_differs_is_found(
     place: int | None,
 ) -> None:
     assert first_difference(files[0], expected, files[1], found) == place
+
+
+def test_a_file_that_is_given_a_byte_at_a_time_is_read_whole(
+    files: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, place: read(file, min(size, 1), place))
+    assert first_difference(files[0], [(9, 6)], files[1], [(0, 6)]) is None
+    assert first_difference(files[0], [(2, 9)], files[1], [(7, 3), (11, 6)]) == 7
