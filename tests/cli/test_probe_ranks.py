@@ -29,7 +29,7 @@ def test_two_ranks_are_disjoint_and_together_complete(small_source: Path, tmp_pa
         *(frames_of_rank, root, tmp_path / "results"),
         folder=tmp_path,
         variable="SLURM_PROCID",
-        environment={"SLURM_NTASKS": "2"},
+        environment={"SLURM_STEP_NUM_TASKS": "2"},
     )
     assert sorted(first + second) == list(range(frames))
     assert first

@@ -104,7 +104,7 @@ def two_ranks(ground: Ground) -> Iterator[Row]:
     demand(said[0]["node"] != said[1]["node"], f"both ranks ran on {said[0]['node']}")
     yield Row(
         "two ranks",
-        "`srun` starts a rank on each of two nodes; SLURM_PROCID and SLURM_NTASKS say which",
+        "`srun` starts a rank on each of two nodes; its variables say which",
         f"{frames[0]} frames on {said[0]['node']}, {frames[1]} on {said[1]['node']}: disjoint and "
         f"together all {sum(LENGTHS)}",
     )

@@ -10,8 +10,9 @@ from leconvert.errors import UsageError
 
 __all__ = ["find_rank"]
 
-# torchrun's, then SLURM's.
-_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"))
+# torchrun's, then those of SLURM's srun. SLURM_NTASKS would not do: a batch script has it too, with
+# SLURM_PROCID=0, and would then load the share of one of several ranks of which it is the only one.
+_VARIABLES = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 
 def find_rank(

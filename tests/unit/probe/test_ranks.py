@@ -12,7 +12,9 @@ from leconvert.errors import UsageError
 from leconvert.probe.ranks import find_rank
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8"}
-SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+SLURM = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
+# What a batch script of a job of two tasks sees that calls no srun (slurm-wlm 22.05.8).
+BATCH_SCRIPT = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "1(x2)"}
 
 
 @pytest.fixture
@@ -41,6 +43,10 @@ def test_the_order_is_arguments_accelerate_torchrun_slurm(accelerate: ModuleType
     accelerate.PartialState = SimpleNamespace(_shared_state={})  # type: ignore[attr-defined]
     assert find_rank(environment=both) == (3, 8)
     assert find_rank(environment=SLURM) == (1, 2)
+
+
+def test_a_batch_script_that_starts_no_tasks_loads_everything() -> None:
+    assert find_rank(environment=BATCH_SCRIPT) == (0, 1)
 
 
 def test_half_an_environment_says_nothing() -> None:
