@@ -6,6 +6,7 @@ is a moment old.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -72,11 +73,12 @@ class UnreadablePlace(NamedTuple):
 
 
 class WorkerCounters:
-    """One worker's row."""
+    """One worker's row; but for `name_unreadable` it is for one thread."""
 
     def __init__(self, row: npt.NDArray[np.int64], unreadable: npt.NDArray[np.int64]) -> None:
         self._row = row
         self._unreadable = unreadable
+        self._lock = threading.Lock()
 
     def add(self, name: str, amount: int = 1) -> None:
         """Add to a fact of `StreamFacts`."""
@@ -87,11 +89,12 @@ class WorkerCounters:
         self._row[_PLACE_OF[name]] = value
 
     def name_unreadable(self, place: UnreadablePlace) -> None:
-        """Count a frame that could not be decoded; the first few are remembered."""
-        number = int(self._row[_PLACE_OF["unreadable"]])
-        if number < _NAMED_UNREADABLE:
-            self._unreadable[number] = place
-        self._row[_PLACE_OF["unreadable"]] += 1
+        """Count a frame that could not be decoded; from any thread. The first are remembered."""
+        with self._lock:
+            number = int(self._row[_PLACE_OF["unreadable"]])
+            if number < _NAMED_UNREADABLE:
+                self._unreadable[number] = place
+            self._row[_PLACE_OF["unreadable"]] = number + 1
 
 
 class Counters:
