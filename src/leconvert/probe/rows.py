@@ -153,12 +153,14 @@ class RowReader:
         """Say that an episode's rows will not be read again."""
         if self._files.is_local:
             return
-        file = self._file(place, users=-1)
+        file = self._file(place)
         file.source.release(file.spans(self._groups(file, place)))
-        if not file.users:
-            number = int(self._meta.episodes.data_file[place])
-            with self._lock:
-                del self._open[number]
+        with self._lock:
+            file.users -= 1
+            is_unused = not file.users  # asked here: a thread may be about to fetch from it
+            if is_unused:
+                del self._open[int(self._meta.episodes.data_file[place])]
+        if is_unused:
             file.close()
 
     def read(self, place: int) -> EpisodeRows:
