@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shlex
 import tempfile
@@ -142,7 +143,17 @@ def load_meta(files: Files) -> DatasetMeta:
         return _read(Path(files.root), files.root, info)
     with tempfile.TemporaryDirectory(prefix="leconvert-meta-") as folder:
         files.copy_folder("meta", Path(folder))
-        return _read(Path(folder), files.root, info)
+        try:
+            return _read(Path(folder), files.root, info)
+        except UnreadableSourceError as error:
+            if error.path is None or not error.path.startswith(folder):
+                raise
+            raise UnreadableSourceError(
+                error.message.replace(folder, files.root),
+                path=error.path.replace(folder, files.root),
+                next_step=error.next_step,
+                details=error.details,
+            ) from error
 
 
 def _load_info(files: Files) -> dict[str, Any]:
@@ -156,9 +167,8 @@ def _load_info(files: Files) -> dict[str, Any]:
     try:
         info = json.loads(files.read(_INFO))
         version = str(info["codebase_version"])
-        features = info["features"]
-        float(info["fps"])
-        keys_are_sound = all(isinstance(feature["dtype"], str) for feature in features.values())
+        if version.startswith("v3"):
+            _check_info(info)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableSourceError(
             f"{name} is no description of a dataset: {error!r}.", path=name
@@ -170,7 +180,7 @@ def _load_info(files: Files) -> dict[str, Any]:
             next_step=f"Convert it first: leconvert convert --root {shlex.quote(files.root)} "
             "--output NEW.",
         )
-    if not version.startswith("v3") or not keys_are_sound:
+    if not version.startswith("v3"):
         raise SourceError(
             f"{files.root} says that it is of version {version}; only v3.0 can be loaded.",
             path=files.root,
@@ -178,12 +188,20 @@ def _load_info(files: Files) -> dict[str, Any]:
     return dict(info)
 
 
+def _check_info(info: Mapping[str, Any]) -> None:
+    if not 0 < float(info["fps"]) < math.inf:
+        raise ValueError(f"fps is {info['fps']}")
+    dtypes = {key: feature["dtype"] for key, feature in info["features"].items()}
+    paths = ["data_path", *(["video_path"] if "video" in dtypes.values() else [])]
+    texts = {**dtypes, **{name: info[name] for name in paths}}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name} is {text!r}")
+
+
 def _read(folder: Path, root: str, info: dict[str, Any]) -> DatasetMeta:
     table = read_episodes(folder)
     tasks = read_tasks(folder)
-    stats: dict[str, Any] = {}
-    if (folder / _STATS).exists():
-        stats = json.loads((folder / _STATS).read_bytes())
     features = {key: dict(feature) for key, feature in info["features"].items()}
     try:
         episodes = _episode_table(table, info, features)
@@ -201,11 +219,25 @@ def _read(folder: Path, root: str, info: dict[str, Any]) -> DatasetMeta:
         features=features,
         tasks=tuple(text for _, text in tasks),
         episodes=episodes,
-        stats={
+        stats=_read_stats(folder, root),
+    )
+
+
+def _read_stats(folder: Path, root: str) -> dict[str, dict[str, Any]]:
+    try:
+        stats = json.loads((folder / _STATS).read_bytes())
+        return {
             key: {name: np.array(value) for name, value in found.items()}
             for key, found in stats.items()
-        },
-    )
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UnreadableSourceError(
+            f"{root}/{_STATS} holds no statistics: {error}.",
+            path=f"{root}/{_STATS}",
+            next_step="Restore the file, or remove it: nothing is loaded by it.",
+        ) from error
 
 
 def _episode_table(

@@ -387,6 +387,55 @@ def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
         EpisodeStream(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fps": 0}, "fps is 0"),
+        ({"fps": -30}, "fps is -30"),
+        ({"fps": float("nan")}, "fps is nan"),
+        ({"fps": "fast"}, "could not convert"),
+        ({"data_path": None}, "data_path is None"),
+        ({"video_path": None}, "video_path is None"),
+        ({"features": {"action": {"dtype": None}}}, "action is None"),
+        ({"features": []}, "no attribute"),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(
+    v30_copy: Path, change: dict[str, Any], said: str
+) -> None:
+    path = v30_copy / "meta" / "info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UnreadableSourceError, match=said) as error:
+        EpisodeStream(v30_copy, delta_timestamps={"action": [0.0]})
+    assert error.value.path == str(path)
+
+
+def test_a_version_to_come_is_named(v30_copy: Path) -> None:
+    path = v30_copy / "meta" / "info.json"
+    path.write_text(json.dumps({"codebase_version": "v4.0"}))
+    with pytest.raises(SourceError, match=r"version v4\.0; only v3\.0"):
+        EpisodeStream(v30_copy)
+
+
+@pytest.mark.parametrize("content", ["{broken", "[1]", '{"action": {"mean": [[1], [1, 2]]}}'])
+def test_damaged_statistics_are_named(v30_copy: Path, content: str) -> None:
+    path = v30_copy / "meta" / "stats.json"
+    path.write_text(content)
+    with pytest.raises(UnreadableSourceError, match="holds no statistics") as error:
+        EpisodeStream(v30_copy)
+    assert error.value.path == str(path)
+    path.unlink()
+    assert EpisodeStream(v30_copy).meta.stats == {}
+
+
+def test_damaged_metadata_behind_a_url_are_named_by_it(v30_copy: Path) -> None:
+    (v30_copy / "meta" / "tasks.parquet").write_bytes(b"no table")
+    with uploaded(v30_copy) as url, pytest.raises(UnreadableSourceError) as error:
+        EpisodeStream(url)
+    assert error.value.path == f"{url}/meta/tasks.parquet"
+    assert f" {url}/meta/tasks.parquet " in error.value.message
+
+
 @pytest.mark.parametrize("part", ["data", "videos"])
 def test_a_missing_file_is_named(v30_copy: Path, part: str) -> None:
     path = next((v30_copy / part).rglob("file-000.*"))
