@@ -14,6 +14,7 @@ import errno
 import mmap
 import os
 import threading
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -74,6 +75,9 @@ class RemoteFile(OpenFile):
         self._system = system
         self._remote_path = remote_path
         self._descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
+        # Nobody closes what a stream in the training process opened; it goes when the stream goes.
+        self._end = weakref.finalize(self, os.close, self._descriptor)
+        self._end.atexit = False
         os.ftruncate(self._descriptor, size_bytes)
         self._memory = mmap.mmap(self._descriptor, max(size_bytes, 1))
         self._lock = threading.Lock()
@@ -116,7 +120,7 @@ class RemoteFile(OpenFile):
 
     def close(self) -> None:
         self._memory.close()
-        os.close(self._descriptor)
+        self._end()
 
     def _unused_pages(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the whole pages of a range that nobody needs."""

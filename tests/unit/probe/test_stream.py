@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +344,19 @@ def test_the_decoder_cache_is_bounded_and_evictions_are_counted(v30: Path) -> No
 
 
 # --- processes ------------------------------------------------------------------------------------
+
+
+def test_what_a_stream_in_this_process_opened_goes_with_it(in_memory: str) -> None:
+    gc.collect()
+    descriptors = Path("/proc/self/fd")
+    before = set(descriptors.iterdir())
+    stream = EpisodeStream(in_memory, video_fetch_workers=1)
+    next(iter(stream))
+    held = [path for path in descriptors.iterdir() if path not in before and path.is_symlink()]
+    assert any("memfd" in str(path.readlink()) for path in held)
+    del stream
+    gc.collect()
+    assert set(descriptors.iterdir()) == before
 
 
 def test_a_stream_opens_nothing_before_a_worker_asks(
