@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from leconvert.errors import PlanMismatchError, UsageError
+from leconvert.probe.counters import MOST_WORKERS
 from leconvert.probe.dealing import num_batches, turn_after
 from leconvert.probe.order import Share
 from leconvert.probe.stream import EpisodeStream, Sample
@@ -76,7 +77,8 @@ class StreamLoader:
     It guarantees that, after ``load_state_dict(state_dict())`` in a new process, the batches are
     those that would have come without a break, for any number of workers and wherever it stopped;
     and that a state is refused where it cannot hold. Iterating to the end of an epoch makes the
-    next iteration the next epoch.
+    next iteration the next epoch. Several iterations may be under way, but not with
+    ``persistent_workers``; epoch and state are those of the one that began last.
 
     It does not guarantee that ranks have equally many batches: see `batches_on_every_rank`. It is
     not to be given to ``accelerate.prepare``, which would deal batches out once more.
@@ -113,6 +115,12 @@ class StreamLoader:
     ) -> None:
         if batch_size < 1:
             raise UsageError(f"A batch of {batch_size} samples is none.")
+        if not 0 <= num_workers <= MOST_WORKERS:
+            raise UsageError(f"A loader has 0 to {MOST_WORKERS} workers, not {num_workers}.")
+        if prefetch_factor is not None and prefetch_factor < 1:
+            raise UsageError(f"A worker prepares 1 batch ahead or more, not {prefetch_factor}.")
+        if not timeout >= 0:
+            raise UsageError(f"Nobody waits for a batch for {timeout} s.")
         self.stream = stream
         self.batch_size = batch_size
         self.num_workers = num_workers
@@ -155,6 +163,7 @@ class StreamLoader:
         self._batches = 0
         self._is_loaded = False
         self._shelf: Shelf | None = None
+        self._newest: object | None = None
 
     @property
     def epoch(self) -> int:
@@ -166,6 +175,7 @@ class StreamLoader:
         self._epoch = epoch
         self._batches = 0
         self._is_loaded = False
+        self._newest = None
 
     def __len__(self) -> int:
         """Return the batches of this rank in the epoch.
@@ -202,13 +212,18 @@ class StreamLoader:
             self._shelf = Shelf(workers)
             if self._batch_stream is not None:
                 self._batch_stream.renew(self._shelf)
+        # Its own, although the loader may be iterated once more meanwhile: parcels lie in it.
+        shelf = self._shelf
+        self._newest = mine = object()
         for parcel in self._loader:
-            self._shelf.collect()
+            shelf.collect()
             # Counted first: whoever asks for the state while using a batch has taken it.
-            self._batches += 1
+            if self._newest is mine:
+                self._batches += 1
             yield parcel.batch() if isinstance(parcel, Parcel) else parcel
-        self._epoch += 1
-        self._batches = 0
+        if self._newest is mine:
+            self._epoch += 1
+            self._batches = 0
 
     # --- resuming -----------------------------------------------------------------------------
 
@@ -258,6 +273,7 @@ class StreamLoader:
             )
         self._epoch, self._batches = epoch, batches
         self._is_loaded = True
+        self._newest = None
 
     def _topology(self) -> dict[str, Any]:
         stream = self.stream

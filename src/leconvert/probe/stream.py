@@ -268,8 +268,6 @@ class EpisodeStream(IterableDataset[Sample]):
             skips: Samples that each part leaves out.
             renew: Leave workers that are still starting with what they were told.
         """
-        if len(skips) > MOST_WORKERS:
-            raise UsageError(f"A loader has at most {MOST_WORKERS} workers, not {len(skips)}.")
         if renew:
             self._begin = _new_begin()
         self._begin.zero_()
@@ -312,8 +310,12 @@ class EpisodeStream(IterableDataset[Sample]):
             if drop_last and len(block.frames) < batch_size:
                 break
             batch = workplace.maker.make(block.episodes, block.frames)
-            for place in block.episodes[block.is_last].tolist():
-                pool.leave(place)
+            # By its last frame in the batch: where an epoch is shorter than a batch and repeats, an
+            # episode may end in it more than once, or have begun anew.
+            ended = dict(zip(block.episodes.tolist(), block.is_last.tolist(), strict=True))
+            for place, is_over in ended.items():
+                if is_over:
+                    pool.leave(place)
             yield batch
 
     def coordinates(self, epoch: int, share: Share, *, skip: int = 0) -> Iterator[OrderBlock]:

@@ -229,6 +229,40 @@ def test_a_stream_that_repeats_goes_on_with_the_next_epoch(v30: Path) -> None:
         len(loader)
 
 
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_an_epoch_that_is_shorter_than_a_batch_repeats_within_it(
+    v30: Path, in_memory: str, batch_size: int
+) -> None:
+    epochs = StreamLoader(EpisodeStream(v30, episodes=[1, 2]), batch_size=1)
+    expected = flat(flat(indices(epochs)) for _ in range(3 * batch_size // 5 + 1))
+    for root in (v30, in_memory):
+        stream = EpisodeStream(root, episodes=[1, 2], repeat=True)
+        batches = islice(StreamLoader(stream, batch_size=batch_size), 3)
+        assert flat(batch["index"].tolist() for batch in batches) == expected[: 3 * batch_size]
+
+
+def test_iterations_under_way_side_by_side_each_give_their_own_batches(v30: Path) -> None:
+    loader = StreamLoader(EpisodeStream(v30), batch_size=2, num_workers=1)
+    expected = indices(StreamLoader(EpisodeStream(v30), batch_size=2))
+    first = iter(loader)
+    # So many that the worker sends batches in memory that it has sent before.
+    found = [next(first)["index"].tolist() for _ in range(6)]
+    second = iter(loader)
+    next(second)
+    found += [batch["index"].tolist() for batch in first]
+    assert found == expected
+    assert (loader.epoch, loader.state_dict()["batches"]) == (0, 1)
+    assert [batch["index"].tolist() for batch in second] == expected[1:]
+    assert loader.epoch == 1
+
+
+def test_an_iteration_that_goes_on_does_not_disturb_where_the_next_begins(v30: Path) -> None:
+    loader = StreamLoader(EpisodeStream(v30), batch_size=4)
+    for _ in loader:
+        loader.set_epoch(5)
+    assert loader.epoch == 5
+
+
 def test_breaking_off_and_beginning_again_begins_the_epoch_again(v30: Path) -> None:
     loader = StreamLoader(EpisodeStream(v30), batch_size=4)
     first = [next(iter(loader))["index"].tolist() for _ in range(2)]
@@ -593,6 +627,23 @@ def test_options_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=said):
         EpisodeStream(v30, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"num_workers": -1},
+        {"num_workers": 513},
+        {"num_workers": 1, "prefetch_factor": 0},
+        {"num_workers": 1, "timeout": -1},
+    ],
+)
+def test_numbers_of_a_loader_that_make_no_sense_are_refused(
+    v30: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError):
+        StreamLoader(EpisodeStream(v30), **{"batch_size": 1, **options})
 
 
 def test_cuda_without_a_gpu_is_an_error_before_anything_is_read(
