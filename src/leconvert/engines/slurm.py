@@ -59,7 +59,8 @@ class SlurmEngine:
         self._jobs: list[str] = []
         self._expected = 0
         self._logs_dir = Path()
-        self._states: list[ElementState] = []
+        # By id: a controller forgets an element some minutes after its end.
+        self._ended_badly: dict[str, ElementState] = {}
         self._looked_at: float | None = None
 
     def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
@@ -86,13 +87,20 @@ class SlurmEngine:
             self._looked_at = now
             states = job_states(self._jobs)
             if states is not None:
-                self._states = states
                 self._expected = sum(not state.has_ended for state in states)
+                self._note_bad_ends(states)
         return self._expected
+
+    def _note_bad_ends(self, states: Sequence[ElementState]) -> None:
+        for state in states:
+            if state.has_ended and state.state != "COMPLETED":
+                self._ended_badly[state.job_id] = state
+            else:  # it may have been put back into the queue
+                self._ended_badly.pop(state.job_id, None)
 
     def failures(self) -> list[str]:
         """Return one line a worker that ended badly, with the end of its log."""
-        bad = [s for s in self._states if s.has_ended and s.state != "COMPLETED"]
+        bad = list(self._ended_badly.values())
         lines = [
             f"job {state.job_id} ended as {state.state}: "
             f"{last_words(self._logs_dir / f'slurm-{state.job_id}.log')}"

@@ -79,6 +79,30 @@ def test_failures_come_with_the_end_of_their_logs(
     ]
 
 
+def test_a_failure_is_remembered_when_the_controller_has_forgotten_it(
+    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.has("41", "41_0|FAILED|NonZeroExitCode", "41_1|RUNNING|None", "41_2|RUNNING|None")
+    engine.running()
+    slurm.has("41", "41_1|COMPLETED|None", "41_2|RUNNING|None")
+    clock.seconds += 600.0
+    assert engine.running() == 1
+    assert engine.failures() == ["job 41_0 ended as FAILED: no output"]
+
+
+def test_a_worker_that_is_put_back_into_the_queue_has_not_failed(
+    slurm: Slurm, engine: SlurmEngine, clock: Clock, planned: OpenedRun
+) -> None:
+    begin(engine, planned)
+    slurm.has("41", "41_0|PREEMPTED|None", "41_1|RUNNING|None", "41_2|RUNNING|None")
+    assert engine.running() == 2
+    slurm.has("41", "41_0|PENDING|BeginTime", "41_1|RUNNING|None", "41_2|RUNNING|None")
+    clock.seconds += 6.0
+    assert engine.running() == 3
+    assert engine.failures() == []
+
+
 def test_stopping_ends_the_jobs_and_waits_for_their_end(
     slurm: Slurm, engine: SlurmEngine, planned: OpenedRun
 ) -> None:
