@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -162,7 +162,10 @@ def work_in_threads(
     progress: Progress,
     scratch: ScratchOptions | None = None,
 ) -> None:
-    """Run workers as threads; the first error that is not a batch's own ends them all."""
+    """Run workers as threads; the first error that is not a batch's own ends them all.
+
+    None is left when this returns, or raises.
+    """
     crew = Crew(run, leases, stop, scratch)
     errors: list[BaseException] = []
 
@@ -178,8 +181,11 @@ def work_in_threads(
         progress.stage("work", crew.bytes_left(), "B") as stage,
         ThreadPoolExecutor(count, thread_name_prefix="worker") as pool,
     ):
-        for _ in range(count):
-            pool.submit(work, stage.advance)
+        try:
+            wait([pool.submit(work, stage.advance) for _ in range(count)])
+        except BaseException:  # a KeyboardInterrupt, as in a notebook: they would work on unseen
+            stop.set()
+            raise
     if errors:  # the first says why; the others were only asked to stop
         raise errors[0]
     crew.check_all_done()
