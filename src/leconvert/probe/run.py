@@ -123,7 +123,9 @@ def run_probe(
 
 
 def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
-    rank, world_size = find_rank(options.rank, options.world_size)
+    rank, world_size = find_rank(
+        options.rank, options.world_size, of_node=options.num_partitions > 1
+    )
     return options.resolved(
         cores=cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
     )

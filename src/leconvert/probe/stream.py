@@ -108,7 +108,8 @@ class EpisodeStream(IterableDataset[Sample]):
         rank: This training process; None for what accelerate, torchrun or SLURM say.
         world_size: Number of training processes; likewise.
         num_partitions: Nodes that each load episodes of files of their own. With more than one,
-            ``rank`` and ``world_size`` count the processes of a node.
+            ``rank`` and ``world_size`` count the processes of a node; None for what accelerate or
+            torchrun say of it.
         partition_index: This node.
         max_episodes: Load no more than these first ones.
         tolerance_s: How far ``delta_timestamps`` may lie from multiples of 1 / fps.
@@ -163,7 +164,7 @@ class EpisodeStream(IterableDataset[Sample]):
         )
         self.delta_timestamps = delta_timestamps
         self.return_uint8 = return_uint8
-        self.rank, self.world_size = find_rank(rank, world_size)
+        self.rank, self.world_size = find_rank(rank, world_size, of_node=num_partitions > 1)
         self.decode_device = decode_device
         self.repeat = repeat
         self.seed = seed

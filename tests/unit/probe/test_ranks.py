@@ -49,6 +49,21 @@ def test_a_batch_script_that_starts_no_tasks_loads_everything() -> None:
     assert find_rank(environment=BATCH_SCRIPT) == (0, 1)
 
 
+def test_processes_of_a_node_are_counted_by_themselves(accelerate: ModuleType) -> None:
+    of_node = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    assert find_rank(of_node=True, environment=TORCHRUN | of_node) == (1, 4)
+    assert find_rank(3, 6, of_node=True, environment=TORCHRUN | of_node) == (3, 6)
+    accelerate.PartialState = SimpleNamespace(_shared_state={})  # type: ignore[attr-defined]
+    assert find_rank(of_node=True, environment=BATCH_SCRIPT) == (0, 1)
+
+
+@pytest.mark.parametrize("environment", [TORCHRUN, SLURM])
+def test_ranks_of_all_nodes_are_not_taken_for_those_of_one(environment: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="on all nodes") as error:
+        find_rank(of_node=True, environment=environment)
+    assert "--rank" in str(error.value.next_step)
+
+
 def test_half_an_environment_says_nothing() -> None:
     assert find_rank(environment={"RANK": "3"} | SLURM) == (1, 2)
 

@@ -31,6 +31,7 @@ from leconvert.probe import clips, decoders, pyav_decoder
 from leconvert.probe.clips import open_clip
 from leconvert.probe.files import OpenFile
 from leconvert.probe.loader import StreamLoader
+from leconvert.probe.order import Share
 from leconvert.probe.stream import EpisodeStream
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 
@@ -277,6 +278,20 @@ def test_batches_on_every_rank_is_the_least(v30: Path) -> None:
     lengths = [len(loader) for loader in loaders]
     assert len(set(lengths)) > 1
     assert {loader.batches_on_every_rank() for loader in loaders} == {min(lengths)}
+
+
+def test_nodes_under_a_launcher_lose_no_episode(v30: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("LOCAL_RANK", str(rank % 2))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        stream = EpisodeStream(v30, num_partitions=2, partition_index=rank // 2)
+        coordinates = stream.coordinates(0, Share(stream.rank, stream.world_size))
+        seen += [place for block in coordinates for place in block.episodes.tolist()]
+    assert sorted(set(seen)) == list(range(len(LENGTHS)))
+    assert len(seen) == FRAMES
 
 
 def test_partitions_share_no_file(v30: Path) -> None:
