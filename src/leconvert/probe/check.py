@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from leconvert.errors import UsageError
 from leconvert.probe.compare import compare_samples
-from leconvert.probe.measured import LoaderUnderTest, Sample, Subject, require_packages
+from leconvert.probe.measured import LoaderUnderTest, SampleToCheck, Subject, require_packages
 from leconvert.progress import Progress, Stage
 
 __all__ = ["check_samples"]
@@ -29,13 +29,14 @@ def check_samples(
 
     Returns:
         Counts, and the first places that are wrong. A frame counts by sample and camera: one wrong
-        step makes a window wrong. None for the map-style loader, which is the reference itself.
+        step makes a window wrong, and one that cannot be decoded makes it unreadable. None for the
+        map-style loader, which is the reference itself.
 
     Raises:
         UsageError: LeRobot is missing, or cannot read the dataset from where it is.
     """
-    opened = loader.to_check()
-    if opened is None:
+    samples = loader.to_check()
+    if samples is None:
         return None
     require_packages("torch", "lerobot", "datasets")
     from leconvert.probe.measured_lerobot import MapUnderTest
@@ -50,34 +51,33 @@ def check_samples(
     reference = MapUnderTest(
         replace(subject, episodes=None, options=replace(options, data_files_root=None))
     ).dataset
-    with opened as checked, progress.stage("check", options.check, "samples") as stage:
+    unreadable: list[str] = []
+    with progress.stage("check", options.check, "samples") as stage:
         found = compare_samples(
-            _told(islice(checked.samples, options.check), stage),
+            _decoded(islice(samples, options.check), unreadable, stage),
             reference,
             cameras=subject.meta.camera_keys,
         )
-        unreadable = {camera: list(said) for camera, said in checked.unreadable.items()}
-    # Where nothing could be decoded there is a black picture, which the comparison finds wrong.
-    wrong = {
-        camera: max(0, count - len(unreadable.get(camera, ())))
-        for camera, count in found.wrong_frames.items()
-    }
     return {
         "samples": found.samples,
         "refused_by_map": found.unreadable,
-        "wrong_frames": sum(wrong.values()),
-        "wrong_frames_by_camera": wrong,
-        "unreadable_frames": sum(map(len, unreadable.values())),
+        "wrong_frames": sum(found.wrong_frames.values()),
+        "wrong_frames_by_camera": dict(found.wrong_frames),
+        "unreadable_frames": len(unreadable),
         "wrong_pad_flags": found.wrong_pads,
         "wrong_values": found.wrong_values,
         "named": [
-            *dict.fromkeys(sentence for said in unreadable.values() for sentence in said),
+            *dict.fromkeys(unreadable),
             *(f"frame {one.index}: {one.key} {one.what}" for one in found.differences),
         ][:_NAMED],
     }
 
 
-def _told(samples: Iterator[Sample], stage: Stage) -> Iterator[dict[str, Any]]:
-    for sample in samples:
+def _decoded(
+    samples: Iterator[SampleToCheck], unreadable: list[str], stage: Stage
+) -> Iterator[tuple[dict[str, Any], Collection[str]]]:
+    """Yield samples, each with the cameras that are black in it because nothing was decoded."""
+    for sample, cameras in samples:
         stage.advance(1)
-        yield dict(sample)
+        unreadable += cameras.values()
+        yield dict(sample), cameras.keys()

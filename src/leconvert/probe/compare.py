@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -107,16 +107,17 @@ def compare_with_map(stream: EpisodeStream, samples: int, *, reference: Any = No
     """
     if reference is None:
         reference = open_map(stream, stream.delta_timestamps)
-    return compare_samples(islice(stream, samples), reference, cameras=stream.meta.camera_keys)
+    first = ((sample, ()) for sample in islice(stream, samples))
+    return compare_samples(first, reference, cameras=stream.meta.camera_keys)
 
 
 def compare_samples(
-    samples: Iterator[Sample], reference: Any, *, cameras: tuple[str, ...]
+    samples: Iterable[tuple[Sample, Collection[str]]], reference: Any, *, cameras: tuple[str, ...]
 ) -> Comparison:
     """Compare samples of any loader with a map-style dataset.
 
     Args:
-        samples: Single samples, which carry ``index``.
+        samples: Single samples, which carry ``index``, each with the keys that are not compared.
         reference: As for `compare_with_map`.
         cameras: Keys that are pictures.
     """
@@ -124,21 +125,24 @@ def compare_samples(
     wrong_pads = wrong_values = unreadable = compared = 0
     named: list[SampleDifference] = []
     refused: list[SampleDifference] = []
-    for sample in samples:
+    for sample, left_out in samples:
         number = int(sample["index"])
         try:
             wanted = reference[number]
         except Exception as error:  # noqa: BLE001 (LeRobot's errors are of many kinds)
             unreadable += 1
             first_line = str(error).strip().partition("\n")[0]
-            refused.append(SampleDifference(number, "", f"LeRobot cannot load it: {first_line}"))
+            if len(refused) < _NAMED:
+                said = f"LeRobot cannot load it: {first_line}"
+                refused.append(SampleDifference(number, "", said))
             continue
         compared += 1
-        for key in sorted({*sample, *wanted}):
+        for key in sorted({*sample, *wanted}.difference(left_out)):
             what = _difference(sample, wanted, key, is_picture=key in wrong_frames)
             if what is None:
                 continue
-            named.append(SampleDifference(number, key, what))
+            if len(named) < _NAMED:
+                named.append(SampleDifference(number, key, what))
             if key in wrong_frames:
                 wrong_frames[key] += 1
             elif key.endswith(PAD_SUFFIX):
@@ -151,7 +155,7 @@ def compare_samples(
         wrong_pads=wrong_pads,
         wrong_values=wrong_values,
         unreadable=unreadable,
-        differences=(*named[:_NAMED], *refused[:_NAMED]),
+        differences=(*named, *refused),
     )
 
 

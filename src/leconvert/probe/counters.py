@@ -75,9 +75,15 @@ class UnreadablePlace(NamedTuple):
 class WorkerCounters:
     """One worker's row; but for `name_unreadable` it is for one thread."""
 
-    def __init__(self, row: npt.NDArray[np.int64], unreadable: npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        row: npt.NDArray[np.int64],
+        unreadable: npt.NDArray[np.int64],
+        by_camera: npt.NDArray[np.int64],
+    ) -> None:
         self._row = row
         self._unreadable = unreadable
+        self._by_camera = by_camera
         self._lock = threading.Lock()
 
     def add(self, name: str, amount: int = 1) -> None:
@@ -95,18 +101,28 @@ class WorkerCounters:
             if number < _NAMED_UNREADABLE:
                 self._unreadable[number] = place
             self._row[_PLACE_OF["unreadable"]] = number + 1
+            self._by_camera[place.camera] += 1
 
 
 class Counters:
-    """The rows of all workers. It can be sent to them by fork or by torch's pickling."""
+    """The rows of all workers. It can be sent to them by fork or by torch's pickling.
 
-    def __init__(self) -> None:
+    Args:
+        num_cameras: Cameras of the dataset.
+    """
+
+    def __init__(self, num_cameras: int) -> None:
         self._rows = shared_numbers(MOST_WORKERS, len(_NAMES))
         self._unreadable = shared_numbers(MOST_WORKERS, _NAMED_UNREADABLE, 3)
+        self._by_camera = shared_numbers(MOST_WORKERS, num_cameras)
 
     def of_worker(self, worker: int) -> WorkerCounters:
         """Return the row that a worker writes."""
-        return WorkerCounters(self._rows[worker].numpy(), self._unreadable[worker].numpy())
+        return WorkerCounters(
+            self._rows[worker].numpy(),
+            self._unreadable[worker].numpy(),
+            self._by_camera[worker].numpy(),
+        )
 
     def workers(self) -> list[StreamFacts]:
         """Return the facts of each worker up to the last that did anything."""
@@ -128,6 +144,12 @@ class Counters:
             )
         return sorted(found)
 
+    def unreadable_by_camera(self) -> list[int]:
+        """Return how many frames of each camera could not be decoded."""
+        counts: list[int] = self._by_camera.sum(dim=0).tolist()
+        return counts
+
     def reset(self) -> None:
         """Forget everything; only while no worker is at work."""
         self._rows.zero_()
+        self._by_camera.zero_()

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ __all__ = [
     "CacheCounts",
     "LoaderUnderTest",
     "Sample",
-    "SamplesToCheck",
+    "SampleToCheck",
     "Subject",
     "loader_settings",
     "open_loader",
@@ -99,18 +99,16 @@ class Subject:
         return {key: list(seconds) for key, seconds in self.deltas.items()} or None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SamplesToCheck:
-    """Samples of a loader, which go on where a frame cannot be decoded.
+class SampleToCheck(NamedTuple):
+    """A sample of a loader that goes on where a frame cannot be decoded.
 
     Attributes:
-        samples: Single samples.
-        unreadable: By camera, a sentence for each sample with a frame that could not be decoded;
-            it fills while samples are drawn.
+        sample: The sample.
+        unreadable: Cameras with a frame in it that could not be decoded, and which or why.
     """
 
-    samples: Iterator[Sample]
-    unreadable: Mapping[str, Sequence[str]]
+    sample: Sample
+    unreadable: Mapping[str, str]
 
 
 class LoaderUnderTest(ABC):
@@ -158,7 +156,7 @@ class LoaderUnderTest(ABC):
         """Return samples made in this process, and what their decoding takes."""
 
     @abstractmethod
-    def to_check(self) -> AbstractContextManager[SamplesToCheck] | None:
+    def to_check(self) -> Iterator[SampleToCheck] | None:
         """Return samples made in this process to be compared; None for the reference itself."""
 
     def facts_of(self, batch: Sample) -> BatchFacts:

@@ -24,7 +24,7 @@ from leconvert.probe.measured import (
     CacheCounts,
     LoaderUnderTest,
     Sample,
-    SamplesToCheck,
+    SampleToCheck,
     Subject,
     loader_settings,
 )
@@ -258,17 +258,10 @@ class StreamingUnderTest(_LeRobotUnderTest):
             yield iter(self.dataset), watch
 
     @override
-    @contextmanager
-    def to_check(self) -> Iterator[SamplesToCheck]:
-        unreadable: dict[str, list[str]] = {}
-
-        def samples() -> Iterator[Sample]:
-            for sample in self.dataset:
-                for camera, reason in _taken_out(sample):
-                    unreadable.setdefault(camera, []).append(reason)
-                yield sample
-
-        yield SamplesToCheck(samples(), unreadable)
+    def to_check(self) -> Iterator[SampleToCheck]:
+        for sample in self.dataset:
+            unreadable = dict(_taken_out(sample))
+            yield SampleToCheck(sample, unreadable)
 
     def _query_each(self, times: Mapping[str, Sequence[float]], episode: int) -> dict[str, Any]:
         """Decode each camera by itself; one that fails gives black pictures, and says why."""

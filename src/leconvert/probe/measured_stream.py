@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, override
 
@@ -15,7 +15,7 @@ from leconvert.probe.measured import (
     CacheCounts,
     LoaderUnderTest,
     Sample,
-    SamplesToCheck,
+    SampleToCheck,
     Subject,
     loader_settings,
 )
@@ -37,25 +37,18 @@ class _DecodingTime:
         return self._stream.facts().decode_ns / 1e9
 
 
-class _Unreadable(Mapping[str, Sequence[str]]):
-    """The frames that a stream could not decode, by camera."""
-
-    def __init__(self, stream: EpisodeStream) -> None:
-        self._stream = stream
-
-    def __getitem__(self, camera: str) -> list[str]:
-        return [
-            f"{frame.camera} of episode {frame.episode_index}, frame {frame.frame_index}: "
-            f"{frame.path}"
-            for frame in self._stream.unreadable()
-            if frame.camera == camera
-        ]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys(frame.camera for frame in self._stream.unreadable()))
-
-    def __len__(self) -> int:
-        return len({frame.camera for frame in self._stream.unreadable()})
+def _unreadable_in(stream: EpisodeStream, sample: Sample) -> dict[str, str]:
+    """Return which cameras' frames of the sample that was drawn last could not be decoded."""
+    seen = f"in the window of episode {int(sample['episode_index'])}"
+    unreadable = {
+        camera: f"{camera} {seen}, frame {int(sample['frame_index'])}"
+        for camera, count in stream.unreadable_by_camera().items()
+        if count
+    }
+    for frame in stream.unreadable():  # not all of them are named
+        place = f"of episode {frame.episode_index}, frame {frame.frame_index}"
+        unreadable[frame.camera] = f"{frame.camera} {place}: {frame.path}"
+    return unreadable
 
 
 def _episodes_of_rank(stream: EpisodeStream) -> int:
@@ -116,10 +109,11 @@ class StreamUnderTest(LoaderUnderTest):
         yield iter(stream), _DecodingTime(stream)
 
     @override
-    @contextmanager
-    def to_check(self) -> Iterator[SamplesToCheck]:
+    def to_check(self) -> Iterator[SampleToCheck]:
         stream = self._opened(self.subject)
-        yield SamplesToCheck(iter(stream), _Unreadable(stream))
+        for sample in stream:
+            yield SampleToCheck(sample, _unreadable_in(stream, sample))
+            stream.reset_facts()  # what is counted from here on is the next sample's
 
     @staticmethod
     def _opened(subject: Subject) -> EpisodeStream:

@@ -190,7 +190,7 @@ class EpisodeStream(IterableDataset[Sample]):
         if video_fetch_workers is None:
             video_fetch_workers = 0 if self._files.is_local else _REMOTE_FETCH_WORKERS
         self.video_fetch_workers = video_fetch_workers
-        self._counters = Counters()
+        self._counters = Counters(len(self.meta.camera_keys))
         self._begin = _new_begin()
         self._workplace: _Workplace | None = None
 
@@ -251,6 +251,11 @@ class EpisodeStream(IterableDataset[Sample]):
                 UnreadableFrame(key, int(table.index[place]), frame, self._files.name(path))
             )
         return found
+
+    def unreadable_by_camera(self) -> dict[str, int]:
+        """Return how many frames of each camera could not be decoded."""
+        counts = self._counters.unreadable_by_camera()
+        return dict(zip(self.meta.camera_keys, counts, strict=True))
 
     # --- iteration ----------------------------------------------------------------------------
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import numpy as np
-
-from leconvert.probe.counters import Counters, UnreadablePlace, WorkerCounters
+from leconvert.probe.counters import Counters, StreamFacts, UnreadablePlace, WorkerCounters
 
 HERE, THERE = UnreadablePlace(0, 1, 2), UnreadablePlace(0, 1, 3)
 SECONDS = 10.0
@@ -49,7 +47,7 @@ class InterruptedRow:
 
 
 def test_frames_that_two_threads_cannot_decode_at_once_both_count() -> None:
-    counters = Counters()
+    counters = Counters(1)
     met = threading.Event()  # the other thread has counted, or waits for this one
 
     def count_there() -> None:
@@ -58,22 +56,29 @@ def test_frames_that_two_threads_cannot_decode_at_once_both_count() -> None:
 
     other = threading.Thread(target=count_there)
     row = InterruptedRow(counters._rows[0].numpy(), other, met)
-    worker = WorkerCounters(row, counters._unreadable[0].numpy())  # type: ignore[arg-type]
+    worker = WorkerCounters(
+        row,  # type: ignore[arg-type]
+        counters._unreadable[0].numpy(),
+        counters._by_camera[0].numpy(),
+    )
     worker._lock = SpiedLock(met)  # type: ignore[assignment]
     worker.name_unreadable(HERE)
     other.join(SECONDS)
     assert counters.total().unreadable == 2
     assert counters.unreadable() == [HERE, THERE]
+    assert counters.unreadable_by_camera() == [2]
 
 
 def test_workers_write_rows_of_their_own_and_are_summed() -> None:
-    counters = Counters()
+    counters = Counters(2)
     for number in (0, 2):
         worker = counters.of_worker(number)
         worker.add("samples", 3 + number)
         worker.put("cache_size", 1)
+        worker.name_unreadable(UnreadablePlace(1, 0, number))
     assert [facts.samples for facts in counters.workers()] == [3, 0, 5]
     assert (counters.total().samples, counters.total().cache_size) == (8, 2)
+    assert (counters.total().unreadable, counters.unreadable_by_camera()) == (2, [0, 2])
     counters.reset()
     assert counters.workers() == []
-    assert np.count_nonzero(counters._rows.numpy()) == 0
+    assert (counters.total(), counters.unreadable_by_camera()) == (StreamFacts(), [0, 0])

@@ -535,10 +535,25 @@ def test_unreadable_frames_are_raised_or_counted_and_named(v30_copy: Path, backe
             assert label_of(sample[TOP])[0] == episode
     lost = sum(LENGTHS[episode] for episode in inside)
     assert stream.facts().unreadable == lost
+    assert stream.unreadable_by_camera() == {TOP: lost, WRIST: 0}
     named = stream.unreadable()
     assert len(named) == min(lost, 16)
     assert {(one.camera, one.path) for one in named} == {(TOP, str(path))}
     assert {one.episode_index for one in named} <= inside
+
+
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_a_file_that_cannot_be_fetched_is_no_unreadable_frame(
+    in_memory: str, fetchers: int
+) -> None:
+    import fsspec
+
+    stream = EpisodeStream(in_memory, on_unreadable="count", video_fetch_workers=fetchers)
+    system, root = fsspec.core.url_to_fs(in_memory)
+    system.rm(f"{root}/{stream.meta.episodes.cameras[WRIST].paths[0]}")
+    with pytest.raises(UnreadableSourceError, match=WRIST):
+        list(stream)
+    assert stream.unreadable_by_camera() == {TOP: 0, WRIST: 0}
 
 
 @pytest.mark.parametrize("backend", ["torchcodec", "pyav"])

@@ -211,6 +211,29 @@ def test_frames_that_cannot_be_decoded_are_counted_and_named(
     assert failure.exit_code == 14
 
 
+@pytest.mark.parametrize("mode", ["single", "sarm"])
+def test_pictures_that_cannot_be_decoded_are_not_called_wrong(
+    several_files: Path, tmp_path: Path, mode: Any
+) -> None:
+    # LeRobot decodes the sound files beside the metadata.
+    hurt = Path(shutil.copytree(several_files, tmp_path / "hurt"))
+    (video,) = hurt.glob("videos/observation.images.wrist/*/*.mp4")
+    content = bytearray(video.read_bytes())
+    begin = content.index(b"mdat") + 8
+    content[begin:] = bytes(len(content) - begin)
+    video.write_bytes(content)
+
+    result = run(
+        several_files, data_files_root=str(hurt), mode=mode, check=20, num_batches=1,
+        probe_samples=0,
+    )  # fmt: skip
+
+    assert result["check"]["samples"] == 20
+    assert result["check"]["unreadable_frames"] == 20
+    assert result["check"]["wrong_frames"] == 0
+    assert str(video) in result["check"]["named"][0]
+
+
 def test_the_limit_is_found_beside_the_result(several_files: Path, tmp_path: Path) -> None:
     limit = run_limit(str(several_files), processes=1, duration_s=0.2)
     assert violations(limit) == []
