@@ -97,3 +97,57 @@ def test_a_source_that_cannot_be_read_exits_with_3(
 ) -> None:
     assert verify(converted, tmp_path / "nothing") == 3
     assert str(tmp_path / "nothing") in capsys.readouterr().err
+
+
+def test_a_result_that_is_not_there_is_no_difference(
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(tmp_path / "typo", small_source) == 2
+    said = capsys.readouterr()
+    assert f"{tmp_path / 'typo'} is not a folder." in said.err
+    assert "does not match" not in said.out
+
+
+def test_a_folder_without_a_dataset_is_no_difference(
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(tmp_path, small_source) == 2
+    assert f"{tmp_path} holds no v3.0 dataset" in capsys.readouterr().err
+
+
+def test_result_and_source_in_the_wrong_places_are_told_apart(
+    converted: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(small_source, converted) == 2
+    assert "is a v2.1 dataset, not a result. The two were given the wrong way round." in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_result_given_as_the_source_names_the_source_that_was_kept(
+    converted: Path, source_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leconvert.convert(source_copy)
+    assert verify(source_copy, source_copy) == 3
+    kept = source_copy.with_name(f"{source_copy.name}_old")
+    assert f"The source that a conversion in place kept is {kept}." in capsys.readouterr().err
+    assert verify(converted, converted) == 3
+    assert "--source the v2.x dataset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", ["meta/info.json", "meta/episodes"])
+def test_a_result_that_lost_metadata_differs(
+    converted: Path, small_source: Path, tmp_path: Path, lost: str
+) -> None:
+    root = Path(shutil.copytree(converted, tmp_path / "out"))
+    (root / lost).rename(tmp_path / "lost")
+    assert verify(root, small_source) == 10
+
+
+def test_a_result_that_calls_itself_v21_differs(
+    converted: Path, small_source: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(converted, tmp_path / "out"))
+    info = root / "meta/info.json"
+    info.write_text(info.read_text().replace("v3.0", "v2.1"))
+    assert verify(root, small_source) == 10

@@ -12,6 +12,7 @@ from leconvert.cli.progress import progress_for
 from leconvert.cli.signals import stop_on_signals
 from leconvert.cli.url_source import path_or_url, source_at
 from leconvert.cli.values import whole
+from leconvert.cli.verify_places import check_places
 from leconvert.cli.verify_view import verification_lines
 from leconvert.errors import VerificationError
 
@@ -78,13 +79,16 @@ def run(options: argparse.Namespace) -> int:
     """Verify, and list what differs."""
     from leconvert.verify import Sampling, default_folder, verify_pair
 
+    result = options.result.resolve()
+    given = options.source
+    check_places(result, given.resolve() if isinstance(given, Path) else given)
     progress = progress_for(quiet=options.json)
     with (
         stop_on_signals() as stop,
-        source_at(options.source, options.scratch_dir, progress) as source,
+        source_at(given, options.scratch_dir, progress) as source,
     ):
         report = verify_pair(
-            options.result.resolve(),
+            result,
             source,
             depth=options.depth,
             progress=progress,
