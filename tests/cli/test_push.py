@@ -134,8 +134,11 @@ def test_no_push_needs_no_token_and_asks_nothing(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--no-push", "--push-to-hub"], "--no-push and a wish to push contradict each other"),
-        (["--push-to-hub=false", "--push-repo-id=a/b"], "--push-to-hub=false and a wish to push"),
+        (["--no-push", "--push-to-hub"], "--no-push and --push-to-hub contradict each other"),
+        (
+            ["--push-to-hub=false", "--push-repo-id=a/b"],
+            "--push-to-hub=false and --push-repo-id contradict",
+        ),
         (["--push-to-hub=maybe"], "--push-to-hub takes true or false, not 'maybe'"),
         (["--push-to-hub"], "It is not said where to push to"),
     ],

@@ -66,18 +66,9 @@ def chosen_engine(options: argparse.Namespace) -> Engine | None:
     """
     check_whose_options(options)
     refuse_ray_options(options)
+    in_processes = _in_processes(options)
     if options.engine is None:
         return None
-    in_processes = options.engine != "inline"
-    if options.orchestrate not in (None, in_processes):
-        word = "--orchestrate" if options.orchestrate else "--no-orchestrate"
-        raise UsageError(f"--engine {options.engine} and {word} contradict each other.")
-    if in_processes and options.max_workers is not None:
-        raise UsageError(
-            f"--engine {options.engine} starts processes.", next_step="Write --num-workers N."
-        )
-    if not in_processes and options.num_workers is not None:
-        raise UsageError("--engine inline works in threads.", next_step="Write --max-workers N.")
     options.orchestrate = in_processes
     if options.engine in ("inline", "local"):
         return None
@@ -90,6 +81,30 @@ def chosen_engine(options: argparse.Namespace) -> Engine | None:
 
         return RayEngine(ray_options(options))
     return make_engine(options.engine, parse_engine_options(options.engine_option))
+
+
+def _in_processes(options: argparse.Namespace) -> bool | None:
+    """Return whether processes work, or threads; None where nothing says so.
+
+    Raises:
+        UsageError: Options contradict each other.
+    """
+    asked: bool | None = options.orchestrate
+    word = "--no-orchestrate" if asked is False else "--orchestrate"
+    if options.engine is not None:
+        by_engine = options.engine != "inline"
+        if asked not in (None, by_engine):
+            raise UsageError(f"--engine {options.engine} and {word} contradict each other.")
+        asked, word = by_engine, f"--engine {options.engine}"
+    if asked and options.max_workers is not None:
+        raise UsageError(f"{word} starts processes.", next_step="Write --num-workers N.")
+    if asked is False and options.num_workers is not None:
+        raise UsageError(f"{word} works in threads.", next_step="Write --max-workers N.")
+    if options.num_workers is not None and options.max_workers is not None:
+        raise UsageError(
+            "--num-workers starts processes and --max-workers threads; give one of them."
+        )
+    return asked
 
 
 def add_added_options(parser: argparse.ArgumentParser) -> None:

@@ -65,7 +65,16 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     refused = options.no_push or wish == "false"
     if asked and refused:
         which = "--no-push" if options.no_push else "--push-to-hub=false"
-        raise UsageError(f"{which} and a wish to push contradict each other.")
+        wish_option = next(
+            option
+            for option, given in (
+                ("--push-repo-id", options.push_repo_id is not None),
+                ("--create-pr", options.create_pr),
+                ("--push-to-hub", True),
+            )
+            if given
+        )
+        raise UsageError(f"{which} and {wish_option} contradict each other.")
     local = options.root is not None or options.output is not None
     if refused or (not asked and (origin is None or local)):
         return None
