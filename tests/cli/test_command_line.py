@@ -98,6 +98,28 @@ def test_negative_numbers_and_what_follows_two_hyphens_are_no_options(
     assert "no option" not in leconvert_here("status", "--", "--none").stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("convert", "--root", ""),
+        ("convert", "--root=", "--dry-run"),
+        ("convert", "--root", "there", "--output", ""),
+        ("check", ""),
+        ("clean", ""),
+    ],
+)
+def test_a_variable_that_is_not_set_is_not_the_folder_one_is_in(
+    leconvert_here: Leconvert, words: tuple[str, ...]
+) -> None:
+    refused = leconvert_here(*words)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("leconvert: An argument is empty where a path is needed.\n")
+
+
+def test_a_dot_is_the_folder_one_is_in(leconvert_here: Leconvert) -> None:
+    assert "is not a LeRobot dataset" in leconvert_here("check", ".").stderr
+
+
 def test_sizes_and_times_are_read_as_they_are_written() -> None:
     assert [size_in_bytes(text) for text in ("7", "1K", "20g", "3MiB", "2TB")] == [
         7, 1024, 20 * 1024**3, 3 * 1024**2, 2 * 1024**4,

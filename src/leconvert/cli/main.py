@@ -8,11 +8,12 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 from leconvert.cli.commands import COMMANDS, build_parser, command_module
 from leconvert.cli.failures import fail, prepare_output, unspeakable
-from leconvert.errors import InstallationError, LeconvertError
+from leconvert.errors import InstallationError, LeconvertError, UsageError
 from leconvert.workdir.trouble import storage_error
 
 __all__ = ["COMMANDS", "build_parser", "main", "program", "with_hyphens"]
@@ -85,9 +86,24 @@ def program() -> NoReturn:
 def _parsed(arguments: Sequence[str]) -> argparse.Namespace | None:
     """Return the options, or None where help or the version was asked for, and printed."""
     try:
-        return build_parser().parse_args(arguments)
+        options = build_parser().parse_args(arguments)
     except SystemExit:
         return None
+    _refuse_empty_paths(arguments, options)
+    return options
+
+
+def _refuse_empty_paths(arguments: Sequence[str], options: argparse.Namespace) -> None:
+    """Refuse ``--root "$DATASET"`` where DATASET is not set: as a path, nothing is this folder."""
+    empty = "" in arguments or any(
+        word.startswith("--") and word.endswith("=") for word in arguments
+    )
+    if empty and Path() in vars(options).values():
+        raise UsageError(
+            "An argument is empty where a path is needed.",
+            next_step="Is a variable of the shell not set? The folder that you are in is written "
+            "as a dot.",
+        )
 
 
 def with_hyphens(argument: str) -> str:
