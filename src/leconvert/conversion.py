@@ -27,6 +27,7 @@ from leconvert.source import load_info
 from leconvert.workdir.invocation import record_invocation
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
+from leconvert.workdir.places import source_as_output
 from leconvert.workdir.probe_record import record_probe
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.trouble import any_storage_errors
@@ -135,7 +136,7 @@ def convert(
         root: The dataset folder, the one that holds ``meta/``.
         arrival: How it came from the Hub, see `leconvert.hub.arrival`; None for a local dataset.
             Needs ``output`` where ``root`` is an outline.
-        output: Where the result goes; the source is then never touched. None puts the result in
+        output: Where the result goes, not the source; that is then never touched. None puts the result in
             the source's place and keeps the source beside it as ``<root>_old``.
         work_dir: Folder for the state of the run; shared by all hosts that work on it. None takes
             a hidden sibling of the target, which is removed after success.
@@ -188,6 +189,8 @@ def convert(
     for name, count in (("num_workers", num_workers), ("max_workers", max_workers)):
         if count not in (None, "auto") and (isinstance(count, str) or count < 1):
             raise UsageError(f"{name} must be at least 1, not {count}.")
+    if num_workers is not None and max_workers is not None:
+        raise UsageError("num_workers starts processes and max_workers threads; give one of them.")
     if engine is not None:
         check_engine(engine)
         if max_workers is not None or orchestrate is False:
@@ -199,6 +202,8 @@ def convert(
     started = time.monotonic()
     source = Path(root).resolve()
     target = Path(output).resolve() if output is not None else source
+    if output is not None and target == source:
+        raise source_as_output(source)
     folder = Path(work_dir).resolve() if work_dir is not None else default_work_dir(target)
     pack_options = PackOptions(verify, force_conversion, delete_source)
     page = None if report is None else Path(report).resolve()

@@ -122,7 +122,7 @@ def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> No
         (("demo", "{file}"), "{file} is a file.", "Name a new folder"),
         (("check-fs", "{file}"), "{file} is not a folder.", "Name one that exists."),
         (("mirror", "{none}", "file:///x"), "{none} is no v3.0 dataset.", "Give a dataset"),
-        (("verify", "{none}", "--source", "{none}"), "{none} is not a folder.", "Give the dataset"),
+        (("verify", "{none}", "--source", "{none}"), "{none} is not a folder.", "RESULT is"),
     ],
 )  # fmt: skip
 def test_a_path_of_the_wrong_kind_is_named_with_what_helps(

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.source_options import local_root
-from leconvert.cli.url_source import bring_from_store, name_on_the_hub
+from leconvert.cli.url_source import (
+    bring_from_store,
+    name_on_the_hub,
+    refuse_source_as_output,
+)
 from leconvert.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:
@@ -69,6 +73,7 @@ def places(
 
     name_on_the_hub(options)
     local = local_root(options).resolve()
+    refuse_source_as_output(options, local)
     target = local if options.output is None else Path(options.output).resolve()
     work_dir: Path = default_work_dir(target)
     if options.work_dir is not None:

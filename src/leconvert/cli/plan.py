@@ -15,6 +15,7 @@ from leconvert.cli.json_option import add_json
 from leconvert.cli.layout_options import layout_options
 from leconvert.cli.places import places
 from leconvert.cli.plan_options import add_plan_options
+from leconvert.cli.plan_target import replaced_target
 from leconvert.cli.progress import progress_for
 from leconvert.cli.repair_options import repair_options
 from leconvert.cli.text import amount, duration, table
@@ -55,7 +56,9 @@ def run(options: argparse.Namespace) -> int:
         arrival = found.arrival
         if options.dry_run:
             work_dir = default_work_dir(target) if given is None else given.resolve()
-            check_places(source, target, work_dir, outlined=is_outline(arrival))
+        check_places(source, target, work_dir, outlined=is_outline(arrival))
+        replaced = replaced_target(options, source, target, work_dir)
+        if options.dry_run:
             plan = draft_plan(
                 source, target, work_dir, layout, repairs, arrival=arrival, progress=progress
             ).summary
@@ -100,7 +103,10 @@ def run(options: argparse.Namespace) -> int:
         print("Nothing was written.")
     else:
         print(f"Planned. Start workers with: leconvert work {shlex.quote(str(work_dir))}")
-        print(f"Then, on one host:           leconvert pack {shlex.quote(str(work_dir))}")
+        force = " --force-conversion" if replaced else ""
+        print(f"Then, on one host:           leconvert pack {shlex.quote(str(work_dir))}{force}")
+    if replaced:
+        print(f"{target} holds a v3.0 dataset, which is then kept as {replaced}.")
     return 0
 
 

@@ -12,8 +12,16 @@ from tempfile import TemporaryDirectory
 
 from leconvert.errors import UsageError
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.workdir.places import source_as_output
 
-__all__ = ["bring_from_store", "local_path", "name_on_the_hub", "path_or_url", "source_at"]
+__all__ = [
+    "bring_from_store",
+    "local_path",
+    "name_on_the_hub",
+    "path_or_url",
+    "refuse_source_as_output",
+    "source_at",
+]
 
 _HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/?\Z")
 
@@ -31,6 +39,20 @@ def local_path(text: str) -> Path:
             "Hub) or `leconvert mirror` (other stores)"
         )
     return Path(text)
+
+
+def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
+    """Refuse an ``--output`` that is the source: beside it, the source is never touched.
+
+    Args:
+        options: What the user said.
+        local: Where the source is, or would be.
+
+    Raises:
+        UsageError: It is.
+    """
+    if options.output is not None and Path(options.output).resolve() == local:
+        raise source_as_output(local)
 
 
 def name_on_the_hub(options: argparse.Namespace) -> None:

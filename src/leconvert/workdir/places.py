@@ -6,7 +6,7 @@ from pathlib import Path
 
 from leconvert.errors import TargetError, UsageError
 
-__all__ = ["check_places"]
+__all__ = ["check_places", "source_as_output"]
 
 
 def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool = False) -> None:
@@ -47,3 +47,14 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
             path=str(target.parent),
             next_step="Make it first.",
         )
+
+
+def source_as_output(source: Path) -> UsageError:
+    """Return the error that refuses an output that is the source itself."""
+    return UsageError(
+        f"The output is the source itself, {source}, which a conversion with --output never "
+        "touches.",
+        path=str(source),
+        next_step=f"Leave --output out: the result takes its place, and it is kept as "
+        f"{source.name}_old.",
+    )
