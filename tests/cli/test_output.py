@@ -37,6 +37,41 @@ def test_a_reader_that_went_away_is_no_failure_to_tell_of(arguments: list[str]) 
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(("both", "code"), [(False, 0), (True, 141)])
+def test_a_conversion_goes_on_when_nobody_reads_its_progress(
+    small_source: Path, tmp_path: Path, both: bool, code: int
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        [*PROGRAM, "convert", "--root", str(small_source), "--output", str(tmp_path / "out")],
+        stdout=writer if both else subprocess.PIPE, stderr=writer, check=False, env=BUFFERED,
+    )  # fmt: skip
+    os.close(writer)
+    assert ended.returncode == code
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_mistake_has_its_code_where_nobody_can_be_told(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run([*PROGRAM, "check", str(tmp_path)], stderr=full, check=False)
+    assert ended.returncode == 3
+
+
+def test_an_interrupt_before_anything_is_loaded_ends_without_a_traceback() -> None:
+    code = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'leconvert.cli.commands':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "import leconvert.__main__\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (130, b"")
+
+
 def test_an_output_that_is_closed_or_full_does_not_undo_the_work(small_source: Path) -> None:
     closed = subprocess.run(
         ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *PROGRAM, "check", str(small_source)],

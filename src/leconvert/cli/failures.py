@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Buffer
 
 from leconvert.errors import FindingsError, LeconvertError, UsageError
 
@@ -13,13 +14,51 @@ __all__ = ["fail", "prepare_output", "unspeakable"]
 
 
 def prepare_output() -> None:
-    """Let nothing that is said fail: a name of any bytes, a terminal without UTF-8, no output."""
+    """Let nothing that is said fail: a name of any bytes, a terminal without UTF-8, no output.
+
+    On stdout are results, and who cannot have them is told; on stderr is what goes on meanwhile,
+    and a run does not end because nobody reads that any more.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever called
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+            if name == "stderr":
+                sys.stderr = _heard_or_not(stream)
+
+
+def _heard_or_not(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Return a stream to the same place whose writes do not fail."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Unfailing(stream.fileno())),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+    )
+
+
+class _Unfailing(io.RawIOBase):
+    """A descriptor that takes whatever is written, and loses what the system refuses."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except OSError:  # a pipe without a reader, a full disk, a terminal that was closed
+            return memoryview(data).nbytes
 
 
 def unspeakable(error: UnicodeEncodeError) -> LeconvertError:

@@ -208,7 +208,8 @@ def swap_has_begun(run: OpenedRun) -> bool:
 def _check_stop(stop: threading.Event) -> None:
     if stop.is_set():
         raise InterruptedRunError(
-            "Packing was interrupted.", next_step="Run the same command again to go on."
+            "The run was interrupted; what is done stays done.",
+            next_step="Run the same command again to go on.",
         )
 
 
