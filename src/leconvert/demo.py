@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from leconvert.conversion import ConversionReport, convert
-from leconvert.errors import TargetError
+from leconvert.errors import StorageError, TargetError
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.verify import VerificationReport, verify_pair
@@ -48,12 +49,15 @@ class DemoReport:
 def run_demo(folder: Path, *, progress: Progress = NO_PROGRESS) -> DemoReport:
     """Make a v2.1 dataset with two cameras, convert it, and compare every byte.
 
+    Interrupted, or where the disk is full, it leaves an empty folder.
+
     Args:
         folder: Where both datasets go; made if it is missing, refused if it holds something.
         progress: Where to report.
 
     Raises:
         TargetError: The folder is not empty.
+        StorageError: The disk is full, read-only, or fails.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TargetError(
@@ -62,8 +66,14 @@ def run_demo(folder: Path, *, progress: Progress = NO_PROGRESS) -> DemoReport:
             next_step="Name a new folder, or remove this one.",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    source = make_dataset(folder / "demo_v21", DEMO_SPEC)
-    progress.say(f"Made a v2.1 dataset of {DEMO_SPEC.episodes} episodes in {source}")
-    conversion = convert(source, output=folder / "demo_v30", progress=progress)
-    verification = verify_pair(conversion.output, source, depth="bytes", progress=progress)
+    try:
+        source = make_dataset(folder / "demo_v21", DEMO_SPEC)
+        progress.say(f"Made a v2.1 dataset of {DEMO_SPEC.episodes} episodes in {source}")
+        conversion = convert(source, output=folder / "demo_v30", progress=progress)
+        verification = verify_pair(conversion.output, source, depth="bytes", progress=progress)
+    except (KeyboardInterrupt, StorageError, OSError):
+        # Half a demo tells nobody anything, and the same command would refuse its folder.
+        for made in folder.iterdir():
+            rmtree(made, ignore_errors=True)
+        raise
     return DemoReport(conversion, verification)
