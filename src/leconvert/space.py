@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leconvert.errors import StorageError
-from leconvert.model import DATA_STREAM, MEBIBYTE, Batch, StreamScan
+from leconvert.model import DATA_STREAM, Batch, StreamScan
+from leconvert.text import amount
 from leconvert.workdir.extents import can_clone
 from leconvert.workdir.filesystem import CANNOT_LINK
 from leconvert.workdir.trouble import storage_errors
@@ -134,9 +135,9 @@ def check_room(space: SpaceNeeded, target: Path) -> None:
         why = " while shards and result stand side by side" if space.twice_bytes else ""
         other = "--output" if is_target else "--work-dir"
         raise StorageError(
-            f"{room.folder} has {room.free_bytes / MEBIBYTE:,.0f} MiB free, the "
+            f"{room.folder} has {amount(room.free_bytes)} free, the "
             f"{'result needs' if is_target else 'shards need'} about "
-            f"{room.bytes_needed / MEBIBYTE:,.0f} MiB{why}.",
+            f"{amount(room.bytes_needed)}{why}.",
             path=room.folder,
             next_step=f"Free some space or choose another {other}; nothing was written.",
         )

@@ -118,9 +118,9 @@ def test_a_full_disk_is_full_and_not_unknown(
 @pytest.mark.parametrize(
     ("folder", "twice", "said", "helps"),
     [
-        ("at", 0, "the result needs about 30 MiB.", "--output"),
-        ("at", 9, "the result needs about 30 MiB while shards and result stand side", "--output"),
-        ("work", 0, "the shards need about 30 MiB.", "--work-dir"),
+        ("at", 0, "the result needs about 30.0 MiB.", "--output"),
+        ("at", 9, "the result needs about 30.0 MiB while shards and result stand side", "--output"),
+        ("work", 0, "the shards need about 30.0 MiB.", "--work-dir"),
     ],
 )
 def test_too_little_room_is_an_error_that_says_where(
@@ -129,7 +129,7 @@ def test_too_little_room_is_an_error_that_says_where(
     room = Room(str(tmp_path / folder), 30 * MEBIBYTE, 20 * MEBIBYTE)
     with pytest.raises(StorageError) as caught:
         check_room(SpaceNeeded(False, twice, (room,)), tmp_path / "at" / "out")
-    assert caught.value.message.startswith(f"{tmp_path / folder} has 20 MiB free, {said}")
+    assert caught.value.message.startswith(f"{tmp_path / folder} has 20.0 MiB free, {said}")
     assert helps in (caught.value.next_step or "")
 
 
