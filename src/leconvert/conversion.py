@@ -136,8 +136,8 @@ def convert(
         root: The dataset folder, the one that holds ``meta/``.
         arrival: How it came from the Hub, see `leconvert.hub.arrival`; None for a local dataset.
             Needs ``output`` where ``root`` is an outline.
-        output: Where the result goes, not the source; that is then never touched. None puts the result in
-            the source's place and keeps the source beside it as ``<root>_old``.
+        output: Where the result goes; the source, which it may not be, is then never touched. None
+            puts the result in the source's place and keeps the source beside it as ``<root>_old``.
         work_dir: Folder for the state of the run; shared by all hosts that work on it. None takes
             a hidden sibling of the target, which is removed after success.
         data_file_size_in_mb: Limit of a data file, uncompressed, in MiB.

@@ -57,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
     for row in report.removed:
         print(f"{did} {row.kind} {row.path}: {row.reason}")
     for row in report.kept:
-        print(f"kept {row.kind} {row.path}: {row.reason}")
+        # A kept source is called so.
+        print(f"kept {row.kind.removeprefix('kept ')} {row.path}: {row.reason}")
     if not report.removed:
         print("There is nothing to remove.")
     return 0

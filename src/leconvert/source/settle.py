@@ -72,7 +72,7 @@ def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
     Raises:
         UsageError: One is unknown, or a column that v3.0 demands.
     """
-    droppable = [name for name in known if name not in DEFAULT_COLUMNS]
+    droppable = [name for name in dict.fromkeys(known) if name not in DEFAULT_COLUMNS]
     for name in names:
         if name in DEFAULT_COLUMNS:
             raise UsageError(
