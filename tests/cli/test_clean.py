@@ -31,6 +31,8 @@ def test_the_old_dataset_goes_after_proof(leconvert: Leconvert, source_copy: Pat
     assert "removed work dir" in cleaned.stdout
     assert "removed kept source" in cleaned.stdout
     assert [path.name for path in source_copy.parent.iterdir()] == ["small"]
+    again = leconvert("clean", "--of", source_copy, "--old")
+    assert again.stdout.startswith(f"kept source {source_copy}_old: it is not there\n")
 
 
 def test_a_run_under_way_stays(leconvert: Leconvert, small_source: Path, tmp_path: Path) -> None:
