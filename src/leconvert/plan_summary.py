@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from leconvert.model import Finding
+from leconvert.model import Finding, StreamLayout, camera_of
+from leconvert.repairs import Repairs
 from leconvert.space import SpaceNeeded, space_needed
 from leconvert.workdir.opened import OpenedRun
 
-__all__ = ["PlanSummary", "summarize"]
+__all__ = ["PlanSummary", "decoded_cameras", "summarize"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class PlanSummary:
         block_align: Block alignment of episodes in video files, in bytes; 0 for none.
         space: What it takes beside the source.
         findings: What the scan found.
+        decoded_cameras: Those whose clips are decoded, as their statistics are computed.
     """
 
     episodes: int
@@ -36,6 +38,7 @@ class PlanSummary:
     block_align: int
     space: SpaceNeeded
     findings: Sequence[Finding]
+    decoded_cameras: Sequence[str]
 
 
 def summarize(run: OpenedRun) -> PlanSummary:
@@ -59,4 +62,11 @@ def summarize(run: OpenedRun) -> PlanSummary:
             has_links=run.one_host is None or run.one_host.has_links,
         ),
         findings=manifest.findings,
+        decoded_cameras=decoded_cameras(manifest.streams, manifest.repairs),
     )
+
+
+def decoded_cameras(streams: Sequence[StreamLayout], repairs: Repairs) -> tuple[str, ...]:
+    """Return the cameras whose statistics are computed."""
+    cameras = (camera_of(layout.stream) for layout in streams)
+    return tuple(key for key in cameras if key is not None and key in repairs.computed_stats)

@@ -27,7 +27,7 @@ from leconvert.model import (
     SourceScan,
     StreamLayout,
 )
-from leconvert.plan_summary import PlanSummary
+from leconvert.plan_summary import PlanSummary, decoded_cameras
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
 from leconvert.source import check_source_unchanged, scan_source
@@ -109,6 +109,7 @@ def draft_plan(
             batches,
         ),
         findings=findings,
+        decoded_cameras=decoded_cameras(streams, scan.repairs),
     )
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,21 @@ def test_an_output_that_is_the_source_is_refused(
 def test_an_output_that_is_the_source_is_refused_in_python(source_copy: Path) -> None:
     with pytest.raises(UsageError, match="The output is the source itself"):
         leconvert.convert(source_copy, output=source_copy)
+
+
+@pytest.mark.parametrize("command", ["plan", "plan --dry-run"])
+def test_a_plan_that_decodes_says_so_and_guesses_no_time(
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    command += " --recompute-stats"
+    assert plan(command, small_source, tmp_path / "out") == 0
+    said = capsys.readouterr().out
+    assert "Bytes will be copied.\n" in said
+    assert "Pictures of 2 cameras will be decoded for their statistics, which takes longer." in said
+    assert plan(f"{command} --json", small_source, tmp_path / "out") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["decoded_cameras"] == ["observation.images.top", "observation.images.wrist"]
+    assert record["estimated_worker_seconds"] is None
 
 
 def plan(command: str, source: Path, target: Path) -> int:

@@ -19,6 +19,7 @@ from leconvert.cli.plan_target import replaced_target
 from leconvert.cli.progress import progress_for
 from leconvert.cli.repair_options import repair_options
 from leconvert.cli.text import amount, duration, table
+from leconvert.text import count
 
 __all__ = ["add_arguments", "run"]
 
@@ -73,7 +74,8 @@ def run(options: argparse.Namespace) -> int:
             )  # fmt: skip
             record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
             plan = summarize(opened)
-    seconds = plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
+    # Nobody knows how long decoding takes here.
+    seconds = None if plan.decoded_cameras else plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
     if options.json:
         record = {
             "source": (arrival.outline if arrival else None) or str(source),
@@ -92,8 +94,15 @@ def run(options: argparse.Namespace) -> int:
     )
     if plan.space.cloned:
         print("Video bytes will be shared with the source, not copied.")
+    elif seconds is None:
+        print("Bytes will be copied.")
     else:
         print(f"Bytes will be copied: about {_time(seconds)} of one worker on an ordinary disk.")
+    if plan.decoded_cameras:
+        print(
+            f"Pictures of {count(len(plan.decoded_cameras), 'camera')} will be decoded for their "
+            "statistics, which takes longer."
+        )
     for room in plan.space.rooms:
         free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
         print(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
