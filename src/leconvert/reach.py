@@ -51,13 +51,15 @@ _FASTEST_CERTAIN = 2**13
 _FRAMES_A_BLOCK = 2**17
 # What FFmpeg can hold of a frame rate, and of the duration of a frame in its ticks.
 _LARGEST_NUMERATOR = 2**31 - 1
-_LARGEST_DENOMINATOR = 2**26
+_LARGEST_DENOMINATOR = 2**23
 
 
 def placed_rate(fps: Fraction) -> Fraction:
     """Return the rate at which frames lie in a video file: ``fps``, or the nearest that MP4 holds.
 
     Only long decimals differ, such as 29.97002997, which MP4 and FFmpeg cannot hold as a fraction.
+    Up to 255 frames a second they differ by less than 2**-23 frames a second (Dirichlet's theorem);
+    those that stand for a fraction, such as 30000 / 1001, by as much as their last digit.
     """
     if fps.numerator <= _LARGEST_NUMERATOR and fps.denominator <= _LARGEST_DENOMINATOR:
         return fps

@@ -25,7 +25,10 @@ BoolArray = npt.NDArray[np.bool_]
 _TICKS_PER_FRAME = 512
 # FFmpeg keeps time bases and frame rates as signed 32-bit fractions.
 _INT32_MAX = 2**31 - 1
-_LONGEST_FRAME_TICKS = 2**26
+# FFmpeg takes a table with a larger composition offset for broken and passes over all of it.
+_LARGEST_OFFSET = 2**28
+# So that a frame may be shown 32 frames after it is decoded.
+_LONGEST_FRAME_TICKS = _LARGEST_OFFSET // 32
 _UINT32_MAX = 2**32 - 1
 # A file whose end lies beyond this needs 64-bit offsets.
 _WIDE_FROM_BYTES = _UINT32_MAX
@@ -114,7 +117,7 @@ class FileSamples:
             offsets[first : first + len(lead)] = lead
         offsets *= frame_duration
         offsets += shift
-        if int(offsets.max()) > _INT32_MAX:
+        if int(offsets.max()) > _LARGEST_OFFSET:
             raise SourceError("A clip shows frames implausibly long after they are decoded.")
         heads = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
         rows = np.empty((len(heads), 2), ">u4")
@@ -152,10 +155,10 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
 
     The timescale is 512 times the numerator of the frame rate, the duration 512 times its
     denominator. Where the timescale would not fit 31 bits (which is what FFmpeg keeps) or the
-    duration 26 (so that 32 reordered frames fit the table of offsets), a smaller power of two
-    takes the place of 512. A rate whose own fraction is too large, such as a long decimal, is
-    replaced by the nearest that is not: the only case in which times are not exactly i / fps, but
-    within a millionth of a frame an hour.
+    duration 23 (so that 32 reordered frames fit the offsets that FFmpeg believes), a smaller power
+    of two takes the place of 512. A rate whose own fraction is too large, such as a long decimal,
+    is replaced by the nearest that is not: the only case in which times are not exactly i / fps.
+    See `leconvert.reach.placed_rate` for how near it is.
 
     Raises:
         UsageError: The frame rate is not positive or beyond all reason.

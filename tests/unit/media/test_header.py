@@ -144,18 +144,18 @@ def test_tables_that_say_nothing_are_left_out() -> None:
 
 
 def test_times_beyond_32_bits_make_every_clock_wide() -> None:
-    # One frame takes 2**26 ticks: 63 of them end just below 2**32, 64 do not.
+    # One frame takes 2**23 ticks: 511 of them end just below 2**32, 512 do not.
     fps = Fraction(1, 2**20)
-    assert frame_ticks(fps) == (64, 2**26)
-    for count, lead in ((63, None), (64, None), (63, [0, 1, -1])):
+    assert frame_ticks(fps) == (8, 2**23)
+    for count, lead in ((511, None), (512, None), (511, [0, 1, -1])):
         samples = added(FileSamples(), [1] * (count - 3))
         added(samples, [1] * 3, lead=lead)
         found = built(samples, fps=fps)
-        shift = 2**26 if lead else 0
+        shift = 2**23 if lead else 0
         composition = counted((count - 2, shift), (1, 2 * shift), (1, 0))
         tables = [
             Box(b"stsd", stsd(visual_entry())),
-            Box(b"stts", counted((count, 2**26))),
+            Box(b"stts", counted((count, 2**23))),
             *([Box(b"ctts", composition)] if lead else []),
             Box(b"stsc", counted((1, count - 3, 1), (2, 3, 1))),
             Box(b"stsz", stsz(*[1] * count)),
@@ -163,10 +163,10 @@ def test_times_beyond_32_bits_make_every_clock_wide() -> None:
         ]
         front = expected_front(
             tables=tables,
-            timescale=64,
-            duration=count * 2**26,
+            timescale=8,
+            duration=count * 2**23,
             shift=shift,
-            wide=count == 64 or lead is not None,
+            wide=count == 512 or lead is not None,
             codec=b"avc1",
         )
         assert found.content[:-8] == front
@@ -275,21 +275,21 @@ def test_frames_shown_implausibly_late_are_refused_and_the_last_plausible_is_wri
         return [0, frames, *[-1] * frames]
 
     fps = Fraction(1, 2**20)
-    added(samples := FileSamples(), [1] * 32, lead=lead_of(30))
-    offsets = parsed(built(samples, fps=fps).content[:-8])[1].find("trak/mdia/minf/stbl/ctts")
-    assert offsets.payload == counted((1, 2**26), (1, 31 * 2**26), (30, 0))
     added(samples := FileSamples(), [1] * 33, lead=lead_of(31))
+    offsets = parsed(built(samples, fps=fps).content[:-8])[1].find("trak/mdia/minf/stbl/ctts")
+    assert offsets.payload == counted((1, 2**23), (1, 32 * 2**23), (31, 0))
+    added(samples := FileSamples(), [1] * 34, lead=lead_of(32))
     with pytest.raises(SourceError) as caught:
         built(samples, fps=fps)
     words = "A clip shows frames implausibly long after they are decoded."
     assert caught.value.message == words
-    # To the tick: signed 32-bit numbers hold 2**31 - 1.
+    # To the tick: FFmpeg believes 2**28.
     samples = added(FileSamples(), [1])
     samples = added(samples, [1, 1], lead=[0, 0])
-    table = Box(b"ctts", counted((3, 2**31 - 1))).encoded()
-    assert samples.tables(shift=2**31 - 1, frame_duration=1)[0] == table
+    table = Box(b"ctts", counted((3, 2**28))).encoded()
+    assert samples.tables(shift=2**28, frame_duration=1)[0] == table
     with pytest.raises(SourceError):
-        samples.tables(shift=2**31, frame_duration=1)
+        samples.tables(shift=2**28 + 1, frame_duration=1)
 
 
 @pytest.mark.parametrize(
@@ -302,11 +302,11 @@ def test_frames_shown_implausibly_late_are_refused_and_the_last_plausible_is_wri
         (Fraction(2**20), (2**29, 512)),
         (Fraction(2**22 - 1, 5), ((2**22 - 1) * 512, 5 * 512)),
         (Fraction(2**22, 5), (2**22 * 256, 5 * 256)),
-        # The duration is at most 2**26.
-        (Fraction(1, 2**17), (512, 2**26)),
-        (Fraction(1, 2**17 + 1), (256, 256 * (2**17 + 1))),
-        (Fraction(1, 2**20), (64, 2**26)),
-        (Fraction(2**31 - 1, 2**26 - 1), (2**31 - 1, 2**26 - 1)),
+        # The duration is at most 2**23.
+        (Fraction(1, 2**14), (512, 2**23)),
+        (Fraction(1, 2**14 + 1), (256, 256 * (2**14 + 1))),
+        (Fraction(1, 2**20), (8, 2**23)),
+        (Fraction(2**31 - 1, 2**23 - 1), (2**31 - 1, 2**23 - 1)),
     ],
 )
 def test_ticks_are_512_a_frame_where_the_numbers_fit(fps: Fraction, ticks: tuple[int, int]) -> None:
