@@ -143,6 +143,7 @@ def read_episodes(root: str | os.PathLike[str], *, stats: bool = False) -> pa.Ta
                 if stats or not leaf[0].startswith(_STATS_PREFIX)
             ]
             tables.append(reader.read_all(column_indices=leaves, use_threads=False))
+            tables[-1].validate(full=True)  # texts are texts, lists lie within their values
         except (OSError, pa.ArrowException) as error:
             raise unreadable(path, error) from error
         finally:

@@ -85,9 +85,11 @@ class EpisodesReader:
                     leaves = [
                         leaf for leaf, names in enumerate(reader.column_paths) if wanted(names[0])
                     ]
-                    yield reader.read_row_group(number, column_indices=leaves, use_threads=False)
+                    rows = reader.read_row_group(number, column_indices=leaves, use_threads=False)
+                    rows.validate(full=True)  # texts are texts, lists lie within their values
                 except (OSError, pa.ArrowException) as error:
                     raise unreadable(path, error) from error
+                yield rows
         finally:
             if reader is not None:
                 reader.close()

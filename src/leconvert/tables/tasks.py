@@ -65,6 +65,7 @@ def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
     reader = open_parquet(path)
     try:
         table = reader.read_all(use_threads=False).select(["task_index", "task"])
+        table.validate(full=True)  # texts are texts
     except (OSError, KeyError, pa.ArrowException) as error:
         raise unreadable(path, error) from error
     finally:

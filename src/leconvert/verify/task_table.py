@@ -32,6 +32,7 @@ def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | Non
         reader = open_parquet(path)
         try:
             table = reader.read_all(use_threads=False)
+            table.validate(full=True)  # texts are texts
         finally:
             reader.close()
     except (UnreadableSourceError, OSError, pa.ArrowException) as error:

@@ -14,6 +14,7 @@ import pytest
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.tables import (
     EpisodeRecord,
+    EpisodesReader,
     VideoSpan,
     read_episodes,
     read_tasks,
@@ -226,3 +227,30 @@ def test_tasks_whose_row_would_not_be_their_index_are_refused(
 ) -> None:
     with pytest.raises(SourceError, match="gap"):
         write_tasks(tmp_path, [(index, f"task {index}") for index in indices])
+
+
+def _no_texts(rows: int) -> pa.Array:
+    return pa.array([b"\xcf("] * rows).view(pa.string())
+
+
+def test_texts_that_are_none_are_a_damage_of_their_file(tmp_path: Path) -> None:
+    write_tasks(tmp_path, [(0, "pick"), (1, "place")])
+    path = tmp_path / "meta/tasks.parquet"
+    table = pq.read_table(path)
+    column = table.column_names.index("task")
+    pq.write_table(table.set_column(column, "task", _no_texts(2)), path)
+    with pytest.raises(UnreadableSourceError, match="Invalid UTF8") as caught:
+        read_tasks(tmp_path)
+    assert caught.value.path == str(path)
+
+    write_episodes(tmp_path, lambda: iter([record(0), record(1)]), fps=FPS)
+    path = tmp_path / episodes_path(0)
+    table = pq.read_table(path)
+    tasks = pa.ListArray.from_arrays([0, 1, 2], _no_texts(2))
+    pq.write_table(table.set_column(table.column_names.index("tasks"), "tasks", tasks), path)
+    with pytest.raises(UnreadableSourceError, match="Invalid UTF8") as caught:
+        read_episodes(tmp_path)
+    assert caught.value.path == str(path)
+    with pytest.raises(UnreadableSourceError, match="Invalid UTF8") as caught:
+        list(EpisodesReader(tmp_path).blocks(bool))
+    assert caught.value.path == str(path)

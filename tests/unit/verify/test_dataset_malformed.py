@@ -61,8 +61,10 @@ def outcome_of(root: Path) -> DatasetReport | LeconvertError:
 @contextmanager
 def changed(path: Path) -> Iterator[None]:
     kept = path.read_bytes()
-    yield
-    path.write_bytes(kept)
+    try:
+        yield
+    finally:
+        path.write_bytes(kept)
 
 
 def test_names_of_all_kinds_are_no_finding(dataset: Path) -> None:
@@ -134,6 +136,7 @@ def test_any_bytes_anywhere_in_a_file(dataset: Path, pattern: str, data: st.Data
 COLUMNS: dict[str, pa.Array] = {
     "nulls": pa.nulls(3),
     "texts": pa.array(["a", "b", "c"]),
+    "no texts": pa.array([b"a", b"\xcf(", b"c"]).view(pa.string()),
     "nested": pa.array([[[1]], [[2], []], None]),
     "structs": pa.array([{"a": 1}, None, {"a": 3}]),
     "beyond 64 bits": pa.array([2**64 - 1, 0, 1], pa.uint64()),
