@@ -9,6 +9,7 @@ from subprocess import CompletedProcess
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from tests.program import Leconvert, run_leconvert, start_leconvert
 
@@ -19,6 +20,12 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Before NumPy, Arrow and torch are imported: tests run beside each other, their arrays are tiny,
 # and threads of several processes that wait for each other took longer than the work itself.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples every time, so that a change is judged by what it changed. Others are searched
+# with --hypothesis-profile search.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("search", settings.get_profile("default"))
+settings.load_profile("same")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
