@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from every_lab.dataset import EPISODES, short_episodes
 from every_lab.errors import ScenarioFailedError, demand
 from every_lab.report import Row
 from every_lab.waiting import wait_until
 from nfs_lab.inside.tree_digest import tree_digest
 
-from leconvert.conversion import convert
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from ray_lab.cluster import HEAD, RayCluster
 
 __all__ = ["SCENARIOS", "Ground", "make_ground"]
 
-_EPISODES = 24
 _SECONDS = 300.0
 _SECONDS_A_BATCH = 3.0
 
@@ -116,7 +114,7 @@ def plain(ground: Ground) -> Iterator[Row]:
     demand(len(came) == 3, f"workers came on {dict(came)} alone")
     yield Row(
         "plain",
-        f"{_EPISODES} episodes, two workers on each of 3 nodes",
+        f"{EPISODES} episodes, two workers on each of 3 nodes",
         f"result byte-identical to the inline run's after {seconds:.0f} s; workers by host: "
         f"{_said(came)}",
     )
@@ -194,15 +192,7 @@ SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
 
 def make_ground(cluster: RayCluster, folder: Path) -> Ground:
     """Make a dataset, convert it in one process, and return where scenarios take place."""
-    source, inline = folder / "many", folder / "inline"
-    spec = DatasetSpec(
-        episodes=_EPISODES,
-        frames=[5 + number % 7 for number in range(_EPISODES)],
-        cameras=(CameraSpec(key="observation.images.top", width=64, height=48),),
-    )
-    make_dataset(source, spec)
-    convert(source, output=inline)
-    return Ground(cluster, folder, source, tree_digest(inline))
+    return Ground(cluster, folder, *short_episodes(folder))
 
 
 def _said(workers: Counter[str]) -> str:

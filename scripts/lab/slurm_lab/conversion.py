@@ -7,19 +7,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from every_lab.dataset import EPISODES, short_episodes
 from every_lab.errors import LabError, demand
 from every_lab.report import Row
 from every_lab.waiting import wait_until
 from nfs_lab.inside.tree_digest import tree_digest
 
-from leconvert.conversion import convert
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from slurm_lab.ground import Ground
 
 __all__ = ["conversion", "troubled_conversion"]
 
 _JOB_SECONDS = 240.0
-_EPISODES = 24
 # A worker that takes its time over a batch: the dataset is small, and there must be a middle in
 # which nodes crash and jobs are requeued, which takes SLURM many seconds. Nothing is awaited.
 _SLOWLY = """
@@ -37,7 +35,7 @@ sys.exit(main())
 
 def conversion(ground: Ground) -> Iterator[Row]:
     """Four workers and a packer convert a dataset while nothing goes wrong."""
-    source, expected = _source(ground)
+    source, expected = short_episodes(ground.folder)
     work, result = _plan(ground, source, "quiet")
     sent = _submit(ground, work, f"{sys.executable} -m leconvert", nodes=2)
     (end,) = ground.cluster.wait_for([sent["packer_job"]], _JOB_SECONDS)
@@ -47,7 +45,7 @@ def conversion(ground: Ground) -> Iterator[Row]:
     demand("nothing needs to be done" in again, f"a second submission said: {again}")
     yield Row(
         "conversion",
-        f"{_EPISODES} episodes, 4 workers as an array, the packer after them",
+        f"{EPISODES} episodes, 4 workers as an array, the packer after them",
         f"result byte-identical to the inline run's; packer on {end.nodes}",
     )
 
@@ -55,7 +53,7 @@ def conversion(ground: Ground) -> Iterator[Row]:
 def troubled_conversion(ground: Ground) -> Iterator[Row]:
     """A node crashes, a worker is requeued, others are preempted, the controller restarts."""
     cluster = ground.cluster
-    source, expected = _source(ground)
+    source, expected = short_episodes(ground.folder)
     work, result = _plan(ground, source, "troubled")
     slow = ground.folder / "slowly.py"
     slow.write_text(_SLOWLY)
@@ -84,20 +82,6 @@ def troubled_conversion(ground: Ground) -> Iterator[Row]:
         f"result byte-identical to the inline run's; {workers} workers came in all; the urgent job "
         f"{ends[0].state} on {ends[0].nodes}",
     )
-
-
-def _source(ground: Ground) -> tuple[Path, str]:
-    """Return a v2.1 dataset, and the digest of its conversion by one process."""
-    source, inline = ground.folder / "many", ground.folder / "inline"
-    if not source.exists():
-        spec = DatasetSpec(
-            episodes=_EPISODES,
-            frames=[5 + number % 7 for number in range(_EPISODES)],
-            cameras=(CameraSpec(key="observation.images.top", width=64, height=48),),
-        )
-        make_dataset(source, spec)
-        convert(source, output=inline)
-    return source, tree_digest(inline)
 
 
 def _plan(ground: Ground, source: Path, name: str) -> tuple[Path, Path]:

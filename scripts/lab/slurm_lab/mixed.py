@@ -10,14 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from every_lab.dataset import EPISODES, short_episodes
 from every_lab.errors import ScenarioFailedError, demand
 from every_lab.report import Row
 from every_lab.waiting import wait_until
 from nfs_lab.inside.tree_digest import tree_digest
 from ray_lab import RayCluster
 
-from leconvert.conversion import convert
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from slurm_lab.cluster import JobEnd, SlurmCluster, under_the_name
 
 __all__ = ["RAY_NODES", "SLURM_NODES", "mixed"]
@@ -30,7 +29,6 @@ RAY_NODES = 1
 
 _WAITING = Path(__file__).resolve().parent / "inside" / "waiting.py"
 _SECONDS = 180.0
-_EPISODES = 24
 _BY_HAND = ("hand1", "hand2")
 _RAY_WORKERS_A_NODE = 2
 _LEASE = ("--lease-seconds", "10")
@@ -76,15 +74,14 @@ def mixed(slurm: SlurmCluster, ray: RayCluster, folder: Path) -> Iterator[Row]:
         demand(codes == [0] * len(codes), f"commands ended with {codes}: {run.said()}")
         (packer,) = slurm.wait_for([sent["packer_job"]], _SECONDS)
     ended = run.end_of_second_packer(packer)
-    same = tree_digest(run.result) == tree_digest(run.inline)
-    demand(same, "the result differs from the inline run's")
+    demand(tree_digest(run.result) == run.expected, "the result differs from the inline run's")
     published = run.published(kinds)
-    demand(published.total() == _EPISODES, f"of {_EPISODES} batches {published} were published")
+    demand(published.total() == EPISODES, f"of {EPISODES} batches {published} were published")
     missing = set(kinds.values()) - set(published)
     demand(not missing, f"nothing was published by {missing}: {published}")
     yield Row(
         "mixed",
-        f"{_EPISODES} batches; {SLURM_NODES} workers of SLURM, "
+        f"{EPISODES} batches; {SLURM_NODES} workers of SLURM, "
         f"{RAY_NODES * _RAY_WORKERS_A_NODE} of Ray and {len(_BY_HAND)} started by hand at the same "
         "time; `convert --engine ray` packs while they work, SLURM's packer comes when its workers "
         "have ended",
@@ -99,16 +96,10 @@ class _Run:
 
     def __init__(self, slurm: SlurmCluster, ray: RayCluster, folder: Path) -> None:
         self._slurm, self._ray, self._folder = slurm, ray, folder
-        source, self.inline, self.result = (folder / n for n in ("source", "inline", "result"))
-        self._work, self.waiting = folder / "work", folder / "waiting"
+        self.result, self._work = folder / "result", folder / "work"
+        self.waiting = folder / "waiting"
         self.waiting.mkdir(parents=True)
-        spec = DatasetSpec(
-            episodes=_EPISODES,
-            frames=[5 + number % 7 for number in range(_EPISODES)],
-            cameras=(CameraSpec(key="observation.images.top", width=64, height=48),),
-        )
-        make_dataset(source, spec)
-        convert(source, output=self.inline)
+        source, self.expected = short_episodes(folder)
         self._plan = (
             "--root", str(source), "--output", str(self.result), "--work-dir", str(self._work),
             "--episodes-per-batch", "1",
