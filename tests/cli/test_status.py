@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -125,6 +126,15 @@ def test_a_failure_shows_its_reason_and_the_command_that_gives_it_back() -> None
     assert any("clip is torn" in line for line in lines)
     assert any("and 2 more" in line for line in lines)
     assert "leconvert release /work --failed" in lines[-1]
+
+
+def test_the_command_that_gives_batches_back_is_whole_wherever_the_run_is() -> None:
+    work_dir = Path("/mnt/our shared disk", "a folder whose name is long " * 4, "work")
+    failures = [Failure(1, 3, 0, "node", "UnreadableSourceError", "torn", None)]
+    *others, last = status_lines(status_of([], failures), work_dir)
+    assert max(map(len, others)) <= WIDTH
+    _, command = last.split(": ")
+    assert shlex.split(command) == ["leconvert", "release", str(work_dir), "--failed"]
 
 
 def test_one_look_says_what_it_cannot_know() -> None:

@@ -9,7 +9,7 @@ from leconvert.cli.status_rows import HOST_WIDTH, ROWS_SHOWN, more_lines
 from leconvert.cli.text import shorten, table
 from leconvert.status import RunStatus
 
-__all__ = ["failure_lines", "tried_lines"]
+__all__ = ["failure_lines", "release_lines", "tried_lines"]
 
 _MESSAGE_WIDTH = 60
 
@@ -27,8 +27,8 @@ def tried_lines(status: RunStatus) -> list[str]:
     return ["", *table(rows).splitlines(), *more_lines(tried)]
 
 
-def failure_lines(status: RunStatus, work_dir: Path) -> list[str]:
-    """List what was set aside, and say how it is tried again."""
+def failure_lines(status: RunStatus) -> list[str]:
+    """List what was set aside."""
     if not status.failures:
         return []
     rows: list[list[object]] = [["set aside", "errors", "lost", "host", "reason"]]
@@ -36,10 +36,12 @@ def failure_lines(status: RunStatus, work_dir: Path) -> list[str]:
         [f.batch_id, f.errors, f.losses, shorten(f.host, HOST_WIDTH), shorten(f.message, 2000)]
         for f in status.failures[:ROWS_SHOWN]
     ]
-    return [
-        "",
-        *table(rows).splitlines(),
-        *more_lines(status.failures),
-        f"Mend what the reasons name, then: leconvert release {shlex.quote(str(work_dir))} "
-        "--failed",
-    ]
+    return ["", *table(rows).splitlines(), *more_lines(status.failures)]
+
+
+def release_lines(status: RunStatus, work_dir: Path) -> list[str]:
+    """Say how what was set aside is tried again."""
+    if not status.failures:
+        return []
+    command = f"leconvert release {shlex.quote(str(work_dir))} --failed"
+    return [f"Mend what the reasons name, then: {command}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leconvert.cli.status_batches import failure_lines, tried_lines
+from leconvert.cli.status_batches import failure_lines, release_lines, tried_lines
 from leconvert.cli.status_rows import HOST_WIDTH
 from leconvert.cli.status_workers import worker_lines
 from leconvert.cli.text import amount, duration, shorten
@@ -17,7 +17,7 @@ _JOBS_SHOWN = 6
 
 
 def status_lines(status: RunStatus, work_dir: Path) -> list[str]:
-    """Return the lines; no line is longer than `WIDTH` characters.
+    """Return the lines; none is longer than `WIDTH` characters but one with a long command.
 
     Args:
         status: What was seen.
@@ -27,9 +27,10 @@ def status_lines(status: RunStatus, work_dir: Path) -> list[str]:
         *_head(status),
         *worker_lines(status),
         *tried_lines(status),
-        *failure_lines(status, work_dir),
+        *failure_lines(status),
     ]
-    return [shorten_line(line) for line in lines]
+    # A command that is cut could not be pasted.
+    return [*map(shorten_line, lines), *release_lines(status, work_dir)]
 
 
 def shorten_line(line: str) -> str:
