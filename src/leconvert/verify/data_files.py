@@ -106,9 +106,8 @@ def _wrong_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> 
     rows, wanted = file.metadata.num_rows, int(lengths.sum())
     episode, detail = None, ""
     counts = _rows_of_episodes(file, routed)
-    wrong = [] if counts is None else np.flatnonzero(counts != lengths)
-    if counts is not None and len(wrong):
-        first = int(wrong[0])
+    if counts is not None and (counts != lengths).any():
+        first = int(np.flatnonzero(counts != lengths)[0])
         episode = int(routed.episodes[first])
         detail = f"; episode {episode} has {counts[first]:,} of {lengths[first]:,}"
     message = f"{routed.path} has {rows:,} rows, its episodes have {wanted:,}{detail}."
