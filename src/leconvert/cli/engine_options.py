@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from leconvert.cli.added_engine_options import add_added_options, check_whose_options
 from leconvert.cli.ray_options import add_ray_options, ray_options, refuse_ray_options
 from leconvert.cli.slurm_worker_options import (
     add_slurm_worker_options,
-    refuse_slurm_worker_options,
     slurm_options,
 )
 from leconvert.cli.values import whole, worker_count
@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from leconvert.engines import Engine
 
 __all__ = [
-    "add_added_options",
     "add_engine_options",
-    "check_whose_options",
     "chosen_engine",
 ]
 
@@ -105,28 +103,3 @@ def _in_processes(options: argparse.Namespace) -> bool | None:
             "--num-workers starts processes and --max-workers threads; give one of them."
         )
     return asked
-
-
-def add_added_options(parser: argparse.ArgumentParser) -> None:
-    """Add what engines of other packages are told."""
-    parser.add_argument(
-        "--engine-option", action="append", default=[], metavar="KEY=VALUE",
-        help="an option of an engine that a package adds; may be given again",
-    )  # fmt: skip
-
-
-def check_whose_options(options: argparse.Namespace) -> None:
-    """Fail if an engine is told what is another one's.
-
-    Raises:
-        UsageError: It is.
-    """
-    if options.engine != "slurm":
-        refuse_slurm_worker_options(options)
-    if options.engine_option and options.engine in (None, *BUILT_IN):
-        raise UsageError(
-            f"--engine-option {options.engine_option[0]} goes with an engine that a package adds.",
-            next_step=f"--engine {options.engine} has options of its own; see --help."
-            if options.engine
-            else "Write --engine NAME too.",
-        )

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.source_options import local_root
-from leconvert.cli.url_source import (
-    bring_from_store,
-    name_on_the_hub,
-    refuse_source_as_output,
-)
+from leconvert.cli.source_options import local_root, refuse_source_as_output
+from leconvert.cli.store_source import bring_from_store
+from leconvert.cli.url_source import name_on_the_hub
 from leconvert.progress import NO_PROGRESS, Progress
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from leconvert.cli.layout_options import layout_options
 from leconvert.cli.places import places
 from leconvert.cli.plan_options import add_plan_options
 from leconvert.cli.plan_target import replaced_target
+from leconvert.cli.plan_view import plan_lines
 from leconvert.cli.progress import progress_for
 from leconvert.cli.repair_options import repair_options
-from leconvert.cli.text import amount, duration, table
-from leconvert.text import count
 
 __all__ = ["add_arguments", "run"]
 
@@ -87,37 +86,13 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(record, indent=2))
         return 0
     print_findings(plan.findings)
-    print(table([["stream", "files"], *plan.files.items()]))
-    print(
-        f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
-        f"{plan.batches:,} batches."
-    )
-    if plan.space.cloned:
-        print("Video bytes will be shared with the source, not copied.")
-    elif seconds is None:
-        print("Bytes will be copied.")
-    else:
-        print(f"Bytes will be copied: about {_time(seconds)} of one worker on an ordinary disk.")
-    if plan.decoded_cameras:
-        print(
-            f"Pictures of {count(len(plan.decoded_cameras), 'camera')} will be decoded for their "
-            "statistics, which takes longer."
-        )
-    for room in plan.space.rooms:
-        free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
-        print(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
-    if plan.space.twice_bytes:
-        print(f"{amount(plan.space.twice_bytes)} of it are free again after the swap.")
+    print("\n".join(plan_lines(plan, seconds)))
     if options.dry_run:
         print("Nothing was written.")
     else:
+        pack = ["leconvert", "pack", str(work_dir), *(["--force-conversion"] if replaced else [])]
         print(f"Planned. Start workers with: leconvert work {shlex.quote(str(work_dir))}")
-        force = " --force-conversion" if replaced else ""
-        print(f"Then, on one host:           leconvert pack {shlex.quote(str(work_dir))}{force}")
+        print(f"Then, on one host:           {shlex.join(pack)}")
     if replaced:
         print(f"{target} holds a v3.0 dataset, which is then kept as {replaced}.")
     return 0
-
-
-def _time(seconds: float) -> str:
-    return "a second" if seconds < 1.5 else duration(seconds)

@@ -8,8 +8,9 @@ import shlex
 from pathlib import Path
 
 from leconvert.errors import UsageError
+from leconvert.workdir.places import source_as_output
 
-__all__ = ["add_revision", "dataset_root", "local_root"]
+__all__ = ["add_revision", "dataset_root", "local_root", "refuse_source_as_output"]
 
 
 def add_revision(parser: argparse.ArgumentParser) -> None:
@@ -56,3 +57,17 @@ def dataset_root(options: argparse.Namespace) -> Path:
             f"{shlex.quote(options.repo_id)} --local-dir {shlex.quote(str(root))}",
         )
     return root
+
+
+def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
+    """Refuse an ``--output`` that is the source: beside it, the source is never touched.
+
+    Args:
+        options: What the user said.
+        local: Where the source is, or would be.
+
+    Raises:
+        UsageError: It is.
+    """
+    if options.output is not None and Path(options.output).resolve() == local:
+        raise source_as_output(local)

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.engine_options import add_added_options, check_whose_options
+from leconvert.cli.added_engine_options import add_added_options, check_whose_options
 from leconvert.cli.json_option import add_json
 from leconvert.cli.scratch_options import add_scratch_options, scratch_options
 from leconvert.cli.slurm_worker_options import add_slurm_worker_options, slurm_options

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,14 +11,11 @@ from tempfile import TemporaryDirectory
 
 from leconvert.errors import UsageError
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.workdir.places import source_as_output
 
 __all__ = [
-    "bring_from_store",
     "local_path",
     "name_on_the_hub",
     "path_or_url",
-    "refuse_source_as_output",
     "source_at",
 ]
 
@@ -39,20 +35,6 @@ def local_path(text: str) -> Path:
             "Hub) or `leconvert mirror` (other stores)"
         )
     return Path(text)
-
-
-def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
-    """Refuse an ``--output`` that is the source: beside it, the source is never touched.
-
-    Args:
-        options: What the user said.
-        local: Where the source is, or would be.
-
-    Raises:
-        UsageError: It is.
-    """
-    if options.output is not None and Path(options.output).resolve() == local:
-        raise source_as_output(local)
 
 
 def name_on_the_hub(options: argparse.Namespace) -> None:
@@ -80,36 +62,6 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
             next_step="Datasets are called hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV.",
         )
     return found[1], found[2]
-
-
-def bring_from_store(
-    options: argparse.Namespace,
-    target: Path,
-    *,
-    stop: threading.Event | None = None,
-    progress: Progress = NO_PROGRESS,
-) -> Path:
-    """Fetch a dataset that ``--root`` names by a URL, to beside the target; return its folder.
-
-    Raises:
-        UsageError: There is no ``--output``, or nothing may be fetched.
-        TargetError: Something stands at the target.
-        LeconvertError: As `leconvert.mirrors.download_tree`.
-    """
-    from leconvert.mirrors import download_tree, source_dir
-    from leconvert.packer import PackOptions
-
-    url = str(options.root)
-    if options.output is None:
-        raise UsageError(
-            f"It is not said where the result of {url} goes.", next_step="Pass --output DIR."
-        )
-    if getattr(options, "dry_run", False):
-        raise UsageError(f"--dry-run writes nothing, and {url} would have to be fetched.")
-    folder = source_dir(target)
-    force = getattr(options, "force_conversion", False)
-    PackOptions(force_conversion=force).check_target(folder, target)
-    return download_tree(url, folder, stop=stop, progress=progress)
 
 
 @contextmanager
