@@ -39,11 +39,11 @@ _KNOWN_FIRST = frozenset(
     b"ftyp moov mdat free skip wide pnot uuid styp sidx moof meta udta prfl emsg".split()
 )
 _OTHER_CONTAINERS = (
-    (b"\x1aE\xdf\xa3", 0, "a Matroska or WebM file, not an MP4"),
-    (b"RIFF", 0, "an AVI file, not an MP4"),
-    (b"FLV", 0, "an FLV file, not an MP4"),
-    (b"OggS", 0, "an Ogg file, not an MP4"),
-    (b"\x00\x00\x01\xba", 0, "an MPEG program stream, not an MP4"),
+    (b"\x1aE\xdf\xa3", "a Matroska or WebM file, not an MP4"),
+    (b"RIFF", "an AVI file, not an MP4"),
+    (b"FLV", "an FLV file, not an MP4"),
+    (b"OggS", "an Ogg file, not an MP4"),
+    (b"\x00\x00\x01\xba", "an MPEG program stream, not an MP4"),
 )
 _TRANSPORT_PACKET_BYTES = 188
 
@@ -181,8 +181,8 @@ def table_span(boxes: dict[bytes, Span], kind: bytes, path: str) -> Span:
 def _check_start(head: bytes, path: str) -> None:
     if head[4:8] in _KNOWN_FIRST:
         return
-    for magic, place, what in _OTHER_CONTAINERS:
-        if head.startswith(magic, place):
+    for magic, what in _OTHER_CONTAINERS:
+        if head.startswith(magic):
             raise UnsupportedClipError(what, path=path)
     if len(head) > _TRANSPORT_PACKET_BYTES and head[0] == head[_TRANSPORT_PACKET_BYTES] == ord("G"):
         raise UnsupportedClipError("an MPEG transport stream, not an MP4", path=path)

@@ -42,10 +42,11 @@ def stsd(*entries: bytes, count: int | None = None) -> bytes:
 
 
 def laid_out(tables: dict[str, bytes]) -> tuple[bytes, dict[bytes, Span]]:
-    """Put payloads into one buffer and return it with the place of each."""
-    buffer = bytearray(_BETWEEN)
+    """Put payloads into one buffer, which the last of them ends, and return the place of each."""
+    buffer = bytearray()
     spans = {}
     for kind, payload in tables.items():
+        buffer += _BETWEEN
         spans[kind.encode()] = len(buffer), len(buffer) + len(payload)
-        buffer += payload + _BETWEEN
+        buffer += payload
     return bytes(buffer), spans

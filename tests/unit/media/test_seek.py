@@ -182,6 +182,15 @@ def test_a_frame_shown_before_the_first_keyframe_is_reached_from_the_start(
     assert container.sought == [time_of(0) - 2]
 
 
+def test_from_before_the_first_keyframe_decoding_may_jump_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    container = Container(frames_of(12))
+    assert sought(container, [0, 4], monkeypatch, index_of([3, 8])) == [0, 4]
+    assert container.sought == [time_of(0) - 2, time_of(3)]
+    assert container.decoded == [0, 3, 4]
+
+
 @pytest.mark.parametrize("lost", [0, 5, 11])
 def test_a_frame_that_no_seek_brings_is_named(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     container = Container(frames_of(12, without=[lost]))
@@ -224,7 +233,7 @@ def unread(path: str) -> ClipIndex:
     raise UnreadableSourceError(f"{path} is of another kind.", path=path)
 
 
-@pytest.mark.parametrize("wanted", [[0], [5], [2, 3, 11], [11], list(range(12))])
+@pytest.mark.parametrize("wanted", [[], [0], [5], [2, 3, 11], [11], list(range(12))])
 def test_without_an_index_frames_are_counted(
     wanted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +244,7 @@ def test_without_an_index_frames_are_counted(
     assert all((picture == rank).all() for rank, picture in found)
     assert container.sought == []
     # No further than the frame behind the last.
-    assert container.decoded == list(range(min(12, wanted[-1] + 2)))
+    assert container.decoded == list(range(min(12, max(wanted, default=-1) + 2)))
 
 
 def test_without_an_index_a_rank_beyond_the_last_is_refused_at_the_end(
