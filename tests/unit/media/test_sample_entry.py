@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 
 import pytest
@@ -118,10 +119,25 @@ def test_the_decoders_set_up_the_size_and_the_turn_count() -> None:
     assert len(set(keys)) == len(keys)
 
 
+def test_an_empty_box_of_rates_does_not_count_and_one_cut_off_does() -> None:
+    assert key(box(b"btrt", b"")) == key()
+    for rest in (btrt(5)[:-1], btrt(5)[:8], b"\0\0\0\0btrt", b"\0\0\0\7btrt"):
+        assert key(rest) != key()
+
+
+def test_the_digest_is_of_the_entry_without_what_does_not_count_and_of_a_turn() -> None:
+    kept = box(b"esds", bytes(4) + b"\1")
+    nothing = visual_entry(b"mp4v", kept, reference=0)
+    given = visual_entry(b"mp4v", kept, btrt(5), reference=1, compressor=b"Lavc")
+    assert config_digest(given, IDENTITY_MATRIX) == hashlib.sha256(nothing).hexdigest()
+    assert config_digest(given, TURNED) == hashlib.sha256(nothing + TURNED).hexdigest()
+
+
 def test_the_entry_of_a_joined_file_states_no_rates_and_its_own_reference() -> None:
-    kept = box(b"avcC", b"one")
-    given = visual_entry(b"avc1", btrt(5), kept, btrt(6), b"\0\0\0\0", reference=7)
-    assert entry_for_output(given) == visual_entry(b"avc1", kept, b"\0\0\0\0", reference=1)
+    kept, pixels = box(b"avcC", b"one"), box(b"pasp", bytes(8))
+    given = visual_entry(b"avc1", btrt(5), kept, btrt(6), pixels, b"\0\0\0\0", reference=7)
+    expected = visual_entry(b"avc1", kept, pixels, b"\0\0\0\0", reference=1)
+    assert entry_for_output(given) == expected
     assert entry_for_output(visual_entry(b"avc1", kept)) == visual_entry(b"avc1", kept)
     # What is no box ends the list of boxes; it stays as it is.
     odd = b"\xff\0\0\0free" + btrt(5)
