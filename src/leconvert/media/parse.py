@@ -12,6 +12,7 @@ from typing import NamedTuple
 from leconvert.media.boxes import Span, broken, children
 from leconvert.media.clip import ClipIndex
 from leconvert.media.errors import UnsupportedClipError
+from leconvert.media.sample_description import check_one_configuration
 from leconvert.media.sample_entry import IDENTITY_MATRIX, config_digest
 from leconvert.media.sample_tables import read_sample_tables
 
@@ -50,6 +51,7 @@ def parse_moov(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipInd
         UnsupportedClipError: The samples cannot be joined as they lie.
     """
     movie_timescale = 0
+    is_fragmented = False
     tracks = []
     for kind, body, stop in children(buffer, moov, path):
         if kind == b"trak":
@@ -57,13 +59,17 @@ def parse_moov(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipInd
         elif kind == b"mvhd":
             movie_timescale, _ = _media_header(buffer, (body, stop), path)
         elif kind == b"mvex":
-            raise UnsupportedClipError("fragmented MP4", path=path)
+            is_fragmented = True
         elif kind in {b"cmov", b"rmra"}:
             raise UnsupportedClipError(
                 "a QuickTime file with a compressed or foreign index", path=path
             )
     video = [track for track in tracks if track.handler == "vide"]
     others = tuple(track.handler for track in tracks if track.handler != "vide")
+    if is_fragmented:
+        for track in video:
+            check_one_configuration(buffer, track.boxes, path)
+        raise UnsupportedClipError("fragmented MP4", path=path)
     if not video:
         raise broken(path, "it has no video track")
     if len(video) > 1:

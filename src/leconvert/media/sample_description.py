@@ -8,7 +8,7 @@ from leconvert.media.boxes import Span, broken, table_span
 from leconvert.media.errors import UnsupportedClipError
 from leconvert.media.sample_entry import IDENTITY_MATRIX, VISUAL_HEADER_BYTES, config_digest
 
-__all__ = ["CHANGES_MIDWAY", "chosen_entry"]
+__all__ = ["CHANGES_MIDWAY", "check_one_configuration", "chosen_entry"]
 
 CHANGES_MIDWAY = "its decoder configuration changes midway"
 
@@ -31,6 +31,40 @@ def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: 
         UnreadableSourceError: Entries are cut off, missing or encrypted, or the media is elsewhere.
         UnsupportedClipError: Samples need decoders of different configuration.
     """
+    entries = _entries(buffer, boxes, path)
+    if min(used) < 1 or max(used) > len(entries):
+        raise broken(path, "its frames use a sample description that is not there")
+    entry = entries[min(used) - 1]
+    if len(entry) < VISUAL_HEADER_BYTES:
+        raise broken(path, "its sample description is too short")
+    _check_same([entries[number - 1] for number in used], path)
+    if entry[4:8] == b"encv":
+        raise broken(path, "its video is encrypted")
+    if entry[4:8] == b"resv":
+        raise UnsupportedClipError("a restricted video scheme (resv)", path=path)
+    _check_reference(buffer, boxes, int.from_bytes(entry[14:16], "big"), path)
+    return entry
+
+
+def check_one_configuration(buffer: bytes, boxes: dict[bytes, Span], path: str) -> None:
+    """Refuse a track with sample entries for two decoders, for it may need both.
+
+    For fragments, which say elsewhere what they use.
+
+    Args:
+        buffer: Holds the boxes.
+        boxes: Payloads of the boxes in ``stbl``, by type.
+        path: For errors.
+
+    Raises:
+        UnreadableSourceError: Entries are cut off or missing.
+        UnsupportedClipError: They are of different configuration.
+    """
+    _check_same(_entries(buffer, boxes, path), path)
+
+
+def _entries(buffer: bytes, boxes: dict[bytes, Span], path: str) -> list[bytes]:
+    """Return the sample entries of a track, of which there is one at least."""
     start, stop = table_span(boxes, b"stsd", path)
     if stop - start < 8:
         raise broken(path, "its stsd table is cut off")
@@ -47,21 +81,12 @@ def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: 
             raise broken(path, "its stsd table is cut off")
         entries.append(buffer[position : position + size_bytes])
         position += size_bytes
-    if min(used) < 1 or max(used) > count:
-        raise broken(path, "its frames use a sample description that is not there")
-    entry = entries[min(used) - 1]
-    if len(entry) < VISUAL_HEADER_BYTES:
-        raise broken(path, "its sample description is too short")
-    if len(used) > 1:
-        keys = {config_digest(entries[number - 1], IDENTITY_MATRIX) for number in used}
-        if len(keys) > 1:
-            raise UnsupportedClipError(CHANGES_MIDWAY, path=path)
-    if entry[4:8] == b"encv":
-        raise broken(path, "its video is encrypted")
-    if entry[4:8] == b"resv":
-        raise UnsupportedClipError("a restricted video scheme (resv)", path=path)
-    _check_reference(buffer, boxes, int.from_bytes(entry[14:16], "big"), path)
-    return entry
+    return entries
+
+
+def _check_same(entries: list[bytes], path: str) -> None:
+    if len(entries) > 1 and len({config_digest(entry, IDENTITY_MATRIX) for entry in entries}) > 1:
+        raise UnsupportedClipError(CHANGES_MIDWAY, path=path)
 
 
 def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path: str) -> None:

@@ -161,6 +161,46 @@ def test_a_clip_that_needs_two_decoders_is_refused_and_not_cut_to_one(
     assert not result.exists()
 
 
+def test_fragments_that_may_need_two_decoders_are_refused(
+    make_clip: MakeClip, tmp_path: Path
+) -> None:
+    fragments = (("movflags", "+frag_keyframe+empty_moov+default_base_moof"),)
+    recipe = Recipe(frames=6, options=(("bf", "0"),), muxer=fragments)
+    whole = make_clip(recipe)
+    large = read_clip_index(make_clip(Recipe(frames=6, size=96, options=recipe.options)))
+    small = parsed(whole.read_bytes())
+    own = stbl_of(Box(b"", children=small)).find("stsd").payload[8:]
+
+    def written(*entries: bytes, is_first: bool = False) -> Path:
+        def with_entries(top: Box) -> None:
+            payload = struct.pack(">II", 0, len(entries)) + b"".join(entries)
+            stbl_of(top).replace("stsd", payload)
+            if is_first:
+                top.find("moov").children.sort(key=lambda box: box.kind != b"mvex")
+
+        path = tmp_path / "clip.mp4"
+        path.write_bytes(changed(whole.read_bytes(), with_entries))
+        return path
+
+    result = tmp_path / "out.mp4"
+    for is_first in (False, True):
+        with pytest.raises(UnreadableSourceError, match="configuration changes midway"):
+            remux_clip(
+                written(own, large.sample_entry, is_first=is_first), result, fps=Fraction(30)
+            )
+        assert not result.exists()
+    remux_clip(written(own, own), result, fps=Fraction(30))
+    assert read_clip_index(result).num_samples == 6
+
+
+def test_a_joined_clip_that_is_missing_is_named(make_clip: MakeClip, tmp_path: Path) -> None:
+    clips = [make_clip(RECIPES["x264"]), tmp_path / "absent.mp4"]
+    with pytest.raises(UnreadableSourceError, match=r"absent\.mp4 cannot be read") as caught:
+        join_clips([ClipRange(str(clip)) for clip in clips], tmp_path / "out.mp4", fps=Fraction(30))
+    assert caught.value.path == str(clips[1])
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("codec", "container"), [("ffv1", "matroska"), ("rawvideo", "avi")])
 def test_a_codec_that_no_mp4_holds_is_refused_by_name(
     codec: str, container: str, make_clip: MakeClip, tmp_path: Path

@@ -9,7 +9,7 @@ from table_bytes import laid_out, stsd, visual_entry
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import UnsupportedClipError
-from leconvert.media.sample_description import chosen_entry
+from leconvert.media.sample_description import check_one_configuration, chosen_entry
 
 SELF_CONTAINED = 1
 
@@ -71,6 +71,20 @@ def test_entries_that_differ_in_bit_rates_alone_are_one_configuration() -> None:
         error = refused(stsd(*entries), used)
         assert isinstance(error, UnsupportedClipError)
         assert error.reason == "its decoder configuration changes midway"
+
+
+def test_entries_for_two_decoders_are_refused_whatever_samples_name() -> None:
+    entries = [visual_entry(), visual_entry(b"avc1", BTRT), visual_entry(width=65)]
+    for alike in (entries[:1], entries[:2]):
+        check_one_configuration(*laid_out({"stsd": stsd(*alike)}), "clip.mp4")
+    for different in (entries, entries[1:]):
+        with pytest.raises(UnsupportedClipError) as caught:
+            check_one_configuration(*laid_out({"stsd": stsd(*different)}), "clip.mp4")
+        assert caught.value.reason == "its decoder configuration changes midway"
+        assert caught.value.path == "clip.mp4"
+    with pytest.raises(UnreadableSourceError, match="its stsd table is cut off") as broken:
+        check_one_configuration(*laid_out({"stsd": stsd(count=1)}), "clip.mp4")
+    assert broken.value.path == "clip.mp4"
 
 
 @pytest.mark.parametrize("used", [{0}, {0, 1}, {3}, {1, 3}])
