@@ -15,6 +15,8 @@ from leconvert.verify.declared import Declared, Feature
 
 __all__ = ["check_schema", "plain_type"]
 
+_TEXTS = ("string", "large_string", "string_view")
+
 
 def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[Finding]:
     """Yield columns that are missing, too many, or of another type.
@@ -51,7 +53,7 @@ def check_schema(schema: pa.Schema, declared: Declared, path: str) -> Iterator[F
             problem, severity = _number_problem(feature, kind)
             if problem:
                 yield wrong("data-types", problem, severity=severity)
-        elif feature.dtype == "string" and _element(kind)[0] not in ("string", "large_string"):
+        elif feature.dtype == "string" and _element(kind)[0] not in _TEXTS:
             yield wrong("data-types", f"{name!r} is declared as string and stored as {kind}.")
 
 
@@ -85,6 +87,8 @@ def _element(kind: pa.DataType) -> tuple[str, list[int | None]]:
             sizes.append(kind.list_size)
         elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
             sizes.append(None)
+        elif pa.types.is_dictionary(kind):
+            pass  # what is in it counts, to `datasets` as well
         else:
             name = str(kind)
             names = {"halffloat": "float16", "float": "float32", "double": "float64"}
