@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = ["converted_info", "fps_number", "kept_splits", "write_info", "write_s
 _CODEBASE_VERSION = "v3.0"
 # v2.x counted these; in v3.0 files and chunks are found through meta/episodes.
 _DROPPED_KEYS = frozenset({"total_chunks", "total_videos"})
+_RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 
 def fps_number(fps: Fraction) -> int | float:
@@ -54,7 +56,8 @@ def converted_info(
         total_episodes: Episodes of the result.
         total_frames: Frames of the result.
         total_tasks: Tasks of the result.
-        splits: Replaces the source's splits where given.
+        splits: Replaces the source's splits where given; what is no mapping of names counts for
+            none.
     """
     rate = fps_number(fps)
     features = copy.deepcopy(dict(info["features"]))
@@ -105,9 +108,9 @@ def kept_splits(splits: object, index: IntArray) -> dict[str, str]:
         return {}
     kept = {}
     for name, text in splits.items():
-        begin, colon, end = str(text).partition(":")
-        if colon and begin.isdigit() and end.isdigit():
-            first, stop = np.searchsorted(index, [int(begin), int(end)]).tolist()
+        stated = _RANGE.fullmatch(str(text))
+        if stated is not None:
+            first, stop = np.searchsorted(index, [int(stated[1]), int(stated[2])]).tolist()
             kept[str(name)] = f"{first}:{stop}"
         else:
             kept[str(name)] = text

@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 
 from leconvert.errors import SourceError
-from leconvert.tables import StatsAggregator, converted_info, fps_number, write_info, write_stats
+from leconvert.tables import (
+    StatsAggregator,
+    converted_info,
+    fps_number,
+    kept_splits,
+    write_info,
+    write_stats,
+)
 
 
 def feature(**changes: Any) -> dict[str, Any]:
@@ -196,6 +203,50 @@ def test_totals_come_from_the_result_and_splits_only_where_given() -> None:
     assert convert(bare)["splits"] == {}
     assert convert(bare)["chunks_size"] == 1000
     assert "tools" not in convert({**bare, "tools": None})
+
+
+@pytest.mark.parametrize("splits", [["train"], "train", 5, None, []])
+def test_splits_that_name_no_episodes_are_none(splits: Any) -> None:
+    assert convert({**INFO, "splits": splits})["splits"] == {}
+    assert kept_splits(splits, np.arange(3)) == {}
+
+
+def test_splits_are_told_by_the_numbers_of_the_episodes_that_are_kept() -> None:
+    splits = {"train": "0:4", "val": "4:6", "all": "0:99", "none": "1:2", "odd": "²:3", 1: "0:3"}
+    others = {"open": "3:", "list": [0, 1], "nothing": None, "long": "0:" + "9" * 5000}
+    assert kept_splits({**splits, **others}, np.array([0, 2, 3, 5])) == {
+        "train": "0:3",
+        "val": "3:4",
+        "all": "0:4",
+        "none": "1:1",
+        "odd": "²:3",
+        "1": "0:2",
+        **others,
+    }
+
+
+def test_what_v2_0_told_of_a_video_is_where_readers_of_v3_0_look() -> None:
+    old = {"dtype": "video", "shape": [2, 2, 3], "video_info": {"video.fps": 5.0}, "names": None}
+    both = {**old, "info": {"video.codec": "av1"}}
+    features = convert({**INFO, "features": {"old": old, "both": both}})["features"]
+    assert list(features["old"]) == ["dtype", "shape", "info", "names"]
+    assert features["old"]["info"] == {"video.fps": 5.0}
+    assert features["both"] == both
+    assert "info" not in old
+
+
+def test_tools_are_kept_before_what_is_not_known() -> None:
+    tools = {"gripper": ["left"]}
+    info = convert({"more": 1, **INFO, "tools": tools})
+    assert list(info)[-3:] == ["tools", "more", "curator"]
+    assert info["tools"] == tools
+    assert info["tools"] is not tools
+
+
+def test_a_statistic_of_no_number_is_a_type_error(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="cannot be of type set"):
+        write_stats(tmp_path, {"a": {"min": {1}}})
+    assert not (tmp_path / "meta/stats.json").exists()
 
 
 def test_a_dataset_without_videos_has_no_video_path() -> None:
