@@ -18,6 +18,9 @@ from leconvert.tables.paths import TASKS_PATH
 
 __all__ = ["read_tasks", "write_tasks"]
 
+# The name that pandas gives to an index without one.
+_NAMELESS_INDEX = "__index_level_0__"
+
 
 def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) -> None:
     """Write ``meta/tasks.parquet`` below ``root``.
@@ -58,13 +61,17 @@ def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) 
 def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
     """Return index and text of each task, in row order.
 
+    The column of the texts is ``task``, or the index without a name as LeRobot first wrote it.
+
     Raises:
         UnreadableSourceError: The table is missing or damaged.
     """
     path = Path(root) / TASKS_PATH
     reader = open_parquet(path)
     try:
-        table = reader.read_all(use_threads=False).select(["task_index", "task"])
+        table = reader.read_all(use_threads=False)
+        texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
+        table = table.select(["task_index", texts])
         table.validate(full=True)  # texts are texts
     except (OSError, KeyError, pa.ArrowException) as error:
         raise unreadable(path, error) from error

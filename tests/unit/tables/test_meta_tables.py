@@ -254,3 +254,24 @@ def test_texts_that_are_none_are_a_damage_of_their_file(tmp_path: Path) -> None:
     with pytest.raises(UnreadableSourceError, match="Invalid UTF8") as caught:
         list(EpisodesReader(tmp_path).blocks(bool))
     assert caught.value.path == str(path)
+
+
+def test_tasks_are_read_from_an_index_that_has_no_name(tmp_path: Path) -> None:
+    # LeRobot's first converter and recorder wrote them so.
+    (tmp_path / "meta").mkdir()
+    table = pa.table({"task_index": [0, 1], "__index_level_0__": ["a", "b"]})
+    pq.write_table(table, tmp_path / "meta/tasks.parquet")
+    assert read_tasks(tmp_path) == [(0, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize("columns", [["task_index"], ["task"], ["task", "index"]])
+def test_a_table_of_tasks_that_lacks_a_column_is_named_with_it(
+    tmp_path: Path, columns: list[str]
+) -> None:
+    (tmp_path / "meta").mkdir()
+    path = tmp_path / "meta/tasks.parquet"
+    pq.write_table(pa.table({name: ["0"] for name in columns}), path)
+    lacking = "task" if "task_index" in columns else "task_index"
+    with pytest.raises(UnreadableSourceError, match=f'"{lacking}" does not exist') as caught:
+        read_tasks(tmp_path)
+    assert caught.value.path == str(path)
