@@ -31,11 +31,15 @@ class MixedKindsError(TypeError):
     """Values that no single column type holds; never leaves this package."""
 
 
-def type_of(values: Sequence[Any]) -> pa.DataType:
+def type_of(values: Sequence[Any], *, truth_counts: bool = False) -> pa.DataType:
     """Return the narrowest type that holds JSON values, None included.
 
     Integers beside fractions are float64; mappings are structs with the keys of all, in order of
     first appearance.
+
+    Args:
+        values: What was parsed.
+        truth_counts: Whether truth values beside numbers are numbers, 0 and 1.
 
     Raises:
         MixedKindsError: The values are of kinds that do not go together, or of none that JSON has.
@@ -43,6 +47,8 @@ def type_of(values: Sequence[Any]) -> pa.DataType:
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:
         return pa.null()
+    if truth_counts and bool in kinds and kinds <= {bool, int, float} and len(kinds) > 1:
+        kinds.remove(bool)
     if kinds == {bool}:
         return pa.bool_()
     if kinds == {int}:
@@ -55,7 +61,7 @@ def type_of(values: Sequence[Any]) -> pa.DataType:
     if kinds == {str}:
         return pa.string()
     if kinds == {list}:
-        return pa.list_(type_of(_flat(values)))
+        return pa.list_(type_of(_flat(values), truth_counts=truth_counts))
     if kinds == {dict}:
         names = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
         return pa.struct([pa.field(str(name), type_of(_children(values, name))) for name in names])

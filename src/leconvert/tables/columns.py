@@ -75,7 +75,7 @@ class RowBlock:
                 found = type_of_numbers(numbers)
             else:
                 try:
-                    found = type_of(values)
+                    found = type_of(values, truth_counts=True)
                 except MixedKindsError as error:
                     raise _no_common_type(name, error) from error
             fields.append(pa.field(name, found))
@@ -119,7 +119,7 @@ def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
     """Return a schema that holds what either holds, columns in order of first appearance.
 
     Raises:
-        SourceError: Statistics have types that do not go together.
+        SourceError: Statistics have types that do not go together. Truth values and numbers do.
     """
     if schema is None or schema.equals(other):
         return other
@@ -129,9 +129,15 @@ def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
         if known is None or known.type.equals(field.type):
             fields.setdefault(field.name, field)
             continue
+        pair = [known, field]
+        if field.name.startswith(_STATS_PREFIX):
+            pair = [
+                known.with_type(_as_number(known.type, field.type)),
+                field.with_type(_as_number(field.type, known.type)),
+            ]
         try:
             merged = pa.unify_schemas(
-                [pa.schema([known]), pa.schema([field])], promote_options="permissive"
+                [pa.schema([one]) for one in pair], promote_options="permissive"
             ).field(0)
         except pa.ArrowException as error:
             if field.name.startswith(_STATS_PREFIX):
@@ -223,6 +229,14 @@ def _with_numbers(found: pa.DataType) -> pa.DataType:
     if pa.types.is_list(found):
         return pa.list_(_with_numbers(found.value_type))
     return pa.float64() if pa.types.is_null(found) else found
+
+
+def _as_number(found: pa.DataType, beside: pa.DataType) -> pa.DataType:
+    """Return truth values as the numbers that stand beside them, other types as they are."""
+    if pa.types.is_list(found) and pa.types.is_list(beside):
+        return pa.list_(_as_number(found.value_type, beside.value_type))
+    is_number = pa.types.is_int64(beside) or pa.types.is_float64(beside)
+    return beside if pa.types.is_boolean(found) and is_number else found
 
 
 def _has_empty_struct(found: pa.DataType) -> bool:

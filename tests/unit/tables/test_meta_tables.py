@@ -190,6 +190,24 @@ def test_statistics_that_do_not_go_together_are_refused_by_name(tmp_path: Path, 
         write_episodes(tmp_path, lambda: episodes, fps=FPS)
 
 
+@pytest.mark.parametrize("first_number", [1, 124, 125, 126, 250])
+@pytest.mark.parametrize("number", [0, 0.5])
+@pytest.mark.parametrize("lacking", [True, False])
+def test_truth_values_beside_numbers_are_numbers_wherever_blocks_end(
+    tmp_path: Path, first_number: int, number: float, lacking: bool
+) -> None:
+    values = [[[index < first_number or number]] for index in range(260)]
+    episodes = [record(i, stats={"done": {"max": value}}) for i, value in enumerate(values)]
+    if lacking:
+        episodes[130] = record(130)
+    write_episodes(tmp_path, lambda: episodes, fps=FPS)
+    found = read_episodes(tmp_path, stats=True)["stats/done/max"]
+    kind = pa.int64() if number == 0 else pa.float64()
+    assert found.type == pa.list_(pa.list_(kind))
+    expected = [None if lacking and i == 130 else value for i, value in enumerate(values)]
+    assert found.to_pylist() == expected
+
+
 def test_episodes_without_statistics_are_null_beside_others(tmp_path: Path) -> None:
     episodes = [record(0), record(1, stats={"a": {"min": [1.0], "max": []}})]
     write_episodes(tmp_path, lambda: episodes, fps=FPS)
