@@ -72,9 +72,6 @@ class _Sink(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._position
-
     def write(self, content: Any) -> int:
         data = bytes(content)
         skipped = max(0, len(MAGIC) - self._position)

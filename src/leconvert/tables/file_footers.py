@@ -7,7 +7,6 @@ metadata are the same bytes in file after file, so each is parsed once and recog
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -104,7 +103,7 @@ class FooterReader:
 
     def __init__(self) -> None:
         self._schemas: tuple[FileSchema, ...] = ()
-        self._tails: OrderedDict[bytes, FileTail] = OrderedDict()
+        self._tails: dict[bytes, FileTail] = {}
         self._shapes: dict[tuple[bytes, ...], tuple[ChunkShape, ...]] = {}
         self._group_shapes: dict[FileSchema, tuple[_GroupShape, ...]] = {}
 
@@ -223,12 +222,9 @@ class FooterReader:
     def _tail(self, raw: bytes) -> FileTail:
         known = self._tails.get(raw)
         if known is None:
+            if len(self._tails) >= _KEPT_TAILS:
+                self._tails.clear()
             known = self._tails[raw] = parse_tail(raw)
-            while len(self._tails) > _KEPT_TAILS:
-                try:
-                    self._tails.popitem(last=False)
-                except KeyError:
-                    break  # Another thread was faster.
         return known
 
     def _known_group(
@@ -292,9 +288,9 @@ class FooterReader:
             parts.append((chunk.shape, first, first + expression.groups))
             first += expression.groups
         shape = _GroupShape(re.compile(pattern + _SIZES.pattern, re.DOTALL), tuple(parts))
+        if len(self._group_shapes) >= _KEPT_SCHEMAS and schema not in self._group_shapes:
+            self._group_shapes.clear()
         self._group_shapes[schema] = (*known, shape)
-        while len(self._group_shapes) > _KEPT_SCHEMAS:
-            self._group_shapes.pop(next(iter(self._group_shapes)), None)
 
     def _chunk(self, footer: bytes, position: int, leaf: Leaf) -> tuple[ChunkEntry, int]:
         known = self._shapes.get(leaf.path, ())

@@ -229,8 +229,7 @@ def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
     """
     reader = open_parquet(path)
     try:
+        # A schema that Arrow cannot convert was refused when the file was opened.
         return reader.schema_arrow
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(path, error) from error
     finally:
         reader.close()

@@ -16,7 +16,7 @@ from leconvert._version import __version__
 from leconvert.tables.chunk_shapes import ChunkShape, ChunkWriter
 from leconvert.tables.file_footers import FileFooter, FooterReader, RowGroupEntry
 from leconvert.tables.file_schema import FileSchema, FileTail
-from leconvert.tables.footers import open_parquet
+from leconvert.tables.footers import read_data_schema
 from leconvert.tables.opened import MAGIC, TRAILER_BYTES, OpenedTable, unreadable
 from leconvert.tables.pages import check_pages
 from leconvert.tables.thrift import (
@@ -232,13 +232,7 @@ class TableCopier:
 
     def _compare(self, footer: FileFooter, path: str) -> str | None:
         """Say why the columns of a file are not those of the result; None where they are."""
-        reader = open_parquet(path)
-        try:
-            found = reader.schema_arrow
-        except (OSError, pa.ArrowException) as error:
-            return f"its schema cannot be read: {error}"
-        finally:
-            reader.close()
+        found = read_data_schema(path)
         wanted = self._arrow_schema
         if not found.equals(wanted, check_metadata=False):
             for field in wanted:
