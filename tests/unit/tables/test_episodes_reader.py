@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from leconvert.errors import UnreadableSourceError
@@ -55,3 +56,29 @@ def test_a_damaged_file_is_named(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UnreadableSourceError, match="does not exist") as caught:
         EpisodesReader(tmp_path)
     assert caught.value.path == str(tmp_path / "meta/episodes/chunk-000/file-000.parquet")
+
+
+def test_a_table_without_episodes_has_no_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "meta/episodes/chunk-000/file-000.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"episode_index": pa.array([], pa.int64())}), path)
+    reader = EpisodesReader(tmp_path)
+    assert reader.num_rows == 0
+    assert list(reader.blocks(lambda _name: True)) == []
+
+
+def test_a_page_that_was_damaged_is_named_when_its_rows_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "meta/episodes/chunk-000/file-000.parquet"
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.table({"a": list(range(100)), "b": [0] * 100}), path, row_group_size=50)
+    content = bytearray(path.read_bytes())
+    content[4:40] = bytes(36)
+    path.write_bytes(content)
+    reader = EpisodesReader(tmp_path)
+    assert reader.num_rows == 100
+    with pytest.raises(UnreadableSourceError, match="cannot be read") as caught:
+        list(reader.rows(0, 1, {"a"}.__contains__))
+    assert caught.value.path == str(path)
+    # Other columns, and other row groups, are as they were.
+    assert list(reader.blocks({"b"}.__contains__))[1].num_rows == 50
+    assert next(reader.rows(60, 61, {"a"}.__contains__)).column("a").to_pylist() == [60]

@@ -90,6 +90,62 @@ def test_malformed_statistics_name_episode_and_feature(bad: dict[str, Any], posi
         assert named == position or (named in block and "shape" in caught.value.message)
 
 
+@pytest.mark.parametrize("episodes", [63, 64, 65, 128])
+def test_the_result_does_not_depend_on_how_many_are_packed_at_once(episodes: int) -> None:
+    aggregator = StatsAggregator()
+    for number in range(episodes):
+        aggregator.update({"a": feature(min=[-float(number), 0.0], count=[number + 1])})
+    result = aggregator.result()["a"]
+    assert result["min"].tolist() == [1.0 - episodes, 0.0]
+    assert result["count"].tolist() == [episodes * (episodes + 1) // 2]
+    assert result["mean"].tolist() == [1.0, 2.0]
+
+
+def test_a_feature_that_only_some_episodes_have_counts_those(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    aggregator = StatsAggregator(block_episodes=2)
+    for number in range(7):
+        aggregator.update({"a": feature()} if number > 1 else {"a": feature(), "b": feature()})
+    result = aggregator.result()
+    assert (result["a"]["count"].tolist(), result["b"]["count"].tolist()) == ([28], [8])
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("lacking", [0, 5, 70])
+@pytest.mark.parametrize("block_episodes", [4096, 30])
+def test_a_quantile_that_one_episode_lacks_is_dropped_and_the_others_are_kept(
+    lacking: int, block_episodes: int
+) -> None:
+    aggregator = StatsAggregator(block_episodes=block_episodes)
+    quantiles = {"q01": [0.25, 1.0], "q99": [1.5, 2.5]}
+    for number in range(100):
+        values = feature(**quantiles)
+        if number == lacking:
+            del values["q01"]
+        aggregator.update({"a": values})
+    result = aggregator.result()["a"]
+    assert list(result) == ["min", "max", "mean", "std", "count", "q99"]
+    np.testing.assert_allclose(result["q99"], quantiles["q99"], rtol=1e-12)
+
+
+def test_statistics_of_one_episode_that_have_two_shapes_are_refused() -> None:
+    aggregator = StatsAggregator()
+    aggregator.update({"a": feature(max=[2.0, 3.0, 4.0])}, episode_index=9)
+    with pytest.raises(SourceError, match=r"in episode 9 .*max has shape \(3,\) beside \(2,\)"):
+        aggregator.result()
+
+
+def test_one_number_is_a_list_of_one() -> None:
+    single = {"min": 0.0, "max": 2.0, "mean": 1.0, "std": 0.5, "count": 4}
+    aggregator = StatsAggregator()
+    aggregator.update({"a": single})
+    aggregator.update({"a": {key: [value] for key, value in single.items()}})
+    result = aggregator.result()["a"]
+    assert {key: value.shape for key, value in result.items()} == dict.fromkeys(single, (1,))
+    assert result["count"].tolist() == [8]
+
+
 @pytest.mark.parametrize("key", ["min", "max", "mean", "std", "count"])
 def test_a_missing_statistic_is_named_with_its_episode(key: str) -> None:
     broken = feature()

@@ -5,8 +5,10 @@ import json
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -293,3 +295,69 @@ def test_a_table_of_tasks_that_lacks_a_column_is_named_with_it(
     with pytest.raises(UnreadableSourceError, match=f'"{lacking}" does not exist') as caught:
         read_tasks(tmp_path)
     assert caught.value.path == str(path)
+
+
+def test_a_text_that_is_no_unicode_is_refused_with_its_column(tmp_path: Path) -> None:
+    # JSON has a notation for half a surrogate pair; parquet has none.
+    with pytest.raises(SourceError, match="values of note have no common type") as caught:
+        write_episodes(tmp_path, lambda: [record(0, note="\ud800")], fps=FPS)
+    assert "Correct the values" in str(caught.value.next_step)
+
+
+def test_statistics_of_blocks_that_do_not_go_together_are_refused_by_name(tmp_path: Path) -> None:
+    values: list[Any] = [[0.5]] * 125 + [["a"]] * 125
+    episodes = [record(i, stats={"a": {"min": value}}) for i, value in enumerate(values)]
+    with pytest.raises(SourceError, match="values of stats/a/min have no common type"):
+        write_episodes(tmp_path, lambda: episodes, fps=FPS)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"a": {"min": 0.5, "max": [1.0]}},
+        {"a": {"min": np.array([0.5]), "max": [1.0]}},
+        {"a": {"min": np.float64(0.5), "max": np.array([1.0])}},
+        {"a": {"max": [1.0], "min": [0.5]}, "b": {}},
+        {"a": MappingProxyType({"min": [0.5], "max": [1.0]})},
+    ],
+    ids=str,
+)
+def test_one_number_and_arrays_are_statistics_like_lists(tmp_path: Path, odd: Any) -> None:
+    usual = {"a": {"min": [0.5], "max": [1.0]}}
+    write_episodes(tmp_path, lambda: [record(0, stats=usual), record(1, stats=odd)], fps=FPS)
+    table = read_episodes(tmp_path, stats=True)
+    assert table["stats/a/min"].to_pylist() == [[0.5]] * 2
+    assert table["stats/a/max"].to_pylist() == [[1.0]] * 2
+
+
+def test_a_missing_statistic_is_null_and_a_feature_without_any_has_no_column(
+    tmp_path: Path,
+) -> None:
+    stats: list[Any] = [{"a": {"min": [1]}, "b": {}}, {"a": {"min": [2], "max": [3]}, "b": {}}]
+    write_episodes(tmp_path, lambda: [record(i, stats=s) for i, s in enumerate(stats)], fps=FPS)
+    table = read_episodes(tmp_path, stats=True)
+    assert table["stats/a/max"].to_pylist() == [None, [3]]
+    assert [name for name in table.column_names if name.startswith("stats/")] == [
+        "stats/a/min",
+        "stats/a/max",
+    ]
+
+
+def test_a_damaged_page_of_the_table_is_named_with_its_file(tmp_path: Path) -> None:
+    (path,) = write_episodes(tmp_path, lambda: [record(i) for i in range(9)], fps=FPS)
+    content = bytearray((tmp_path / path).read_bytes())
+    content[4:200] = bytes(196)
+    (tmp_path / path).write_bytes(content)
+    with pytest.raises(UnreadableSourceError, match="file-000") as caught:
+        read_episodes(tmp_path)
+    assert caught.value.path == str(tmp_path / path)
+
+
+def test_files_whose_columns_do_not_go_together_are_named_by_their_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "meta/episodes/chunk-000"
+    folder.mkdir(parents=True)
+    for number, value in enumerate([[1], ["a"]]):
+        pq.write_table(pa.table({"length": value}), folder / f"file-00{number}.parquet")
+    with pytest.raises(UnreadableSourceError, match="length") as caught:
+        read_episodes(tmp_path)
+    assert caught.value.path == str(folder.parent)

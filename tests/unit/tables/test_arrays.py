@@ -1,0 +1,114 @@
+"""Arrow arrays from JSON values: the narrowest types, and what no column holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from leconvert.tables.arrays import (
+    MixedKindsError,
+    array_of,
+    array_of_numbers,
+    int64_array,
+    type_of,
+    type_of_numbers,
+)
+
+INT64_MAX = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([], pa.null()),
+        ([None, None], pa.null()),
+        ([True, None, False], pa.bool_()),
+        ([-(2**63), None, INT64_MAX], pa.int64()),
+        ([1, 2.5, None], pa.float64()),
+        (["a", None, "ä\U0001f916"], pa.string()),
+        ([[], None, [1], [None]], pa.list_(pa.int64())),
+        ([[[True]], [], [None, []]], pa.list_(pa.list_(pa.bool_()))),
+        (
+            [{"a": 1}, None, {"b": ["x"], "a": None}],
+            pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]),
+        ),
+    ],
+    ids=str,
+)
+def test_values_come_back_from_the_narrowest_type(values: list[Any], kind: pa.DataType) -> None:
+    assert type_of(values) == kind
+    array = array_of(values, kind)
+    array.validate(full=True)
+    expected = [
+        value if not isinstance(value, dict) else {"a": None, "b": None} | value for value in values
+    ]
+    assert array.to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, "a"], [True, 1], [INT64_MAX + 1], [[1], ["a"]], [{"a": 1}, [1]], [object()], [{1, 2}]],
+    ids=str,
+)
+def test_kinds_that_do_not_go_together_have_no_type(values: list[Any]) -> None:
+    with pytest.raises(MixedKindsError):
+        type_of(values)
+
+
+def test_truth_values_count_only_beside_numbers_and_only_if_told_so() -> None:
+    for values, kind in (([True, 2], pa.int64()), ([[0.5], [True]], pa.list_(pa.float64()))):
+        assert type_of(values, truth_counts=True) == kind
+        with pytest.raises(MixedKindsError):
+            type_of(values)
+    assert type_of([True], truth_counts=True) == pa.bool_()
+    with pytest.raises(MixedKindsError):
+        type_of([True, "a"], truth_counts=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["a"], pa.int64()),
+        ([2**70], pa.int64()),
+        ([10**400, 0.5], pa.float64()),
+        (["\ud800"], pa.string()),
+        ([1], pa.string()),
+        ([1], pa.list_(pa.int64())),
+        ([1], pa.struct([("a", pa.int64())])),
+        ([b"a"], pa.binary()),
+    ],
+    ids=ascii,
+)
+def test_a_type_that_does_not_hold_the_values_is_refused_by_name(
+    values: list[Any], kind: pa.DataType
+) -> None:
+    with pytest.raises(MixedKindsError) as caught:
+        array_of(values, kind)
+    assert str(caught.value).startswith(f"{kind} does not hold all values")
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int64, np.float64])
+@pytest.mark.parametrize("shape", [(3, 1), (2, 3), (4, 2, 3), (1, 1, 1, 2)])
+def test_regular_lists_come_back(shape: tuple[int, ...], dtype: type) -> None:
+    numbers = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    kind = type_of_numbers(numbers)
+    array = array_of_numbers(numbers, kind)
+    array.validate(full=True)
+    assert (array.type, array.to_pylist()) == (kind, numbers.tolist())
+
+
+def test_numbers_fit_into_wider_ones_but_not_into_another_nesting() -> None:
+    numbers = np.array([[1], [0]])
+    assert array_of_numbers(numbers, pa.list_(pa.float64())).to_pylist() == [[1.0], [0.0]]
+    assert array_of_numbers(numbers == 1, pa.list_(pa.int64())).to_pylist() == [[1], [0]]
+    for kind in (pa.int64(), pa.list_(pa.list_(pa.int64()))):
+        with pytest.raises(MixedKindsError, match=r"lists of shape \(1,\)"):
+            array_of_numbers(numbers, kind)
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_one_integer_is_repeated(length: int) -> None:
+    assert int64_array(-7, length).to_pylist() == [-7] * length
