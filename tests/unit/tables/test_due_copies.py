@@ -1,0 +1,52 @@
+"""What a check expects to be copied is what the join copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.tables import DueCopies, RowRange, join_tables
+
+ROWS = pa.table({"x": [1.0, 2.0, 3.0], "n": [1, 2, 3]})
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "columns"),
+    [
+        ({}, 3, ["x", "n"]),
+        ({}, 3, ["n", "x"]),
+        ({"compression": "gzip"}, 3, ["x", "n"]),
+        ({"row_group_size": 2}, 3, ["x", "n"]),
+        ({"write_statistics": False}, 3, ["x", "n"]),
+        ({"data_page_version": "2.0"}, 3, ["x", "n"]),
+    ],
+    ids=str,
+)
+def test_a_copy_is_due_exactly_where_the_join_made_one(
+    tmp_path: Path, options: dict[str, Any], rows: int, columns: list[str]
+) -> None:
+    source, target = str(tmp_path / "source"), tmp_path / "joined"
+    pq.write_table(ROWS.select(columns), source, **options)
+    result = join_tables([RowRange(source, rows)], target, schema=ROWS.schema)
+    with pq.ParquetFile(target) as file:
+        assert DueCopies.can_say(file.metadata.created_by)
+        copies = DueCopies(file.schema_arrow)
+    assert copies.is_due(source, rows) is (result.copied_row_groups == 1)
+    assert result.reencoded == () or len(result.reencoded) == 1
+    # Of another number of rows nothing can have been copied.
+    assert not copies.is_due(source, rows + 1)
+
+
+def test_another_program_may_have_decided_otherwise(tmp_path: Path) -> None:
+    pq.write_table(ROWS, tmp_path / "source")
+    assert not DueCopies.can_say(pq.read_metadata(tmp_path / "source").created_by)
+
+
+def test_a_source_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match="does not exist"):
+        DueCopies(ROWS.schema).is_due(str(tmp_path / "gone"), 3)
