@@ -1,0 +1,360 @@
+"""Footers that are odd but valid, footers that contradict themselves, and what is kept of many."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.tables import DataFile, read_data_footer, row_group_extremes, row_group_rows
+from leconvert.tables import footers as footers_module
+from leconvert.tables.file_footers import FooterReader
+from leconvert.tables.file_schema import parse_schema, parse_tail
+from leconvert.tables.footer_sizes import uncompressed_sizes
+from leconvert.tables.opened import OpenedTable
+from leconvert.tables.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    ThriftError,
+    binary,
+    list_header,
+    zigzag,
+)
+
+ROWS = pa.table({"x": [1.0, 2.0], "n": [7, 8]})
+
+
+def footer_of(path: Path) -> bytes:
+    with OpenedTable(str(path)) as table:
+        return table.footer()
+
+
+def with_footer(path: Path, change: Callable[[bytes], bytes]) -> Path:
+    """Give a file another footer."""
+    raw = path.read_bytes()
+    footer_bytes = int.from_bytes(raw[-8:-4], "little")
+    footer = change(raw[-8 - footer_bytes : -8])
+    path.write_bytes(
+        raw[: -8 - footer_bytes] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    )
+    return path
+
+
+def once(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    def change(footer: bytes) -> bytes:
+        assert footer.count(old) == 1
+        return footer.replace(old, new)
+
+    return change
+
+
+def field(number: int, kind: int, value: bytes) -> bytes:
+    return bytes((number << 4 | kind,)) + value
+
+
+def write(path: Path, table: pa.Table = ROWS, **options: Any) -> Path:
+    pq.write_table(table, path, **options)
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sorting_columns": [pq.SortingColumn(0)]},
+        {"write_page_index": True},
+        {"store_schema": False},
+        {"write_statistics": False},
+        {"compression": "none", "use_dictionary": False},
+        {"row_group_size": 1},
+        {"bloom_filter_options": {"n": True}},
+    ],
+    ids=str,
+)
+def test_what_else_a_footer_may_hold_changes_no_count(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    path = write(tmp_path / "file", **options)
+    metadata = pq.read_metadata(path)
+    found = read_data_footer(path)
+    assert (found.rows, found.row_groups) == (2, metadata.num_row_groups)
+    assert found.columns == ("x", "n")
+    assert row_group_rows(path) == [2 // metadata.num_row_groups] * metadata.num_row_groups
+    with DataFile(str(path)) as file:
+        assert file.numbers("n").tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({}),
+        pa.table({"x": pa.array([], pa.float64())}),
+        pa.table({"x": pa.array([[]], pa.list_(pa.list_(pa.string())))}),
+        pa.table({"x": pa.nulls(3)}),
+    ],
+    ids=["no columns", "no rows", "no values", "nulls"],
+)
+def test_files_with_little_in_them_are_counted_like_others(tmp_path: Path, table: pa.Table) -> None:
+    path = write(tmp_path / "file", table)
+    metadata = pq.read_metadata(path)
+    found = read_data_footer(path)
+    assert (found.rows, found.row_groups) == (table.num_rows, metadata.num_row_groups)
+    assert found.columns == tuple(table.column_names)
+    assert sum(row_group_rows(path)) == table.num_rows
+    assert FooterReader().rows(footer_of(path)) == row_group_rows(path)
+    with DataFile(str(path)) as file:
+        assert file.extremes == {}
+
+
+def test_a_file_without_any_row_group_has_no_rows(tmp_path: Path) -> None:
+    pq.ParquetWriter(tmp_path / "file", ROWS.schema).close()
+    assert row_group_rows(tmp_path / "file") == []
+    assert list(row_group_extremes(str(tmp_path / "file"), ["x"])) == []
+    with DataFile(str(tmp_path / "file")) as file:
+        assert (file.counts.rows, file.counts.row_groups) == (0, 0)
+        assert file.numbers("n").tolist() == []
+
+
+def test_a_file_that_is_encrypted_or_torn_is_not_left_open(tmp_path: Path) -> None:
+    encrypted, torn = (write(tmp_path / name) for name in ("encrypted", "torn"))
+    encrypted.write_bytes(encrypted.read_bytes()[:-4] + b"PARE")
+    torn.write_bytes(torn.read_bytes()[:-9])
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    for path in (encrypted, torn, tmp_path / "gone"):
+        for read in (lambda path: DataFile(str(path)), row_group_rows, read_data_footer):
+            with pytest.raises(UnreadableSourceError) as caught:
+                read(path)
+            assert caught.value.path == str(path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
+
+
+def test_a_column_whose_name_is_no_text_is_unreadable(tmp_path: Path) -> None:
+    path = with_footer(
+        write(tmp_path / "file", pa.table({"name": [1]}), store_schema=False),
+        lambda footer: footer.replace(b"\x04name", b"\x04nam\xff"),
+    )
+    with pytest.raises(UnreadableSourceError, match="cannot be read") as caught:
+        read_data_footer(path)
+    assert caught.value.path == str(path)
+
+
+def test_row_groups_of_other_rows_than_the_file_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "file", row_group_size=1)
+    footer = footer_of(path)
+    reader = FooterReader()
+    known = reader.read(footer)
+    assert reader.outline(footer).rows == [1, 1]
+    at = len(known.schema.raw)
+    assert footer[at : at + 2] == b"\x16\x04"
+    contradicting = footer[:at] + b"\x16\x06" + footer[at + 2 :]
+    for read in (reader.read, reader.outline, reader.rows):
+        with pytest.raises(ThriftError, match="other rows in all"):
+            read(contradicting)
+
+
+def test_columns_of_row_groups_are_the_same_however_much_was_seen_before(tmp_path: Path) -> None:
+    # Nulls, one value and many are written in other ways, more than are kept.
+    values = pa.array([None, 1, 1, 1, 2, 3, 4, None, None, 5], pa.int64())
+    lists = pa.array([[1.0] * (row % 3) for row in range(10)])
+    table = pa.table({"x": values, "text": [str(row) for row in range(10)], "list": lists})
+    first = write(tmp_path / "first", table, row_group_size=1)
+    other = write(tmp_path / "other", table, row_group_size=3, use_dictionary=["x"])
+    learned = FooterReader()
+    for path in (first, other, first):
+        footer = footer_of(path)
+        expected = [
+            [(group.chunks[leaf].num_values, group.chunks[leaf].start) for leaf in (2, 0)]
+            for group in FooterReader().read(footer).row_groups
+        ]
+        for reader in (learned, FooterReader()):
+            found = [
+                [(chunk.num_values, chunk.start) for chunk in chunks]
+                for chunks in reader.row_groups(footer, [2, 0])
+            ]
+            assert found == expected
+
+
+def test_a_hundred_schemas_and_authors_leave_the_answers_as_they_are(tmp_path: Path) -> None:
+    reader = FooterReader()
+    paths = []
+    for number in range(100):
+        table = pa.table({f"x{number % 40}": [number]})
+        told = table.replace_schema_metadata({"about": str(number)})
+        paths.append(write(tmp_path / str(number), told))
+    for number, path in [*enumerate(paths), *enumerate(paths)]:
+        footer = reader.read(footer_of(path))
+        assert footer.schema.leaves[0].path == (b"x%d" % (number % 40),)
+        assert footer.tail.key_values[b"about"] == b"%d" % number
+        (group,) = footer.row_groups
+        assert group.chunks[0].shape.path == footer.schema.leaves[0].path
+        least_and_greatest = next(row_group_extremes(str(path), [f"x{number % 40}"]))
+        assert list(least_and_greatest.values()) == [(number, number)]
+        with DataFile(str(path)) as file:
+            assert list(file.extremes.values()) == [(number, number)]
+
+
+def test_a_column_that_changes_its_type_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
+    reader = FooterReader()
+    for kind, physical in ((pa.int64(), 2), (pa.float64(), 5), (pa.int64(), 2)):
+        path = write(tmp_path / "file", pa.table({"x": pa.array([1, 2], kind)}))
+        (group,) = reader.read(footer_of(path)).row_groups
+        assert group.chunks[0].shape.physical_type == physical
+
+
+def test_extremes_are_told_of_the_columns_that_a_file_has(tmp_path: Path) -> None:
+    path = str(write(tmp_path / "file", row_group_size=1))
+    assert list(row_group_extremes(path, ["n", "gone"])) == [{"n": (7, 7)}, {"n": (8, 8)}]
+    assert list(row_group_extremes(path, ["gone"])) == [{}, {}]
+    (tmp_path / "no table").write_bytes(b"x" * 100)
+    assert list(row_group_extremes(str(tmp_path / "no table"), ["n"])) == []
+    with pytest.raises(UnreadableSourceError, match="does not exist"):
+        list(row_group_extremes(str(tmp_path / "gone"), ["n"]))
+
+
+def test_parts_of_footers_that_were_trusted_are_forgotten_and_learned_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = footers_module._Trusted()
+    monkeypatch.setattr(footers_module, "_TRUSTED", trusted)
+    monkeypatch.setattr(footers_module, "_KEPT_PARTS", 3)
+    opened: list[str] = []
+    real = footers_module.open_parquet
+
+    def counted(path: str) -> pq.ParquetReader:
+        opened.append(path)
+        return real(path)
+
+    monkeypatch.setattr(footers_module, "open_parquet", counted)
+    paths = [write(tmp_path / name, pa.table({name: [1]})) for name in "abc"]
+    expected = [read_data_footer(path) for path in paths]
+    assert len(opened) == 3
+    # What Arrow has just read is not shown to it again; what was forgotten is.
+    assert read_data_footer(paths[2]) == expected[2]
+    assert len(opened) == 3
+    assert read_data_footer(paths[0]) == expected[0]
+    assert len(opened) == 4
+
+
+def test_a_large_footer_that_contradicts_itself_is_not_shown_to_arrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "file", pa.table({"x": pa.array([[1], []], pa.list_(pa.int64()))}))
+    # Arrow ends the process where a histogram has another size than the schema says.
+    four, five = (b"\x19" + list_header(I64, size) for size in (4, 5))
+    damaged = with_footer(path, once(four, five + zigzag(0)))
+    monkeypatch.setattr(footers_module, "LARGE_FOOTER_BYTES", 1)
+    with pytest.raises(UnreadableSourceError, match="histogram of levels"):
+        row_group_rows(damaged)
+
+
+def element(name: bytes, *, children: int = 0, kind: int | None = 2) -> bytes:
+    parts = [] if kind is None else [field(1, I32, zigzag(kind))]
+    parts.append(field(4 - (kind is not None), BINARY, binary(name)))
+    if children:
+        parts.append(field(1, I32, zigzag(children)))
+    return b"".join(parts) + b"\0"
+
+
+def schema(*elements: bytes) -> bytes:
+    head = field(1, I32, zigzag(2)) + field(1, LIST, list_header(STRUCT, len(elements)))
+    return head + b"".join(elements)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"\x00", "does not begin with a version"),
+        (field(1, I64, zigzag(2)), "does not begin with a version"),
+        (field(1, I32, zigzag(2)) + b"\x00", "no schema behind the version"),
+        (schema(), "has no columns"),
+        (schema(element(b"root", children=2, kind=None), element(b"a")), "columns too few"),
+        (
+            schema(element(b"root", children=1, kind=None), element(b"a"), element(b"b")),
+            "columns too many",
+        ),
+        (
+            schema(element(b"root", children=1, kind=None), element(b"a", kind=None)),
+            "without a type",
+        ),
+        (
+            schema(element(b"root", children=1, kind=None), field(1, I64, zigzag(2)) + b"\0"),
+            "type that is no number",
+        ),
+        (
+            schema(element(b"root", children=1, kind=None), field(5, I64, zigzag(2)) + b"\0"),
+            "fields of other types",
+        ),
+    ],
+)
+def test_a_schema_that_is_none_is_refused_with_a_reason(raw: bytes, reason: str) -> None:
+    with pytest.raises(ThriftError, match=reason):
+        parse_schema(raw)
+
+
+def test_what_a_column_stands_for_is_the_converted_type_or_what_came_later() -> None:
+    converted = (
+        field(1, I32, zigzag(2)) + field(3, BINARY, binary(b"a")) + field(2, I32, zigzag(14))
+    )
+    logical = field(1, I32, zigzag(2)) + field(3, BINARY, binary(b"b")) + field(6, STRUCT, b"\0")
+    leaves = parse_schema(
+        schema(
+            element(b"root", children=3, kind=None),
+            converted + b"\0",
+            logical + b"\0",
+            element(b"c"),
+        )
+    ).leaves
+    assert [leaf.converted_type for leaf in leaves] == [14, -1, None]
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (field(1, LIST, list_header(I32, 1) + zigzag(1)) + b"\0", "no list of pairs"),
+        (field(4, STRUCT, b"\0") + b"\0", "encrypted"),
+        (b"\0\0", "bytes behind the footer"),
+    ],
+)
+def test_an_end_of_a_footer_that_is_none_is_refused(raw: bytes, reason: str) -> None:
+    with pytest.raises(ThriftError, match=reason):
+        parse_tail(raw)
+
+
+def test_metadata_without_a_value_and_with_more_than_one_is_passed_over() -> None:
+    pair = field(1, BINARY, binary(b"key")) + field(2, I32, zigzag(1)) + b"\0"
+    tail = parse_tail(field(1, LIST, list_header(STRUCT, 1) + pair) + b"\0")
+    assert tail.key_values == {b"key": None}
+    assert (tail.arrow_schema, tail.is_of_known_writer) == (None, False)
+
+
+def test_sizes_are_added_up_of_footers_of_any_kind(tmp_path: Path) -> None:
+    path = write(tmp_path / "file", row_group_size=1)
+    metadata = pq.read_metadata(path)
+    expected = [
+        sum(metadata.row_group(group).column(c).total_uncompressed_size for c in range(2))
+        for group in range(2)
+    ]
+    assert uncompressed_sizes(footer_of(path)) == expected
+    # A column whose metadata are encrypted has none to add.
+    chunk = field(2, I64, zigzag(4)) + field(6, STRUCT, b"\0") + b"\0"
+    group = field(1, LIST, list_header(STRUCT, 1) + chunk) + b"\0"
+    assert uncompressed_sizes(field(4, LIST, list_header(STRUCT, 1) + group) + b"\0") == [0]
+    with pytest.raises(ThriftError, match="not made of structs"):
+        uncompressed_sizes(field(4, LIST, list_header(I32, 1) + zigzag(1)) + b"\0")
+
+
+def test_a_schema_of_arrows_that_cannot_be_used_makes_the_file_unreadable(tmp_path: Path) -> None:
+    path = write(tmp_path / "file")
+    stored = pq.read_metadata(path).metadata[b"ARROW:schema"]
+    broken = base64.b64encode(b"\xff" * (len(base64.b64decode(stored))))
+    with_footer(path, once(stored, broken[: len(stored)]))
+    with pytest.raises(UnreadableSourceError, match="cannot be read"):
+        read_data_footer(path)
