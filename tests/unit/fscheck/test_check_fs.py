@@ -20,14 +20,11 @@ from leconvert.fscheck import (
     fitness_of,
     follow,
     lead,
-    mount_of,
     probe_folder,
 )
 from leconvert.fscheck import tasks as tasks_module
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir import mounts
 from leconvert.workdir.filesystem import FileSystem
-from leconvert.workdir.mounts import devices_with_fleeting_inodes, parse_mounts
 
 
 def held(findings: list[Finding]) -> dict[Promise, bool]:
@@ -259,41 +256,3 @@ def test_nobody_to_meet_is_no_error_for_the_leader_and_one_for_the_peer(tmp_path
     with pytest.raises(IncompleteError, match="did not answer"):
         follow(tmp_path, wait_seconds=0.05)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_mount_is_told_as_the_kernel_tells_it() -> None:
-    text = (
-        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n"
-        "30 22 0:50 / /mnt/my\\040work rw master:2 propagate_from:1 - nfs4 srv:/x rw,vers=4.2\n"
-        "broken line\n"
-    )
-    root, work = parse_mounts(text)
-    assert (root.point, root.kind, root.options) == (
-        "/",
-        "ext4",
-        "rw,relatime,rw,errors=remount-ro",
-    )
-    assert (work.point, work.kind, work.source) == ("/mnt/my work", "nfs4", "srv:/x")
-    assert (root.device, work.device) == (os.makedev(8, 1), os.makedev(0, 50))
-
-
-@pytest.mark.parametrize(
-    ("kind", "fleeting"),
-    [
-        *((kind, True) for kind in ("vfat", "exfat", "fuse.sshfs", "fuseblk")),
-        *((kind, False) for kind in ("ext4", "nfs4", "fusectl")),
-    ],
-)
-def test_inode_numbers_are_fleeting_where_none_are_stored(
-    monkeypatch: pytest.MonkeyPatch, kind: str, fleeting: bool
-) -> None:
-    line = f"30 22 0:50 / /mnt rw - {kind} x rw\n"
-    monkeypatch.setattr(mounts, "_mount_table", lambda: line)
-    assert devices_with_fleeting_inodes() == ({os.makedev(0, 50)} if fleeting else frozenset())
-
-
-def test_the_mount_of_a_folder_has_room(tmp_path: Path) -> None:
-    mount = mount_of(tmp_path)
-    assert mount.total_bytes >= mount.free_bytes > 0
-    assert tmp_path.is_relative_to(mount.point)
-    assert mount.kind != "unknown"

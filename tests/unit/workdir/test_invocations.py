@@ -69,6 +69,17 @@ def test_a_call_from_python_has_no_command(run: RunPaths) -> None:
     assert [entry.command for entry in read_invocations(run, RUN_ID)] == [None]
 
 
+def test_a_call_from_a_folder_that_was_removed_has_none(
+    run: RunPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    record_invocation(run, RUN_ID, "work", None)
+    assert [entry.folder for entry in read_invocations(run, RUN_ID)] == [""]
+
+
 @pytest.mark.parametrize("operation", ["make_dir", "write_new", "replace"])
 def test_a_disk_that_fails_costs_the_record_and_nothing_else(run: RunPaths, operation: str) -> None:
     fs = FaultyFileSystem()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.errors import BusyError, StorageError, TargetError
+from leconvert.errors import BusyError, StorageError, TargetError, WorkDirError
 from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.paths import RunPaths, WorkDir
 from leconvert.workdir.staging import adopt_staging, staging_generations
 from leconvert.workdir.swap import (
+    TREE_RECORD,
     SwapOutcome,
     SwapPlan,
     recover_swap,
@@ -493,3 +495,106 @@ def test_the_journal_hands_its_notes_to_the_next_packer(tmp_path: Path) -> None:
     first.write(PackStep.SWAPPED, notes={"pushed": ["a"]})
     state = place.journal(LOCAL).begin()
     assert (state.generation, state.step, state.notes) == (2, PackStep.SWAPPED, {"pushed": ["a"]})
+
+
+def test_an_exchange_that_says_yes_and_does_nothing_is_not_believed_for_ever(
+    tmp_path: Path,
+) -> None:
+    class Idle(FaultyFileSystem):
+        def exchange(self, one: Path, other: Path) -> None:  # noqa: ARG002
+            self.operations.append(("exchange", one))
+
+    place = make_place(tmp_path / "p", in_place=True)
+    fs = Idle()
+    with pytest.raises(TargetError, match="fits no step") as caught:
+        place.packs(fs)
+    assert [name for name, _ in fs.operations].count("exchange") < 20
+    assert [line.rpartition(": ")[2] for line in caught.value.details] == [
+        "another tree",
+        "the new tree of this run",
+        "nothing",
+    ]
+    assert content(place.target) == OLD
+    place.packs(ext4())
+    place.check_finished()
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"format": "leconvert/tree", "version": 9}'])
+def test_a_tree_whose_record_is_not_ours_is_another_tree(tmp_path: Path, raw: bytes) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    (place.target / TREE_RECORD).write_bytes(raw)
+    assert place.packs(ext4()) is SwapOutcome.COMPLETED
+    assert content(place.target) == NEW
+    assert (place.root / "set_old" / TREE_RECORD).read_bytes() == raw, "kept as it was"
+
+
+def test_a_packer_frozen_before_it_makes_its_tree_takes_it_away_again(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    fs = ext4()
+    journal = place.journal(fs)
+    journal.begin()
+    # It listed no tree; then its successor made one and swapped it in.
+    fs.before("make_dir", lambda: _ignore(place.packs(ext4())))
+    with pytest.raises(BusyError, match="taken over by another packer"):
+        adopt_staging(place.target, journal)
+    place.check_finished()
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT])
+def test_an_adoption_whose_answer_was_lost_counts(tmp_path: Path, code: int) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    first = place.journal(LOCAL)
+    first.begin()
+    adopt_staging(place.target, first)
+    fs = ext4()
+    fs.fail("replace", code, match=".set.leconvert-r1.1", happens=True)
+    place.packs(fs)
+    place.check_finished()
+
+
+def test_an_adoption_that_failed_leaves_the_tree_to_the_next(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    first = place.journal(LOCAL)
+    first.begin()
+    adopt_staging(place.target, first)
+    fs = ext4()
+    fs.fail("replace", errno.EROFS, match=".set.leconvert-r1.1")
+    with pytest.raises(StorageError, match="read-only") as caught:
+        place.packs(fs)
+    assert caught.value.path == str(place.root)
+    assert staging_generations(place.target, "r1") == [1]
+    place.packs(ext4())
+    place.check_finished()
+
+
+def test_only_a_packer_that_began_writes_the_journal(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    with pytest.raises(RuntimeError, match="began"):
+        place.journal(LOCAL).write(PackStep.SWAPPED)
+    assert place.journal(LOCAL).generations() == []
+    place.run.journal.rmdir()
+    assert place.journal(LOCAL).generations() == [], "of a run that is half planned"
+    assert place.journal(LOCAL).read().generation == 0
+
+
+def test_a_step_of_a_later_release_is_refused_with_the_record_that_names_it(
+    tmp_path: Path,
+) -> None:
+    place = make_place(tmp_path / "p", in_place=False)
+    place.journal(LOCAL).begin()
+    record = place.run.journal_record(1)
+    record.write_bytes(record.read_bytes().replace(b'"packing"', b'"polishing"'))
+    with pytest.raises(WorkDirError, match="does not know") as caught:
+        place.journal(LOCAL).begin()
+    assert caught.value.path == str(record)
+    assert place.journal(LOCAL).generations() == [1], "nothing was written"
+
+
+def test_a_target_in_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
+    with pytest.raises(TargetError, match=f"the folder {tmp_path} cannot be written") as caught:
+        check_target(tmp_path / "set", None)
+    assert caught.value.path == str(tmp_path / "set")
+    assert "--output" in str(caught.value.next_step)

@@ -1,0 +1,61 @@
+"""Whether blocks can be cloned is asked of the kernel, which here says what the test wants."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from leconvert.workdir import extents
+from leconvert.workdir.extents import can_clone
+
+
+def test_a_kernel_that_clones_a_block_is_believed_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, bytes]] = []
+
+    def ioctl(target: int, request: int, source: int) -> int:
+        assert os.fstat(target).st_size == 0
+        assert request == 0x40049409
+        asked.append((target, os.pread(source, 9999, 0)))
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    assert can_clone(tmp_path, tmp_path)
+    assert [content for _, content in asked] == [bytes(4096)]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.EPERM])
+def test_a_kernel_that_refuses_is_believed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def ioctl(*_: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    assert not can_clone(tmp_path, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_file_system_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extents.tempfile, "TemporaryFile", None)
+    assert os.stat("/proc").st_dev != tmp_path.stat().st_dev  # noqa: PTH116
+    assert not can_clone(Path("/proc"), tmp_path)
+
+
+def test_a_folder_that_is_missing_or_full_clones_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not can_clone(tmp_path / "missing", tmp_path)
+    assert not can_clone(tmp_path, tmp_path / "missing")
+
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(extents.tempfile, "TemporaryFile", full)
+    assert not can_clone(tmp_path, tmp_path)

@@ -1,0 +1,54 @@
+"""A plan that is damaged, half written or not there says so, with its path and a next step."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from leconvert.errors import WorkDirError
+from leconvert.workdir.manifest import BatchFile, read_manifest
+from leconvert.workdir.opened import OpenedRun
+
+
+def test_a_run_without_a_manifest_was_never_planned_to_the_end(planned: OpenedRun) -> None:
+    planned.paths.manifest.unlink()
+    with pytest.raises(WorkDirError, match="never planned to the end") as caught:
+        read_manifest(planned.paths, planned.manifest.run_id)
+    assert caught.value.path == str(planned.paths.manifest)
+    assert "again" in str(caught.value.next_step)
+
+
+def test_batches_are_read_by_number_as_they_are_in_order(planned: OpenedRun) -> None:
+    batches = list(planned.batches)
+    assert len(batches) == len(planned.batches) == planned.manifest.num_batches == 5
+    assert [planned.batches.read(number) for number in range(5)] == batches
+
+
+def test_a_batch_that_is_another_than_its_offset_says_is_refused(planned: OpenedRun) -> None:
+    path = planned.paths.batches
+    lines = path.read_bytes().splitlines(keepends=True)
+    as_long = [json.loads(line) for line in lines]
+    swapped = lines[1].replace(b'"batch_id":1', b'"batch_id":2')
+    assert len(swapped) == len(lines[1])
+    assert as_long[1]["batch_id"] == 1
+    path.write_bytes(b"".join([lines[0], swapped, *lines[2:]]))
+    batches = BatchFile(planned.paths, planned.manifest.streams)
+    assert batches.read(0).batch_id == 0
+    with pytest.raises(WorkDirError, match="offsets at batch 1") as caught:
+        batches.read(1)
+    assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("cut", [1, 40])
+def test_a_batch_that_is_cut_off_is_damaged(planned: OpenedRun, cut: int) -> None:
+    path = planned.paths.batches
+    path.write_bytes(path.read_bytes()[: -1 - cut])
+    batches = BatchFile(planned.paths, planned.manifest.streams)
+    with pytest.raises(WorkDirError, match="is damaged") as caught:
+        batches.read(4)
+    assert (caught.value.path, caught.value.next_step) == (
+        str(path), "Start a new run with --restart.",
+    )  # fmt: skip
+    with pytest.raises(WorkDirError, match="is damaged"):
+        list(batches)

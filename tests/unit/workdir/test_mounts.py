@@ -1,0 +1,93 @@
+"""What the kernel says of mounts, and what is made of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from leconvert.workdir import mounts
+from leconvert.workdir.mounts import devices_with_fleeting_inodes, mount_of, parse_mounts
+
+
+def test_a_mount_is_told_as_the_kernel_tells_it() -> None:
+    text = (
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro\n"
+        "30 22 0:50 / /mnt/my\\040work rw master:2 propagate_from:1 - nfs4 srv:/x rw,vers=4.2\n"
+        "broken line\n"
+    )
+    root, work = parse_mounts(text)
+    assert (root.point, root.kind, root.options) == (
+        "/",
+        "ext4",
+        "rw,relatime,rw,errors=remount-ro",
+    )
+    assert (work.point, work.kind, work.source) == ("/mnt/my work", "nfs4", "srv:/x")
+    assert (root.device, work.device) == (os.makedev(8, 1), os.makedev(0, 50))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fleeting"),
+    [
+        *((kind, True) for kind in ("vfat", "exfat", "fuse.sshfs", "fuseblk")),
+        *((kind, False) for kind in ("ext4", "nfs4", "fusectl")),
+    ],
+)
+def test_inode_numbers_are_fleeting_where_none_are_stored(
+    monkeypatch: pytest.MonkeyPatch, kind: str, fleeting: bool
+) -> None:
+    line = f"30 22 0:50 / /mnt rw - {kind} x rw\n"
+    monkeypatch.setattr(mounts, "_mount_table", lambda: line)
+    assert devices_with_fleeting_inodes() == ({os.makedev(0, 50)} if fleeting else frozenset())
+
+
+def test_the_mount_of_a_folder_has_room(tmp_path: Path) -> None:
+    mount = mount_of(tmp_path)
+    assert mount.total_bytes >= mount.free_bytes > 0
+    assert tmp_path.is_relative_to(mount.point)
+    assert mount.kind != "unknown"
+
+
+def line(point: Path | str, kind: str, source: str = "x", device: str = "0:50") -> str:
+    return f"30 22 {device} / {point} rw - {kind} {source} rw\n"
+
+
+def test_a_folder_is_on_the_innermost_mount_above_it_and_of_two_there_on_the_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "disk" / "deep"
+    folder.mkdir(parents=True)
+    table = (
+        line("/", "ext4")
+        + line(tmp_path / "disk", "autofs", "map")
+        + line(tmp_path / "disk-2", "vfat")
+        + line(tmp_path / "disk", "nfs4", "srv:/x")
+        + line(tmp_path, "tmpfs")
+    )
+    monkeypatch.setattr(mounts, "_mount_table", lambda: table)
+    (tmp_path / "link").symlink_to(folder)
+    for path in (folder, tmp_path / "link"):
+        mount = mount_of(path)
+        assert (mount.point, mount.kind, mount.source) == (
+            str(tmp_path / "disk"), "nfs4", "srv:/x",
+        )  # fmt: skip
+    assert mount_of(tmp_path).kind == "tmpfs"
+    with pytest.raises(FileNotFoundError):
+        mount_of(tmp_path / "missing")
+
+
+def test_where_the_kernel_says_nothing_of_mounts_only_the_room_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounts, "_MOUNTS", tmp_path / "no mountinfo")
+    mount = mount_of(tmp_path)
+    assert (mount.point, mount.kind, mount.device) == (os.path.realpath(tmp_path), "unknown", 0)
+    assert mount.total_bytes >= mount.free_bytes > 0
+    assert devices_with_fleeting_inodes() == frozenset()
+
+
+@pytest.mark.parametrize("device", ["", "8", "8:", "x:1", "8:-1"])
+def test_a_device_that_is_no_number_is_unknown(device: str) -> None:
+    [mount] = parse_mounts(line("/mnt", "ext4", device=device or ":"))
+    assert mount.device == 0
