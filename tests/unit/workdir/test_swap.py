@@ -379,6 +379,10 @@ def test_a_crash_table_of_the_decision(tmp_path: Path) -> None:
         (other, new, other): Action.REFUSE,
         (new, other, other): Action.REFUSE,
         (missing, missing, missing): Action.REFUSE,
+        (missing, other, other): Action.RESTORE_OLD,
+        (missing, other, missing): Action.REFUSE,
+        (other, other, missing): Action.REFUSE,
+        (other, missing, other): Action.NOT_STARTED,
     }
     for (target, staging, old), action in in_place.items():
         assert next_action(target, staging, old, keep_old=True) is action
@@ -387,6 +391,10 @@ def test_a_crash_table_of_the_decision(tmp_path: Path) -> None:
         (new, missing): Action.DONE,
         (missing, missing): Action.NOT_STARTED,
         (other, new): Action.REFUSE,
+        (other, missing): Action.NOT_STARTED,
+        (other, other): Action.REFUSE,
+        (missing, other): Action.REFUSE,
+        (new, other): Action.DONE,
     }
     for (target, staging), action in fresh.items():
         assert next_action(target, staging, missing, keep_old=False) is action
