@@ -97,13 +97,13 @@ def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
     """
     if _number_type(column.type) is None:
         return None
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # extension types stay in chunks
-        array = pa.concat_arrays(
-            [chunk.storage for chunk in array.chunks] or [pa.array([], array.type.storage_type)]
-        )
-    if not len(array):
+    if not len(column):
         raise ValueError("there are no rows")
+    kind, chunks = column.type, column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    # Before they become one: not every version of pyarrow joins chunks of an extension type.
+    while isinstance(kind, pa.BaseExtensionType):
+        kind, chunks = kind.storage_type, [chunk.storage for chunk in chunks]
+    array = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
     shape = [len(array)]
     while True:
         if isinstance(array.type, pa.BaseExtensionType):

@@ -120,7 +120,7 @@ def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) ->
     stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
     for row in sample_indices(len(column)):
         try:
-            data = _image_file(*_located(column, row))
+            data = _image_file(column.slice(row, 1).chunk(0))
             stats.add(decode_image(memoryview(data), is_depth=is_depth))
         except ValueError as error:
             raise ValueError(f"row {row}: {error}") from error
@@ -129,30 +129,22 @@ def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) ->
     return stats.result()
 
 
-def _image_file(chunk: pa.Array, place: int) -> pa.Buffer:
-    """Return the encoded bytes in one cell of an image column, which are not copied."""
+def _image_file(chunk: pa.Array) -> pa.Buffer:
+    """Return the encoded bytes in the first cell of an image column, which are not copied."""
     while isinstance(chunk.type, pa.BaseExtensionType):
         chunk = chunk.storage
     if pa.types.is_struct(chunk.type):
-        if not chunk[place].is_valid:
+        if not chunk[0].is_valid:
             raise ValueError("there is no image")
         if chunk.type.get_field_index("bytes") < 0:
             raise ValueError("an image has no bytes")
         chunk = chunk.field("bytes")
     if not (pa.types.is_binary(chunk.type) or pa.types.is_large_binary(chunk.type)):
         raise ValueError(f"the column holds {chunk.type} and no image files")
-    cell = chunk[place]
+    cell = chunk[0]
     if not cell.is_valid:
         raise ValueError("there is no image, or only the path of one")
     return cell.as_buffer()
-
-
-def _located(column: pa.ChunkedArray, row: int) -> tuple[pa.Array, int]:
-    for chunk in column.chunks:
-        if row < len(chunk):
-            return chunk, row
-        row -= len(chunk)
-    raise IndexError(row)
 
 
 def _not_computed(name: str, path: str | None, reason: str) -> UnreadableSourceError:

@@ -173,6 +173,13 @@ def test_truth_values_are_read_from_the_middle_of_a_byte() -> None:
 
 
 def test_columns_of_an_extension_type_are_those_of_their_storage() -> None:
+    tensor = pa.fixed_shape_tensor(pa.int32(), (2, 2))
+    flat = pa.array([[1, 2, 3, 4], [5, 6, 7, 9]], pa.list_(pa.int32(), 4))
+    tensors = pa.chunked_array([pa.ExtensionArray.from_storage(tensor, flat)])
+    assert column_stats(tensors, quantiles=True) == column_stats(flat, quantiles=True)
+    with pytest.raises(ValueError, match="there are no rows"):
+        column_stats(pa.chunked_array([], tensor), quantiles=True)
+
     kind = pa.list_(pa.list_(pa.int32()))
     storage = pa.array([[[1, 2], [3, 4]], [[5, 6], [7, 9]]], kind)
 

@@ -104,6 +104,35 @@ def test_images_are_found_in_a_slice_of_a_table() -> None:
     assert found["observation.images.wrist"] == expected_image_stats(pictures(7)[2:5])
 
 
+def test_images_are_found_in_every_chunk_and_in_an_extension_types_storage() -> None:
+    class Picture(pa.ExtensionType):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(IMAGE_TYPE, "leconvert.tests.picture")
+
+        def __arrow_ext_serialize__(self) -> bytes:
+            return b""
+
+        @classmethod
+        def __arrow_ext_deserialize__(cls, *_: object) -> Picture:
+            return cls()
+
+    name = "observation.images.wrist"
+    stored = table_of().column(name).combine_chunks()
+    whole = pa.ExtensionArray.from_storage(Picture(), stored)
+    none = whole.slice(0, 0)
+    column = pa.chunked_array([none, whole.slice(0, 2), none, whole.slice(2, 4), whole.slice(6)])
+    found = table_stats(pa.table({name: column}), FEATURES, names=[name], quantiles=True)
+    assert found[name] == expected_image_stats(pictures(7))
+
+
+def test_a_feature_whose_column_holds_no_numbers_is_passed_over() -> None:
+    features = {"when": {"dtype": "timestamp"}, "frame_index": {"dtype": "int64"}}
+    table = pa.table({"when": pa.array([1, 2], pa.timestamp("s")), "frame_index": [0, 1]})
+    assert list(table_stats(table, features, names=list(features), quantiles=False)) == [
+        "frame_index"
+    ]
+
+
 @pytest.mark.parametrize(
     ("column", "reason"),
     [
