@@ -19,6 +19,7 @@ from leconvert.leasing import (
     LeaseStore,
     WorkerIdentity,
     list_batches,
+    read_failed,
     release_failed,
     void_done,
 )
@@ -320,6 +321,11 @@ def test_folders_that_cannot_be_listed_are_named(make_store: MakeStore, run: Run
         with pytest.raises(StorageError) as caught:
             look(fs)
         assert caught.value.path == str(folder)
+    fs = FaultyFileSystem()
+    fs.fail("read_bytes", errno.EIO)
+    with pytest.raises(StorageError) as caught:
+        read_failed(run, "r1", 7, fs=fs)
+    assert caught.value.path == str(run.failed(7))
     won(lease)
     fs = FaultyFileSystem()
     fs.fail("replace", errno.EROFS, match=".void-1")

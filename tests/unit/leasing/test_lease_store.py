@@ -369,7 +369,7 @@ def test_a_publisher_that_finds_a_torn_done_has_lost_and_keeps_its_attempt(
 @pytest.mark.parametrize("operation", ["list_names", "read_bytes"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_disk_that_fails_while_the_winner_is_looked_up_is_not_the_batchs_fault(
-    make_store: MakeStore, clock: FakeClock, operation: str, code: int
+    make_store: MakeStore, clock: FakeClock, run: RunPaths, operation: str, code: int
 ) -> None:
     fs = FaultyFileSystem()
     a, b = make_store("a", fs=fs), make_store("b")
@@ -379,8 +379,10 @@ def test_a_disk_that_fails_while_the_winner_is_looked_up_is_not_the_batchs_fault
     assert claim(b).publish_done({}) == "won"
     # The first look settles that another record has the name; the second asks whose it is.
     fs.fail(operation, code, match="done/" if operation == "read_bytes" else "done", skip=1)
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError) as caught:
         lease.publish_done({})
+    looked_at = run.done_dir if operation == "list_names" else run.done(7)
+    assert caught.value.path == str(looked_at)
     lease.abandon()
     assert not lease.attempt_dir.exists(), "another's result was read after all"
 
@@ -451,6 +453,7 @@ def test_a_claim_that_cannot_be_read_is_taken_over_when_it_is_silent(
     fs = FaultyFileSystem()
     fs.fail("read_bytes", code, match="0001", times=None)
     b = make_store("b", fs=fs)
+    assert b.log.holder(7, 1) == {}
     assert b.claim(7) is None
     clock.advance(60)
     assert claim(b).generation == 2

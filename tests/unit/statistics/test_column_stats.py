@@ -179,6 +179,9 @@ def test_columns_of_an_extension_type_are_those_of_their_storage() -> None:
     assert column_stats(tensors, quantiles=True) == column_stats(flat, quantiles=True)
     with pytest.raises(ValueError, match="there are no rows"):
         column_stats(pa.chunked_array([], tensor), quantiles=True)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), tensors.chunk(0))
+    nested = pa.array([[[1, 2, 3, 4]], [[5, 6, 7, 9]]])
+    assert column_stats(lists, quantiles=True) == column_stats(nested, quantiles=True)
 
     kind = pa.list_(pa.list_(pa.int32()))
     storage = pa.array([[[1, 2], [3, 4]], [[5, 6], [7, 9]]], kind)
