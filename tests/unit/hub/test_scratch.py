@@ -285,3 +285,12 @@ def test_a_reservation_is_only_noted_under_the_lock_that_others_read_it_under(
         with mine.reserved(of(2), should_stop=never, pause=no_pause):
             pass
     assert locked == [2 * BLOCK, 0]
+
+
+def test_a_note_that_a_full_disk_left_empty_reserves_nothing(slot: Take, tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        slot(4, cleanup)
+        (tmp_path / "run/slot-0/reserved").write_text("")
+        second = slot(4, cleanup)
+        with second.reserved(of(4), should_stop=never, pause=no_pause) as granted:
+            assert granted == 4 * BLOCK
