@@ -15,7 +15,7 @@ from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.source.seen import Notes, counted, shown
 from leconvert.tables import DataFile
 
-__all__ = ["NOT_KNOWN", "Extremes", "RowFacts", "TableCheck"]
+__all__ = ["NOT_KNOWN", "NO_INDEX", "Extremes", "RowFacts", "TableCheck"]
 
 # Column to its least and its greatest value.
 Extremes = Mapping[str, tuple[float, float]]
@@ -25,8 +25,9 @@ Times = npt.NDArray[np.floating[Any]]
 _LEROBOT_TOLERANCE_SECONDS = 1e-4
 _FIRST_FRAMES = 2048
 _KEPT_TIMES = 256
-# No index or task has this number.
+# No index or task has these numbers: it is not known; a value is none, such as NaN or 1.5.
 NOT_KNOWN = -(2**62)
+NO_INDEX = NOT_KNOWN + 1
 _NOT_COUNTED_DTYPES = frozenset({"video", "image", "string", "language"})
 
 
@@ -36,7 +37,8 @@ class RowFacts:
 
     Attributes:
         first_index: ``index`` of the first row, `NOT_KNOWN` where rows are not counted by one.
-        tasks: The tasks of its rows, ascending; () where there is no such column.
+        tasks: The tasks of its rows, `NO_INDEX` for what can be none; () where there is no such
+            column.
         was_looked_at: Whether there were rows to look at.
     """
 
@@ -111,13 +113,13 @@ class TableCheck:
         first_index = NOT_KNOWN
         if "index" in columns and not file.null_count("index"):
             least, greatest = _extremes(file, extremes, "index")
-            if greatest - least == rows - 1 and least == int(least):
+            if greatest - least == rows - 1 and _index(least) != NO_INDEX:
                 first_index = int(least)
         tasks: tuple[int, ...] = ()
         if "task_index" in columns and not _says_empty(file, "task_index", notes):
             least, greatest = _extremes(file, extremes, "task_index")
             found = [least] if least == greatest else file.distinct("task_index")
-            tasks = tuple(int(task) if task == task else NOT_KNOWN for task in found)  # noqa: PLR0124
+            tasks = tuple(dict.fromkeys(map(_index, found)))
         return RowFacts(first_index, tasks, was_looked_at=True)
 
     def _check_times(self, file: DataFile, notes: Notes) -> None:
@@ -174,10 +176,17 @@ def _says_empty(file: DataFile, column: str, notes: Notes) -> bool:
 def _extremes(file: DataFile, extremes: Extremes, column: str) -> tuple[float, float]:
     """Return the least and the greatest number of a column of at least one row."""
     found = extremes.get(column)
-    if found is None:
+    # A footer passes over NaN; a column of indices that are no integers is rare enough to be read.
+    if found is None or isinstance(found[0], float):
         values = file.numbers(column)
         found = values.min().item(), values.max().item()
     return found
+
+
+def _index(value: float) -> int:
+    """Return a number as an index, `NO_INDEX` where it cannot be one."""
+    is_index = -NO_INDEX > value > NO_INDEX and value == int(value)
+    return int(value) if is_index else NO_INDEX
 
 
 def _span(least: float, greatest: float) -> str:

@@ -20,7 +20,7 @@ from leconvert.source.legacy import EPISODES_PATH, TASKS_PATH
 from leconvert.source.paths import SourcePaths
 from leconvert.source.seen import Remark, Sightings, counted, shown
 from leconvert.source.survey import Survey
-from leconvert.source.table_checks import NOT_KNOWN
+from leconvert.source.table_checks import NO_INDEX, NOT_KNOWN
 from leconvert.tables.alignment import align_table
 
 __all__ = [
@@ -194,8 +194,11 @@ def check_tasks(
         unknown = [task for task in found if task not in tasks.first_index]
         if unknown:
             path = paths.relative(DATA_STREAM, episode)
-            said = f"{shown(path)} has rows of task {_shown_task(unknown[0])}, which {TASKS_PATH} "
-            yield Remark("task-index", f"{said}lacks.", episode, DATA_STREAM, path)
+            what = f"of task {unknown[0]}, which {TASKS_PATH} lacks"
+            if unknown[0] == NO_INDEX:
+                what = "whose task is no index"
+            said = f"{shown(path)} has rows {what}."
+            yield Remark("task-index", said, episode, DATA_STREAM, path)
             continue
         own = episodes.tasks.get(position) or {int(episodes.task[position])}
         strange = {tasks.first_index[task] for task in found} - own
@@ -204,10 +207,6 @@ def check_tasks(
             remark = Remark("task-mismatch", f"{said}does not list for it.", stream=DATA_STREAM)
             sightings.add(remark)
     yield from sightings.remarks()
-
-
-def _shown_task(task: int) -> str:
-    return "NaN" if task == NOT_KNOWN else str(task)
 
 
 def absent_features(

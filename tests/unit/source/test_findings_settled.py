@@ -165,3 +165,52 @@ def test_names_are_shown_so_that_a_line_stays_a_line() -> None:
     assert shown("a\nb\udcff") == r"'a\nb\udcff'"
     assert len(shown("x" * 1000)) == 200
     assert shown(None) == "None"
+
+
+def test_all_that_is_said_of_a_feature_that_is_left_out_is_mended() -> None:
+    remarks = [
+        Remark("dtype-mismatch", "Wider.", feature="action"),
+        Remark("stale-stats", "Stale.", feature="action"),
+        Remark("dtype-mismatch", "Wider.", feature="index"),
+    ]
+    result = settled(*remarks, drop_features=("action",))
+    assert [f.severity for f in result.findings] == ["repaired", "warning", "repaired"]
+
+
+def test_stale_statistics_of_what_is_computed_anew_are_mended() -> None:
+    stale = [Remark("stale-stats", "Stale.", feature=name) for name in ("action", "timestamp")]
+    result = settled(*stale, retime=True)
+    assert [f.severity for f in result.findings] == ["warning", "repaired"]
+
+
+def test_rows_without_a_task_index_get_the_only_task_wherever_it_stood() -> None:
+    facts = SourceFacts(
+        episode_index=np.arange(2),
+        features=FEATURES,
+        tasks=[(3, "a"), (5, "a")],
+        missing_columns=("task_index",),
+        has_episode_stats=True,
+    )
+    repairs = settle([], RepairOptions(remap_tasks=True), facts).repairs
+    assert repairs.task_map == {3: 0, 5: 0}
+    assert repairs.computed_columns == repairs.added_columns == ("task_index",)
+    assert repairs.tasks([(3, "a"), (5, "a")]) == [(0, "a")]
+
+
+@pytest.mark.parametrize("feature", [None, "index"])
+def test_what_no_flag_can_leave_out_has_no_remedy(feature: str | None) -> None:
+    undeclared = Remark("undeclared-column", "Not declared.", feature=feature)
+    [finding] = settled(undeclared).findings
+    assert (finding.severity, finding.remedy) == ("error", None)
+
+
+def test_of_many_findings_that_leave_nobody_twenty_are_shown() -> None:
+    bad = [
+        Remark("missing-file", f"File {n} is missing.", episode=episode)
+        for episode in range(4)
+        for n in range(6)
+    ]
+    with pytest.raises(SourceError, match="No episode would be left") as caught:
+        settled(*bad, on_bad_episode="drop")
+    assert len(caught.value.details) == 21
+    assert caught.value.details[-1] == "... and 4 more"
