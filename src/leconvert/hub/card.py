@@ -47,6 +47,7 @@ def render_card(
     from huggingface_hub import DatasetCard
 
     text = before if before is not None else f"\n# {repo_id.rsplit('/', 1)[-1]}\n"
+    text = text.removeprefix("\ufeff")  # before a head it would make a text of the head
     if not text.lstrip().startswith("---"):
         text = f"---\n{{}}\n---\n{text}"
     try:
@@ -68,7 +69,8 @@ def render_card(
 
 
 def _set_keys(data: Any) -> None:
-    tags = list(data.get("tags") or [])
+    tags = data.get("tags") or []
+    tags = [*tags] if isinstance(tags, list) else [tags]
     if not any(str(tag).lower() == "lerobot" for tag in tags):
         data["tags"] = [*tags, "LeRobot"]
     if not data.get("task_categories"):
@@ -77,6 +79,8 @@ def _set_keys(data: Any) -> None:
     if not configs:
         data["configs"] = [{"config_name": "default", "data_files": _DATA_FILES}]
         return
+    if not isinstance(configs, list):
+        return  # not as the Hub wants them, but a user's own
     data["configs"] = [
         {**config, "data_files": _DATA_FILES}
         if isinstance(config, Mapping) and _V2_FILES.search(str(config.get("data_files")))

@@ -128,3 +128,23 @@ def test_a_head_that_is_no_yaml_is_named(head: str) -> None:
     with pytest.raises(HubConflictError, match=r"The head of README.md in tester/arm") as caught:
         _render(f"---\n{head}\n---\n# Mine\n")
     assert "--no-card" in str(caught.value.next_step)
+
+
+def test_a_head_behind_a_byte_order_mark_is_a_head() -> None:
+    card = _render("\ufeff---\nlicense: mit\n---\n# Mine\n")
+    assert _head(card)["license"] == "mit"
+    assert card.count("license") == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "key", "kept"),
+    [
+        ("tags: robot", "tags", ["robot", "LeRobot"]),
+        ("tags: LeRobot", "tags", "LeRobot"),
+        ("tags: []", "tags", ["LeRobot"]),
+        ("configs: default", "configs", "default"),
+        ("configs: {config_name: mine}", "configs", {"config_name": "mine"}),
+    ],
+)
+def test_keys_of_another_shape_are_not_taken_apart(head: str, key: str, kept: object) -> None:
+    assert _head(_render(f"---\n{head}\n---\n# Mine\n"))[key] == kept
