@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from leconvert.errors import (
@@ -11,6 +12,7 @@ from leconvert.errors import (
     IncompleteError,
     InterruptedRunError,
     PlanMismatchError,
+    StorageError,
 )
 from leconvert.leasing import Board, LeaseStore
 from leconvert.packer.assembly import Assembly
@@ -101,7 +103,9 @@ def pack_run(
         try:
             _assemble(run, assembly, collector, board, watcher or Watcher(), stop, progress)
         except (BatchesFailedError, IncompleteError, PlanMismatchError):
-            remove_new_tree(tree)  # only links and tables: whoever packs next makes them again
+            # Only links and tables: whoever packs next makes them again, or removes them.
+            with suppress(StorageError, OSError):
+                remove_new_tree(tree)
             raise
         verification: dict[str, object] | None = None
         if options.depth != "none":

@@ -10,9 +10,15 @@ from pathlib import Path
 import pytest
 
 from leconvert.conversion import run_worker
-from leconvert.errors import InterruptedRunError, VerificationError
+from leconvert.errors import (
+    IncompleteError,
+    InterruptedRunError,
+    StorageError,
+    VerificationError,
+)
 from leconvert.model import LayoutOptions
 from leconvert.packer import PackOptions, Watcher, pack_run, proof, swap_has_begun
+from leconvert.packer import run as packing
 from leconvert.packer.proof import prove_tree
 from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS
@@ -51,6 +57,27 @@ def test_a_packer_that_waits_for_workers_ends_as_soon_as_it_is_asked_to(
     [(owner, tree)] = staging_trees(Path(planned.manifest.target))
     assert owner == planned.manifest.run_id
     assert (tree / "meta/episodes").is_dir(), "the next packer finds what this one made"
+    run_worker(planned.work_dir.root)
+    assert pack_run(planned).verified == "structure"
+    assert staging_trees(Path(planned.manifest.target)) == []
+
+
+def test_what_is_missing_is_told_even_where_the_new_tree_cannot_be_removed(
+    planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_worker(planned.work_dir.root, max_batches=2)
+
+    class Gone(Watcher):
+        def working(self) -> bool:
+            return False
+
+    def fails(*_: object) -> None:
+        raise StorageError("the disk fails")
+
+    monkeypatch.setattr(packing, "remove_new_tree", fails)
+    with pytest.raises(IncompleteError, match="2 of 5 batches are done"):
+        pack_run(planned, watcher=Gone())
+    monkeypatch.undo()
     run_worker(planned.work_dir.root)
     assert pack_run(planned).verified == "structure"
     assert staging_trees(Path(planned.manifest.target)) == []
