@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.errors import HubConflictError, SourceError, VerificationError
+from leconvert.errors import (
+    HubConflictError,
+    HubError,
+    HubUnavailableError,
+    SourceError,
+    VerificationError,
+)
 from leconvert.hub.local_files import git_hash_of
 from leconvert.hub.ownership import Owned, differs, version_of
 from leconvert.hub.plan_push import CARD_PATH, RemoteFile
@@ -110,7 +116,16 @@ def check_may_replace(
 def _check_unchanged_since(
     api: HfApi, repo_id: str, commit: str, state: RepoState, owned: Owned
 ) -> None:
-    before = list_files(api, repo_id, commit)
+    try:
+        before = list_files(api, repo_id, commit)
+    except HubUnavailableError:
+        raise
+    except HubError as error:
+        # Nobody can tell what changed: a history that was squashed, or a repo that was made anew.
+        raise HubConflictError(
+            f"{repo_id} no longer has the commit {commit[:12]}, which was converted.",
+            next_step="Convert the new state. " + _FORCE,
+        ) from error
     changed = sorted(
         path
         for path in before.keys() | state.files.keys()

@@ -495,6 +495,29 @@ def test_a_commit_that_is_still_the_head_is_replaced_without_another_listing(
     assert json.loads(json.dumps(report.as_record()))["commit"] == report.commit
 
 
+@pytest.mark.parametrize(
+    ("status", "error", "said"),
+    [
+        (None, HubConflictError, f"{REPO} no longer has the commit {'d' * 12}, which was conv"),
+        (503, HubError, "The Hub failed over tester/arm"),
+    ],
+)
+def test_a_commit_that_was_converted_and_is_gone_is_a_conflict_and_no_answer_is_not(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path,
+    status: int | None, error: type[LeconvertError], said: str,
+) -> None:  # fmt: skip
+    hub.add_repo(REPO, small_source)
+    gone = "d" * 40  # the history was squashed since
+    if status is not None:
+        hub.break_requests(Fault("status", path=f"/tree/{gone}", status=status, times=None))
+    with pytest.raises(error, match=said):
+        pushed(result, provenance=Provenance(repo_id=REPO, revision="main", commit=gone))
+    assert "v3.0" not in hub.repo(REPO).tags
+    hub.break_requests()
+    origin = Provenance(repo_id=REPO, revision="main", commit=gone)
+    assert pushed(result, provenance=origin, force=True).tag == "set"
+
+
 def test_a_repo_whose_branches_are_all_gone_holds_nothing(hub: StandIn, api_of: Client) -> None:
     hub.add_repo(REPO).branches.clear()
     assert look_at(api_of(), REPO, "main") is NOTHING
