@@ -49,6 +49,7 @@ from leconvert.hub.upload import Uploader
 from leconvert.hub.view import NOTHING, RepoState, list_files, look_at
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.tables import read_repairs
+from leconvert.workdir.durable import storage_errors
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -210,11 +211,23 @@ class _Push:
 
     def _card(self, state: RepoState) -> str | None:
         """Return the new card, or None where it stays as it is."""
-        before = state.card
-        if before is None and CARD_PATH in self._sizes:
-            before = (self._result / CARD_PATH).read_text(encoding="utf-8", errors="replace")
+        if state.card is not None and not self._options.card:
+            return None
+        stored, place = state.card, f"README.md in {self._repo_id}"
+        if stored is None and CARD_PATH in self._sizes:
+            path = self._result / CARD_PATH
+            with storage_errors(path):
+                stored, place = path.read_bytes(), str(path)
+        try:
+            before = None if stored is None else stored.decode()
+        except UnicodeDecodeError as error:
+            raise HubConflictError(
+                f"{place} is no text in UTF-8, which the Hub asks for.",
+                path=CARD_PATH,
+                next_step="Store it in UTF-8. Where the repo has one, --no-card leaves it alone.",
+            ) from error
         if not self._options.card:
-            return before if state.card is None else None
+            return before
         text = render_card(
             before,
             self._info,

@@ -33,7 +33,7 @@ class RepoState:
         pulls: The head of every pull request by its number.
         files: Every file at ``head``.
         info: The dataset's info.json at ``head``; None where there is no dataset.
-        card: The text of the card at ``head``; None without one.
+        card: The card at ``head`` as it is stored; None without one.
     """
 
     head: str
@@ -42,7 +42,7 @@ class RepoState:
     pulls: Mapping[int, str]
     files: Mapping[str, RemoteFile]
     info: Mapping[str, Any] | None
-    card: str | None
+    card: bytes | None
 
 
 NOTHING = RepoState("", False, None, {}, {}, None, None)  # a repo that does not exist yet
@@ -89,7 +89,7 @@ def look_at(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
         pulls=pulls,
         files=files,
         info=info,
-        card=None if card is None else card.decode("utf-8", "replace"),
+        card=card,
     )
 
 

@@ -365,6 +365,25 @@ def test_without_a_card_readme_stays_and_a_missing_one_comes_as_it_is(
     assert new.tree(new.branches["main"])["README.md"] == before
 
 
+def test_a_card_that_is_no_utf8_is_never_changed(
+    hub: StandIn, pushed: Push, small_source: Path, result_copy: Path
+) -> None:
+    latin = "# Größe\n".encode("latin-1")
+    hub.add_repo(REPO, small_source)
+    hub.add_commit(REPO, {"README.md": latin})
+    with pytest.raises(HubConflictError) as caught:
+        pushed(result_copy)
+    assert caught.value.message == (
+        f"README.md in {REPO} is no text in UTF-8, which the Hub asks for."
+    )
+    assert "meta/tasks.jsonl" in _at(hub), "nothing was committed"
+    assert pushed(result_copy, card=False).card == "kept"
+    assert content(hub, "main", "README.md") == latin
+    (result_copy / "README.md").write_bytes(latin)
+    with pytest.raises(HubConflictError, match=rf"{result_copy}/README.md is no text in UTF-8"):
+        pushed(result_copy, "tester/new", card=False)
+
+
 def test_a_link_that_leads_back_is_not_followed(
     hub: StandIn, pushed: Push, result_copy: Path, tmp_path: Path
 ) -> None:
