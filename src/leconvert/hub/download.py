@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from leconvert.errors import InterruptedRunError, StorageError, TargetError, WorkDirError
-from leconvert.hub.fetch import Fetcher
+from leconvert.hub.fetch import PARTIAL_SUFFIX, Fetcher, partial_path
 from leconvert.hub.listing import files_of, read_all
 from leconvert.hub.origin import Origin, read_origin, write_origin
 from leconvert.hub.remote import HubRepo
@@ -75,6 +75,7 @@ def download_dataset(
     size_bytes = sum(listed.column("size_bytes").to_pylist())
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        _remove_others(folder, {file.path for file in files_of(listed)})
         _check_space(folder, repo, size_bytes)
         failed = threading.Event()
 
@@ -101,7 +102,6 @@ def download_dataset(
             raise InterruptedRunError(
                 f"{target} is not complete yet.", next_step="Run the same command again to go on."
             )
-        _remove_others(folder, {file.path for file in files_of(listed)})
         origin = Origin(repo.repo_id, revision, repo.commit)
         (folder / _NOTES).mkdir(parents=True, exist_ok=True)
         write_origin(folder / _NOTES, origin, run_id="-")
@@ -120,7 +120,7 @@ def _bring(repo: HubRepo, fetcher: Fetcher, file: RemoteFile, folder: Path, stag
     target.unlink(missing_ok=True)
     cached = cached_file(repo, file.path)
     if cached is not None and _is_right(file, cached):
-        begun = target.with_name(target.name + ".part")
+        begun = partial_path(target)
         shutil.copyfile(cached, begun)
         begun.replace(target)
         stage.advance(file.size_bytes)
@@ -151,9 +151,16 @@ def _is_right(file: RemoteFile, path: Path) -> bool:
 
 
 def _remove_others(folder: Path, wanted: set[str]) -> None:
-    """Remove what an earlier commit had and this one has not."""
-    for path in folder.rglob("*"):
-        if not path.is_dir() and path.relative_to(folder).as_posix() not in wanted:
+    """Remove what an earlier commit had and this one has not, and folders that hold nothing.
+
+    Their room is needed, and a file may be now where a folder was, or a folder where a file was.
+    """
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            with suppress(OSError):  # it holds something
+                path.rmdir()
+        elif name not in wanted and name.removesuffix(PARTIAL_SUFFIX) not in wanted:
             path.unlink()
 
 

@@ -19,8 +19,9 @@ from leconvert.hub.remote import Body, HubRepo, TransientError
 from leconvert.hub.remote_file import Content, RemoteFile
 from leconvert.workdir.durable import storage_errors
 
-__all__ = ["Fetcher", "partial_path"]
+__all__ = ["PARTIAL_SUFFIX", "Fetcher", "partial_path"]
 
+PARTIAL_SUFFIX = ".part"
 _TRIES = 7
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -213,4 +214,4 @@ class Fetcher:
 
 def partial_path(target: Path) -> Path:
     """Return where a file is while it arrives."""
-    return target.with_name(target.name + ".part")
+    return target.with_name(target.name + PARTIAL_SUFFIX)

@@ -45,6 +45,14 @@ def names(folder: Path) -> set[str]:
     }
 
 
+def put(target: Path, files: dict[str, bytes]) -> None:
+    """Leave files as a download that was interrupted does."""
+    for name, content in files.items():
+        path = download_dir(target) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
 def fetched(hub: StandIn) -> list[str]:
     return sorted(r.path.split("/resolve/")[1][41:] for r in hub.log if "/resolve/" in r.path)
 
@@ -81,10 +89,7 @@ def test_a_stop_that_comes_after_the_last_file_leaves_all_of_them_for_the_next_c
     stop = threading.Event()
     stop.set()
     target = tmp_path / "arm"
-    for name, content in FILES.items():
-        path = download_dir(target) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    put(target, FILES)
     attributes = b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"
     (download_dir(target) / ".gitattributes").write_bytes(attributes)
     with pytest.raises(InterruptedRunError, match="is not complete yet"):
@@ -111,14 +116,26 @@ def test_of_what_an_earlier_commit_left_only_equal_files_are_kept(
     hub: StandIn, repo: HubRepo, tmp_path: Path, wrong: bytes
 ) -> None:
     target = tmp_path / "arm"
-    for name, content in {**FILES, "data/a.parquet": wrong, "gone/x.md": b"gone"}.items():
-        path = download_dir(target) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    put(target, {**FILES, "data/a.parquet": wrong, "gone/x.md": b"gone"})
     download_dataset(repo, "main", target)
     assert fetched(hub) == [".gitattributes", "data/a.parquet"]
     assert names(target) == {*FILES, ".gitattributes"}
     assert (target / "data/a.parquet").read_bytes() == FILES["data/a.parquet"]
+    assert not (target / "gone").exists()
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [{"data": b"a file then"}, {"data/a.parquet/part-0": b"a folder then"}],
+    ids=["a file where a folder is now", "a folder where a file is now"],
+)
+def test_names_that_changed_their_kind_since_an_earlier_commit_are_no_obstacle(
+    repo: HubRepo, tmp_path: Path, earlier: dict[str, bytes]
+) -> None:
+    target = tmp_path / "arm"
+    put(target, earlier)
+    download_dataset(repo, "main", target)
+    assert names(target) == {*FILES, ".gitattributes"}
 
 
 def test_a_disk_without_room_is_told_before_anything_is_fetched(
@@ -137,13 +154,22 @@ def test_what_has_arrived_counts_as_room(
     repo: HubRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "arm"
-    for name, content in FILES.items():
-        path = download_dir(target) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+    put(target, FILES)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 0, 100))
     assert download_dataset(repo, "main", target).commit == repo.commit
+
+
+def test_what_another_commit_left_is_no_room(
+    repo: HubRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "arm"
+    put(target, {"old.parquet": b"x" * 10_000, "data/b.parquet.part": b"b" * 150})
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 0, 100))
+    with pytest.raises(StorageError, match="has 100 bytes free"):
+        download_dataset(repo, "main", target)
+    assert names(download_dir(target)) == {"data/b.parquet.part"}, "a part is gone on with"
 
 
 # --- folders that are there already ---------------------------------------------------------------
