@@ -6,6 +6,7 @@ import errno
 import json
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -162,11 +163,14 @@ def _episode_index(path: Path, number: int, line: bytes) -> int:
     return index
 
 
-def _open(path: Path) -> BinaryIO:
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Open a table; a read that fails later is told in the same words."""
     try:
         if path.exists() and not path.is_file():
             raise OSError(errno.EINVAL, "it is no file")
-        return path.open("rb")
+        with path.open("rb") as file:
+            yield file
     except OSError as error:
         raise UnreadableSourceError(
             f"{path} cannot be read: {error.strerror or error}.",

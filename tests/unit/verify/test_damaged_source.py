@@ -40,6 +40,16 @@ def edit_line(path: str, **changes: Any) -> Damage:
     return damage
 
 
+def unreadable(path: str) -> Damage:
+    """Put a link to a file there that can be opened and fails to be read."""
+
+    def damage(source: Path) -> None:
+        (source / path).unlink()
+        (source / path).symlink_to("/proc/self/mem")
+
+    return damage
+
+
 STRUCTURE: dict[str, tuple[Damage, str]] = {
     "no tasks": (lambda source: (source / TASKS).unlink(), "cannot be read"),
     "tasks that are no JSON": (
@@ -52,6 +62,8 @@ STRUCTURE: dict[str, tuple[Damage, str]] = {
     "a length beyond all numbers": (
         edit_line(EPISODES, length=2**40), f"gives episode 1 the length {2**40}",
     ),
+    "tasks that fail to be read": (unreadable(TASKS), "Input/output error"),
+    "episodes that fail to be read": (unreadable(EPISODES), "Input/output error"),
     "a line that ends early": (
         lambda source: (source / EPISODES).write_bytes((source / EPISODES).read_bytes()[:-9]),
         "is no JSON",
