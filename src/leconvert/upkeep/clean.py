@@ -173,8 +173,11 @@ def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
     for run_id in work.list_runs():
         run = work.run(run_id)
         if run.root not in going:
-            with suppress(WorkDirError):
+            try:
                 needed.add(Path(read_manifest(run, run_id).source).parent)
+            except WorkDirError:
+                if run.manifest.exists():
+                    return  # it may need any of them: another version of leconvert can tell
     for outline in sorted(work.outlines_dir.iterdir()):
         if outline not in needed:
             yield Leftover(outline, "outline", True, "no run needs it")
@@ -223,7 +226,10 @@ def _is_source(tree: Path) -> bool:
 
 
 def _finished(work: WorkDir, run: RunPaths, target: Path | None, *, alone: bool) -> Leftover:
-    if target is None or not is_converted(target):
+    if target is None:
+        reason = f"it is finished, but {run.manifest.name} cannot be read"
+        return Leftover(run.root, "run", False, reason)
+    if not is_converted(target):
         return Leftover(run.root, "run", False, f"it is finished, but {target} is no v3.0 dataset")
     reason = f"it is finished; the result is {target}"
     if alone and work.root == default_work_dir(target):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.trees import digest_of, snapshot
 
 import leconvert
 from leconvert.conversion import run_worker
-from leconvert.errors import BusyError, WorkDirError
+from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.leasing import LeaseStore
 from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
@@ -270,6 +271,120 @@ def test_giving_up_needs_that_nobody_holds_a_batch(
     assert not tree.exists()
 
 
+def outlines_of(run: OpenedRun) -> list[Path]:
+    """Make two outlines of sources on the Hub, of which the run's manifest names neither."""
+    folders = [run.work_dir.outlines_dir / name for name in ("0a", "1b")]
+    for folder in folders:
+        (folder / "source/meta").mkdir(parents=True)
+    return folders
+
+
+def test_outlines_that_no_run_needs_go_and_those_of_a_run_stay(planned: OpenedRun) -> None:
+    first, second = outlines_of(planned)
+    manifest = json.loads(planned.paths.manifest.read_bytes())
+    manifest["source"] = str(second / "source")
+    planned.paths.manifest.write_text(json.dumps(manifest))
+    dry = clean_work_dir(planned.work_dir.root, dry_run=True)
+    assert removed(dry) == {first}
+    report = clean_work_dir(planned.work_dir.root)
+    assert (removed(report), report.removed[0].reason) == ({first}, "no run needs it")
+    assert [first.exists(), second.exists()] == [False, True]
+    gone = clean_work_dir(planned.work_dir.root, give_up=True)
+    assert removed(gone) == {planned.paths.root, second}
+    assert not second.exists()
+
+
+def test_outlines_stay_while_it_cannot_be_told_which_one_a_run_needs(planned: OpenedRun) -> None:
+    outlines = outlines_of(planned)
+    planned.paths.manifest.write_text('{"format": "leconvert/manifest", "version": 99}')
+    assert clean_work_dir(planned.work_dir.root).removed == ()
+    assert all(outline.exists() for outline in outlines)
+
+
+def test_a_run_that_was_never_planned_to_the_end_needs_no_outline(
+    planned: OpenedRun, restarted: OpenedRun
+) -> None:
+    outlines = outlines_of(planned)
+    restarted.paths.manifest.unlink()
+    report = clean_work_dir(planned.work_dir.root)
+    assert removed(report) == {planned.paths.root, *outlines}
+    assert kept(report) == {restarted.paths.root}
+
+
+def test_a_finished_run_that_cannot_say_where_its_result_is_stays(planned: OpenedRun) -> None:
+    run_worker(planned.work_dir.root)
+    pack_run(planned)
+    planned.paths.manifest.write_text("{")
+    (row,) = clean_work_dir(planned.work_dir.root).kept
+    assert (row.path, row.reason) == (
+        planned.paths.root, "it is finished, but manifest.json cannot be read",
+    )  # fmt: skip
+
+
+def test_a_run_whose_target_lies_in_no_folder_any_more_is_given_up_without_trees(
+    planned: OpenedRun, restarted: OpenedRun
+) -> None:
+    manifest = json.loads(planned.paths.manifest.read_bytes())
+    manifest["target"] = str(planned.work_dir.root / "no such folder/out")
+    planned.paths.manifest.write_text(json.dumps(manifest))
+    report = clean_work_dir(planned.work_dir.root)
+    assert removed(report) == {planned.paths.root}
+
+
+def test_a_done_batch_that_cannot_be_judged_keeps_its_attempts(
+    planned: OpenedRun, worker_on: WorkerOn
+) -> None:
+    """Who may write where is for the packer to say once the record is whole."""
+    lost = worker_on("far").claim(0)
+    assert lost is not None
+    worker_on("near").log.write_end(0, 1, Outcome.HANDED_BACK, {"reason": "x"})
+    run_worker(planned.work_dir.root)
+    done = planned.paths.done(0)
+    record = json.loads(done.read_bytes())
+    for change in ({"attempt": "attempts/000000/0099-gone"}, {"attempt": None}):
+        done.write_text(json.dumps({**record, **change}))
+        assert removed(clean_work_dir(planned.work_dir.root, dry_run=True)) == set()
+    done.write_text("{")
+    assert removed(clean_work_dir(planned.work_dir.root, dry_run=True)) == set()
+    done.write_text(json.dumps(record))
+    assert removed(clean_work_dir(planned.work_dir.root)) == {lost.attempt_dir}
+
+
+def test_a_replaced_tree_that_holds_a_source_dataset_stays(
+    planned: OpenedRun, small_source: Path
+) -> None:
+    older, _ = begin_packing(planned), begin_packing(planned)
+    shutil.rmtree(older)
+    shutil.copytree(small_source, older)
+    assert removed(clean_work_dir(planned.work_dir.root)) == set()
+    assert older.exists()
+
+
+def test_a_batch_that_was_handed_back_or_whose_holder_died_holds_no_run(
+    planned: OpenedRun, worker_on: WorkerOn, holder_here: subprocess.Popen[str]
+) -> None:
+    lease = worker_on("far").claim(1)
+    assert lease is not None
+    lease.hand_back("enough")
+    with pytest.raises(BusyError) as caught:
+        clean_work_dir(planned.work_dir.root, give_up=True)
+    assert len(caught.value.details) == 1
+    assert caught.value.details[0].startswith(f"batch 0: process {holder_here.pid} on ")
+    holder_here.kill()
+    holder_here.wait()
+    assert planned.paths.root in removed(clean_work_dir(planned.work_dir.root, give_up=True))
+
+
+def test_a_work_dir_that_cannot_be_removed_is_told(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leconvert.convert(source_copy, keep_work_dir=True)
+    root = default_work_dir(source_copy)
+    monkeypatch.setattr(clean, "remove_leftovers", lambda _: False)
+    with pytest.raises(StorageError, match="could not be removed"):
+        clean_work_dir(root)
+
+
 def test_what_is_no_work_dir_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"x")
     with pytest.raises(WorkDirError):
@@ -331,3 +446,34 @@ def test_a_kept_source_that_holds_anything_else_stays(source_copy: Path, damage:
     report = clean_kept_source(source_copy)
     assert report.removed == ()
     assert snapshot(old) == before
+
+
+def test_a_kept_source_beside_one_whose_removal_was_interrupted_goes_as_well(
+    source_copy: Path,
+) -> None:
+    leconvert.convert(source_copy)
+    old, doomed = source_copy.with_name("small_old"), removed_old_dir(source_copy)
+    doomed.mkdir()
+    assert removed(clean_kept_source(source_copy)) == {old, doomed}
+    assert not old.exists()
+    assert not doomed.exists()
+
+
+def test_only_a_v2_source_of_a_v3_result_is_compared(source_copy: Path) -> None:
+    leconvert.convert(source_copy)
+    old = source_copy.with_name("small_old")
+    info = json.loads((old / "meta/info.json").read_bytes())
+    (old / "meta/info.json").write_text(json.dumps({**info, "codebase_version": "v2.0"}))
+    (row,) = clean_kept_source(source_copy).kept
+    assert row.path == old
+    assert row.reason.endswith("can be proven; v2.0 and v3.0 are here")
+
+
+def test_a_kept_source_that_cannot_be_read_stays(source_copy: Path) -> None:
+    leconvert.convert(source_copy)
+    old = source_copy.with_name("small_old")
+    (old / "meta/tasks.jsonl").unlink()
+    (row,) = clean_kept_source(source_copy).kept
+    assert row.reason.startswith("the two could not be compared: ")
+    assert str(old / "meta/tasks.jsonl") in row.reason
+    assert old.exists()
