@@ -104,10 +104,20 @@ def read_workers(
         path = run.worker(token)
         try:
             record = read_record(path, "worker", version=_VERSION, run_id=run_id, fs=fs)
-            records.append(WorkerRecord(**{key: record[key] for key in record if key in known}))
+            worker = WorkerRecord(**{key: record[key] for key in record if key in known})
         except (OSError, StorageError, WorkDirError, TypeError):
             continue  # cut off by a power loss, or gone: it was for show
+        if worker.token == token and _is_sound(worker):
+            records.append(worker)
     return records
+
+
+def _is_sound(worker: WorkerRecord) -> bool:
+    """Tell whether values are of their kinds, as those of a record that nobody edited are."""
+    numbers = (worker.frames, worker.processed_bytes, worker.seconds, worker.pid)
+    return all(isinstance(number, int | float) for number in numbers) and all(
+        isinstance(text, str) for text in (worker.host, worker.state, worker.boot)
+    )
 
 
 class WorkerReporter:

@@ -75,6 +75,10 @@ def watch_run(
             return
 
 
+# What a record raises that was edited by hand, or by a program that we do not know.
+_EDITED = (AttributeError, TypeError, ValueError)
+
+
 class RunObserver:
     """One observer of one run.
 
@@ -205,11 +209,10 @@ class RunObserver:
                 record = read_done(self._run.paths, self.run_id, batch_id, fs=self._fs)
             except (FileNotFoundError, StorageError, WorkDirError):
                 continue  # voided a moment ago, or damaged: the packer will say so
-            shards = record.get("shards") or ()
-            self._video[batch_id] = (
-                sum(shard.get("cloned_bytes", 0) for shard in shards),
-                sum(shard.get("copied_bytes", 0) for shard in shards),
-            )
+            try:
+                self._video[batch_id] = _video_bytes(record)
+            except _EDITED:
+                continue  # as above
         return VideoBytes(
             cloned=sum(cloned for cloned, _ in self._video.values()),
             copied=sum(copied for _, copied in self._video.values()),
@@ -223,9 +226,9 @@ class RunObserver:
         for batch_id in sorted(now_failed - self._failures.keys()):
             try:
                 record = read_failed(self._run.paths, self.run_id, batch_id, fs=self._fs)
-            except (FileNotFoundError, StorageError, WorkDirError):
-                record = {}
-            self._failures[batch_id] = _failure(batch_id, record)
+                self._failures[batch_id] = _failure(batch_id, record)
+            except (FileNotFoundError, StorageError, WorkDirError, *_EDITED):
+                self._failures[batch_id] = _failure(batch_id, {})
         return [self._failures[batch_id] for batch_id in sorted(self._failures)]
 
     def _look_at_packer(self) -> tuple[PackerStatus, bool]:
@@ -241,6 +244,13 @@ class RunObserver:
             state.generation, state.step.value, holder.get("host"), holder.get("pid"), liveness
         )
         return packer, state.step in {PackStep.SWAPPED, PackStep.FINISHED}
+
+
+def _video_bytes(record: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many bytes of video a batch shared with the source, and how many it copied."""
+    shards = record.get("shards") or ()
+    cloned = sum(int(shard.get("cloned_bytes", 0)) for shard in shards)
+    return cloned, sum(int(shard.get("copied_bytes", 0)) for shard in shards)
 
 
 def _failure(batch_id: int, record: Mapping[str, Any]) -> Failure:

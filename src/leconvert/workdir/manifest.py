@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cache
 from importlib.metadata import version
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,17 @@ def read_manifest(run: RunPaths, run_id: str) -> Manifest:
             path=str(run.manifest),
             next_step="Run the convert or plan command again.",
         ) from None
+    try:
+        return _manifest(run_id, fields)
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise WorkDirError(
+            f"{run.manifest} cannot be used: {error!r}.",
+            path=str(run.manifest),
+            next_step="Start a new run with --restart.",
+        ) from error
+
+
+def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
     return Manifest(
         run_id=run_id,
         source=fields["source"],
@@ -196,7 +208,7 @@ def read_manifest(run: RunPaths, run_id: str) -> Manifest:
         num_episodes=fields["num_episodes"],
         num_frames=fields["num_frames"],
         source_bytes=fields["source_bytes"],
-        num_batches=fields["num_batches"],
+        num_batches=index(fields["num_batches"]),
         meta_digest=fields["meta_digest"],
         data_schema=base64.b64decode(fields["data_schema"]),
         extra_files=fields["extra_files"],

@@ -57,7 +57,7 @@ def decode_record(
     """
     try:
         record = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WorkDirError(
             f"{path} is not a whole record: it is empty, cut off, or was edited.",
             path=str(path),

@@ -277,3 +277,81 @@ def test_a_folder_that_cannot_be_listed_is_a_sentence(planned: OpenedRun, clock:
     fs.fail("list_names", errno.EIO, match="leases")
     with pytest.raises(StorageError, match="input/output error"):
         observe(planned, clock, fs=fs).look()
+
+
+def edit(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
+
+
+@pytest.mark.parametrize("shards", [[1], 7, {"a": 1}, [{"cloned_bytes": "x"}]])
+def test_a_done_record_that_was_edited_counts_no_bytes(planned: OpenedRun, shards: object) -> None:
+    run_worker(planned.work_dir.root)
+    edit(planned.paths.done(2), shards=shards)
+    status = run_status(planned.work_dir.root)
+    assert (status.done, status.video.batches_read) == (5, 4)
+
+
+@pytest.mark.parametrize("changes", [{"error": 7}, {"losses": "many"}, {"errors": None}])
+def test_a_failure_that_cannot_be_read_is_one_without_a_message(
+    planned: OpenedRun, worker_on: WorkerOn, changes: dict[str, object]
+) -> None:
+    lease = worker_on("far", max_attempts=1).claim(1)
+    assert lease is not None
+    lease.fail(UnreadableSourceError("clip 7 is torn."))
+    edit(planned.paths.failed(1), **changes)
+    (failure,) = run_status(planned.work_dir.root).failures
+    assert (failure.batch_id, failure.message) == (1, "no message")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"token": "another"}, {"token": {}}, {"frames": "x"}, {"seconds": None}, {"host": 1}],
+)
+def test_a_worker_record_that_was_edited_is_passed_over(
+    planned: OpenedRun, worker_on: WorkerOn, clock: Any, changes: dict[str, object]
+) -> None:
+    store = worker_on("far")
+    WorkerReporter(planned.paths, planned.manifest.run_id, store.worker, clock=clock).wait()
+    path = planned.paths.worker(store.worker.token)
+    assert len(run_status(planned.work_dir.root).workers) == 1
+    edit(path, **changes)
+    assert run_status(planned.work_dir.root).workers == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"fps": None}, {"fps": [1, 0]}, {"streams": [1]}, {"num_batches": "x"}, {"repairs": [1]},
+     {"data_schema": 7}, {"findings": [{}]}],
+)  # fmt: skip
+def test_a_manifest_that_was_edited_is_a_sentence(
+    planned: OpenedRun, changes: dict[str, object]
+) -> None:
+    edit(planned.paths.manifest, **changes)
+    with pytest.raises(WorkDirError, match=r"manifest\.json cannot be used") as caught:
+        run_status(planned.work_dir.root)
+    assert caught.value.next_step == "Start a new run with --restart."
+
+
+def test_a_record_that_is_nested_without_end_is_a_sentence(planned: OpenedRun) -> None:
+    planned.work_dir.current.write_text("[" * 100_000)
+    with pytest.raises(WorkDirError, match="is not a whole record"):
+        run_status(planned.work_dir.root)
+
+
+def test_a_worker_of_this_host_that_died_without_a_word_is_counted(
+    planned: OpenedRun,
+    worker_on: WorkerOn,
+    holder_here: subprocess.Popen[str],
+    clock: Any,
+) -> None:
+    holder = worker_on("far").log.holder(0, 1)
+    facts = {name: holder[name] for name in ("host", "pid", "boot", "started")}
+    identity = WorkerIdentity("beside-it", **facts)
+    WorkerReporter(planned.paths, planned.manifest.run_id, identity, clock=clock).wait()
+    observer = observe(planned, clock)
+    assert len(observer.look().workers) == 2  # it, and the one that holds a batch
+    holder_here.kill()
+    holder_here.wait()
+    status = observer.look()
+    assert [worker.token for worker in status.workers if worker.token == identity.token] == []
+    assert status.ended_workers == 1
