@@ -24,6 +24,22 @@ __all__ = ["TARGET_FRAMES_PER_S", "SetUp", "SummaryLine", "flags_of", "summarize
 TARGET_FRAMES_PER_S: Mapping[str, float] = {"single": 120.0, "sarm": 320.0}
 """Decoded frames a second that a node should load, by mode."""
 
+# Options that make another set-up, beside those that have a column of their own, and what they are
+# where nobody says.
+_OTHER_OPTIONS: Mapping[str, object] = {
+    "data_files_root": None,
+    "revision": None,
+    "deltas": None,
+    "max_episodes": None,
+    "num_partitions": 1,
+    "world_size": 1,
+    "prefetch_factor": 2,
+    "episode_pool_size": None,
+    "max_buffer_input_shards": None,
+    "video_decoder_cache_size": None,
+    "video_fetch_workers": None,
+    "device": "cpu",
+}
 _LOW_HIT_RATE = 0.5
 _SLOW_TIMES_THE_MEAN = 4.0
 _IDLE_SHARE = 0.5
@@ -45,6 +61,7 @@ class SetUp:
         batch_size: Samples of a batch.
         num_workers: Workers of one process.
         device: What decoded.
+        others: Other options that make a set-up of its own, as ``prefetch-factor 4``.
     """
 
     dataset: str
@@ -56,6 +73,7 @@ class SetUp:
     batch_size: int
     num_workers: int
     device: str
+    others: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +120,8 @@ class SummaryLine(SetUp):
     def label(self) -> str:
         """What tells this line from the others, in a few words."""
         name = f"{self.scenario} {self.loader}" if self.scenario else self.loader
-        return f"{name} {self.mode} b{self.batch_size} w{self.num_workers} {self.device}"
+        label = f"{name} {self.mode} b{self.batch_size} w{self.num_workers} {self.device}"
+        return f"{label}, {self.others}" if self.others else label
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -147,6 +166,11 @@ def _set_up(document: Document) -> SetUp:
         batch_size=options["batch_size"],
         num_workers=options["num_workers"],
         device=options["decode_device"],
+        others=", ".join(
+            f"{name.replace('_', '-')} {options[name]}"
+            for name, usual in _OTHER_OPTIONS.items()
+            if options.get(name) not in {None, usual}
+        ),
     )
 
 
@@ -155,9 +179,12 @@ def _by_set_up(item: tuple[SetUp, object]) -> SetUp:
 
 
 def _line(set_up: SetUp, group: Sequence[Document]) -> SummaryLine:
-    by_rank: dict[int, list[Document]] = {}
+    by_rank: dict[tuple[int, int], list[Document]] = {}
     for document in group:
-        by_rank.setdefault(document["options"]["rank"], []).append(document)
+        options = document["options"]
+        # Where nodes load files of their own, ranks are counted on each.
+        rank = options.get("partition_index", 0), options["rank"]
+        by_rank.setdefault(rank, []).append(document)
     frames = _sum_of_ranks(by_rank, "decoded_frames_per_s") or 0.0
     flags = dict.fromkeys(flag for document in group for flag in flags_of(document))
     if frames < TARGET_FRAMES_PER_S.get(set_up.mode, 0.0) and _cameras(group):
@@ -193,7 +220,7 @@ def _median(group: Iterable[Document], key: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _sum_of_ranks(by_rank: Mapping[int, Sequence[Document]], key: str) -> float | None:
+def _sum_of_ranks(by_rank: Mapping[Any, Sequence[Document]], key: str) -> float | None:
     """Return the sum over the ranks of each rank's median; None if one of them has no value."""
     medians = [_median(group, key) for group in by_rank.values()]
     return None if None in medians else sum(median for median in medians if median is not None)

@@ -130,6 +130,45 @@ def test_ranks_of_one_node_add_up_and_nodes_stay_apart() -> None:
     assert lines[0].peak_pss_gb == 1.0
 
 
+@pytest.mark.parametrize(
+    ("options", "others"),
+    [
+        ({"prefetch_factor": 4}, "prefetch-factor 4"),
+        ({"episode_pool_size": 8, "video_fetch_workers": 2},
+         "episode-pool-size 8, video-fetch-workers 2"),
+        ({"world_size": 2}, "world-size 2"),
+        ({"deltas": "windows.json"}, "deltas windows.json"),
+        ({"device": "cuda"}, "device cuda"),
+    ],
+)  # fmt: skip
+def test_results_of_other_options_are_no_repeats(options: dict[str, Any], others: str) -> None:
+    usual, other = summarize(
+        [result(samples_per_s=100.0), result(options=options, samples_per_s=300.0)]
+    )
+
+    assert (usual.samples_per_s, usual.runs, usual.others) == (100.0, 1, "")
+    assert (other.samples_per_s, other.runs, other.others) == (300.0, 1, others)
+    assert other.label == f"{usual.label}, {others}"
+
+
+def test_options_of_the_measurement_alone_make_repeats() -> None:
+    (line,) = summarize([result(options={"seed": seed, "duration_s": seed}) for seed in (1, 2)])
+
+    assert line.runs == 2
+
+
+def test_partitions_on_one_host_add_up() -> None:
+    options = {"num_partitions": 2}
+    (line,) = summarize(
+        [
+            result(options={**options, "partition_index": part}, samples_per_s=rate)
+            for part, rate in ((0, 10.0), (1, 30.0))
+        ]
+    )
+
+    assert (line.samples_per_s, line.ranks, line.runs) == (40.0, 2, 1)
+
+
 def test_set_ups_stay_apart_and_come_in_order() -> None:
     lines = summarize(
         [result(options={"loader": loader}) for loader in ("stream", "map", "stream-lerobot")]
