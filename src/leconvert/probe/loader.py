@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from leconvert.errors import PlanMismatchError, UsageError
+from leconvert.errors import LeconvertError, PlanMismatchError, UsageError
 from leconvert.probe.counters import MOST_WORKERS
 from leconvert.probe.dealing import num_batches, turn_after
 from leconvert.probe.order import Share
@@ -38,6 +38,12 @@ _SAID_AS = {
     "drop_last": "drop_last",
     "dataset": "the dataset or the choice of episodes",
 }
+
+
+class _Trouble(NamedTuple):
+    """What ended a worker. torch would raise another error, with a traceback for its message."""
+
+    error: LeconvertError
 
 
 class _BatchStream(IterableDataset[Any]):
@@ -65,10 +71,13 @@ class _BatchStream(IterableDataset[Any]):
             keep_freed_memory()
             number, states = self._shelf
             self._writer = ShelfWriter(number, states[info.id], info.id)
-        for batch in self._stream.batches(
-            self._batch_size, drop_last=self._drop_last, memory=self._writer.memory
-        ):
-            yield self._writer.parcel(batch)
+        try:
+            for batch in self._stream.batches(
+                self._batch_size, drop_last=self._drop_last, memory=self._writer.memory
+            ):
+                yield self._writer.parcel(batch)
+        except LeconvertError as error:
+            yield _Trouble(error)
 
 
 class StreamLoader:
@@ -217,6 +226,8 @@ class StreamLoader:
         self._newest = mine = object()
         for parcel in self._loader:
             shelf.collect()
+            if isinstance(parcel, _Trouble):
+                raise parcel.error
             # Counted first: whoever asks for the state while using a batch has taken it.
             if self._newest is mine:
                 self._batches += 1

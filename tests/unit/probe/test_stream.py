@@ -508,6 +508,20 @@ def test_a_missing_file_is_named(v30_copy: Path, part: str) -> None:
         list(EpisodeStream(v30_copy))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_worker_is_the_one_that_it_met(v30_copy: Path, workers: int) -> None:
+    path = next((v30_copy / "data").rglob("file-000.*"))
+    path.unlink()
+    loader = StreamLoader(EpisodeStream(v30_copy, shuffle=False), batch_size=2, num_workers=workers)
+    for _ in range(2):
+        with pytest.raises(UnreadableSourceError) as error:
+            list(loader)
+        assert error.value.message == f"{path} is missing."
+        assert error.value.path == str(path)
+        assert error.value.next_step
+        assert loader.state_dict()["batches"] == 0
+
+
 def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> None:
     stream = EpisodeStream(v30_copy)
     stream.meta.episodes.first_row[:] = np.roll(stream.meta.episodes.first_row, 1)
