@@ -102,11 +102,6 @@ class DatasetMeta:
         return tuple(key for key, ft in self.features.items() if ft["dtype"] == "video")
 
     @property
-    def image_keys(self) -> tuple[str, ...]:
-        """Cameras whose frames are images in the data files."""
-        return tuple(key for key, ft in self.features.items() if ft["dtype"] == "image")
-
-    @property
     def camera_keys(self) -> tuple[str, ...]:
         """All cameras, in the order of the features."""
         return tuple(key for key, ft in self.features.items() if ft["dtype"] in {"video", "image"})
