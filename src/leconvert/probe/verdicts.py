@@ -73,7 +73,10 @@ def known_limit(
 
 
 def find_limit(folder: Path, meta: DatasetMeta, device: str) -> KnownLimit | None:
-    """Return the newest limit in a folder that was measured on this host, data set and device."""
+    """Return the newest limit in a folder that was measured on this host, data set and device.
+
+    Fewer processes than cores decode less than the host could: they are no limit.
+    """
     import platform
 
     fitting = [
@@ -83,6 +86,7 @@ def find_limit(folder: Path, meta: DatasetMeta, device: str) -> KnownLimit | Non
         and document["host"]["name"] == platform.node()
         and document["dataset"]["fingerprint"] == meta.fingerprint()
         and document["options"]["decode_device"] == device
+        and document["options"]["processes"] >= cores()
     ]
     if not fitting:
         return None

@@ -12,11 +12,15 @@ import pytest
 from schema_checker import violations
 
 from leconvert.errors import ProbeError, SourceError, UsageError
+from leconvert.probe import verdicts
+from leconvert.probe.files import dataset_files
 from leconvert.probe.limit_run import run_limit
 from leconvert.probe.measured import require_packages
+from leconvert.probe.metadata import load_meta
 from leconvert.probe.options import RunOptions
 from leconvert.probe.results import write_document
 from leconvert.probe.run import failure_of, run_probe
+from leconvert.probe.verdicts import find_limit
 
 BRIEF = RunOptions(
     root="/replaced", batch_size=8, num_workers=0, warmup_batches=1, num_batches=4,
@@ -234,7 +238,10 @@ def test_pictures_that_cannot_be_decoded_are_not_called_wrong(
     assert str(video) in result["check"]["named"][0]
 
 
-def test_the_limit_is_found_beside_the_result(several_files: Path, tmp_path: Path) -> None:
+def test_the_limit_is_found_beside_the_result(
+    several_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdicts, "cores", lambda: 1)
     limit = run_limit(str(several_files), processes=1, duration_s=0.2)
     assert violations(limit) == []
     assert {(rate["access"], rate["processes"]) for rate in limit["rates"]} == {
@@ -253,6 +260,10 @@ def test_the_limit_is_found_beside_the_result(several_files: Path, tmp_path: Pat
     assert result["pct_of_limit"] == pytest.approx(
         100 * result["decoded_frames_per_s"] / limit["limit_frames_per_s"]
     )
+    meta = load_meta(dataset_files(several_files))
+    assert find_limit(tmp_path, meta, "cuda") is None
+    monkeypatch.setattr(verdicts, "cores", lambda: 2)
+    assert find_limit(tmp_path, meta, "cpu") is None
 
 
 def test_without_videos_there_is_no_limit(without_video: Path) -> None:
