@@ -12,6 +12,7 @@ import pytest
 from leconvert.conversion import convert
 from leconvert.errors import (
     BatchesFailedError,
+    StorageError,
     UnreadableSourceError,
     UsageError,
     VerificationError,
@@ -66,6 +67,13 @@ class Clock:
 
     def later(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
+
+
+def test_a_run_that_is_removed_meanwhile_is_named(planned: OpenedRun) -> None:
+    shutil.rmtree(planned.work_dir.root)
+    with pytest.raises(StorageError) as error:
+        gather_run(planned)
+    assert str(error.value.path).startswith(str(planned.paths.root))
 
 
 def test_a_finished_run_is_told_with_the_numbers_of_its_trees(

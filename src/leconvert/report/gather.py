@@ -29,6 +29,7 @@ from leconvert.workdir.probe_record import read_probe
 from leconvert.workdir.records import read_record
 from leconvert.workdir.secrets import without_secrets_in
 from leconvert.workdir.target import codebase_version, is_converted
+from leconvert.workdir.trouble import any_storage_errors
 
 __all__ = ["gather", "gather_run"]
 
@@ -69,12 +70,13 @@ def gather(place: Path) -> Story:
     return story_of_result(place)
 
 
+@any_storage_errors()
 def gather_run(run: OpenedRun) -> Story:
     """Gather what the records of a run say.
 
     Raises:
         WorkDirError: They cannot be used.
-        StorageError: They cannot be read.
+        StorageError: They cannot be read, or were removed meanwhile.
     """
     manifest, run_id = run.manifest, run.manifest.run_id
     invocations = read_invocations(run.paths, run_id)
