@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from leconvert._version import __version__
 
 __all__ = [
+    "PACKETS_LOOKED_AT",
     "VideoFacts",
     "cores",
     "host_record",
@@ -24,8 +25,8 @@ __all__ = [
 ]
 
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
-# Packets that are looked at to find how far apart keyframes are.
-_PACKETS = 500
+PACKETS_LOOKED_AT = 500
+"""Packets of a video that tell how far apart keyframes are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def video_facts(file: BinaryIO) -> VideoFacts:
     with av.open(file, "r") as container:
         stream = container.streams.video[0]
         for number, packet in enumerate(container.demux(stream)):
-            if not packet.size or number >= _PACKETS:
+            if not packet.size or number >= PACKETS_LOOKED_AT:
                 break
             reordered |= packet.pts != packet.dts
             if packet.is_keyframe:

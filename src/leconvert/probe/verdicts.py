@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import LeconvertError, ProbeError, UnreadableSourceError
-from leconvert.probe.environment import cores, video_facts
-from leconvert.probe.files import Files
+from leconvert.probe.clips import open_clip
+from leconvert.probe.environment import PACKETS_LOOKED_AT, cores, video_facts
+from leconvert.probe.files import Files, OpenFile
 from leconvert.probe.limit import LimitPlan, limit_of, measure_limit, videos_to_decode
 from leconvert.probe.metadata import DatasetMeta
 from leconvert.probe.options import RunOptions
@@ -127,13 +128,22 @@ def _facts_of(files: Files, path: str) -> dict[str, Any]:
 
     opened = files.open(path)
     try:
-        opened.need([(0, opened.size_bytes)])
+        if not files.is_local:
+            _fetch_beginning(opened)
         with Path(opened.path).open("rb") as file:
             return video_facts(file).as_record()
     except (av.error.FFmpegError, OSError, IndexError) as error:
         raise UnreadableSourceError(f"{opened.name} is no video: {error}.") from error
     finally:
         opened.close()
+
+
+def _fetch_beginning(opened: OpenFile) -> None:
+    """Fetch what tells how a video is coded; a whole one may have hundreds of megabytes."""
+    index = open_clip(opened, keep_index=True).index
+    if index is not None:
+        runs = index.byte_runs(0, min(PACKETS_LOOKED_AT, index.num_samples))
+        opened.need([(start, start + length) for start, length in runs])
 
 
 def failure_of(document: Mapping[str, Any]) -> ProbeError | None:

@@ -7,16 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 from schema_checker import violations
 
 from leconvert.errors import ProbeError
+from leconvert.probe import clips, environment, verdicts
 from leconvert.probe.decode_worker import _PyavClip, _TorchcodecClip, timed_decoding
 from leconvert.probe.diagnose import _Pieces, diagnose, missing_pieces
 from leconvert.probe.environment import video_facts
 from leconvert.probe.ffmpeg import FoundFfmpeg
-from leconvert.probe.files import dataset_files
+from leconvert.probe.files import RemoteFile, dataset_files
 from leconvert.probe.limit import LimitPlan, limit_of, measure_limit, videos_to_decode
 from leconvert.probe.metadata import load_meta
 
@@ -97,6 +99,36 @@ def test_how_a_video_is_coded_is_read_from_its_packets(several_files: Path) -> N
         "codec": "h264", "gop": 2, "width": 64, "height": 48, "pixel_format": "yuv420p",
         "has_b_frames": False,
     }  # fmt: skip
+
+
+def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
+    several_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (environment, verdicts):
+        monkeypatch.setattr(module, "PACKETS_LOOKED_AT", 12)
+    fetched: list[int] = []
+    fetch = RemoteFile._fetch
+    monkeypatch.setattr(
+        RemoteFile, "_fetch", lambda *call: fetched.append(call[2] - call[1]) or fetch(*call)
+    )
+    local = dataset_files(several_files)
+    meta = load_meta(local)
+    monkeypatch.setattr(clips, "_HEAD_BYTES", 64)
+    system = fsspec.filesystem("memory")
+    for path in several_files.rglob("*.mp4"):
+        place = path.relative_to(several_files)
+        system.pipe_file(f"/how-it-is-coded/{place}", path.read_bytes())
+
+    found = verdicts.dataset_record(meta, dataset_files("memory://how-it-is-coded"))
+
+    assert found == verdicts.dataset_record(meta, local)
+    assert found["codec"] == "h264"
+    sizes = [
+        (several_files / camera.paths[0]).stat().st_size
+        for camera in meta.episodes.cameras.values()
+    ]
+    assert 0 < sum(fetched) < sum(sizes) / 2
+    system.rm("/how-it-is-coded", recursive=True)
 
 
 def test_a_diagnosis_decodes_a_frame_and_shows_the_files_first_bytes(several_files: Path) -> None:
