@@ -133,6 +133,7 @@ class LoaderUnderTest(ABC):
             tolerance_s=math.inf,
             features=subject.meta.features,
         )
+        self._by_index = np.argsort(subject.meta.episodes.index)
 
     @property
     @abstractmethod
@@ -176,9 +177,8 @@ class LoaderUnderTest(ABC):
 
     def _places_of(self, episodes: IntArray) -> IntArray:
         """Return where the table of episodes has those of these indices."""
-        table = self.subject.meta.episodes
-        order = np.argsort(table.index)
-        return order[np.searchsorted(table.index, episodes, sorter=order)]
+        order = self._by_index
+        return order[np.searchsorted(self.subject.meta.episodes.index, episodes, sorter=order)]
 
 
 def open_loader(subject: Subject) -> LoaderUnderTest:
