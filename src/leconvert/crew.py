@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from leconvert.bell import Bell
 from leconvert.engines import Engine
 from leconvert.errors import UsageError
 from leconvert.hub.scratch import ScratchOptions, hold_slot
@@ -22,7 +23,7 @@ from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.opened import OpenedRun
 from leconvert.workdir.paths import RunPaths
 from leconvert.workdir.patience import Patience
-from leconvert.worker import Bell, Worker
+from leconvert.worker import Worker
 
 if TYPE_CHECKING:
     from leconvert.hub.inputs import HubInputs

@@ -34,7 +34,7 @@ from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.patience import Patience
 from leconvert.workdir.target import is_converted
 
-__all__ = ["Bell", "Worker", "WorkerSummary"]
+__all__ = ["Worker", "WorkerSummary"]
 
 # An idle worker notices a request to stop within this time.
 _LONGEST_NAP_SECONDS = 0.5
