@@ -194,15 +194,20 @@ class StreamLoader:
         """
         if self.stream.repeat:
             raise TypeError("a stream that repeats has no length")
-        return sum(self._available(self._epoch, self.stream.rank) or ())
+        return sum(self._counts(self._epoch, self.stream.rank))
 
     def batches_on_every_rank(self) -> int:
         """Return how many batches each rank has in the epoch at least.
 
         Where training steps wait for all ranks, stop an epoch after so many.
+
+        Raises:
+            TypeError: The stream repeats: every rank has as many as anybody asks for.
         """
+        if self.stream.repeat:
+            raise TypeError("a stream that repeats has no last batch on any rank")
         ranks = range(self.stream.world_size)
-        return min(sum(self._available(self._epoch, rank) or ()) for rank in ranks)
+        return min(sum(self._counts(self._epoch, rank)) for rank in ranks)
 
     def __iter__(self) -> Iterator[Any]:
         if not self._is_loaded:
@@ -239,9 +244,10 @@ class StreamLoader:
     # --- resuming -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, as numbers and texts; equal on all ranks in step.
+        """Return where the loader stands, as numbers and texts.
 
-        Batches that were handed out count as used.
+        Batches that were handed out count as used. The state is equal on all ranks in step; where
+        nodes load files of their own, on those of a node.
         """
         return {
             "format": _FORMAT,
@@ -302,8 +308,9 @@ class StreamLoader:
 
     def _available(self, epoch: int, rank: int) -> list[int] | None:
         """Return the batches that each worker of a rank has in an epoch; None where no end is."""
-        if self.stream.repeat:
-            return None
+        return None if self.stream.repeat else self._counts(epoch, rank)
+
+    def _counts(self, epoch: int, rank: int) -> list[int]:
         frames = self.stream.order.worker_frames(
             epoch, rank, self.stream.world_size, max(1, self.num_workers)
         )

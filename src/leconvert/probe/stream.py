@@ -260,7 +260,10 @@ class EpisodeStream(IterableDataset[Sample]):
     # --- iteration ----------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration begins with; persistent workers hear of it."""
+        """Choose the epoch that the next iteration begins with; persistent workers hear of it.
+
+        A `StreamLoader` counts epochs by itself: call its own.
+        """
         self._begin[_EPOCH] = epoch
 
     def begin_at(
