@@ -153,13 +153,6 @@ class FrameReader:
             opened = [self._decoder(group) for group in part]
             list(self._pool.map(self._serve, part, opened))
 
-    def close(self) -> None:
-        """Close everything."""
-        if self._pool is not None:
-            self._pool.shutdown()
-        for key in list(self._clips):
-            self._forget(key)
-
     def _keys(self, place: int) -> list[_FileKey]:
         cameras = self._meta.episodes.cameras
         return [(camera, int(files.file[place])) for camera, files in cameras.items()]

@@ -79,13 +79,5 @@ class EpisodePool:
         for place in list(self._held):
             self.leave(place)
 
-    def close(self) -> None:
-        """Let everything go and close all files."""
-        self.clear()
-        if self._fetchers is not None:
-            self._fetchers.shutdown()
-        self._row_reader.close()
-        self._frame_reader.close()
-
     def _need(self, place: int) -> int:
         return self._row_reader.need(place) + self._frame_reader.need(place)

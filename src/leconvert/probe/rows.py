@@ -195,13 +195,6 @@ class RowReader:
         self._check(rows, place, name)
         return rows
 
-    def close(self) -> None:
-        """Close every file."""
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
-        self._tables.clear()
-
     def _file(self, place: int, *, users: int = 0) -> _DataFile:
         number = int(self._meta.episodes.data_file[place])
         with self._lock:

@@ -42,4 +42,3 @@ def test_a_file_stays_open_for_whoever_begins_to_fetch_while_another_lets_go(
     assert reader.read(0).arrays["frame_index"].tolist() == list(range(9))
     reader.release(0)
     assert not reader._open
-    reader.close()

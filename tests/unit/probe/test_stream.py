@@ -269,6 +269,23 @@ def test_breaking_off_and_beginning_again_begins_the_epoch_again(v30: Path) -> N
     assert indices(loader)[0] == first[0]
 
 
+@pytest.mark.parametrize("taken", [1, 7])
+def test_a_remote_stream_that_was_broken_off_holds_nothing_at_the_end_of_the_next_epoch(
+    in_memory: str, taken: int
+) -> None:
+    stream = EpisodeStream(in_memory, video_fetch_workers=2, episode_pool_size=2)
+    for number, _ in enumerate(stream, start=1):
+        if number == taken:
+            break
+    assert sorted(int(sample["index"]) for sample in stream) == list(range(FRAMES))
+    assert stream._workplace is not None
+    pool = stream._workplace.pool
+    assert (pool._held, pool._coming) == ({}, {})
+    assert not pool._row_reader._open
+    assert not pool._frame_reader._clips
+    assert not pool._frame_reader._users
+
+
 def test_batches_on_every_rank_is_the_least(v30: Path) -> None:
     loaders = [
         StreamLoader(EpisodeStream(v30, rank=rank, world_size=3), batch_size=2) for rank in range(3)
