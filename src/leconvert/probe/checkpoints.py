@@ -19,6 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,9 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         unfinished.rename(path)
         sync_dir(path.parent)
     except OSError as error:
+        if not path.exists():
+            with suppress(OSError):  # there is none, most of the time
+                replaced.rename(path)
         raise StorageError(
             f"The checkpoint {path} cannot be written: {error.strerror}.",
             path=str(path),

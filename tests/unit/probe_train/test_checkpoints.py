@@ -105,6 +105,25 @@ def test_a_run_resumed_from_further_back_replaces_what_it_meets(tmp_path: Path) 
     assert everything_in(path.parent) == ["step-00000005"]
 
 
+def test_a_checkpoint_that_could_not_be_replaced_is_there_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = checkpoint_dir(tmp_path, 5)
+    write_checkpoint(path, checkpoint(5))
+    rename = Path.rename
+
+    def fails(one: Path, other: Path) -> Path:
+        if one.suffix == ".tmp":
+            raise OSError(5, "Input/output error")
+        return rename(one, other)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(StorageError, match="Input/output error"):
+        write_checkpoint(path, checkpoint(6))
+    assert read_checkpoint(path).step == 5
+    assert everything_in(path.parent) == ["step-00000005"]
+
+
 def test_a_folder_that_is_no_checkpoint_says_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "model.pt").touch()
     with pytest.raises(
