@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -28,6 +29,28 @@ def test_a_conversion_can_leave_a_page_beside_its_result(
     text = page_of(tmp_path / "out.report.html")
     assert f"leconvert convert --root {small_source}" in text
     assert "--report --max_workers=1" in text
+
+
+def test_a_page_that_fails_at_last_does_not_call_the_conversion_failed(
+    small_source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(path: Path, _: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("leconvert.report.write.replace_record", full)
+    out = tmp_path / "out"
+    assert main(["convert", "--root", str(small_source), "--output", str(out), "--report"]) == 11
+    said = capsys.readouterr().err
+    assert "The run came to its end, but its report could not be written. Cannot use" in said
+    command = f"leconvert report {tmp_path / '.out.leconvert-work'} -o"
+    assert f"Nothing needs to be done again. For the report: `{command} FILE`" in said
+    monkeypatch.undo()
+    assert main(["verify", str(out), "--source", str(small_source)]) == 0
+    assert main([*command.split()[1:], str(tmp_path / "late.html")]) == 0
+    assert "leconvert convert --root" in page_of(tmp_path / "late.html")
 
 
 def test_steps_on_their_own_leave_their_commands_and_the_packer_the_page(

@@ -166,6 +166,14 @@ def test_a_packer_that_waits_for_workers_does_not_keep_an_idle_night_uncut() -> 
     assert "Nobody worked for 13 h 59 min in all" in html
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(UsageError, match=f"The folder {tmp_path} cannot be written"):
+        check_report_place(tmp_path / "x.html", [])
+
+
 def test_the_page_may_not_lie_in_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     with pytest.raises(UsageError, match="holds only what the conversion made"):

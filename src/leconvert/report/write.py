@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from leconvert.errors import LeconvertError, UsageError
+from leconvert.errors import LeconvertError, StorageError, UsageError
 from leconvert.report.gather import gather_run
 from leconvert.report.page import page
 from leconvert.report.values import Story
+from leconvert.text import quoted
 from leconvert.workdir.durable import replace_record
 from leconvert.workdir.opened import OpenedRun
 from leconvert.workdir.trouble import storage_errors
@@ -31,7 +33,8 @@ def check_report_place(path: Path, datasets: list[Path]) -> None:
             source and nothing else, or it would not be the same twice.
 
     Raises:
-        UsageError: It is a folder, lies in a dataset, or the folder that it names does not exist.
+        UsageError: It is a folder, lies in a dataset, or the folder that it names does not exist or
+            cannot be written.
     """
     place = path.resolve()
     for dataset in datasets:
@@ -50,6 +53,12 @@ def check_report_place(path: Path, datasets: list[Path]) -> None:
             f"The folder {place.parent} does not exist.",
             path=str(path),
             next_step="Make it first, or choose another place.",
+        )
+    if not os.access(place.parent, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"The folder {place.parent} cannot be written.",
+            path=str(path),
+            next_step="Make it writable, or choose another place.",
         )
 
 
@@ -95,4 +104,13 @@ def telling(run: OpenedRun, path: Path | None) -> Iterator[None]:
                 write_report(gather_run(run), path)
         raise
     if path is not None:
-        write_report(gather_run(run), path)
+        try:
+            write_report(gather_run(run), path)
+        except StorageError as error:
+            raise StorageError(
+                f"The run came to its end, but its report could not be written. {error.message}",
+                path=error.path,
+                next_step="Nothing needs to be done again. For the report: "
+                + quoted("leconvert", "report", str(run.work_dir.root), "-o", "FILE")
+                + ", with room for FILE.",
+            ) from error
