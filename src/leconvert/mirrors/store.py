@@ -87,6 +87,7 @@ def open_store(url: str) -> Store:
 
     Raises:
         UsageError: Nobody knows such URLs, or what is needed for them is not installed.
+        StorageError: A server that is asked at once does not answer.
     """
     from fsspec.core import url_to_fs
 
@@ -101,6 +102,8 @@ def open_store(url: str) -> Store:
             path=url,
             next_step=f"{helps.rstrip('.')}.",
         ) from error
+    except OSError as error:  # some ask their server at once
+        raise _failure(url, error) from error
     except ValueError as error:
         raise UsageError(f"{url} is no URL that can be read: {error}.", path=url) from error
     return Store(url.rstrip("/"), fs, str(root).rstrip("/"))
@@ -117,10 +120,14 @@ def store_errors(url: str) -> Iterator[None]:
     except (LeconvertError, FileNotFoundError):
         raise
     except Exception as error:  # each library has errors of its own, without a common base
-        said = str(error).strip().splitlines()[:1] or [type(error).__name__]
-        raise StorageError(
-            f"{url} fails: {said[0].rstrip('.')}.",
-            path=url,
-            next_step="Check the address and the credentials, then run the same command again; it "
-            "goes on where it stopped.",
-        ) from error
+        raise _failure(url, error) from error
+
+
+def _failure(url: str, error: Exception) -> StorageError:
+    said = str(error).strip().splitlines()[:1] or [type(error).__name__]
+    return StorageError(
+        f"{url} fails: {said[0].rstrip('.')}.",
+        path=url,
+        next_step="Check the address and the credentials, then run the same command again; it "
+        "goes on where it stopped.",
+    )

@@ -278,6 +278,19 @@ def test_bad_urls_are_told_in_one_sentence(
     assert said in capsys.readouterr().err
 
 
+def test_a_server_that_is_asked_at_once_and_does_not_answer_is_a_store_that_fails(
+    result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unreachable(_: str) -> None:
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", unreachable)
+    assert main(["mirror", str(result), "ftp://nowhere/x"]) == 11
+    said = capsys.readouterr().err
+    assert "ftp://nowhere/x fails: [Errno -2] Name or service not known." in said
+    assert "Check the address" in said
+
+
 def test_a_url_as_output_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["convert", "--root", str(tmp_path), "--output", "s3://bucket/name"]) == 2
     assert "send it there with `leconvert push` (the Hub) or `leconvert mirror`" in (
