@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from leconvert.cli.check_fs_view import check_lines
 from leconvert.fscheck import CheckReport, Mount, probe_folder
+from leconvert.text import quoted
 from tests.program import Leconvert
 
 PROGRAM = [sys.executable, "-m", "leconvert"]
@@ -169,3 +171,59 @@ def test_a_path_of_the_wrong_kind_is_named_with_what_helps(
     sentence, next_step = refused.stderr.splitlines()
     assert sentence == f"leconvert: {said.format(**places)}"
     assert next_step.startswith(f"  → {step}")
+
+
+def test_a_path_below_a_file_is_told_of(
+    leconvert_here: Leconvert, small_source: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    refused = leconvert_here(
+        "convert", "--root", small_source, "--output", tmp_path / "out",
+        "--work-dir", tmp_path / "file",
+    )  # fmt: skip
+    assert refused.returncode == 11
+    sentence, step = refused.stderr.splitlines()
+    assert sentence.startswith(f"leconvert: Cannot use {tmp_path}/file/")
+    assert sentence.endswith(": a part of this path is no folder.")
+    assert step == "  → Name a place in a folder."
+
+
+def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    refused = subprocess.run(
+        ["/bin/sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', str(tmp_path / "gone"),
+         *PROGRAM, "check", "."],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert refused.returncode == 11
+    assert refused.stderr.splitlines() == [
+        "leconvert: The folder that this command was started in was removed.",
+        "  → Go to one that exists, then run the same command again.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "helps"),
+    [
+        ("v1.6", "convert_dataset_v1_to_v2.py of LeRobot 0.3"),
+        ("v4.0", "newer than this leconvert"),
+    ],
+)
+@pytest.mark.parametrize("words", [("check",), ("convert", "--root")])
+def test_a_version_that_nobody_reads_says_which_way_to_look(
+    leconvert_here: Leconvert, tmp_path: Path, words: tuple[str, ...], version: str, helps: str
+) -> None:
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta/info.json").write_text(json.dumps({"codebase_version": version}))
+    refused = leconvert_here(*words, tmp_path)
+    assert refused.returncode == 3
+    assert helps in refused.stderr.splitlines()[1]
+
+
+def test_commands_in_next_steps_can_be_copied() -> None:
+    command = quoted("leconvert", "work", Path("/my runs/it's one"), "--failed")
+    read = subprocess.run(
+        ["/bin/sh", "-c", f"printf '%s\\n' {command[1:-1]}"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert read.stdout.splitlines() == ["leconvert", "work", "/my runs/it's one", "--failed"]

@@ -11,7 +11,7 @@ from leconvert.hub.client import make_api
 from leconvert.hub.errors_of import hub_errors
 from leconvert.hub.fetch import Fetcher
 from leconvert.hub.remote import HubRepo
-from leconvert.source.info import INFO_PATH
+from leconvert.source.info import INFO_PATH, version_help
 
 __all__ = ["Resolved", "check_convertible", "find_v30", "read_version", "resolve_revision"]
 
@@ -134,5 +134,5 @@ def check_convertible(found: Resolved, fetcher: Fetcher) -> None:
             f"{repo.repo_id} at {revision} is of version {ascii(version)[:60]}, and leconvert "
             "reads v2.0 and v2.1.",
             path=repo.name,
-            next_step="Older datasets must first be brought to v2.0 with LeRobot's own script.",
+            next_step=version_help(version),
         )

@@ -11,12 +11,13 @@ from typing import Any
 
 from leconvert.errors import SourceError, UnreadableSourceError
 
-__all__ = ["INFO_PATH", "DatasetInfo", "load_info", "read_info"]
+__all__ = ["INFO_PATH", "DatasetInfo", "load_info", "read_info", "version_help"]
 
 INFO_PATH = "meta/info.json"
 _SUPPORTED_VERSIONS = ("v2.0", "v2.1")
 _DEFAULT_CHUNK_SIZE = 1000
 _GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
+_GET_IT_AGAIN = "Get this file again from where the dataset came from."
 _RESERVED_IN_KEYS = {"", ".", ".."}
 
 
@@ -118,9 +119,13 @@ def read_info(root: Path) -> dict[str, Any]:
             next_step=_GIVE_THE_FOLDER,
         ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise UnreadableSourceError(f"{path} cannot be read: {error}.", path=str(path)) from error
+        raise UnreadableSourceError(
+            f"{path} cannot be read: {error}.", path=str(path), next_step=_GET_IT_AGAIN
+        ) from error
     if not isinstance(raw, dict):
-        raise UnreadableSourceError(f"{path} does not hold a JSON object.", path=str(path))
+        raise UnreadableSourceError(
+            f"{path} does not hold a JSON object.", path=str(path), next_step=_GET_IT_AGAIN
+        )
     return raw
 
 
@@ -149,5 +154,17 @@ def _wrong_version(path: Path, version: object) -> SourceError:
         f"{path} says codebase_version {ascii(version)[:60]}; leconvert reads "
         f"{' and '.join(_SUPPORTED_VERSIONS)}.",
         path=str(path),
-        next_step="Older datasets must first be brought to v2.0 with LeRobot's own script.",
+        next_step=version_help(version),
     )
+
+
+def version_help(version: object) -> str | None:
+    """Return what helps with a ``codebase_version`` that nobody here reads; None if nothing does.
+
+    LeRobot had its script up to 0.3, as ``lerobot/datasets/v2/convert_dataset_v1_to_v2.py``.
+    """
+    if not isinstance(version, str) or not version.startswith("v"):
+        return None
+    if version.startswith(("v0", "v1")):
+        return "Bring it to v2.0 first, with convert_dataset_v1_to_v2.py of LeRobot 0.3."
+    return "It is newer than this leconvert; look for a newer version."

@@ -16,7 +16,7 @@ from leconvert.latency import THREADS_THAT_WAIT, Latency
 from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.source import scan_source
-from leconvert.source.info import INFO_PATH, read_info
+from leconvert.source.info import INFO_PATH, read_info, version_help
 from leconvert.verify.catalogue import found, shortened
 from leconvert.verify.data_files import DataFileReport, check_data_file
 from leconvert.verify.dataset_routes import (
@@ -108,7 +108,7 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
         raise SourceError(
             f"{root / INFO_PATH} says codebase_version {version!r}; v2.x and v3.x can be checked.",
             path=str(root / INFO_PATH),
-            next_step="Bring older datasets to v2.1 with the LeRobot version that reads them.",
+            next_step=version_help(version),
         )
     kept = sorted(shortened(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started

@@ -24,10 +24,11 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
     """
     places = {"source": source, "target": target, "work dir": work_dir}
     for inner, outer in (
-        ("work dir", "source"),
-        ("work dir", "target"),
+        # A target in the source takes its work dir with it, which nobody named.
         ("target", "source"),
         ("source", "target"),
+        ("work dir", "source"),
+        ("work dir", "target"),
         ("target", "work dir"),
         ("source", "work dir"),
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,10 +59,27 @@ def any_storage_errors() -> Iterator[None]:
 
 def storage_error(error: OSError) -> StorageError:
     """Return what an error means to a user."""
+    if error.errno == errno.ENOENT and error.filename is None and _here_is_gone():
+        return StorageError(
+            "The folder that this command was started in was removed.",
+            next_step="Go to one that exists, then run the same command again.",
+        )
     path = error.filename if isinstance(error.filename, str) else "the output, or a file of the run"
     return _told(error, path)
 
 
+def _here_is_gone() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - Path.cwd is the same call
+    except FileNotFoundError:
+        return True
+    return False
+
+
 def _told(error: OSError, path: str) -> StorageError:
-    said, next_step = _NEXT_STEPS.get(error.errno or 0, (str(error.strerror or error), _REMOVED))
+    if error.errno == errno.ENOTDIR:
+        said, next_step = "a part of this path is no folder", "Name a place in a folder."
+    else:
+        unknown = str(error.strerror or error), _REMOVED
+        said, next_step = _NEXT_STEPS.get(error.errno or 0, unknown)
     return StorageError(f"Cannot use {path}: {said}.", path=path, next_step=next_step)

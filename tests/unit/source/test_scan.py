@@ -101,6 +101,7 @@ def test_stale_totals_are_a_warning(source_copy: Path, edit_json: Callable[..., 
     [
         ({"codebase_version": "v3.0"}, "already v3.0"),
         ({"codebase_version": "v1.6"}, "codebase_version 'v1.6'"),
+        ({"codebase_version": None}, "codebase_version None"),
         ({"fps": True}, "fps True"),
         ({"fps": 0}, "fps 0"),
         ({"features": []}, "no table of features"),
