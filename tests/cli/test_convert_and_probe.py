@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import leconvert
-from leconvert.errors import UsageError
+from leconvert.errors import InstallationError
 from tests.program import Leconvert
 
 
@@ -34,7 +34,7 @@ def test_a_conversion_that_could_not_be_measured_does_not_begin(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
     )
-    with pytest.raises(UsageError, match="not installed"):
+    with pytest.raises(InstallationError, match="not installed"):
         leconvert.convert(small_source, output=tmp_path / "out", probe_seconds=1.0)
     assert list(tmp_path.iterdir()) == []
 

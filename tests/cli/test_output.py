@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -227,3 +228,19 @@ def test_commands_in_next_steps_can_be_copied() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert read.stdout.splitlines() == ["leconvert", "work", "/my runs/it's one", "--failed"]
+
+
+@pytest.mark.parametrize("command", ["run", "limit", "train", "resample"])
+def test_the_probe_without_torch_says_what_to_install(
+    leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
+    )
+    monkeypatch.setitem(sys.modules, "torch", None)
+    refused = leconvert_here("probe", command, "--root", tmp_path)
+    assert refused.returncode == 19, refused.stderr
+    sentence, step = refused.stderr.splitlines()
+    assert sentence.endswith(" needs torch, which is not installed.")
+    assert "pip install 'leconvert[probe]'" in step

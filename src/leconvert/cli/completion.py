@@ -6,7 +6,7 @@ import argparse
 import os
 
 from leconvert.cli.commands import build_parser
-from leconvert.errors import UsageError
+from leconvert.errors import InstallationError
 
 __all__ = ["add_arguments", "completion_script", "run"]
 
@@ -39,12 +39,12 @@ def completion_script(shell: str) -> str:
         shell: ``bash``, ``zsh`` or ``fish``.
 
     Raises:
-        UsageError: shtab is not installed.
+        InstallationError: shtab is not installed.
     """
     try:
         import shtab
     except ImportError:
-        raise UsageError(
+        raise InstallationError(
             "This needs shtab, which is not installed.",
             next_step="Run `pip install 'leconvert[completion]'`.",
         ) from None

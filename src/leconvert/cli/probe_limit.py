@@ -41,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and show the rates."""
+    from leconvert.probe.measured import require_packages
+
+    require_packages("torch")  # what follows imports it
     from leconvert.probe.limit_run import run_limit
     from leconvert.probe.options import dataset_place
     from leconvert.probe.results import write_document

@@ -22,6 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and say what it is."""
+    from leconvert.probe.measured import require_packages
+
+    require_packages("torch")  # what follows imports it
     from leconvert.probe.plots import draw_plots, require_matplotlib
     from leconvert.probe.results import run_name, write_document
     from leconvert.probe.run import failure_of, run_probe

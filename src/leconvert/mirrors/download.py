@@ -58,7 +58,8 @@ def download_tree(
         The target.
 
     Raises:
-        UsageError: Nobody knows such URLs, or what is needed for them is not installed.
+        UsageError: Nobody knows such URLs.
+        InstallationError: What is needed for them is not installed.
         UnreadableSourceError: There is nothing, or a file arrives with another size.
         SourceChangedError: Files changed while they were fetched.
         StorageError: The store or the disk fails.

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from leconvert.errors import LeconvertError, SourceError, StorageError, UsageError
+from leconvert.errors import (
+    InstallationError,
+    LeconvertError,
+    SourceError,
+    StorageError,
+    UsageError,
+)
 
 __all__ = ["Store", "StoredFile", "is_url", "open_store", "store_errors"]
 
@@ -86,7 +92,8 @@ def open_store(url: str) -> Store:
     """Return the folder that a URL names; asks nothing yet.
 
     Raises:
-        UsageError: Nobody knows such URLs, or what is needed for them is not installed.
+        UsageError: Nobody knows such URLs.
+        InstallationError: What is needed for them is not installed.
         StorageError: A server that is asked at once does not answer.
     """
     from fsspec.core import url_to_fs
@@ -97,7 +104,7 @@ def open_store(url: str) -> Store:
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         helps = f"pip install 'leconvert[{extra}]'" if extra else str(error)
-        raise UsageError(
+        raise InstallationError(
             f"{url} cannot be reached: {protocol}:// needs a library that is not installed.",
             path=url,
             next_step=f"{helps.rstrip('.')}.",

@@ -50,9 +50,9 @@ def __getattr__(name: str) -> Any:
     try:
         import torch  # noqa: F401
     except ImportError as error:
-        from leconvert.errors import UsageError
+        from leconvert.errors import InstallationError
 
-        raise UsageError(
+        raise InstallationError(
             "Loading needs torch, which is not installed.",
             next_step="Install it: pip install 'leconvert[probe]'.",
         ) from error

@@ -20,7 +20,7 @@ def check_probe_can_run() -> None:
     """Fail before a conversion whose result could not be measured afterwards.
 
     Raises:
-        UsageError: torch is not installed.
+        InstallationError: torch is not installed.
     """
     require_packages("torch")
 

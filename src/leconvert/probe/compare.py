@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from leconvert.errors import UsageError
+from leconvert.errors import InstallationError, UsageError
 from leconvert.probe.stream import EpisodeStream, Sample
 from leconvert.probe.windows import PAD_SUFFIX
 
@@ -69,7 +69,8 @@ def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) 
         delta_timestamps: What the stream was made with.
 
     Raises:
-        UsageError: lerobot is not installed, or the dataset is not local.
+        InstallationError: lerobot is not installed.
+        UsageError: The dataset is not local.
     """
     root = stream.meta.root
     if "://" in root:
@@ -80,7 +81,7 @@ def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) 
     try:
         from lerobot.datasets.lerobot_dataset import LeRobotDataset
     except ImportError as error:
-        raise UsageError(
+        raise InstallationError(
             "Comparing with LeRobot needs lerobot, which is not installed.",
             next_step="Install it: pip install 'lerobot[dataset]'.",
         ) from error

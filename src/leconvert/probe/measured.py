@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leconvert.errors import UsageError
+from leconvert.errors import InstallationError, UsageError
 from leconvert.model import IntArray
 from leconvert.probe.measure import BatchFacts
 from leconvert.probe.metadata import DatasetMeta
@@ -185,7 +185,8 @@ def open_loader(subject: Subject) -> LoaderUnderTest:
     """Open the loader that the options name; nothing is read yet by any worker.
 
     Raises:
-        UsageError: It cannot do what is asked, or a package is missing.
+        InstallationError: A package is missing.
+        UsageError: It cannot do what is asked.
     """
     name = subject.options.loader
     require_packages("torch", *(("lerobot", "datasets") if name != "stream" else ()))
@@ -207,12 +208,12 @@ def require_packages(*names: str) -> None:
     """Fail with what to install if a package is missing.
 
     Raises:
-        UsageError: It is.
+        InstallationError: It is.
     """
     for name in names:
         if importlib.util.find_spec(name) is None:
             title, command = _EXTRAS[name]
-            raise UsageError(
+            raise InstallationError(
                 f"This needs {title}, which is not installed.", next_step=f"Run `{command}`."
             )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import UsageError
+from leconvert.errors import InstallationError
 from leconvert.probe.summarize import TARGET_FRAMES_PER_S, SummaryLine
 from leconvert.workdir.trouble import storage_errors
 
@@ -25,10 +25,10 @@ def require_matplotlib() -> None:
     """Fail before anything is measured if plots could not be drawn.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        InstallationError: matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(
+        raise InstallationError(
             "Plots need matplotlib, which is not installed.",
             next_step="Run `pip install 'leconvert[plots]'`, or leave --plots out.",
         )
@@ -46,7 +46,7 @@ def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[P
         Their paths, in the order of `PLOTS`.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        InstallationError: matplotlib is not installed.
         StorageError: They cannot be written.
     """
     require_matplotlib()

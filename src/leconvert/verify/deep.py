@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leconvert.errors import UsageError
+from leconvert.errors import InstallationError
 from leconvert.model import DATA_STREAM
 from leconvert.source import load_tasks
 from leconvert.verify.difference import Difference
@@ -28,12 +28,12 @@ def check_lerobot() -> None:
     """Import LeRobot's dataset.
 
     Raises:
-        UsageError: It is not installed.
+        InstallationError: It is not installed.
     """
     try:
         import lerobot.datasets.lerobot_dataset  # noqa: F401
     except ImportError as error:
-        raise UsageError(
+        raise InstallationError(
             f"--deep loads samples through lerobot, which cannot be imported: {error}.",
             next_step=_NEXT_STEP,
         ) from error
@@ -50,7 +50,7 @@ def compare_samples(
         advance: Called with 1 for each.
 
     Raises:
-        UsageError: lerobot is not installed.
+        InstallationError: lerobot is not installed.
         UnreadableSourceError: The source cannot be read or decoded.
     """
     check_lerobot()

@@ -91,7 +91,7 @@ def verify_pair(
 
     Raises:
         SourceError: The source itself cannot be read.
-        UsageError: Samples shall be loaded through LeRobot, which is not installed.
+        InstallationError: Samples shall be loaded through LeRobot, which is not installed.
         InterruptedRunError: ``stop`` was set.
     """
     with suppress(OSError):

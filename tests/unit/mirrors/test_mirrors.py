@@ -16,6 +16,7 @@ from tests.trees import digest_of
 import leconvert
 from leconvert.cli import main
 from leconvert.errors import (
+    InstallationError,
     InterruptedRunError,
     SourceChangedError,
     StorageError,
@@ -221,7 +222,7 @@ def test_a_library_that_is_missing_is_named(
         raise ImportError("Install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(InstallationError) as caught:
         download_tree("s3://bucket/name", tmp_path / "here")
     assert caught.value.next_step == "pip install 'leconvert[s3]'."
 

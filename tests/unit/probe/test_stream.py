@@ -725,9 +725,9 @@ def test_without_torch_the_extra_is_named() -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
         "import leconvert.probe as probe\n"
-        "from leconvert.errors import UsageError\n"
+        "from leconvert.errors import InstallationError\n"
         "try:\n    probe.EpisodeStream\n"
-        "except UsageError as error:\n    print(error.next_step)\n"
+        "except InstallationError as error:\n    print(error.next_step)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from schema_checker import violations
 
-from leconvert.errors import ProbeError, SourceError, UsageError
+from leconvert.errors import InstallationError, ProbeError, SourceError, UsageError
 from leconvert.probe import verdicts
 from leconvert.probe.files import dataset_files
 from leconvert.probe.limit_run import run_limit
@@ -313,8 +313,8 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
 
-    with pytest.raises(UsageError, match="needs torch") as refused:
+    with pytest.raises(InstallationError, match="needs torch") as refused:
         require_packages("torch")
     assert refused.value.next_step == "Run `pip install 'leconvert[probe]'`."
-    with pytest.raises(UsageError, match="needs LeRobot"):
+    with pytest.raises(InstallationError, match="needs LeRobot"):
         require_packages("lerobot")

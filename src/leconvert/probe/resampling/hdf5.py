@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from leconvert.errors import TargetError, UnreadableSourceError, UsageError
+from leconvert.errors import InstallationError, TargetError, UnreadableSourceError, UsageError
 from leconvert.probe.resampling.sources import TrajectorySource
 from leconvert.probe.resampling.values import Trajectory
 from leconvert.workdir.trouble import storage_errors
@@ -35,10 +35,10 @@ def require_h5py() -> None:
     """Fail with what to install if h5py is missing.
 
     Raises:
-        UsageError: It is.
+        InstallationError: It is.
     """
     if importlib.util.find_spec("h5py") is None:
-        raise UsageError(
+        raise InstallationError(
             "HDF5 needs h5py, which is not installed.",
             next_step="Run `pip install 'leconvert[resample]'`.",
         )
@@ -50,7 +50,7 @@ def write_hdf5(source: TrajectorySource, path: Path) -> None:
     Raises:
         TargetError: There is such a file already.
         StorageError: It cannot be written.
-        UsageError: h5py is not installed.
+        InstallationError: h5py is not installed.
     """
     require_h5py()
     import h5py
@@ -84,7 +84,8 @@ class Hdf5Set:
 
     Raises:
         UnreadableSourceError: It is missing, damaged, or something else.
-        UsageError: h5py is not installed, or there are no such features.
+        InstallationError: h5py is not installed.
+        UsageError: There are no such features.
     """
 
     def __init__(

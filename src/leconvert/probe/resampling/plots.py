@@ -29,7 +29,7 @@ def draw_resampling(document: Mapping[str, Any], out_dir: Path, stem: str) -> li
         Their paths, in the order of `PLOTS`.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        InstallationError: matplotlib is not installed.
         StorageError: They cannot be written.
     """
     paths = []
@@ -47,7 +47,7 @@ def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the pictures as PNG, by name.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        InstallationError: matplotlib is not installed.
     """
     require_matplotlib()
     results = document["results"]

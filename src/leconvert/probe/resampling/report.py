@@ -36,7 +36,7 @@ def write_report(document: Mapping[str, Any], path: Path, *, command: str) -> No
         command: What was run.
 
     Raises:
-        UsageError: matplotlib is not installed.
+        InstallationError: matplotlib is not installed.
         StorageError: It cannot be written.
     """
     replace_record(path, report_html(document, command=command).encode())
