@@ -10,11 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 from pathlib import Path
 
 import pytest
 
 from leconvert.cli.progress import progress_for
+from leconvert.cli.progress_bars import BarProgress
 from leconvert.cli.progress_lines import LineProgress
 from leconvert.cli.text import amount, table
 
@@ -75,6 +77,33 @@ def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) ->
         "work: 4.0 MiB of 10.0 MiB, 12 s left (8.0 s, 512.0 KiB/s)",
         "work: 10.0 MiB (20.0 s, 512.0 KiB/s)",
     ]
+
+
+def test_a_stage_in_which_nothing_comes_to_its_end_shows_that_it_lives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            written = super().write(text)
+            told.set()
+            return written
+
+    told = threading.Event()
+    monkeypatch.setattr("leconvert.cli.progress_lines._LINE_EVERY_SECONDS", 0.001)
+    stream = Stream()
+    with LineProgress(stream).stage("work", 1024, "B"):
+        assert told.wait(30)
+        assert stream.getvalue().startswith("work: 0 B of 1.0 KiB (")
+
+
+def test_a_bar_whose_stage_does_not_move_has_a_clock_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refreshed = threading.Event()
+    monkeypatch.setattr("leconvert.cli.progress_bars._SHOW_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr("tqdm.tqdm.refresh", lambda *_, **__: refreshed.set())
+    with BarProgress(io.StringIO()).stage("work", 1024, "B"):
+        assert refreshed.wait(30)
 
 
 def test_json_output_comes_alone() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Self, TextIO
 
+from leconvert.cli.progress_clock import Clock
 from leconvert.progress import Stage
 
 __all__ = ["BarProgress"]
 
+_SHOW_EVERY_SECONDS = 1.0
 _NAME_WIDTH = 6
 _SHORTENED_FROM = 100_000
 
@@ -45,13 +47,20 @@ class _Bar:
             dynamic_ncols=True,
             disable=None,
         )
+        self._clock = Clock(_SHOW_EVERY_SECONDS, self._show)
 
     def advance(self, amount: int) -> None:
         with self._lock:
             self._bar.update(amount)
 
+    def _show(self) -> None:
+        with self._lock:
+            self._bar.refresh()
+
     def __enter__(self) -> Self:
+        self._clock.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._clock.stop()
         self._bar.close()

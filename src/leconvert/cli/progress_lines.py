@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Self, TextIO
 
+from leconvert.cli.progress_clock import Clock
 from leconvert.progress import Stage
 from leconvert.text import amount
 
@@ -38,6 +39,7 @@ class _Lines:
         self._done = 0
         self._lock = threading.Lock()
         self._started = self._said = time.monotonic()
+        self._clock = Clock(_LINE_EVERY_SECONDS, lambda: self.advance(0))
 
     def advance(self, amount: int) -> None:
         with self._lock:
@@ -59,9 +61,11 @@ class _Lines:
         print(line, file=self._stream, flush=True)
 
     def __enter__(self) -> Self:
+        self._clock.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._clock.stop()
         with self._lock:
             self._print(time.monotonic())
 
