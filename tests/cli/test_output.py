@@ -13,7 +13,6 @@ import pytest
 
 from leconvert.cli.check_fs_view import check_lines
 from leconvert.fscheck import CheckReport, Mount, probe_folder
-from leconvert.text import quoted
 from tests.program import Leconvert
 
 PROGRAM = [sys.executable, "-m", "leconvert"]
@@ -219,15 +218,6 @@ def test_a_version_that_nobody_reads_says_which_way_to_look(
     refused = leconvert_here(*words, tmp_path)
     assert refused.returncode == 3
     assert helps in refused.stderr.splitlines()[1]
-
-
-def test_commands_in_next_steps_can_be_copied() -> None:
-    command = quoted("leconvert", "work", Path("/my runs/it's one"), "--failed")
-    read = subprocess.run(
-        ["/bin/sh", "-c", f"printf '%s\\n' {command[1:-1]}"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert read.stdout.splitlines() == ["leconvert", "work", "/my runs/it's one", "--failed"]
 
 
 @pytest.mark.parametrize("command", ["run", "limit", "train", "resample"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,10 +12,9 @@ from leconvert.errors import LeconvertError, StorageError, UsageError
 from leconvert.report.gather import gather_run
 from leconvert.report.page import page
 from leconvert.report.values import Story
-from leconvert.text import quoted
 from leconvert.workdir.durable import replace_record
 from leconvert.workdir.opened import OpenedRun
-from leconvert.workdir.trouble import storage_errors
+from leconvert.workdir.trouble import any_storage_errors, storage_errors
 
 __all__ = ["check_report_place", "default_report_place", "telling", "write_report"]
 
@@ -105,12 +105,12 @@ def telling(run: OpenedRun, path: Path | None) -> Iterator[None]:
         raise
     if path is not None:
         try:
-            write_report(gather_run(run), path)
+            with any_storage_errors():
+                write_report(gather_run(run), path)
         except StorageError as error:
             raise StorageError(
                 f"The run came to its end, but its report could not be written. {error.message}",
                 path=error.path,
-                next_step="Nothing needs to be done again. For the report: "
-                + quoted("leconvert", "report", str(run.work_dir.root), "-o", "FILE")
-                + ", with room for FILE.",
+                next_step="Nothing needs to be done again. For the report: `leconvert report "
+                f"{shlex.quote(str(run.work_dir.root))} -o FILE`, with room for FILE.",
             ) from error
