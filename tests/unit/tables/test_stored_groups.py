@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -75,3 +76,85 @@ def test_what_is_no_parquet_file_is_refused(tmp_path: Path, joined: Path) -> Non
     (tmp_path / "x").write_bytes(joined.read_bytes()[:-1])
     with pytest.raises(UnreadableSourceError, match="cannot be read"):
         StoredGroups(str(tmp_path / "x"))
+
+
+def sorted_by_n(path: Path) -> None:
+    """Write a file again with what `FooterReader` does not take apart: the order of its rows."""
+    groups = pq.ParquetFile(path)
+    tables = [groups.read_row_group(number) for number in range(groups.num_row_groups)]
+    order = [pq.SortingColumn(1)]
+    with pq.ParquetWriter(path, tables[0].schema, sorting_columns=order) as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
+def test_a_footer_that_only_arrow_reads_makes_no_copy_and_has_rows(
+    joined: Path, sources: list[Path]
+) -> None:
+    sorted_by_n(sources[0])
+    with OpenedTable(str(sources[0])) as source:
+        assert StoredGroups(str(joined)).copied_from(0, source) is None
+    sorted_by_n(joined)
+    groups = StoredGroups(str(joined))
+    assert groups.rows == [3, 3, 3]
+    with OpenedTable(str(sources[1])) as source:
+        assert groups.copied_from(1, source) is None
+
+
+def contradicting(path: Path) -> None:
+    """Give the histograms of the first column another size than the schema says."""
+    raw = path.read_bytes()
+    footer_bytes = int.from_bytes(raw[-8:-4], "little")
+    footer = raw[-8 - footer_bytes : -8].replace(b"\x29\x06\x19\x26", b"\x29\x06\x19\x36\0", 1)
+    assert len(footer) == footer_bytes + 1
+    path.write_bytes(
+        raw[: -8 - footer_bytes] + footer + len(footer).to_bytes(4, "little") + raw[-4:]
+    )
+
+
+def test_a_footer_that_arrow_must_not_see_is_an_error_on_either_side(
+    joined: Path, sources: list[Path]
+) -> None:
+    groups = StoredGroups(str(joined))
+    contradicting(sources[0])
+    with (
+        OpenedTable(str(sources[0])) as source,
+        pytest.raises(UnreadableSourceError, match="histogram") as caught,
+    ):
+        groups.copied_from(0, source)
+    assert caught.value.path == str(sources[0])
+    contradicting(joined)
+    with pytest.raises(UnreadableSourceError, match="histogram") as caught:
+        StoredGroups(str(joined))
+    assert caught.value.path == str(joined)
+
+
+def test_a_source_that_lost_its_pages_is_no_origin(tmp_path: Path) -> None:
+    source, out = tmp_path / "source.parquet", tmp_path / "joined.parquet"
+    values = np.random.default_rng(0).random(5000)
+    pq.write_table(pa.table({"x": values}), source)
+    join_tables([RowRange(str(source), 5000)], out, schema=pq.read_schema(source))
+    groups = StoredGroups(str(out))
+    with OpenedTable(str(source)) as opened:
+        assert groups.copied_from(0, opened) is not None
+    raw = source.read_bytes()
+    footer_bytes = int.from_bytes(raw[-8:-4], "little") + 8
+    source.write_bytes(raw[:100] + raw[-footer_bytes:])
+    with OpenedTable(str(source)) as opened:
+        assert groups.copied_from(0, opened) is None
+
+
+def test_row_groups_that_do_not_stand_one_behind_the_other_are_found(
+    sources: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "joined.parquet"
+    join_tables(
+        [RowRange(str(path), 3) for path in sources], out, schema=pq.read_schema(sources[0])
+    )
+    groups = StoredGroups(str(out))
+    # Not asked for in order, and the first one twice.
+    for group in (2, 0, 0, 1):
+        with OpenedTable(str(sources[group])) as source:
+            found = groups.copied_from(group, source)
+        assert found is not None
+        assert stored_bytes(sources[group], found[0]) == stored_bytes(out, found[1])

@@ -1,0 +1,108 @@
+"""Pages of a column chunk: whole ones are counted, anything else has a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from leconvert.tables.chunk_shapes import ChunkEntry
+from leconvert.tables.file_footers import FooterReader
+from leconvert.tables.opened import OpenedTable
+from leconvert.tables.pages import Window, check_pages
+from leconvert.tables.thrift import CompactReader, varint
+
+
+def window_of(raw: bytes) -> Window:
+    return lambda position, size: (raw[position : position + size], 0)
+
+
+def stored(folder: Path, column: pa.Array, **options: Any) -> tuple[bytes, ChunkEntry]:
+    path = folder / "file"
+    pq.write_table(pa.table({"x": column, "y": pa.nulls(len(column))}), path, **options)
+    with OpenedTable(str(path)) as table:
+        (group,) = FooterReader().read(table.footer()).row_groups
+    return path.read_bytes(), group.chunks[0]
+
+
+NUMBERS = pa.array(list(range(3000)))
+TWO_PAGES = {"data_page_size": 1024, "write_batch_size": 100}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, TWO_PAGES, {"use_dictionary": False}, {"data_page_version": "2.0", **TWO_PAGES}],
+    ids=str,
+)
+def test_whole_pages_have_no_reason_against_them(tmp_path: Path, options: dict[str, Any]) -> None:
+    raw, chunk = stored(tmp_path, NUMBERS, **options)
+    assert check_pages(window_of(raw), chunk) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dictionary_offset": None}, "its dictionary page is not where the footer says"),
+        ({"data_offset": 5}, "its first data page is not where the footer says"),
+        ({"num_values": 2999}, "its pages hold another number of values"),
+        ({"num_values": 3001}, "its pages hold another number of values"),
+        ({"uncompressed_bytes": 1}, "its pages have another size uncompressed"),
+        ({"compressed_bytes": 100}, "its last page ends behind it"),
+    ],
+    ids=str,
+)
+def test_a_footer_that_says_otherwise_is_the_reason(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    raw, chunk = stored(tmp_path, NUMBERS, **TWO_PAGES)
+    if change == {"compressed_bytes": 100}:
+        # Not the whole of the second page.
+        change = {"compressed_bytes": chunk.data_offset - chunk.start + 100}
+    assert check_pages(window_of(raw), chunk._replace(**change)) == reason
+
+
+def test_a_dictionary_where_none_is_claimed_is_not_taken_for_one(tmp_path: Path) -> None:
+    raw, chunk = stored(tmp_path, NUMBERS, use_dictionary=False)
+    claimed = chunk._replace(dictionary_offset=chunk.start)
+    assert check_pages(window_of(raw), claimed) == (
+        "its dictionary page is not where the footer says"
+    )
+
+
+@pytest.mark.parametrize("start", [b"\xff" * 10, b"\x00", b"\x80\x80\x01"])
+def test_a_page_that_is_no_block_of_its_size_is_the_reason(tmp_path: Path, start: bytes) -> None:
+    raw, chunk = stored(tmp_path, NUMBERS, use_dictionary=False, data_page_size=10**6)
+    # Behind the kind of page stands its size, and with that a Snappy block begins.
+    reader = CompactReader(raw, chunk.start + 3)
+    size = reader.integer()
+    assert size > 3000 * 8
+    at = raw.index(varint(size), reader.position)
+    damaged = raw[:at] + start + raw[at + len(start) :]
+    assert check_pages(window_of(damaged), chunk) == "a page is no Snappy block of its size"
+
+
+@pytest.mark.parametrize("length", [100, 400, *range(474, 500, 2), 700, 3000])
+def test_headers_with_texts_of_any_length_are_read_to_their_end(
+    tmp_path: Path, length: int
+) -> None:
+    # A header holds the least and the greatest text, and may end where the first look at it does.
+    texts = pa.array(["a" * length, "b" * length])
+    raw, chunk = stored(tmp_path, texts, use_dictionary=False)
+    assert check_pages(window_of(raw), chunk) is None
+    torn = raw[: chunk.start + chunk.compressed_bytes // 2]
+    reason = check_pages(window_of(torn), chunk)
+    assert reason is not None
+    assert reason.startswith(("a page header is damaged", "a page is no Snappy", "its "))
+
+
+def test_an_unknown_kind_of_page_and_one_without_sizes_are_damaged(tmp_path: Path) -> None:
+    raw, chunk = stored(tmp_path, NUMBERS, use_dictionary=False)
+    assert raw[chunk.start : chunk.start + 2] == b"\x15\x00"
+    for header, said in ((b"\x15\x02", "of a kind"), (b"\x00\x00", "lacks its sizes")):
+        damaged = raw[: chunk.start] + header + raw[chunk.start + 2 :]
+        reason = check_pages(window_of(damaged), chunk)
+        assert reason is not None
+        assert said in reason
