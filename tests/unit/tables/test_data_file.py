@@ -14,6 +14,7 @@ import pytest
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.tables import DataFile, row_group_extremes
+from leconvert.tables.thrift import zigzag
 
 ARROW, OTHER = b"parquet-cpp-arrow version ", b"someone-elses-tool version"
 NOON = datetime.datetime(2026, 1, 2, 12, tzinfo=datetime.UTC)
@@ -208,7 +209,7 @@ def test_columns_of_equal_bytes_are_equal_and_others_differ(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("compression", ["snappy", "none"])
-@pytest.mark.parametrize("change", ["type", "size", "fewer", "more", "body"])
+@pytest.mark.parametrize("change", ["type", "size", "fewer", "more", "body", "shorter"])
 def test_a_dictionary_that_is_not_what_it_says_is_left_to_arrow(
     tmp_path: Path, compression: str, change: str
 ) -> None:
@@ -223,8 +224,11 @@ def test_a_dictionary_that_is_not_what_it_says_is_left_to_arrow(
         "fewer": (count, 0x04),
         "more": (count, 0x08),
         "body": (start + 5, raw[start + 5] + 2),
+        "shorter": (count, 0x04),
     }[change]
     raw[at] = value
+    if change == "shorter":
+        raw[start + 3] = 0x20
     Path(path).write_bytes(raw)
     try:
         expected = values_of(path)
@@ -237,6 +241,47 @@ def test_a_dictionary_that_is_not_what_it_says_is_left_to_arrow(
         with pytest.raises(UnreadableSourceError, match="cannot be read") as caught:
             file.numbers("x")
     assert caught.value.path == path
+
+
+def test_a_first_data_page_behind_its_chunk_is_left_to_arrow(tmp_path: Path) -> None:
+    path = write(tmp_path, pa.array([7, 5, 6]))
+    with DataFile(path) as file:
+        parts = file.counts.parts
+        assert parts is not None
+        chunk = parts.row_groups[0].chunks[0]
+    # Field 9, the first data page, and 11, the dictionary, which begins at byte 4.
+    places = b"\x26" + zigzag(chunk.data_offset) + b"\x26\x08"
+    raw = Path(path).read_bytes()
+    assert raw.count(places) == 1
+    moved = b"\x26" + zigzag(chunk.data_offset + 400) + b"\x26\x08"
+    grown = len(moved) - len(places)
+    footer_bytes = int.from_bytes(raw[-8:-4], "little") + grown
+    Path(path).write_bytes(
+        raw[:-8].replace(places, moved) + footer_bytes.to_bytes(4, "little") + b"PAR1"
+    )
+    expected = values_of(path)
+    with DataFile(path) as file:
+        assert file.numbers("x").tolist() == expected == [7, 5, 6]
+
+
+def test_a_file_that_only_arrow_reads_is_read_by_it(tmp_path: Path) -> None:
+    path = write(tmp_path, pa.array([7, 5, 6]), sorting_columns=[pq.SortingColumn(1)])
+    with DataFile(path) as file:
+        assert (file.schema_key, file.raw("x"), file.num_values("x")) == (None, None, None)
+        assert (file.null_count("x"), file.extremes) == (None, {})
+        assert file.numbers("x").tolist() == [7, 5, 6]
+        assert file.distinct("x") == [5, 6, 7]
+    assert list(row_group_extremes(path, ["x"])) == []
+
+
+def test_schemas_that_only_arrow_tells_apart_have_other_keys(tmp_path: Path) -> None:
+    keys = set()
+    for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
+        for _ in range(2):
+            with DataFile(write(tmp_path, pa.array(["a"]).cast(kind))) as file:
+                keys.add(file.schema_key)
+    assert len(keys) == 3
+    assert None not in keys
 
 
 def test_a_dictionary_that_cannot_be_unpacked_is_left_to_arrow(tmp_path: Path) -> None:
