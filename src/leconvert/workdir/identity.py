@@ -3,7 +3,7 @@
 A process id alone names nobody: hosts may share names, containers all have a process 1, and ids are
 used again. So a token ends in random digits. To notice at once that a holder *on this host* died,
 a record also carries the boot, the process id namespace and the process's start time; only where
-all of them match is the absence of the process a fact.
+all of them and the host's name match is the absence of the process a fact.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class WorkerIdentity:
 def process_is_gone(fields: Mapping[str, Any]) -> bool:
     """Say whether the process that wrote these fields has certainly ended.
 
-    True only if it ran on this very boot, in this process id namespace, and no process with its id
-    and start time exists. Whatever is unknown gives False: then only its heartbeat tells.
+    True only if it ran on this host and boot, in this process id namespace, and no process with its
+    id and start time exists. Whatever is unknown gives False: then only its heartbeat tells.
     """
     if not _ran_here(fields):
         return False
@@ -99,7 +99,10 @@ def process_is_running(fields: Mapping[str, Any]) -> bool:
 
 def _ran_here(fields: Mapping[str, Any]) -> bool:
     boot, pid, started = fields.get("boot"), fields.get("pid"), fields.get("started")
-    return bool(boot and isinstance(pid, int) and started and boot == _boot())
+    # Machines that were copied while they ran go on with one boot id, but not under one name.
+    if not boot or fields.get("host") != os.uname().nodename:
+        return False
+    return isinstance(pid, int) and bool(started) and bool(boot == _boot())
 
 
 def _boot() -> str:

@@ -168,6 +168,7 @@ def test_only_a_process_of_this_boot_can_be_known_to_be_gone() -> None:
     assert process_is_gone(ended)
     assert not process_is_gone(ended | {"boot": "another boot"})
     assert not process_is_gone(ended | {"boot": ""})
+    assert not process_is_gone(ended | {"host": "copied-while-it-ran"}), "with its boot id"
     assert not process_is_gone(ended | {"started": 0})
     assert not process_is_gone({})
 
