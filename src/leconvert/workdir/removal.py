@@ -110,6 +110,8 @@ def remove_new_tree(tree: Path) -> None:
         doomed = removed_folder(tree)
         with storage_errors(tree), suppress(FileNotFoundError):
             tree.rename(doomed)
+        # As for a work dir: half of a tree must not come back under a name that is taken up.
+        sync_dir(tree.parent)
     remove_tree(doomed)
 
 

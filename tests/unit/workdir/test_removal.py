@@ -155,6 +155,18 @@ def test_a_death_at_any_operation_leaves_a_new_tree_to_the_next_packer(tmp_path:
     pytest.fail("the removal never came to its end")
 
 
+def test_a_new_trees_other_name_is_on_the_disk_before_anything_in_it_goes(tmp_path: Path) -> None:
+    tree = make_new_tree(tmp_path / "set", 1)
+    with WatchedDisk(tmp_path) as disk:
+        remove_new_tree(tree)
+    done = [(operation.name, operation.paths) for operation in disk.operations if operation.changes]
+    renamed = next(place for place, (name, _) in enumerate(done) if name == "rename")
+    assert done[renamed][1] == (str(tree), str(removed_folder(tree)))
+    assert done[renamed + 1] == ("fsync", (str(tmp_path),))
+    assert {name for name, _ in done[renamed + 2 :]} == {"unlink", "rmdir"}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_new_tree_that_another_packer_adopted_stays(tmp_path: Path) -> None:
     tree = make_new_tree(tmp_path / "set", 1)
     adopted = staging_dir(tmp_path / "set", "r1", 2)
