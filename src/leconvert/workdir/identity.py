@@ -102,7 +102,8 @@ def _ran_here(fields: Mapping[str, Any]) -> bool:
     # Machines that were copied while they ran go on with one boot id, but not under one name.
     if not boot or fields.get("host") != os.uname().nodename:
         return False
-    return isinstance(pid, int) and bool(started) and bool(boot == _boot())
+    known = isinstance(pid, int) and isinstance(started, int) and started != _HIDDEN
+    return known and bool(boot == _boot())
 
 
 def _boot() -> str:

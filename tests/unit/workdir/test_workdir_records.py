@@ -169,7 +169,9 @@ def test_only_a_process_of_this_boot_can_be_known_to_be_gone() -> None:
     assert not process_is_gone(ended | {"boot": "another boot"})
     assert not process_is_gone(ended | {"boot": ""})
     assert not process_is_gone(ended | {"host": "copied-while-it-ran"}), "with its boot id"
-    assert not process_is_gone(ended | {"started": 0})
+    for nonsense in (0, "1", [1], None):
+        assert not process_is_gone(ended | {"started": nonsense})
+    assert not process_is_gone(ended | {"pid": str(child.pid)})
     assert not process_is_gone({})
 
 
