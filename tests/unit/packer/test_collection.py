@@ -28,7 +28,7 @@ def worked(small_source: Path, tmp_path: Path) -> OpenedRun:
         tmp_path / "out",
         tmp_path / "work",
         LayoutOptions(episodes_per_batch=3),
-        RepairOptions(recompute_stats=True),
+        RepairOptions(retime=True),
     )
     run_worker(run.work_dir.root)
     return run

@@ -14,7 +14,7 @@ from leconvert.model import DATA_STREAM
 from leconvert.packer.metadata import write_meta
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.tables import episodes, read_episodes
-from leconvert.testing import edit_lines
+from leconvert.testing import DatasetSpec, edit_lines, make_dataset
 from leconvert.workdir.opened import OpenedRun
 
 
@@ -42,12 +42,15 @@ def test_statistics_count_once_where_rows_have_to_be_written_again(
 
 
 def test_a_source_without_statistics_gets_those_of_its_data(
-    small_source: Path, source_copy: Path, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    (source_copy / "meta/episodes_stats.jsonl").unlink()
+    spec = DatasetSpec(episodes=3, frames=[4, 1, 6], cameras=())
+    without, source = (make_dataset(tmp_path / name, spec) for name in ("without", "with"))
+    (without / "meta/episodes_stats.jsonl").unlink()
     recompute = RepairOptions(recompute_stats=True)
-    leconvert.convert(source_copy, output=tmp_path / "computed", repairs=recompute)
-    leconvert.convert(small_source, output=tmp_path / "again", repairs=recompute)
+    leconvert.convert(without, output=tmp_path / "computed", repairs=recompute)
+    leconvert.convert(source, output=tmp_path / "again", repairs=recompute)
+    assert stats_of(tmp_path / "computed")["action"]["count"] == [11]
     assert stats_of(tmp_path / "computed") == stats_of(tmp_path / "again")
 
 
