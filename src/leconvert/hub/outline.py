@@ -230,7 +230,8 @@ class _Writer:
         begun = self._temporary(file)
         self._fetcher.download(file, begun)
         with self._lock:
-            # Noted before it has its name: a name that is noted in vain is noted again.
+            # Noted before it has its name: a name that is noted in vain is noted again, or, where
+            # another version of this program goes on and makes holes, struck out.
             with self._noted.open("a") as notes:
                 notes.write(f"{file.path}\n")
             self.whole.add(file.path)
@@ -240,7 +241,7 @@ class _Writer:
         begun = self._temporary(file)
         with begun.open("wb") as out:
             out.truncate(file.size_bytes)
-        _name(begun, target)
+        self._name_part(file, begun, target)
 
     def _make_sparse(self, file: RemoteFile, target: Path, *, is_clip: bool) -> bool:
         """Make a file of headers; False where the scan's own reader is not content with it."""
@@ -262,8 +263,14 @@ class _Writer:
             return False
         finally:
             os.close(descriptor)
-        _name(begun, target)
+        self._name_part(file, begun, target)
         return True
+
+    def _name_part(self, file: RemoteFile, begun: Path, target: Path) -> None:
+        """Name a file with holes. One that was noted in vain as whole must not be read as one."""
+        with self._lock:
+            self.whole.discard(file.path)
+        _name(begun, target)
 
     def _temporary(self, file: RemoteFile) -> Path:
         """Return a name for a file that is not complete; the same one after a crash."""

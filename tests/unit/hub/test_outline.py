@@ -292,6 +292,20 @@ def test_a_dataset_whose_names_cannot_be_told_is_outlined_and_the_scan_says_why(
 
 
 @pytest.mark.usefixtures("only_headers")
+def test_a_file_that_was_noted_as_whole_in_vain_is_not_read_as_one(
+    hub: StandIn, large_clips: Path, tmp_path: Path
+) -> None:
+    # A program that holds more files whole ended between the note and the name.
+    commit = hub.add_repo(REPO, large_clips).branches["main"]
+    begun = tmp_path / "work/outlines" / commit / "begun"
+    begun.mkdir(parents=True)
+    (begun / "whole.txt").write_text(f"{CLIP}\n{TABLE}\n")
+    made = open_outline(arrival.outline(REPO, None, tmp_path / "work").source)
+    assert (made.tree / CLIP).read_bytes() != (large_clips / CLIP).read_bytes()
+    assert [is_whole for _, is_whole in made.listing().find([CLIP, TABLE])] == [False, False]
+
+
+@pytest.mark.usefixtures("only_headers")
 @pytest.mark.parametrize("status", [403, 404])
 def test_a_hub_that_refuses_a_header_is_not_asked_for_the_whole_file(
     arm: StandIn, tmp_path: Path, status: int
