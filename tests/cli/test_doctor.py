@@ -103,6 +103,30 @@ def test_without_torch_no_process_is_started(found: Callable[..., Examination]) 
     )
 
 
+def test_what_does_not_load_is_lacking_and_stops_nothing(
+    found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "leconvert.hub.access", None)
+
+    def broken() -> None:
+        raise ImportError("libavcodec.so.61: cannot open shared object file")
+
+    monkeypatch.setattr("leconvert.media.carried.carried_ffmpeg", broken)
+    seen = found()
+    assert seen.lacks == ("PyAV does not load: libavcodec.so.61: cannot open shared object file.",)
+    assert "leconvert.hub.access" in seen.hub["trouble"]
+    assert seen.as_record()["ok"] is False
+
+
+def test_a_scheduler_and_ray_that_are_here_have_no_trouble(
+    found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    engines = found(version_of={"torch": "2.11.0", "ray": "2.40"}.get).engines
+    assert {"slurm", "ray", "local"} <= set(engines)
+    assert set(engines.values()) == {None}
+
+
 def test_a_package_that_is_needed_and_too_old_is_lacking(
     found: Callable[..., Examination],
 ) -> None:

@@ -106,8 +106,8 @@ def _wrong_rows(file: pq.ParquetFile, routed: RoutedFile, lengths: IntArray) -> 
     rows, wanted = file.metadata.num_rows, int(lengths.sum())
     episode, detail = None, ""
     counts = _rows_of_episodes(file, routed)
-    if counts is not None and (counts != lengths).any():
-        first = int(np.flatnonzero(counts != lengths)[0])
+    if counts is not None and not np.array_equal(counts, lengths):
+        first = int(np.argmax(counts != lengths))
         episode = int(routed.episodes[first])
         detail = f"; episode {episode} has {counts[first]:,} of {lengths[first]:,}"
     message = f"{routed.path} has {rows:,} rows, its episodes have {wanted:,}{detail}."

@@ -290,17 +290,17 @@ class BatchFile:
     def _parse(self, line: bytes) -> Batch:
         try:
             fields = json.loads(line)
-        except ValueError as error:
+            shards = tuple(
+                Shard(self._streams[stream], number, first, stop, bool(whole))
+                for stream, number, first, stop, whole in fields["shards"]
+            )
+            return Batch(fields["batch_id"], shards, fields["source_bytes"], fields["frames"])
+        except (ValueError, KeyError, TypeError, IndexError) as error:
             raise WorkDirError(
                 f"{self._path} is damaged: {error}.",
                 path=str(self._path),
                 next_step="Start a new run with --restart.",
             ) from error
-        shards = tuple(
-            Shard(self._streams[stream], number, first, stop, bool(whole))
-            for stream, number, first, stop, whole in fields["shards"]
-        )
-        return Batch(fields["batch_id"], shards, fields["source_bytes"], fields["frames"])
 
 
 def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:

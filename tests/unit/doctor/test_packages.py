@@ -5,7 +5,9 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from leconvert.doctor import Package, packages_of
+import pytest
+
+from leconvert.doctor import Package, packages, packages_of
 
 REQUIREMENTS = [
     "numpy>=2",
@@ -60,3 +62,9 @@ def test_the_project_says_of_itself_what_can_be_read() -> None:
     needed = {package.name for package in found if package.is_needed}
     assert {"av", "numpy", "pyarrow", "packaging", "huggingface_hub"} <= needed
     assert {"torch", "h5py", "s3fs", "shtab"} <= {package.name for package in found} - needed
+
+
+def test_sources_that_are_not_installed_require_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "_OURSELVES", "a package that nobody installed")
+    assert packages.declared_requirements() == ([], [])
+    assert packages.packages_of([], [], lambda _name: None) == ()

@@ -332,6 +332,18 @@ def test_a_manifest_that_was_edited_is_a_sentence(
     assert caught.value.next_step == "Start a new run with --restart."
 
 
+@pytest.mark.parametrize("change", [{"shards": 7}, {"shards": [[9, 0, 0, 1, 1]]}])
+def test_a_batch_that_was_edited_is_a_sentence(
+    planned: OpenedRun, change: dict[str, object]
+) -> None:
+    path = planned.paths.root / "batches.jsonl"
+    first, rest = path.read_text().split("\n", 1)
+    edited = json.dumps({**json.loads(first), **change}, separators=(",", ":"))
+    path.write_text(edited.ljust(len(first)) + "\n" + rest)
+    with pytest.raises(WorkDirError, match=r"batches\.jsonl is damaged"):
+        run_status(planned.work_dir.root)
+
+
 def test_a_record_that_is_nested_without_end_is_a_sentence(planned: OpenedRun) -> None:
     planned.work_dir.current.write_text("[" * 100_000)
     with pytest.raises(WorkDirError, match="is not a whole record"):

@@ -215,3 +215,11 @@ def test_what_does_not_exist_cannot_be_released(
 ) -> None:
     with pytest.raises(UsageError):
         release(*batches)
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_lease_that_lasts_no_time_is_refused(
+    release: Callable[..., ReleaseReport], seconds: float
+) -> None:
+    with pytest.raises(UsageError, match="A lease cannot last"):
+        release(0, lease_seconds=seconds)
