@@ -89,7 +89,7 @@ def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
     Raises:
         ProbeError: The dataset has no videos.
     """
-    cameras = [files.paths for files in meta.episodes.cameras.values()]
+    cameras = [files.paths for files in meta.episodes.cameras.values() if files.paths]
     if not cameras:
         raise ProbeError(
             f"{meta.root} has no videos, so nothing limits it that could be measured.",

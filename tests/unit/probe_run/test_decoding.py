@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pytest
 import torch
 from schema_checker import violations
@@ -20,7 +22,7 @@ from leconvert.probe.environment import video_facts
 from leconvert.probe.ffmpeg import FoundFfmpeg
 from leconvert.probe.files import RemoteFile, dataset_files
 from leconvert.probe.limit import LimitPlan, limit_of, measure_limit, videos_to_decode
-from leconvert.probe.metadata import load_meta
+from leconvert.probe.metadata import CameraFiles, load_meta
 
 
 def test_whole_calls_count_until_the_time_is_over() -> None:
@@ -66,6 +68,16 @@ def test_videos_of_every_camera_are_decoded_spread_over_its_files(several_files:
     assert tops == sorted(meta.episodes.cameras["observation.images.top"].paths)
     assert len([path for path in few if "images.top" in path]) == 2
     assert len([path for path in few if "images.wrist" in path]) == 1
+
+
+def test_a_dataset_of_no_episodes_has_no_video_to_decode(several_files: Path) -> None:
+    meta = load_meta(dataset_files(several_files))
+    nothing = np.empty(0, np.int64)
+    cameras = {key: CameraFiles((), nothing, nothing) for key in meta.video_keys}
+    empty = replace(meta, episodes=replace(meta.episodes, cameras=cameras))
+
+    with pytest.raises(ProbeError, match="has no videos"):
+        videos_to_decode(empty)
 
 
 def test_both_decoders_give_the_frames_that_were_asked_for(several_files: Path) -> None:
