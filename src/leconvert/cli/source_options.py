@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from pathlib import Path
 
 from leconvert.errors import UsageError
+from leconvert.home import lerobot_home
 from leconvert.workdir.places import source_as_output
 
 __all__ = ["add_revision", "dataset_root", "local_root", "refuse_source_as_output"]
@@ -27,7 +27,8 @@ def local_root(options: argparse.Namespace) -> Path:
     """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist.
 
     Raises:
-        UsageError: Neither is given, or ``--revision`` without ``--repo-id``.
+        UsageError: Neither is given, or ``--revision`` without ``--repo-id``; or there is no home
+            folder that a name could stand in.
     """
     if options.repo_id is None and getattr(options, "revision", None) is not None:
         raise UsageError("--revision names a revision of --repo-id, which is not given.")
@@ -37,9 +38,7 @@ def local_root(options: argparse.Namespace) -> Path:
         raise UsageError(
             "No dataset is given.", next_step="Pass --root DIR, or --repo-id ORG/NAME."
         )
-    hub_home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
-    lerobot_home = Path(os.environ.get("HF_LEROBOT_HOME", hub_home / "lerobot")).expanduser()
-    return lerobot_home / str(options.repo_id)
+    return lerobot_home() / str(options.repo_id)
 
 
 def dataset_root(options: argparse.Namespace) -> Path:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from leconvert.home import home_folder
+
 __all__ = [
     "FoundFfmpeg",
     "find_ffmpeg",
@@ -141,7 +143,7 @@ def links_folder(libraries: Path, environment: Mapping[str, str] = os.environ) -
     It is in the user's cache: in a folder that others can write to, anyone could put libraries.
     """
     home = environment.get("XDG_CACHE_HOME")
-    cache = Path(home) if home else Path.home() / ".cache"
+    cache = Path(home) if home else home_folder() / ".cache"
     digest = hashlib.sha256(os.fsencode(libraries)).hexdigest()[:12]
     return cache / "leconvert" / f"ffmpeg-{digest}"
 

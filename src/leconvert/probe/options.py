@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from leconvert.errors import UsageError
+from leconvert.home import lerobot_home
 from leconvert.probe.measure import TimingPlan
 from leconvert.probe.modes import MODES, Mode
 from leconvert.probe.scenarios import SCENARIOS, SOURCES
@@ -202,9 +203,7 @@ def dataset_place(
         raise UsageError("No dataset is given.", next_step="Pass --root DIR, or --repo-id NAME.")
     if source in {"bucket", "warmed_bucket"}:
         return f"hf://buckets/{repo_id}"
-    hub_home = Path(environment.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
-    home = Path(environment.get("HF_LEROBOT_HOME", hub_home / "lerobot")).expanduser()
-    folder = home / repo_id
+    folder = lerobot_home(environment) / repo_id
     if source != "hub" and folder.is_dir():
         return str(folder)
     if source == "local":

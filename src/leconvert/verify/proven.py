@@ -26,7 +26,8 @@ from typing import Any
 import numpy.typing as npt
 
 from leconvert._version import __version__
-from leconvert.errors import WorkDirError
+from leconvert.errors import UsageError, WorkDirError
+from leconvert.home import home_folder
 from leconvert.model import output_path
 from leconvert.verify.pieces import Comparer, Piece
 from leconvert.verify.routes import file_runs
@@ -114,10 +115,16 @@ class ProvenPieces:
                 yield Piece(stream, *places)
 
 
-def default_folder() -> Path:
-    """Return where a verification by hand records: ``$XDG_CACHE_HOME/leconvert/verify``."""
+def default_folder() -> Path | None:
+    """Return where a verification by hand records: ``$XDG_CACHE_HOME/leconvert/verify``.
+
+    None, and it does not record, where the user has no home folder.
+    """
     cache = os.environ.get("XDG_CACHE_HOME")
-    home = Path(cache) if cache else Path.home() / ".cache"
+    try:
+        home = Path(cache) if cache else home_folder() / ".cache"
+    except UsageError:
+        return None
     return home / "leconvert" / "verify"
 
 
