@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,7 @@ from tests.program import Leconvert
         ("convert --restart=yes", "--restart takes no value, but 'yes' was given."),
         ("verify", "RESULT, --source are missing."),
         ("verify out", "--source is missing."),
+        ("release", "WORK_DIR is missing."),
         ("verify out --souce in", "There is no option --souce; did you mean --source?"),
         ("verify out --source in --bytes --structure", "--structure and --bytes exclude each "
          "other."),
@@ -114,6 +116,17 @@ def test_a_variable_that_is_not_set_is_not_the_folder_one_is_in(
     refused = leconvert_here(*words)
     assert refused.returncode == 2
     assert refused.stderr.startswith("leconvert: An argument is empty where a path is needed.\n")
+
+
+def test_a_folder_whose_name_begins_with_a_hyphen_is_told_how_it_is_given(
+    leconvert_here: Leconvert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-set").mkdir()
+    refused = leconvert_here("convert", "--root", "-set")
+    assert refused.returncode == 2
+    assert "  → What is called so here is given as ./-set. " in refused.stderr
+    assert "is not a LeRobot dataset" in leconvert_here("check", "./-set").stderr
 
 
 def test_a_dot_is_the_folder_one_is_in(leconvert_here: Leconvert) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -120,7 +121,10 @@ class Parser(argparse.ArgumentParser):
         known = self._option_string_actions
         for name in unknown_options(words, known):
             near = nearest(name, [option for option in known if option.startswith("--")])
-            raise UsageError(f"There is no option {name}{near or '.'}", next_step=self._help_step())
+            step = self._help_step()
+            if os.path.lexists(name):
+                step = f"What is called so here is given as {shlex.quote(f'./{name}')}. {step}"
+            raise UsageError(f"There is no option {name}{near or '.'}", next_step=step)
 
     def _refuse_words(self, words: Sequence[str]) -> NoReturn:
         step = self._help_step()

@@ -21,7 +21,9 @@ _REASON_WIDTH = 60
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
-    parser.add_argument("batches", type=whole(0), nargs="*", metavar="BATCH", help="batch numbers")
+    parser.add_argument(
+        "batches", type=whole(0), nargs="*", default=[], metavar="BATCH", help="batch numbers"
+    )
     parser.add_argument("--failed", action="store_true", help="all that were set aside")
     parser.add_argument("--stuck", action="store_true", help="all whose worker is gone or silent")
     parser.add_argument(
