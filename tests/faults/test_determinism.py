@@ -51,8 +51,8 @@ def test_trees_are_identical_for_any_workers_and_batches(
         output=tmp_path / "out",
         episodes_per_batch=episodes_per_batch,
         orchestrate=orchestrate,
-        num_workers=workers,
-        max_workers=workers,
+        num_workers=workers if orchestrate else None,
+        max_workers=None if orchestrate else workers,
         **LIMITS,
     )
     assert digest_of(tmp_path / "out") == expected_digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -48,6 +49,15 @@ class InterruptedWork:
         pass
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own answer to SIGINT, which shells have their background processes ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
     source = make_dataset(tmp_path / "v21", DatasetSpec(episodes=1, frames=2, cameras=()))
     output, stop = tmp_path / "v30", threading.Event()
