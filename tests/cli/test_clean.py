@@ -35,6 +35,15 @@ def test_the_old_dataset_goes_after_proof(leconvert: Leconvert, source_copy: Pat
     assert again.stdout.startswith(f"kept source {source_copy}_old: it is not there\n")
 
 
+def test_a_dataset_that_does_not_exist_is_not_called_clean(
+    leconvert: Leconvert, small_source: Path, tmp_path: Path
+) -> None:
+    typo = tmp_path / "typo"
+    said = leconvert("clean", "--of", typo).stdout
+    assert said == f"There is nothing to remove: {typo} does not exist, nor does a run of it.\n"
+    assert leconvert("clean", "--of", small_source).stdout == "There is nothing to remove.\n"
+
+
 def test_a_run_under_way_stays(leconvert: Leconvert, small_source: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
     places = ("--root", small_source, "--output", tmp_path / "out", "--work-dir", work)

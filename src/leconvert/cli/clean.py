@@ -60,5 +60,8 @@ def run(options: argparse.Namespace) -> int:
         # A kept source is called so.
         print(f"kept {row.kind.removeprefix('kept ')} {row.path}: {row.reason}")
     if not report.removed:
-        print("There is nothing to remove.")
+        # A name with a slip in it must not pass for one that is clean.
+        missing = target is not None and not report.kept and not target.exists()
+        why = f": {target} does not exist, nor does a run of it" if missing else ""
+        print(f"There is nothing to remove{why}.")
     return 0
