@@ -32,16 +32,16 @@ class StatsCheck:
     def __init__(self, features: Mapping[str, Mapping[str, Any]]) -> None:
         self._numeric: list[tuple[str, int]] = []
         self._visual: list[str] = []
-        self._unchecked: list[str] = []
+        self._not_compared: set[str] = set()
         for name, feature in features.items():
             dtype, shape = feature["dtype"], feature.get("shape")
             if dtype in TEXT_DTYPES:
                 continue
             if dtype in _VISUAL_DTYPES:
                 self._visual.append(name)
-            elif dtype in _UNSIGNED_DTYPES:
-                self._unchecked.append(name)
             else:
+                if dtype in _UNSIGNED_DTYPES:
+                    self._not_compared.add(name)
                 is_vector = isinstance(shape, list) and len(shape) == 1
                 size = shape[0] if is_vector and shape and type(shape[0]) is int else 0
                 self._numeric.append((name, size))
@@ -70,10 +70,12 @@ class StatsCheck:
             try:
                 entry = stats[name]
                 low, high, counts = entry["min"], entry["max"], entry["count"]
+                mean, std = entry["mean"], entry["std"]
                 sound = (
-                    len(low) == len(high) == len(entry["mean"]) == len(entry["std"])
+                    len(low) == len(high) == len(mean) == len(std) > 0
                     and len(counts) == 1
                     and (not size or len(low) == size)
+                    and all(map(_is_of_numbers, (low, high, mean, std, counts)))
                 )
             except (KeyError, TypeError):
                 sound = False
@@ -81,13 +83,13 @@ class StatsCheck:
                 self._say_unsound(stats, name, notes)
                 continue
             extremes = found.get(name)
-            if extremes is None:
+            if extremes is None or name in self._not_compared:
                 continue
             try:
                 if min(low) == extremes[0] and max(high) == extremes[1] and counts[0] == rows:
                     continue
             except TypeError:
-                pass  # nested, or no numbers
+                pass  # nested
             self._compare(name, entry, extremes, rows, notes)
         for name in self._visual:
             try:
@@ -98,17 +100,15 @@ class StatsCheck:
                     and _is_of_channels(entry["mean"])
                     and _is_of_channels(entry["std"])
                     and len(entry["count"]) == 1
+                    and _is_of_numbers(entry["count"])
                 )
             except (KeyError, TypeError):
                 sound = False
             if not sound:
                 self._say_unsound(stats, name, notes)
-        for name in self._unchecked:
-            if not isinstance(stats.get(name), dict):
-                self._say_unsound(stats, name, notes)
 
     def _say_unsound(self, stats: Mapping[str, Any], name: str, notes: Notes) -> None:
-        what = "in a shape that does not fit" if name in stats else "not there"
+        what = "not numbers in the right shape" if name in stats else "not there"
         notes.sight(
             "missing-stats",
             f"Statistics of {shown(name)} are {what} in {STATS_PATH} for episode {notes.episode}.",
@@ -165,4 +165,18 @@ def _numbers(value: object, depth: int = 0) -> Iterator[float]:
 
 def _is_of_channels(value: Any) -> bool:
     """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
-    return len(value) in (1, 3) and len(value[-1]) == 1 == len(value[-1][0])
+    return (
+        len(value) in (1, 3) and len(value[-1]) == 1 == len(value[-1][0]) and _is_of_numbers(value)
+    )
+
+
+def _is_of_numbers(value: object, depth: int = 0) -> bool:
+    """Whether a value is a list, nested or not, that holds numbers and nothing else."""
+    if not isinstance(value, list) or depth > _MAX_DEPTH:
+        return False
+    items: list[Any] = value
+    try:
+        sum(items)  # knows numbers from anything else, and is fast: most lists hold only these
+    except TypeError:
+        return all(_is_of_numbers(item, depth + 1) for item in items)
+    return True

@@ -186,6 +186,18 @@ def test_statistics_that_were_rounded_or_are_no_number_are_right(source: Path) -
         lambda stats: stats["action"].update(mean=None),
         lambda stats: stats.pop(TOP),
         lambda stats: stats[TOP].update(mean=[0.5, 0.5, 0.5]),
+        lambda stats: stats[TOP].update(min=[[[0.0]], [[0.0]], [[None]]]),
+        lambda stats: stats["action"].update(mean=[0.0, 0.0, 0.0, 0.0, 0.0, None]),
+        lambda stats: stats["action"].update(
+            dict.fromkeys(("min", "max", "mean", "std"), "abcdef")
+        ),
+        lambda stats: stats["action"].update(min={str(number): 0.0 for number in range(6)}),
+        lambda stats: stats["action"].update(count={"frames": 5}),
+        lambda stats: stats["next.done"].update(count=[None]),
+        lambda stats: stats["observation.matrix"].update(std=[[0.1, 0.1, 0.1], [0.1, None, 0.1]]),
+        lambda stats: stats["observation.matrix"].update(
+            {key: [] for key in ("min", "max", "mean", "std")}
+        ),
     ],
 )
 def test_missing_statistics_of_a_feature_are_one_error(
