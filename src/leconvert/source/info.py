@@ -112,12 +112,20 @@ def read_info(root: Path) -> dict[str, Any]:
         raise UnreadableSourceError(f"{path} is no file.", path=str(path))
     try:
         raw = json.loads(path.read_bytes())
+        # Half a surrogate pair is JSON, but no text that the result's own table could hold.
+        json.dumps(raw, ensure_ascii=False).encode()
     except (FileNotFoundError, NotADirectoryError):
         raise UnreadableSourceError(
             f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.",
             path=str(path),
             next_step=_GIVE_THE_FOLDER,
         ) from None
+    except UnicodeEncodeError as error:
+        raise UnreadableSourceError(
+            f"{path} holds half a surrogate pair, which is no text.",
+            path=str(path),
+            next_step=_GET_IT_AGAIN,
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise UnreadableSourceError(
             f"{path} cannot be read: {error}.", path=str(path), next_step=_GET_IT_AGAIN

@@ -186,11 +186,28 @@ def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
         # What strict JSON does not know, NaN among statistics above all, Python's parser does.
         try:
             record = json.loads(line)
+            # It also lets half a surrogate pair pass, which nothing that is written could hold.
+            json.dumps(record, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as error:
-            raise _malformed(path, number, f"is no JSON: {error}") from error
+            raise _malformed(path, number or _number_of(path, line), _reason(error)) from error
     if not isinstance(record, dict):
-        raise _malformed(path, number, "is no JSON object")
+        raise _malformed(path, number or _number_of(path, line), "is no JSON object")
     return record
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "holds half a surrogate pair, which is no text"
+    if isinstance(error, json.JSONDecodeError):
+        # Its own words would call every line the first.
+        return f"is no JSON: {error.msg} (column {error.colno})"
+    return f"is no JSON: {error}"
+
+
+def _number_of(path: Path, line: bytes) -> int | None:
+    """Return the number of the first line of a table that reads like one; None if it is gone."""
+    with _open(path) as lines:
+        return next((number for number, other in enumerate(lines, 1) if other == line), None)
 
 
 def _malformed(path: Path, number: int | None, what: str) -> UnreadableSourceError:

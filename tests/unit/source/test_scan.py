@@ -108,6 +108,7 @@ def test_stale_totals_are_a_warning(source_copy: Path, edit_json: Callable[..., 
         ({"features": {"../x": {"dtype": "video"}}}, "cannot name a folder"),
         ({"chunks_size": 0}, "chunks_size 0"),
         ({"data_path": 3}, "no data_path template"),
+        ({"robot_type": "arm \ud800"}, "half a surrogate pair"),
     ],
 )
 def test_an_info_that_cannot_be_used_says_why(
@@ -147,7 +148,19 @@ def test_a_path_template_that_cannot_be_used_says_why(
         ("episodes.jsonl", "[1]\n", "line 1 is no JSON object"),
         ("episodes.jsonl", '{"episode_index": "0"}\n', "integer episode_index"),
         ("tasks.jsonl", '{"task_index": 0}\n', "text task"),
-        ("episodes_stats.jsonl", '{"episode_index": 0, "stats": {}\n', "no JSON"),
+        ("episodes_stats.jsonl", '{"episode_index": 0, "stats": {}\n', "line 1 is no JSON"),
+        ("episodes_stats.jsonl", '\n{"episode_index": 0, "stats": [}\n', "line 2 is no JSON"),
+        ("episodes.jsonl", '\n\n{"episode_index": 0, "length":\n', "line 3 is no JSON"),
+        (
+            "episodes.jsonl",
+            '{"episode_index": 0, "length": 12, "tasks": ["\\ud800"]}\n',
+            "line 1 holds half a surrogate pair",
+        ),
+        (
+            "tasks.jsonl",
+            '{"task_index": 0, "task": "Pick \\udfff up."}\n',
+            "line 1 holds half a surrogate pair",
+        ),
         ("episodes_stats.jsonl", '{"stats": {}}\n', "integer episode_index"),
     ],
 )
@@ -159,6 +172,8 @@ def test_a_malformed_table_is_named_with_its_line(
         scan_source(source_copy)
     assert sentence in caught.value.message
     assert name in caught.value.message
+    # The parser sees one line at a time, and takes each for the first.
+    assert caught.value.message.count("line ") <= 1
 
 
 def test_an_episode_that_is_listed_twice_is_refused(source_copy: Path) -> None:
