@@ -50,8 +50,8 @@ class SourcePaths:
     def __init__(self, root: Path, info: DatasetInfo) -> None:
         self.root = root
         self._chunks_size = info.chunks_size
-        self._data = info.data_path
-        self._video = info.video_path or ""
+        self._data = _plain(info.data_path)
+        self._video = _plain(info.video_path or "")
         path = root / INFO_PATH
         self._data_pattern = _pattern(path, "data_path", self._data, {_CHUNK, _INDEX})
         self._video_pattern: re.Pattern[str] | None = None
@@ -116,6 +116,11 @@ class SourcePaths:
         camera = found.groupdict().get(_CAMERA, self._only_camera)
         stream, index = stream_of_camera(camera), int(found[_INDEX])
         return (stream, index) if self.relative(stream, index) == relative else None
+
+
+def _plain(template: str) -> str:
+    """Return a template without ``.`` and empty folders, as a walk finds the names it makes."""
+    return re.sub(r"(?<![^/])(?:\./+)+", "", re.sub(r"/{2,}", "/", template))
 
 
 def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Pattern[str]:

@@ -19,6 +19,8 @@ __all__ = ["Strays", "Survey", "extra_files", "files_below", "survey_folder"]
 
 _IGNORED_FOLDERS = frozenset({".cache", ".git"})
 _EPISODE_FOLDERS = ("data", "videos")
+# These may themselves be links: a dataset's parts can lie on several disks.
+_LINKED_FOLDERS = frozenset({"data", "meta", "videos"})
 _EPISODE_PREFIXES = ("data/", "videos/")
 _EXAMPLES = 3
 
@@ -95,7 +97,7 @@ def survey_folder(
     *,
     num_known: int | None = None,
 ) -> Survey:
-    """Walk through a source's folder; links to folders are not followed.
+    """Walk through a source's folder; of links to folders only those in `_LINKED_FOLDERS` count.
 
     Args:
         root: The folder.
@@ -195,7 +197,7 @@ def _files(root: Path, folder: str, ignored: Collection[str]) -> Iterator[tuple[
                     if entry.is_file(follow_symlinks=False):
                         yield path, True
                     elif entry.is_dir(follow_symlinks=False) or (
-                        path in _EPISODE_FOLDERS and _is_folder(entry)
+                        path in _LINKED_FOLDERS and _is_folder(entry)
                     ):
                         if path not in ignored:
                             folders.append(f"{path}/")

@@ -298,6 +298,29 @@ def test_files_outside_the_usual_folders_are_no_extra_files(source: Path) -> Non
     assert scan.extra_files == ("README.md",)
 
 
+@pytest.mark.parametrize("prefix", ["./", ".//", "././"])
+def test_a_template_may_say_this_folder_and_repeat_slashes(source: Path, prefix: str) -> None:
+    def change(info: dict[str, str]) -> None:
+        info["data_path"] = prefix + info["data_path"].replace("/", "/./", 1)
+        info["video_path"] = prefix + info["video_path"].replace("/", "//", 1)
+
+    edit_info(source, change)
+    (source / "data/chunk-000/more.parquet").touch()
+    (finding,) = scan_source(source).findings
+    assert (finding.code, finding.path) == ("stray-file", "data/chunk-000/more.parquet")
+
+
+def test_the_folder_of_tables_may_be_a_link_and_its_extra_files_come_along(
+    source: Path, tmp_path: Path
+) -> None:
+    (source / "meta/modality.json").write_text("{}")
+    (source / "meta").rename(tmp_path / "tables")
+    (source / "meta").symlink_to(tmp_path / "tables")
+    scan = scan_source(source)
+    assert scan.findings == ()
+    assert scan.extra_files == ("meta/modality.json",)
+
+
 def test_files_and_folders_of_episodes_may_be_links(source: Path, tmp_path: Path) -> None:
     (source / "data/chunk-000").rename(tmp_path / "elsewhere")
     (source / "data/chunk-000").symlink_to(tmp_path / "elsewhere")
