@@ -15,6 +15,7 @@ from leconvert.source.legacy import EPISODES_PATH, TASKS_PATH, EpisodeLines, loa
 from leconvert.source.seen import Remark, Sightings, counted, shown
 
 __all__ = [
+    "NO_TASK",
     "EpisodeTable",
     "TaskTable",
     "episode_length",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 _LONGEST_EPISODE = 2**31 - 1
+# Stands for a text that ``tasks.jsonl`` lacks.
+NO_TASK = -1
 _SHOWN = 5
 
 
@@ -51,9 +54,10 @@ class EpisodeTable:
     Attributes:
         index: Their indices, ascending.
         length: Frames, as the table says.
-        task: First task index of the only task that an episode lists; -1 where it lists several,
-            none, or one that ``tasks.jsonl`` lacks.
-        tasks: All of them where an episode lists several or none, by position.
+        task: First task index of the only task that an episode lists; `NO_TASK` where ``tasks``
+            has the episode.
+        tasks: All of them where an episode lists several, none, or one that ``tasks.jsonl`` lacks
+            (`NO_TASK`), by position.
     """
 
     index: IntArray
@@ -143,7 +147,7 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
     if not len(lines):
         raise SourceError(f"{lines.path} lists no episodes.", path=str(lines.path))
     length = np.empty(len(lines), dtype=np.int64)
-    task = np.full(len(lines), -1, dtype=np.int64)
+    task = np.full(len(lines), NO_TASK, dtype=np.int64)
     several: dict[int, frozenset[int]] = {}
     sightings = Sightings()
     for position, record in enumerate(lines):
@@ -160,7 +164,7 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
         if len(known) == len(texts) == 1:
             task[position] = known[0]
         else:
-            several[position] = frozenset(known)
+            several[position] = frozenset(known or [NO_TASK] * len(texts))
         if len(texts) > 1:
             said = f"Episode {episode} has {len(texts)} tasks."
             sightings.add(Remark("several-tasks", said, path=EPISODES_PATH))

@@ -109,7 +109,12 @@ class TableCheck:
                     f"instead of {_span(0, rows - 1)}.",
                 )
         if "timestamp" in columns:
-            self._check_times(file, notes)
+            empty = file.null_count("timestamp")
+            if empty:
+                said = f"{shown(notes.path)} has {counted(empty, 'row')} without timestamp."
+                notes.say("timestamps", said)
+            else:
+                self._check_times(file, notes)
         first_index = NOT_KNOWN
         if "index" in columns and not file.null_count("index"):
             least, greatest = _extremes(file, extremes, "index")
@@ -190,7 +195,8 @@ def _index(value: float) -> int:
 
 
 def _span(least: float, greatest: float) -> str:
-    return f"{least:g}" if least == greatest else f"{least:g} to {greatest:g}"
+    said = [f"{value:g}" if isinstance(value, float) else str(value) for value in (least, greatest)]
+    return said[0] if least == greatest else " to ".join(said)
 
 
 def _elements(shape: object) -> int | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from leconvert import tables
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, camera_of, stream_of_camera
-from leconvert.source.episode_table import EpisodeTable, TaskTable
+from leconvert.source.episode_table import NO_TASK, EpisodeTable, TaskTable
 from leconvert.source.gathered import BoolArray, Gathered, Slices
 from leconvert.source.info import DatasetInfo
 from leconvert.source.legacy import EPISODES_PATH, TASKS_PATH
@@ -200,9 +200,12 @@ def check_tasks(
             said = f"{shown(path)} has rows {what}."
             yield Remark("task-index", said, episode, DATA_STREAM, path)
             continue
-        own = episodes.tasks.get(position) or {int(episodes.task[position])}
+        own = episodes.tasks.get(position)
+        if own is None:
+            own = frozenset({int(episodes.task[position])})
         strange = {tasks.first_index[task] for task in found} - own
-        if strange and own != {-1}:
+        # Of an episode that lists nothing but unknown tasks that is said already.
+        if strange and own != {NO_TASK}:
             said = f"Rows of episode {episode} have task {min(strange)}, which {EPISODES_PATH} "
             remark = Remark("task-mismatch", f"{said}does not list for it.", stream=DATA_STREAM)
             sightings.add(remark)

@@ -137,6 +137,23 @@ def test_accepted_timestamps_are_a_warning(source: Path, only: Only) -> None:
     assert not scan.repairs
 
 
+def test_rows_without_a_timestamp_are_mended_by_retiming(source: Path, only: Only) -> None:
+    times = pa.array([0.0, None, 2 / 30, None, 4 / 30], pa.float32())
+    edit_table(source, 1, lambda table: with_column(table, "timestamp", times))
+    finding = only(scan_source(source), "timestamps")
+    assert (finding.severity, finding.episode, finding.remedy) == ("error", 1, "--retime")
+    assert "2 rows without timestamp" in finding.message
+    scan = scan_source(source, RepairOptions(retime=True))
+    assert only(scan, "timestamps").severity == "repaired"
+
+
+def test_numbers_of_large_datasets_are_shown_with_all_their_digits(
+    source: Path, only: Only
+) -> None:
+    set_column(source, 1, "episode_index", [1234567] * 5)
+    assert "rows of episode 1234567." in only(scan_source(source), "episode-index").message
+
+
 @pytest.mark.parametrize(
     ("column", "values", "code"),
     [
@@ -339,6 +356,15 @@ def test_rows_of_a_task_that_their_episode_does_not_list_are_a_warning(
     finding = only(scan_source(source_without_cameras), "task-mismatch")
     assert finding.severity == "warning"
     assert "task 1" in finding.message
+
+
+def test_an_episode_that_lists_no_task_though_its_rows_have_one_is_a_warning(
+    source: Path, only: Only
+) -> None:
+    edit_lines(source, "episodes", lambda lines: lines[3].update(tasks=[]))
+    finding = only(scan_source(source), "task-mismatch")
+    assert finding.severity == "warning"
+    assert "Rows of episode 3 have task 0" in finding.message
 
 
 def test_an_episode_that_lists_an_unknown_task_is_a_warning(source: Path, only: Only) -> None:
