@@ -80,6 +80,8 @@ class Store:
         files = {}
         prefix = f"{self.root}/"
         for path, seen in sorted(found.items()):
+            if path.endswith("/"):
+                continue  # an empty object by which a web console keeps a folder that it made
             relative = path.removeprefix(prefix)
             if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
                 raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)

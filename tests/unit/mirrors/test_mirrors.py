@@ -99,6 +99,24 @@ def test_a_dataset_is_fetched_and_appears_at_once(
     assert len(calls.names) == len(found), "what is here is not fetched again"
 
 
+def test_objects_that_stand_for_folders_are_no_files(
+    url: str, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(url, small_source)
+    store = open_store(url)
+    kind, find = type(store.fs), type(store.fs).find
+
+    def find_with_markers(fs: Any, path: str, **options: Any) -> dict[str, Any]:
+        marker = {"size": 0, "type": "file"}
+        found: dict[str, Any] = find(fs, path, **options)
+        return found | {f"{path}/": marker, f"{path}/data/": marker, f"{path}/empty/": marker}
+
+    monkeypatch.setattr(kind, "find", find_with_markers)
+    target = download_tree(url, tmp_path / "here")
+    assert (target / "data/chunk-000/episode_000000.parquet").is_file()
+    assert not (target / "empty").exists()
+
+
 def test_an_interrupted_fetch_goes_on_with_what_is_missing_or_changed(
     url: str, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
