@@ -13,7 +13,7 @@ import numpy as np
 from leconvert import media, tables
 from leconvert.errors import WorkDirError
 from leconvert.model import DATA_STREAM, IntArray, camera_of
-from leconvert.source import EpisodeLines, load_info, load_tasks
+from leconvert.source import DatasetInfo, EpisodeLines, load_info, load_tasks
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
 from leconvert.workdir.opened import OpenedRun
 
@@ -44,7 +44,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
 
     def records() -> Iterator[tables.EpisodeRecord]:
         nonlocal aggregated
-        for position, record in enumerate(_episode_records(run, source, stats_files)):
+        for position, record in enumerate(_episode_records(run, source, info, stats_files)):
             if position == aggregated:  # once, even if the rows are asked for again
                 aggregate.update(record.stats or {}, episode_index=record.episode_index)
                 aggregated += 1
@@ -77,7 +77,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
 
 
 def _episode_records(
-    run: OpenedRun, source: Path, stats_files: StatsFiles
+    run: OpenedRun, source: Path, info: DatasetInfo, stats_files: StatsFiles
 ) -> Iterator[tables.EpisodeRecord]:
     """Yield one row of ``meta/episodes`` an episode, in order."""
     manifest = run.manifest
@@ -95,7 +95,8 @@ def _episode_records(
         if (camera := camera_of(layout.stream)) is not None
     )
     lines = _lines_of(EpisodeLines(source / EPISODES_PATH, validated=True), index)
-    all_stats = _all_stats(run, source, index, stats_files)
+    stats_path = source / STATS_PATH if info.has_episode_stats else None
+    all_stats = _all_stats(run, stats_path, index, stats_files)
     for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
         frames = int(length[position])
         videos = tuple(
@@ -129,15 +130,22 @@ def _lines_of(table: EpisodeLines, index: IntArray) -> Iterator[dict[str, Any]]:
 
 
 def _all_stats(
-    run: OpenedRun, source: Path, index: IntArray, stats_files: StatsFiles
+    run: OpenedRun, path: Path | None, index: IntArray, stats_files: StatsFiles
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield each episode's statistics: copied, but for what was computed or left out."""
+    """Yield each episode's statistics: copied, but for what was computed or left out.
+
+    Args:
+        run: The run.
+        path: The source's table of statistics, which need not be there; None where its version has
+            none.
+        index: Indices of the episodes that are kept.
+        stats_files: Statistics that workers computed.
+    """
     repairs = run.manifest.repairs
     left_out = {*repairs.dropped_features, *repairs.computed_stats}
     computed = [_computed_lines(run, files) for files in stats_files.values()]
-    path = source / STATS_PATH
     copied: Iterator[dict[str, Any]]
-    if path.exists():
+    if path is not None and path.exists():
         copied = _lines_of(EpisodeLines(path, validated=True), index)
     else:
         copied = iter([{}] * len(index))

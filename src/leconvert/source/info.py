@@ -47,6 +47,15 @@ class DatasetInfo:
     video_path: str | None
     chunks_size: int
 
+    @property
+    def has_episode_stats(self) -> bool:
+        """Whether the version keeps statistics of episodes.
+
+        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last: where it
+        was interrupted, v2.0 has a part of a table.
+        """
+        return self.codebase_version != "v2.0"
+
 
 def load_info(root: Path) -> DatasetInfo:
     """Read and check ``meta/info.json``.

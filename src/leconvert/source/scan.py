@@ -159,7 +159,7 @@ def _stats_lines(
 ) -> tuple[Path, IntArray] | None:
     """Return where each episode's statistics are; None in v2.0, which has none of them."""
     path = root / STATS_PATH
-    if info.codebase_version == "v2.0":
+    if not info.has_episode_stats:
         said = "v2.0 has no statistics of episodes; they are computed from the data."
         remarks.append(Remark("computed-stats", said))
         return None
@@ -224,7 +224,7 @@ def _facts(
             for remark in remarks
             if remark.code == "missing-column" and remark.severity != "error" and remark.feature
         ],
-        has_episode_stats=info.codebase_version != "v2.0",
+        has_episode_stats=info.has_episode_stats,
     )
 
 

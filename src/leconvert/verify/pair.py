@@ -17,7 +17,7 @@ from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceE
 from leconvert.model import DATA_STREAM, output_path, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import Repairs
-from leconvert.source import EpisodeLines, SourcePaths, load_info
+from leconvert.source import DatasetInfo, EpisodeLines, SourcePaths, load_info
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
 from leconvert.spread import Spread, do_all
 from leconvert.verify.costs import expected_seconds
@@ -140,7 +140,7 @@ def verify_pair(
     del rows
     if reads_bytes:
         try:
-            lines = _stats_lines(source, expected)
+            lines = _stats_lines(source, info, expected)
             differences += compare_stats(result, table, lines, repairs)
         except UnreadableSourceError as error:
             differences.append(_held_against(result, error, "statistics"))
@@ -274,9 +274,11 @@ def _held_against(result: Path, error: Exception, expected: str = "its tables") 
     return unreadable_metadata(result, error, expected)
 
 
-def _stats_lines(source: Path, episodes: SourceEpisodes) -> Iterator[dict[str, Any]]:
+def _stats_lines(
+    source: Path, info: DatasetInfo, episodes: SourceEpisodes
+) -> Iterator[dict[str, Any]]:
     path = source / STATS_PATH
-    if path.exists():
+    if info.has_episode_stats and path.exists():
         return kept_lines(EpisodeLines(path, validated=True), episodes)
     return ({"episode_index": index, "stats": {}} for index in episodes.index.tolist())
 

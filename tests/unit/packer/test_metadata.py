@@ -14,7 +14,7 @@ from leconvert.model import DATA_STREAM
 from leconvert.packer.metadata import write_meta
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.tables import episodes, read_episodes
-from leconvert.testing import DatasetSpec, edit_lines, make_dataset
+from leconvert.testing import DatasetSpec, edit_info, edit_lines, make_dataset
 from leconvert.workdir.opened import OpenedRun
 
 
@@ -52,6 +52,29 @@ def test_a_source_without_statistics_gets_those_of_its_data(
     leconvert.convert(source, output=tmp_path / "again", repairs=recompute)
     assert stats_of(tmp_path / "computed")["action"]["count"] == [11]
     assert stats_of(tmp_path / "computed") == stats_of(tmp_path / "again")
+
+
+@pytest.mark.parametrize("damage", ["torn", "twice", "undeclared"])
+def test_what_an_interrupted_step_to_v21_left_in_a_v20_dataset_is_not_used(
+    small_source: Path, source_copy: Path, tmp_path: Path, damage: str
+) -> None:
+    # LeRobot's step writes the table of statistics first and the version last.
+    edit_info(source_copy, lambda info: info.update(codebase_version="v2.0"))
+    table = source_copy / "meta/episodes_stats.jsonl"
+    if damage == "torn":
+        table.write_bytes(table.read_bytes()[:-100])
+    elif damage == "twice":
+        table.write_bytes(table.read_bytes() * 2)
+    else:
+        edit_lines(source_copy, "episodes_stats", lambda lines: lines[0]["stats"].update(x=[0]))
+    out = tmp_path / "out"
+    leconvert.convert(source_copy, output=out)
+    assert stats_of(out).keys() == stats_of_features(source_copy)
+    assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
+
+
+def stats_of_features(dataset: Path) -> set[str]:
+    return set(json.loads((dataset / "meta/info.json").read_bytes())["features"])
 
 
 def test_a_file_of_computed_statistics_that_is_torn_is_named(
