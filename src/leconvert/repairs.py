@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from leconvert.errors import UsageError
+from leconvert.text import count
 
 __all__ = ["DEFAULT_COLUMNS", "NO_REPAIRS", "DroppedEpisode", "RepairOptions", "Repairs"]
 
@@ -132,12 +133,14 @@ class Repairs:
         """Return what is changed, a few words each."""
         copied = [name for name in self.computed_columns if name not in self.added_columns]
         parts = {
-            f"{len(self.dropped_episodes)} episodes left out": self.dropped_episodes,
+            f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,
             f"{', '.join(copied)} computed": copied,
             f"{', '.join(self.added_columns)} added": self.added_columns,
             "tasks numbered anew": self.task_map,
-            f"statistics of {len(self.computed_stats)} features computed": self.computed_stats,
+            f"statistics of {count(len(self.computed_stats), 'feature')} computed": (
+                self.computed_stats
+            ),
         }
         return [words for words, changed in parts.items() if changed]
 

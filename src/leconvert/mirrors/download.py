@@ -17,6 +17,7 @@ from leconvert.errors import (
 from leconvert.mirrors.store import Store, StoredFile, open_store, store_errors
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.spread import Spread, do_all
+from leconvert.text import count
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree, write_durably
 from leconvert.workdir.records import encode_record, read_record
 
@@ -152,7 +153,7 @@ def _changed(url: str, changes: list[str]) -> SourceChangedError:
     left = len(changes) - _CHANGES_SHOWN
     more = [f"... and {left} more"] if left > 0 else []
     return SourceChangedError(
-        f"{url} changed while it was fetched, in {len(changes)} places.",
+        f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
         path=url,
         details=[*changes[:_CHANGES_SHOWN], *more],
         next_step="Run the same command again when nobody writes there; it fetches what changed.",

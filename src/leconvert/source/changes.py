@@ -17,6 +17,7 @@ from leconvert.model import IntArray, StreamScan
 from leconvert.source.info import load_info
 from leconvert.source.legacy import EPISODES_PATH, STATS_PATH, TASKS_PATH
 from leconvert.source.paths import SourcePaths
+from leconvert.text import count
 from leconvert.workdir.durable import storage_errors
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def source_changed(root: Path, changes: list[str]) -> SourceChangedError:
     if len(changes) > len(shown):
         shown.append(f"... and {len(changes) - len(shown)} more")
     return SourceChangedError(
-        f"{root} changed after it was planned, in {len(changes)} places.",
+        f"{root} changed after it was planned, in {count(len(changes), 'place')}.",
         path=str(root),
         details=shown,
         next_step="If the new state is the right one, convert it anew with --restart.",
