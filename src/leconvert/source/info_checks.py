@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ def check_declarations(features: Features) -> Iterator[Remark]:
     """Say what is unusual about declared features.
 
     Args:
-        features: Without those that are left out.
+        features: Those that are left out among them.
     """
     nested, unnamed, old_style = [], [], []
     for name, feature in features.items():
@@ -51,13 +51,16 @@ def check_declarations(features: Features) -> Iterator[Remark]:
             yield Remark(code, f"{INFO_PATH}: {said.format(_few(found))}", path=INFO_PATH)
 
 
-def check_columns(features: Features, schema: pa.Schema, *, num_tasks: int) -> Iterator[Remark]:
+def check_columns(
+    features: Features, schema: pa.Schema, *, num_tasks: int, left_out: Collection[str]
+) -> Iterator[Remark]:
     """Compare declared features with the columns that most tables have.
 
     Args:
-        features: Without those that are left out.
-        schema: The columns, without those that are left out.
+        features: Those that are left out among them; what is said of these counts as repaired.
+        schema: The columns, likewise.
         num_tasks: Different tasks of the dataset.
+        left_out: Features that are left out.
     """
     stored = set(schema.names)
     for name in DEFAULT_COLUMNS:
@@ -75,8 +78,10 @@ def check_columns(features: Features, schema: pa.Schema, *, num_tasks: int) -> I
                 said = f"{INFO_PATH} declares {shown(name)}, but no table has such a column."
                 yield Remark("phantom-feature", said, path=INFO_PATH, feature=name)
         elif dtype == "video":
-            said = f"The tables have a column {shown(name)}, which is declared as a camera."
-            yield Remark("undeclared-column", said)
+            if name not in left_out:
+                # Of no feature, so that nobody is told to drop it: the camera would go, too.
+                said = f"The tables have a column {shown(name)}, which is declared as a camera."
+                yield Remark("undeclared-column", said)
         elif dtype not in TEXT_DTYPES:
             found = _stored_dtype(schema.field(name).type)
             if found is not None and found != dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -116,7 +117,9 @@ def scan_source(
     columns = common_columns(paths, episodes, gathered.slices[0], options.drop_features, remarks)
     stored = [] if columns.schema is None else columns.schema.names
     check_dropped_features(options.drop_features, [*info.features, *stored])
-    remarks += _whole_remarks(info, paths, episodes, tasks, survey, gathered, columns)
+    remarks += _whole_remarks(
+        info, paths, episodes, tasks, survey, gathered, columns, options.drop_features
+    )
     remarks += dropped_phantoms(info, options.drop_features, survey)
     settled = settle(remarks, options, _facts(info, episodes, tasks, remarks))
     scans = [
@@ -183,6 +186,7 @@ def _whole_remarks(
     survey: Survey,
     gathered: Gathered,
     columns: DataColumns,
+    left_out: Sequence[str],
 ) -> list[Remark]:
     """Return what was said of single files, and what is to be said now that all are known."""
     absent = absent_features(info.features, columns.schema, gathered.slices)
@@ -203,7 +207,9 @@ def _whole_remarks(
     remarks += survey.remarks(missed)
     if columns.schema is not None:
         num_tasks = len(tasks.of_text) if tasks.is_there else 0
-        remarks += check_columns(info.features, columns.schema, num_tasks=num_tasks)
+        remarks += check_columns(
+            info.features, columns.schema, num_tasks=num_tasks, left_out=left_out
+        )
     remarks += check_global_index(episodes, gathered, columns)
     remarks += check_tasks(paths, episodes, tasks, gathered)
     remarks += codec_changes(gathered.slices)

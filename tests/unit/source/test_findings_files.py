@@ -361,6 +361,17 @@ def test_a_declared_column_that_no_table_has_is_one_finding(source: Path, only: 
     assert only(scan_source(source), "phantom-feature").remedy == "--drop-feature effort"
 
 
+def test_a_column_of_a_camera_goes_with_the_camera(source: Path, only: Only) -> None:
+    for episode, rows in enumerate(LENGTHS):
+        paths = pa.array(["clip.mp4"] * rows)
+        edit_table(source, episode, lambda table, p=paths: with_column(table, TOP, p))
+    finding = only(scan_source(source), "undeclared-column")
+    assert (finding.severity, finding.remedy) == ("error", None), "the flag takes the camera, too"
+    scan = scan_source(source, RepairOptions(drop_features=(TOP,)))
+    assert scan.findings == ()
+    assert TOP not in tables.deserialize_schema(scan.data_schema).names
+
+
 def test_a_column_that_is_not_declared_can_be_left_out(source: Path, only: Only) -> None:
     for episode, length in enumerate([6, 5, 4, 7]):
         values = pa.array(range(length))
