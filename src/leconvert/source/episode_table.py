@@ -145,7 +145,11 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
     # Every line is parsed below; here those that begin with their index need not be.
     lines = EpisodeLines(root / EPISODES_PATH, validated=True)
     if not len(lines):
-        raise SourceError(f"{lines.path} lists no episodes.", path=str(lines.path))
+        raise SourceError(
+            f"{lines.path} lists no episodes.",
+            path=str(lines.path),
+            next_step="Restore the table from another copy of the dataset.",
+        )
     length = np.empty(len(lines), dtype=np.int64)
     task = np.full(len(lines), NO_TASK, dtype=np.int64)
     several: dict[int, frozenset[int]] = {}

@@ -17,6 +17,7 @@ INFO_PATH = "meta/info.json"
 _SUPPORTED_VERSIONS = ("v2.0", "v2.1")
 _DEFAULT_CHUNK_SIZE = 1000
 _GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
+_MEND_IT = "Correct it there, or get the file again from where the dataset came from."
 _GET_IT_AGAIN = "Get this file again from where the dataset came from."
 _RESERVED_IN_KEYS = {"", ".", ".."}
 
@@ -156,7 +157,7 @@ def _fps(path: Path, value: object) -> Fraction:
 
 
 def _bad(path: Path, what: str) -> SourceError:
-    return SourceError(f"{path} {what}.", path=str(path))
+    return SourceError(f"{path} {what}.", path=str(path), next_step=_MEND_IT)
 
 
 def _wrong_version(path: Path, version: object) -> SourceError:

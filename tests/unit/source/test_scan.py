@@ -118,6 +118,8 @@ def test_an_info_that_cannot_be_used_says_why(
     with pytest.raises(SourceError, match=r"info\.json|already") as caught:
         load_info(source_copy)
     assert sentence in caught.value.message
+    # Nothing helps with a version that is none.
+    assert caught.value.next_step or changes == {"codebase_version": None}
 
 
 @pytest.mark.parametrize(
@@ -172,6 +174,7 @@ def test_a_malformed_table_is_named_with_its_line(
         scan_source(source_copy)
     assert sentence in caught.value.message
     assert name in caught.value.message
+    assert caught.value.next_step
     # The parser sees one line at a time, and takes each for the first.
     assert caught.value.message.count("line ") <= 1
 
