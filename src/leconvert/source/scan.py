@@ -40,6 +40,7 @@ from leconvert.source.whole_checks import (
     common_columns,
     dropped_phantoms,
     expected_totals,
+    has_first_clip,
 )
 from leconvert.spread import Spread, do_all
 from leconvert.workdir.mounts import devices_with_fleeting_inodes
@@ -113,6 +114,11 @@ def scan_source(
         _Membership(episodes.index),
         info.camera_keys,
         num_known=gathered.num_files if is_usual else None,
+    )
+    survey.cameras.update(
+        camera
+        for camera in info.camera_keys
+        if camera in options.drop_features and has_first_clip(paths, episodes, camera)
     )
     columns = common_columns(paths, episodes, gathered.slices[0], options.drop_features, remarks)
     stored = [] if columns.schema is None else columns.schema.names

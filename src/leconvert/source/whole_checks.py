@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ __all__ = [
     "common_columns",
     "dropped_phantoms",
     "expected_totals",
+    "has_first_clip",
 ]
 
 
@@ -267,6 +269,14 @@ def expected_totals(
     if tasks.is_there:
         totals["total_tasks"] = [len(tasks.of_text), len(tasks.listed)]
     return totals
+
+
+def has_first_clip(paths: SourcePaths, episodes: EpisodeTable, camera: str) -> bool:
+    """Whether the first episode has a clip of a camera, though it be behind a link to a folder."""
+    path = next(paths.absolute(stream_of_camera(camera), [int(episodes.index[0])]))
+    with suppress(OSError):
+        return Path(path).is_file()
+    return False
 
 
 def dropped_phantoms(info: DatasetInfo, dropped: Sequence[str], survey: Survey) -> Iterator[Remark]:

@@ -329,6 +329,14 @@ def test_files_and_folders_of_episodes_may_be_links(source: Path, tmp_path: Path
     assert scan_source(source).findings == ()
 
 
+def test_a_camera_behind_a_link_that_is_left_out_is_no_phantom(
+    source: Path, tmp_path: Path
+) -> None:
+    (source / "videos/chunk-000").rename(tmp_path / "elsewhere")
+    (source / "videos/chunk-000").symlink_to(tmp_path / "elsewhere")
+    assert scan_source(source, RepairOptions(drop_features=(WRIST,))).findings == ()
+
+
 def test_links_that_lead_in_circles_are_passed_over_or_named(source: Path, only: Only) -> None:
     (source / "data/again").symlink_to(source)
     (source / "videos/loop").symlink_to(source / "videos/loop")
