@@ -113,7 +113,7 @@ _KINDS = (
         "--reindex",
     ),
     # Tasks.
-    Kind("missing-tasks", "error", "`tasks.jsonl` is not there."),
+    Kind("missing-tasks", "error", "`tasks.jsonl` is not there, or lists none."),
     Kind("task-gap", "error", "Task indices do not run from 0 without gaps.", "--remap-tasks"),
     Kind("task-duplicate", "error", "A task is listed more than once.", "--remap-tasks"),
     Kind("task-conflict", "error", "One task index stands for two different texts."),

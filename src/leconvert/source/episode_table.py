@@ -38,7 +38,7 @@ class TaskTable:
         first_index: The first index that stands for the same text, by index: equal texts are one
             task.
         of_text: First index of a text.
-        is_there: Whether there is such a table.
+        is_there: Whether there is such a table, and anything in it.
     """
 
     listed: Sequence[tuple[int, str]]
@@ -81,8 +81,8 @@ def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
     Raises:
         UnreadableSourceError: It is malformed.
     """
-    is_there = (root / TASKS_PATH).exists()
-    listed = load_tasks(root) if is_there else []
+    exists = (root / TASKS_PATH).exists()
+    listed = load_tasks(root) if exists else []
     first_index: dict[int, int] = {}
     of_text: dict[str, int] = {}
     texts: dict[int, str] = {}
@@ -94,8 +94,9 @@ def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
         elif text in of_text:
             duplicates.append(index)
         first_index.setdefault(index, of_text.setdefault(text, index))
-    if not is_there:
-        said = f"{TASKS_PATH} is missing: rows have task indices that stand for no text."
+    if not listed:
+        what = "lists no task" if exists else "is missing"
+        said = f"{TASKS_PATH} {what}: rows have task indices that stand for no text."
         remarks.append(Remark("missing-tasks", said, path=TASKS_PATH))
     if conflicts:
         said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
@@ -107,7 +108,7 @@ def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
         said = f"{TASKS_PATH} numbers its {counted(len(texts), 'task')} {_few(list(texts))}: "
         said += "readers of v3.0 find a task by its row."
         remarks.append(Remark("task-gap", said, path=TASKS_PATH))
-    return TaskTable(listed, first_index, of_text, is_there)
+    return TaskTable(listed, first_index, of_text, bool(listed))
 
 
 def episode_length(path: Path, record: Mapping[str, Any]) -> int:

@@ -306,6 +306,15 @@ def test_a_missing_table_of_tasks_is_an_error(source: Path, only: Only) -> None:
     assert (finding.severity, finding.remedy) == ("error", None)
 
 
+def test_an_empty_table_of_tasks_is_one_error_and_no_reason_to_drop_every_episode(
+    source: Path, only: Only
+) -> None:
+    (source / "meta/tasks.jsonl").write_text("\n")
+    finding = only(scan_source(source), "missing-tasks")
+    assert (finding.severity, finding.remedy) == ("error", None)
+    assert "lists no task" in finding.message
+
+
 def test_tasks_with_gaps_are_numbered_anew(source: Path, only: Only) -> None:
     edit_lines(source, "tasks", lambda lines: lines[0].update(task_index=4))
     for episode, length in enumerate(LENGTHS):
