@@ -89,7 +89,7 @@ _KINDS = (
         "timestamps",
         "error",
         "A row's `timestamp` is 0.1 ms or more from `frame / fps`, so LeRobot loads no video frame "
-        "or a wrong one. A warning in datasets without cameras.",
+        "or a wrong one, or is empty. The former is a warning in datasets without cameras.",
         "--retime",
         acceptable=True,
     ),
@@ -167,7 +167,7 @@ _KINDS = (
     Kind(
         "missing-stats",
         "error",
-        "Statistics of an episode, or of a feature, are not there.",
+        "Statistics of an episode, or of a feature, are not there, or no numbers in its shape.",
         "--recompute-stats",
     ),
     Kind(
