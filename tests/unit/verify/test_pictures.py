@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.pictures import CAMERA, DATA, IMAGE, move_rows
 
-from leconvert.errors import UsageError
+from leconvert.errors import InstallationError
 from leconvert.verify import Sampling, verify_pair
 
 TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
@@ -75,7 +75,7 @@ def test_without_lerobot_it_says_what_to_install(
     picture_result: Path, picture_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "lerobot.datasets.lerobot_dataset", None)
-    with pytest.raises(UsageError, match="--deep loads samples through lerobot") as caught:
+    with pytest.raises(InstallationError, match="--deep loads samples through lerobot") as caught:
         verify_pair(picture_result, picture_source, sampling=Sampling(deep=1))
     assert caught.value.next_step == (
         "Install it: pip install 'leconvert[deep]', or verify without --deep."
