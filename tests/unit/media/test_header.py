@@ -173,10 +173,10 @@ def test_times_beyond_32_bits_make_every_clock_wide() -> None:
 
 
 def test_the_last_tick_of_32_bits_is_written_in_32_bits() -> None:
-    fps = Fraction(64, 50_529_027)
-    assert frame_ticks(fps) == (64, 50_529_027)
-    assert 85 * 50_529_027 == 2**32 - 1
-    for count, version in ((85, 0), (86, 1)):
+    fps = Fraction(64, 5_570_645)
+    assert frame_ticks(fps) == (64, 5_570_645)
+    assert 771 * 5_570_645 == 2**32 - 1
+    for count, version in ((771, 0), (772, 1)):
         found = built(added(FileSamples(), [1] * count), fps=fps)
         moov = parsed(found.content[:-8])[1]
         for path in ("mvhd", "trak/tkhd", "trak/edts/elst", "trak/mdia/mdhd"):
