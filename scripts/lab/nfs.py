@@ -15,7 +15,7 @@ from every_lab.program import told
 from every_lab.report import Row, as_table
 from nfs_lab import LabOptions, NfsLab
 from nfs_lab.lab import DEFAULT_FOLDER
-from nfs_lab.requirements import kernel_version
+from nfs_lab.requirements import kernel_version, require
 from nfs_lab.scenarios import ALL, SCENARIOS, Ground, set_clock, set_latency
 
 from leconvert import __version__
@@ -41,6 +41,7 @@ def run_scenarios(options: argparse.Namespace, lab: NfsLab) -> int:
     rows: list[Row] = []
     failed = []
     say = partial(print, flush=True)
+    require(options.fs)  # the first line names the kernel that it installs
     say(
         f"leconvert {__version__}, Linux {kernel_version()} on every host, {options.clients} hosts "
         f"and a server with {options.fs}, mount options {options.mount_options or 'by default'}, "
