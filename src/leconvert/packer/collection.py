@@ -43,14 +43,17 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
         details = []
         for batch_id in board.failed()[:_FAILURES_SHOWN]:
             error = read_failed(run.paths, run.manifest.run_id, batch_id).get("error") or {}
-            details.append(f"batch {batch_id}: {error.get('message', 'no message')}")
+            said = f"batch {batch_id}: {error.get('message', 'no message')}"
+            # What helps one batch is another thing than what is done about the run.
+            helps = error.get("next_step")
+            details.append(f"{said} {helps}" if helps else said)
         raise BatchesFailedError(
             f"{counts.failed} of {total} batches were set aside; {counts.done} are done.",
             path=place,
             details=details,
             next_step="Mend what the messages name; then "
             f"`leconvert release {shlex.quote(place)} --failed` and the same command again, "
-            "or --restart if the source was repaired.",
+            "or --restart if the source was repaired or takes another flag.",
         )
     if counts.done < total:
         raise IncompleteError(

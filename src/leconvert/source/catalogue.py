@@ -186,6 +186,13 @@ _KINDS = (
         "info",
         "v2.0 has no statistics of episodes; they are computed.",
     ),
+    Kind(
+        "uncomputable-stats",
+        "error",
+        "Statistics are to be computed, and a column has empty values, lists of different lengths, "
+        "or no image files.",
+        "--drop-feature",
+    ),
     Kind("stale-total", "warning", "Totals in `info.json` are wrong; the result has right ones."),
     # Clips.
     Kind(

@@ -12,7 +12,14 @@ from leconvert.source.info import INFO_PATH, DatasetInfo
 from leconvert.source.seen import Remark, counted, shown
 from leconvert.source.stats_checks import TEXT_DTYPES
 
-__all__ = ["Totals", "check_columns", "check_declarations", "check_totals"]
+__all__ = [
+    "Totals",
+    "check_columns",
+    "check_declarations",
+    "check_images",
+    "check_totals",
+    "is_of_numbers",
+]
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
 _ARROW_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
@@ -92,6 +99,38 @@ def check_columns(
         yield Remark("undeclared-column", said, feature=name)
 
 
+def check_images(features: Features, schema: pa.Schema) -> Iterator[Remark]:
+    """Say which images, whose statistics are to be computed, are stored as anything but files.
+
+    Args:
+        features: Those that are left out among them; what is said of these counts as repaired.
+        schema: The columns that most tables have, likewise.
+    """
+    for name, feature in features.items():
+        if feature["dtype"] != "image" or name not in schema.names:
+            continue
+        kind = schema.field(name).type
+        while isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        held = kind
+        if pa.types.is_struct(kind):
+            place = kind.get_field_index("bytes")
+            held = kind.field(place).type if place >= 0 else pa.null()
+        if not _is_binary(held):
+            said = f"The images {shown(name)} are stored as {shown(str(kind))} and not as files: "
+            said += "no statistics can be computed."
+            yield Remark("uncomputable-stats", said, feature=name)
+
+
+def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
+    """Whether a column holds numbers or truth values, or lists of them, nested to any depth."""
+    if schema is None or column not in schema.names:
+        return False
+    kind = _innermost(schema.field(column).type)
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return bool(is_number or pa.types.is_boolean(kind))
+
+
 def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Remark]:
     """Compare the totals that ``info.json`` states with those that were found.
 
@@ -110,6 +149,25 @@ def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Remark]:
 
 def _stored_dtype(kind: pa.DataType) -> str | None:
     """Return the type of a column's numbers as ``info.json`` would name it; None if untold."""
+    kind = _innermost(kind)
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "image"
+    if pa.types.is_large_string(kind):
+        return "string"
+    name = str(kind)
+    return _ARROW_NAMES.get(name, name)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
+
+
+def _innermost(kind: pa.DataType) -> pa.DataType:
+    """Return the type of what lists hold, and of what stores an extension type."""
     while True:
         if isinstance(kind, pa.BaseExtensionType):
             kind = kind.storage_type
@@ -120,15 +178,7 @@ def _stored_dtype(kind: pa.DataType) -> str | None:
         ):
             kind = kind.value_type
         else:
-            break
-    if pa.types.is_null(kind):
-        return None
-    if pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return "image"
-    if pa.types.is_large_string(kind):
-        return "string"
-    name = str(kind)
-    return _ARROW_NAMES.get(name, name)
+            return kind
 
 
 def _is_list_of_texts(names: object) -> bool:

@@ -85,6 +85,7 @@ class Looker:
         stats: The table of statistics and where in it the episodes' lines begin, -1 for those
             without; None in versions that have no such table.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
+        computes_stats: Whether statistics of every feature are computed from the data.
     """
 
     def __init__(
@@ -97,9 +98,11 @@ class Looker:
         length: IntArray,
         stats: tuple[Path, IntArray] | None,
         fleeting_inodes: frozenset[int] = frozenset(),
+        computes_stats: bool = False,
     ) -> None:
         self._arguments = (
-            paths, fps, features, streams, episode_index, length, stats, fleeting_inodes
+            paths, fps, features, streams, episode_index, length, stats, fleeting_inodes,
+            computes_stats,
         )  # fmt: skip
         self._fleeting_inodes = fleeting_inodes
         self._paths = paths
@@ -108,7 +111,9 @@ class Looker:
         self._episode_index = episode_index
         self._length = length
         self._stats = stats
-        self._check_table = TableCheck(fps, features, has_cameras=len(streams) > 1)
+        self._check_table = TableCheck(
+            fps, features, has_cameras=len(streams) > 1, computes_stats=computes_stats
+        )
         self._check_stats = StatsCheck(features)
         self._check_clip = {
             stream: ClipCheck(features[camera])

@@ -23,12 +23,24 @@ from leconvert.source.episode_table import (
 )
 from leconvert.source.gathered import Gathered, Gatherer
 from leconvert.source.info import INFO_PATH, DatasetInfo, load_info
-from leconvert.source.info_checks import check_columns, check_declarations, check_totals
+from leconvert.source.info_checks import (
+    check_columns,
+    check_declarations,
+    check_images,
+    check_totals,
+    is_of_numbers,
+)
 from leconvert.source.legacy import STATS_PATH, EpisodeLines
 from leconvert.source.looker import Looker
 from leconvert.source.paths import PathTemplateError, SourcePaths
 from leconvert.source.seen import Remark, counted, shown
-from leconvert.source.settle import Settled, SourceFacts, check_dropped_features, settle
+from leconvert.source.settle import (
+    Settled,
+    SourceFacts,
+    check_dropped_features,
+    computes_all_stats,
+    settle,
+)
 from leconvert.source.survey import Survey, survey_folder
 from leconvert.source.whole_checks import (
     DataColumns,
@@ -96,6 +108,7 @@ def scan_source(
         nothing = [_nothing(stream, len(episodes.index)) for stream in streams]
         settled = settle(remarks, options, _facts(info, episodes, tasks, remarks))
         return _scan(root, info, episodes, nothing, survey, b"", settled)
+    computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
     look = Looker(
         paths,
         info.fps,
@@ -105,6 +118,7 @@ def scan_source(
         episodes.length,
         _stats_lines(root, info, episodes, remarks),
         devices_with_fleeting_inodes(),
+        computes_stats,
     )
     gathered = _look(look, streams, len(episodes.index), progress, spread)
     is_usual = paths.are_usual and len(streams) == 1 + len(info.camera_keys)
@@ -127,6 +141,8 @@ def scan_source(
         info, paths, episodes, tasks, survey, gathered, columns, options.drop_features
     )
     remarks += dropped_phantoms(info, options.drop_features, survey)
+    if computes_stats and columns.schema is not None:
+        remarks += check_images(info.features, columns.schema)
     settled = settle(remarks, options, _facts(info, episodes, tasks, remarks))
     scans = [
         slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM)
@@ -201,7 +217,12 @@ def _whole_remarks(
         for remark in gathered.sightings.remarks()
         if not (remark.code == "missing-stats" and remark.feature in absent)
     ]
-    remarks += gathered.remarks
+    remarks += [
+        remark
+        for remark in gathered.remarks
+        # Where the column is of no numbers there are no statistics to compute.
+        if remark.code != "uncomputable-stats" or is_of_numbers(columns.schema, remark.feature)
+    ]
     about_files = list(check_files(paths, episodes, gathered.slices, survey))
     remarks += about_files
     # Where a template misses every file, all of them are strays.

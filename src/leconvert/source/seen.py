@@ -105,10 +105,12 @@ class Notes:
         """The file, relative to the source."""
         return self.file[self.folder_length :]
 
-    def say(self, code: str, message: str, *, severity: str = "") -> None:
+    def say(
+        self, code: str, message: str, *, feature: str | None = None, severity: str = ""
+    ) -> None:
         """Say something about this slice alone."""
         self.remarks.append(
-            Remark(code, message, self.episode, self.stream, self.path, severity=severity)
+            Remark(code, message, self.episode, self.stream, self.path, feature, severity)
         )
 
     def sight(

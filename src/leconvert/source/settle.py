@@ -20,7 +20,14 @@ from leconvert.repairs import DEFAULT_COLUMNS, DroppedEpisode, RepairOptions, Re
 from leconvert.source.catalogue import CATALOGUE, DROP
 from leconvert.source.seen import Remark, shown
 
-__all__ = ["Settled", "SourceFacts", "check_dropped_features", "settle", "task_map_of"]
+__all__ = [
+    "Settled",
+    "SourceFacts",
+    "check_dropped_features",
+    "computes_all_stats",
+    "settle",
+    "task_map_of",
+]
 
 _TEXT_DTYPES = frozenset({"string", "language"})
 _REINDEXED = ("frame_index", "episode_index", "index")
@@ -60,6 +67,16 @@ class Settled:
     findings: tuple[Finding, ...]
     repairs: Repairs
     kept: npt.NDArray[np.bool_]
+
+
+def computes_all_stats(options: RepairOptions, *, has_episode_stats: bool) -> bool:
+    """Whether statistics of every feature are computed.
+
+    Args:
+        options: What the user allows.
+        has_episode_stats: Whether the source's version keeps statistics of episodes.
+    """
+    return options.recompute_stats or options.quantiles or not has_episode_stats
 
 
 def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
@@ -199,7 +216,7 @@ def _repairs(
         task_map = {index: 0 for index, _ in facts.tasks}
     stale = set(computed) if task_map is None else {*computed, "task_index"}
     gone = set(options.drop_features)
-    if options.recompute_stats or options.quantiles or not facts.has_episode_stats:
+    if computes_all_stats(options, has_episode_stats=facts.has_episode_stats):
         stale.update(
             name for name, feature in facts.features.items() if feature["dtype"] not in _TEXT_DTYPES
         )

@@ -54,10 +54,16 @@ class TableCheck:
         fps: Frames a second.
         features: Declared features, without those that are left out.
         has_cameras: Whether timestamps are used to find video frames.
+        computes_stats: Whether statistics of every feature are computed from the data.
     """
 
     def __init__(
-        self, fps: Fraction, features: Mapping[str, Mapping[str, Any]], *, has_cameras: bool
+        self,
+        fps: Fraction,
+        features: Mapping[str, Mapping[str, Any]],
+        *,
+        has_cameras: bool,
+        computes_stats: bool = False,
     ) -> None:
         self._fps = fps
         self._expected: dict[str, Times] = {}
@@ -70,6 +76,14 @@ class TableCheck:
             and name not in DEFAULT_COLUMNS
             and (size := _elements(feature.get("shape"))) is not None
         }
+
+        self._computed = [
+            name
+            for name, feature in features.items()
+            if computes_stats
+            and feature["dtype"] not in _NOT_COUNTED_DTYPES
+            and name not in DEFAULT_COLUMNS
+        ]
 
     def __call__(self, file: DataFile, extremes: Extremes, notes: Notes) -> RowFacts:
         """Check a table that has as many rows as its episode has frames.
@@ -93,6 +107,18 @@ class TableCheck:
                     f"{elements} are declared.",
                     feature=name,
                 )
+        for name in self._computed:
+            values, empty = file.num_values(name), file.null_count(name)
+            what = counted(empty or 0, "empty value")
+            if not empty and values is not None and values % rows:
+                what = f"lists of different lengths, {values} values in {rows} rows"
+            elif not empty:
+                continue
+            notes.say(
+                "uncomputable-stats",
+                f"{shown(name)} has {what} in {shown(notes.path)}: no statistics can be computed.",
+                feature=name,
+            )
         if "episode_index" in columns and not _says_empty(file, "episode_index", notes):
             least, greatest = _extremes(file, extremes, "episode_index")
             if (least, greatest) != (notes.episode, notes.episode):

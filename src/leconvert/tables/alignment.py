@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pyarrow as pa
 
 from leconvert.errors import UnreadableSourceError
+from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.tables.schemas import IMAGE_TYPE
 
 __all__ = ["align_table"]
@@ -62,10 +65,13 @@ def _align_column(column: pa.ChunkedArray, field: pa.Field, path: str) -> pa.Chu
 
 
 def _misfit(field: pa.Field, found: pa.DataType, path: str, reason: str) -> UnreadableSourceError:
+    helps = "Bring the column to the type that the other files have"
+    if field.name not in DEFAULT_COLUMNS:
+        helps += f", or leave it out (--drop-feature {shlex.quote(field.name)})"
     return UnreadableSourceError(
-        f"Column {field.name} of {path} is of type {found} and does not fit: {reason}.",
+        f"Column {field.name} of {path} is of type {found} and does not fit: {reason.rstrip('.')}.",
         path=path,
-        next_step="Bring the column to the type that the other files have.",
+        next_step=f"{helps}.",
     )
 
 

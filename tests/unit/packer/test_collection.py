@@ -7,16 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+import leconvert
 from leconvert.conversion import run_worker
-from leconvert.errors import IncompleteError
+from leconvert.errors import BatchesFailedError, IncompleteError
 from leconvert.leasing import list_batches, read_done
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.packer.collection import Collector
 from leconvert.planner import open_or_plan
 from leconvert.repairs import RepairOptions
+from leconvert.testing import DatasetSpec, edit_table, make_dataset, with_column
 from leconvert.workdir.opened import OpenedRun
 
 
@@ -98,3 +101,17 @@ def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew
     assert list_batches(worked.paths.done_dir) == {1}
     assert run_worker(worked.work_dir.root).batches_done == 1
     assert pack_run(worked).verified == "structure"
+
+
+def test_what_helps_a_batch_that_was_set_aside_is_said_with_it(tmp_path: Path) -> None:
+    source = make_dataset(tmp_path / "source", DatasetSpec(episodes=1, frames=3, cameras=()))
+    lists = pa.array([[1.0], [2.0, 3.0], [4.0, 5.0, 6.0]], pa.list_(pa.float32()))
+    edit_table(source, 0, lambda table: with_column(table, "action", lists))
+    with pytest.raises(BatchesFailedError) as caught:
+        leconvert.convert(
+            source, output=tmp_path / "out", repairs=RepairOptions(recompute_stats=True)
+        )
+    [detail] = caught.value.details
+    assert detail.startswith("batch 0: The statistics of action in ")
+    assert "episode_000000.parquet" in detail
+    assert "(--drop-feature action)" in detail

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -247,6 +248,103 @@ def test_statistics_of_v20_are_computed_of_all_but_text(tmp_path: Path, only: On
     assert only(scan, "computed-stats").severity == "info"
     assert {TOP, "observation.images.still", "action", "index"} <= set(scan.repairs.computed_stats)
     assert "note" not in scan.repairs.computed_stats
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([[1.0], None, [1.0], [1.0]], "1 empty value in data/chunk-000/episode_000001.parquet"),
+        ([[1.0], [None], [1.0], [None]], "2 empty values"),
+        ([[1.0], [], [1.0], [1.0]], "1 empty value "),
+        ([[1.0], [1.0, 2.0], [1.0], [1.0]], "lists of different lengths, 5 values in 4 rows"),
+    ],
+)
+def test_a_column_without_statistics_is_seen_before_they_are_computed(
+    source_without_cameras: Path,
+    only: Only,
+    severities: Severities,
+    values: list[list[float | None] | None],
+    said: str,
+) -> None:
+    for episode in range(3):
+        column = values if episode == 1 else [[1.0]] * 4
+        edit_table(
+            source_without_cameras,
+            episode,
+            lambda table, column=column: with_column(
+                table, "action", pa.array(column, pa.list_(pa.float32()))
+            ),
+        )
+
+    def declare(info: dict[str, Any]) -> None:
+        info["codebase_version"] = "v2.0"
+        info["features"]["action"].update(shape=[None])
+
+    edit_info(source_without_cameras, declare)
+    scan = scan_source(source_without_cameras)
+    [finding] = [f for f in scan.findings if f.code == "uncomputable-stats"]
+    assert said in finding.message
+    assert (finding.severity, finding.episode) == ("error", 1)
+    assert finding.remedy == "--drop-feature action"
+    dropped = scan_source(source_without_cameras, RepairOptions(drop_features=("action",)))
+    assert "uncomputable-stats" not in severities(dropped)
+    kept = scan_source(source_without_cameras, RepairOptions(on_bad_episode="drop"))
+    assert severities(kept)["uncomputable-stats"] == {"repaired"}
+    assert kept.episode_index.tolist() == [0, 2]
+
+
+def test_empty_values_are_no_error_where_statistics_are_copied_or_there_are_none(
+    source_without_cameras: Path, severities: Severities
+) -> None:
+    def empty(table: pa.Table) -> pa.Table:
+        table = with_column(table, "action", pa.array([None] * 4, pa.list_(pa.float32(), 6)))
+        return with_column(table, "note", pa.nulls(4))
+
+    for episode in range(3):
+        edit_table(source_without_cameras, episode, empty)
+    edit_info(
+        source_without_cameras,
+        lambda info: info["features"].update(note={"dtype": "float32", "shape": [1]}),
+    )
+    copied = scan_source(source_without_cameras)
+    assert "uncomputable-stats" not in severities(copied)
+    computed = scan_source(source_without_cameras, RepairOptions(quantiles=True))
+    remedies = {f.remedy for f in computed.findings if f.code == "uncomputable-stats"}
+    assert remedies == {"--drop-feature action"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_file"),
+    [
+        (pa.list_(pa.uint8()), False),
+        (pa.string(), False),
+        (pa.struct([("path", pa.string())]), False),
+        (pa.struct([("bytes", pa.binary()), ("path", pa.string())]), True),
+        (pa.large_binary(), True),
+    ],
+    ids=str,
+)
+def test_images_that_are_no_files_have_no_statistics(
+    source_without_cameras: Path, kind: pa.DataType, is_file: bool
+) -> None:
+    for episode in range(3):
+        edit_table(
+            source_without_cameras,
+            episode,
+            lambda table: with_column(table, "front", pa.nulls(4, kind)),
+        )
+    edit_info(
+        source_without_cameras,
+        lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]}),
+    )
+
+    def remedies(options: RepairOptions) -> list[str | None]:
+        scan = scan_source(source_without_cameras, options)
+        return [f.remedy for f in scan.findings if f.code == "uncomputable-stats"]
+
+    assert remedies(RepairOptions()) == []
+    expected = [] if is_file else ["--drop-feature front"]
+    assert remedies(RepairOptions(recompute_stats=True)) == expected
 
 
 # --- clips ------------------------------------------------------------------------------------
