@@ -15,7 +15,14 @@ from typing import Any
 from leconvert.errors import UsageError
 from leconvert.text import count
 
-__all__ = ["DEFAULT_COLUMNS", "NO_REPAIRS", "DroppedEpisode", "RepairOptions", "Repairs"]
+__all__ = [
+    "DEFAULT_COLUMNS",
+    "NO_REPAIRS",
+    "TEXT_DTYPES",
+    "DroppedEpisode",
+    "RepairOptions",
+    "Repairs",
+]
 
 # The columns that every v3.0 dataset has, in LeRobot's order, and the types it gives them.
 DEFAULT_COLUMNS: Mapping[str, str] = {
@@ -25,6 +32,8 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
     "index": "int64",
     "task_index": "int64",
 }
+# Features that LeRobot keeps no statistics of.
+TEXT_DTYPES = frozenset({"string", "language"})
 _ON_BAD_EPISODE = ("fail", "drop")
 
 
@@ -121,6 +130,18 @@ class Repairs:
         for name in self.added_columns:
             kept[name] = {"dtype": DEFAULT_COLUMNS[name], "shape": [1], "names": None}
         return kept
+
+    def replaces_stats(self, features: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether no statistics of the source are kept: those of all features are computed.
+
+        Args:
+            features: The source's, as in ``info.json``.
+        """
+        return all(
+            name in self.computed_stats or name in self.dropped_features
+            for name, feature in features.items()
+            if feature["dtype"] not in TEXT_DTYPES
+        )
 
     def tasks(self, tasks: list[tuple[int, str]]) -> list[tuple[int, str]]:
         """Return the result's tasks as (index, text), given those of the source."""

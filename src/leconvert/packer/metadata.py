@@ -95,7 +95,8 @@ def _episode_records(
         if (camera := camera_of(layout.stream)) is not None
     )
     lines = _lines_of(EpisodeLines(source / EPISODES_PATH, validated=True), index)
-    stats_path = source / STATS_PATH if info.has_episode_stats else None
+    keeps_stats = info.has_episode_stats and not manifest.repairs.replaces_stats(info.features)
+    stats_path = source / STATS_PATH if keeps_stats else None
     all_stats = _all_stats(run, stats_path, index, stats_files)
     for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
         frames = int(length[position])
@@ -136,8 +137,8 @@ def _all_stats(
 
     Args:
         run: The run.
-        path: The source's table of statistics, which need not be there; None where its version has
-            none.
+        path: The source's table of statistics, which need not be there; None where nothing of it is
+            kept.
         index: Indices of the episodes that are kept.
         stats_files: Statistics that workers computed.
     """

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
 from leconvert.source.info import INFO_PATH, DatasetInfo
 from leconvert.source.seen import Remark, counted, shown
-from leconvert.source.stats_checks import TEXT_DTYPES
 
 __all__ = [
     "Totals",
@@ -96,6 +96,10 @@ def check_columns(
                 yield Remark("dtype-mismatch", said, path=INFO_PATH, feature=name)
     for name in sorted(stored - features.keys()):
         said = f"The tables have a column {shown(name)}, which {INFO_PATH} does not declare."
+        if name in DEFAULT_COLUMNS:
+            # It cannot be left out; to declare it is all that is missing.
+            declared = {"dtype": DEFAULT_COLUMNS[name], "shape": [1], "names": None}
+            said = f"{said[:-1]}: add {json.dumps({name: declared})[1:-1]} to its features."
         yield Remark("undeclared-column", said, feature=name)
 
 

@@ -20,7 +20,7 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, IntArray, camera_of
 from leconvert.source.changes import FileFacts, signed_inode
 from leconvert.source.clip_checks import ClipCheck
-from leconvert.source.legacy import EPISODES_PATH, parse_line, read_lines
+from leconvert.source.legacy import EPISODES_PATH, STATS_PATH, parse_line, read_lines
 from leconvert.source.paths import SourcePaths
 from leconvert.source.seen import Notes, Remark, Sightings, counted, shown
 from leconvert.source.stats_checks import StatsCheck
@@ -172,12 +172,22 @@ class Looker:
             except (OSError, UnreadableSourceError) as error:
                 facts = _unread(error, notes)
             if self._stats is not None:
-                # One line at a time: parsed, it is hundreds of objects.
-                record = None if line is None else parse_line(self._stats[0], line)
-                self._check_stats(record, length, extremes, notes)
+                self._check_line(line, length, extremes, notes)
             found.append(facts)
             rows.append(row_facts)
         return found
+
+    def _check_line(
+        self, line: bytes | None, length: int, extremes: Extremes, notes: Notes
+    ) -> None:
+        """Check an episode's line of statistics: one at a time, parsed it is many objects."""
+        assert self._stats is not None
+        try:
+            record = None if line is None else parse_line(self._stats[0], line)
+        except UnreadableSourceError as error:
+            notes.sight("missing-stats", shown(error.message), path=STATS_PATH)
+            return
+        self._check_stats(record, length, extremes, notes)
 
     def _stats_lines(self, first: int, number: int) -> list[bytes | None]:
         if self._stats is None:

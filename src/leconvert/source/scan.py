@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from leconvert import tables
+from leconvert.errors import SourceError
 from leconvert.model import DATA_STREAM, IntArray, SourceScan, StreamScan, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions, Repairs
@@ -192,7 +193,14 @@ def _stats_lines(
         remarks.append(Remark("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
         return None
     # Each line is parsed when its episode is looked at.
-    lines = EpisodeLines(path, validated=True)
+    try:
+        lines = EpisodeLines(path, validated=True)
+    except SourceError as error:
+        if isinstance(error.__cause__, OSError):
+            raise  # the table may be sound
+        said = f"{shown(error.message[:-1])}: no statistics are read."
+        remarks.append(Remark("missing-stats", said, path=STATS_PATH))
+        return None
     strange = len(lines) - int(np.isin(lines.episode_index, episodes.index).sum())
     if strange:
         said = f"{STATS_PATH} has {counted(strange, 'episode')} that episodes.jsonl does not list."

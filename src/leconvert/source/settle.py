@@ -16,7 +16,13 @@ import numpy.typing as npt
 
 from leconvert.errors import SourceError, UsageError
 from leconvert.model import Finding, IntArray
-from leconvert.repairs import DEFAULT_COLUMNS, DroppedEpisode, RepairOptions, Repairs
+from leconvert.repairs import (
+    DEFAULT_COLUMNS,
+    TEXT_DTYPES,
+    DroppedEpisode,
+    RepairOptions,
+    Repairs,
+)
 from leconvert.source.catalogue import CATALOGUE, DROP
 from leconvert.source.seen import Remark, shown
 
@@ -29,7 +35,6 @@ __all__ = [
     "task_map_of",
 ]
 
-_TEXT_DTYPES = frozenset({"string", "language"})
 _REINDEXED = ("frame_index", "episode_index", "index")
 _RENUMBERED = ("episode_index", "index")
 _SHOWN = 20
@@ -218,7 +223,7 @@ def _repairs(
     gone = set(options.drop_features)
     if computes_all_stats(options, has_episode_stats=facts.has_episode_stats):
         stale.update(
-            name for name, feature in facts.features.items() if feature["dtype"] not in _TEXT_DTYPES
+            name for name, feature in facts.features.items() if feature["dtype"] not in TEXT_DTYPES
         )
     return Repairs(
         dropped_episodes=tuple(

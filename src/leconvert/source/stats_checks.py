@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from leconvert.repairs import TEXT_DTYPES
 from leconvert.source.legacy import STATS_PATH
 from leconvert.source.seen import Notes, shown
 from leconvert.source.table_checks import Extremes
 
-__all__ = ["TEXT_DTYPES", "StatsCheck"]
+__all__ = ["StatsCheck"]
 
-# Features that LeRobot keeps no statistics of.
-TEXT_DTYPES = frozenset({"string", "language"})
 _VISUAL_DTYPES = frozenset({"video", "image"})
 # Extremes of these are compared by another order than the footer's bytes are read in.
 _UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
@@ -33,6 +32,9 @@ class StatsCheck:
         self._numeric: list[tuple[str, int]] = []
         self._visual: list[str] = []
         self._not_compared: set[str] = set()
+        self._known = {
+            name for name, feature in features.items() if feature["dtype"] not in TEXT_DTYPES
+        }
         for name, feature in features.items():
             dtype, shape = feature["dtype"], feature.get("shape")
             if dtype in TEXT_DTYPES:
@@ -106,6 +108,10 @@ class StatsCheck:
                 sound = False
             if not sound:
                 self._say_unsound(stats, name, notes)
+        # Those of what is not declared are copied, too.
+        for name in stats.keys() - self._known:
+            if not _can_be_copied(stats[name]):
+                self._say_unsound(stats, name, notes)
 
     def _say_unsound(self, stats: Mapping[str, Any], name: str, notes: Notes) -> None:
         what = "not numbers in the right shape" if name in stats else "not there"
@@ -167,6 +173,22 @@ def _is_of_channels(value: Any) -> bool:
     """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
     return (
         len(value) in (1, 3) and len(value[-1]) == 1 == len(value[-1][0]) and _is_of_numbers(value)
+    )
+
+
+def _can_be_copied(values: object) -> bool:
+    """Whether the statistics of anything are such as the result's can be added up from.
+
+    Mappings below them are statistics of names with a slash, which are rare and not looked at.
+    """
+    if not isinstance(values, dict):
+        return False
+    found: Mapping[str, object] = values
+    if any(isinstance(value, dict) for value in found.values()):
+        return True
+    return all(
+        isinstance(found.get(key), int | float) or _is_of_numbers(found.get(key))
+        for key in ("min", "max", "mean", "std", "count")
     )
 
 

@@ -278,7 +278,8 @@ def _stats_lines(
     source: Path, info: DatasetInfo, episodes: SourceEpisodes
 ) -> Iterator[dict[str, Any]]:
     path = source / STATS_PATH
-    if info.has_episode_stats and path.exists():
+    keeps_stats = info.has_episode_stats and not episodes.repairs.replaces_stats(info.features)
+    if keeps_stats and path.exists():
         return kept_lines(EpisodeLines(path, validated=True), episodes)
     return ({"episode_index": index, "stats": {}} for index in episodes.index.tolist())
 

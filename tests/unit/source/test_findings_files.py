@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -390,3 +391,15 @@ def test_a_column_that_is_not_declared_can_be_left_out(source: Path, only: Only)
     assert finding.remedy == "--drop-feature __index_level_0__"
     scan = scan_source(source, RepairOptions(drop_features=("__index_level_0__",)))
     assert only(scan, "undeclared-column").severity == "repaired"
+
+
+def test_a_default_column_that_is_not_declared_says_how_to_declare_it(
+    source: Path, only: Only
+) -> None:
+    edit_info(source, lambda info: info["features"].pop("timestamp"))
+    finding = only(scan_source(source), "undeclared-column")
+    assert (finding.severity, finding.remedy) == ("error", None)
+    entry = '"timestamp": {"dtype": "float32", "shape": [1], "names": null}'
+    assert f"add {entry} to its features." in finding.message
+    edit_info(source, lambda info: info["features"].update(json.loads(f"{{{entry}}}")))
+    assert scan_source(source).findings == ()

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import leconvert
 from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.repairs import RepairOptions
 from leconvert.source import SourcePaths, load_info, scan_source
 from leconvert.spread import Spread
+from leconvert.testing import edit_lines
 
 TOP = "videos/observation.images.top"
 WRIST = "videos/observation.images.wrist"
@@ -150,8 +153,6 @@ def test_a_path_template_that_cannot_be_used_says_why(
         ("episodes.jsonl", "[1]\n", "line 1 is no JSON object"),
         ("episodes.jsonl", '{"episode_index": "0"}\n', "integer episode_index"),
         ("tasks.jsonl", '{"task_index": 0}\n', "text task"),
-        ("episodes_stats.jsonl", '{"episode_index": 0, "stats": {}\n', "line 1 is no JSON"),
-        ("episodes_stats.jsonl", '\n{"episode_index": 0, "stats": [}\n', "line 2 is no JSON"),
         ("episodes.jsonl", '\n\n{"episode_index": 0, "length":\n', "line 3 is no JSON"),
         (
             "episodes.jsonl",
@@ -163,7 +164,6 @@ def test_a_path_template_that_cannot_be_used_says_why(
             '{"task_index": 0, "task": "Pick \\udfff up."}\n',
             "line 1 holds half a surrogate pair",
         ),
-        ("episodes_stats.jsonl", '{"stats": {}}\n', "integer episode_index"),
     ],
 )
 def test_a_malformed_table_is_named_with_its_line(
@@ -177,6 +177,56 @@ def test_a_malformed_table_is_named_with_its_line(
     assert caught.value.next_step
     # The parser sees one line at a time, and takes each for the first.
     assert caught.value.message.count("line ") <= 1
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ('{"episode_index": 0, "stats": {}\n', "line 1 is no JSON"),
+        ('\n{"episode_index": 0, "stats": [}\n', "line 2 is no JSON"),
+        ('{"stats": {}}\n', "line 1 needs an integer episode_index"),
+        ('{"episode_index": 0, "stats": {}}\n' * 2, "lists episode 0 twice"),
+    ],
+)
+def test_a_malformed_table_of_statistics_is_not_needed_where_they_are_computed(
+    source_copy: Path, tmp_path: Path, content: str, sentence: str
+) -> None:
+    (source_copy / "meta/episodes_stats.jsonl").write_text(content)
+    findings = scan_source(source_copy).findings
+    assert {(f.code, f.severity, f.remedy) for f in findings} == {
+        ("missing-stats", "error", "--recompute-stats")
+    }
+    assert any(sentence in finding.message for finding in findings)
+    out = tmp_path / "out"
+    leconvert.convert(source_copy, output=out, repairs=RepairOptions(recompute_stats=True))
+    assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
+
+
+@pytest.mark.parametrize(
+    "stats", [[0], {"min": [0]}, {"min": ["a"], "max": [1], "mean": [1], "std": [0], "count": [1]}]
+)
+def test_malformed_statistics_of_what_is_not_declared_are_left_out_where_all_are_computed(
+    source_copy: Path, tmp_path: Path, stats: object
+) -> None:
+    edit_lines(source_copy, "episodes_stats", lambda lines: lines[1]["stats"].update(x=stats))
+    [finding] = scan_source(source_copy).findings
+    assert (finding.code, finding.severity) == ("missing-stats", "error")
+    assert finding.remedy == "--recompute-stats"
+    assert "x are not numbers" in finding.message
+    out = tmp_path / "out"
+    leconvert.convert(source_copy, output=out, repairs=RepairOptions(recompute_stats=True))
+    assert "x" not in json.loads((out / "meta/stats.json").read_bytes())
+    assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
+
+
+def test_sound_statistics_of_what_is_not_declared_are_kept(source_copy: Path) -> None:
+    sound = {"min": 0, "max": [1], "mean": [0.5], "std": [0], "count": [3]}
+    edit_lines(
+        source_copy,
+        "episodes_stats",
+        lambda lines: [line["stats"].update({"x": sound, "a": {"b": sound}}) for line in lines],
+    )
+    assert scan_source(source_copy).findings == ()
 
 
 def test_an_episode_that_is_listed_twice_is_refused(source_copy: Path) -> None:
