@@ -79,6 +79,7 @@ _KINDS = (
         "episodes anew.",
         DROP,
     ),
+    Kind("empty-episode", "error", "An episode has no frames.", DROP),
     Kind(
         "missing-column",
         "warning",

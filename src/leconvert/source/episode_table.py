@@ -111,18 +111,19 @@ def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
     return TaskTable(listed, first_index, of_text, bool(listed))
 
 
-def episode_length(path: Path, record: Mapping[str, Any]) -> int:
+def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool = False) -> int:
     """Return an episode's number of frames.
 
     Args:
         path: ``episodes.jsonl``.
         record: A line of it.
+        may_be_empty: Whether it may have no frames, as one that is left out.
 
     Raises:
         SourceError: It is no number of frames.
     """
     frames = record.get("length")
-    if type(frames) is not int or not 1 <= frames <= _LONGEST_EPISODE:
+    if type(frames) is not int or not 1 - may_be_empty <= frames <= _LONGEST_EPISODE:
         raise SourceError(
             f"{path} gives episode {record['episode_index']} the length {shown(frames)}.",
             path=str(path),
@@ -157,7 +158,10 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
     sightings = Sightings()
     for position, record in enumerate(lines):
         episode, texts = record["episode_index"], record.get("tasks")
-        frames = episode_length(lines.path, record)
+        frames = episode_length(lines.path, record, may_be_empty=True)
+        if not frames:
+            said = f"{EPISODES_PATH} gives episode {episode} the length 0."
+            remarks.append(Remark("empty-episode", said, episode, path=EPISODES_PATH))
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise SourceError(
                 f"{lines.path} gives episode {episode} tasks that are no list of texts.",

@@ -166,12 +166,13 @@ class Looker:
                 file_facts = FileFacts.of(path, self._fleeting_inodes)
                 with tables.DataFile(path) as table:
                     facts = self._table_facts(table, file_facts)
-                    if facts.frames == length:
+                    if facts.frames == length > 0:
                         extremes = table.extremes
                         row_facts = self._check_table(table, extremes, notes)
             except (OSError, UnreadableSourceError) as error:
                 facts = _unread(error, notes)
-            if self._stats is not None:
+            # Nobody expects statistics of an episode without frames.
+            if self._stats is not None and length:
                 self._check_line(line, length, extremes, notes)
             found.append(facts)
             rows.append(row_facts)
@@ -260,7 +261,7 @@ class Looker:
             clip = _index_of_remuxed(path, self._fps)
         elif isinstance(clip, UnreadableSourceError):
             raise clip
-        if clip.num_samples == length:
+        if clip.num_samples == length > 0:
             if not clip.keyframes[0]:
                 notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")
             elif late := clip.frames_off_their_place(self._fps):

@@ -72,10 +72,13 @@ def read_source_episodes(lines: EpisodeLines, repairs: Repairs) -> SourceEpisode
     Raises:
         SourceError: A line cannot be read, or gives no length.
     """
-    each = (episode_length(lines.path, line) for line in lines)
+    dropped = {dropped.episode for dropped in repairs.dropped_episodes}
+    each = (
+        episode_length(lines.path, line, may_be_empty=line["episode_index"] in dropped)
+        for line in lines
+    )
     lengths = np.fromiter(each, np.int64, count=len(lines))
-    dropped = [dropped.episode for dropped in repairs.dropped_episodes]
-    kept = ~np.isin(lines.episode_index, dropped)
+    kept = ~np.isin(lines.episode_index, list(dropped))
     return SourceEpisodes(lines.episode_index[kept], lengths[kept], repairs)
 
 

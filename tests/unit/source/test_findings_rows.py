@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from sound_dataset import LENGTHS, Only, Severities
 
+import leconvert
 from leconvert import tables
 from leconvert.errors import SourceError
 from leconvert.repairs import DroppedEpisode, RepairOptions
@@ -386,3 +387,31 @@ def test_several_tasks_an_episode_are_said_once(tmp_path: Path, only: Only) -> N
     finding = only(scan_source(make_dataset(tmp_path / "two", spec)), "several-tasks")
     assert finding.severity == "info"
     assert "3 episodes are like this" in finding.message
+
+
+@pytest.mark.parametrize("files", ["empty", "of frames", "none"])
+def test_an_episode_without_frames_can_be_left_out(
+    source: Path, tmp_path: Path, severities: Severities, files: str
+) -> None:
+    edit_lines(source, "episodes", lambda lines: lines[1].update(length=0))
+    edit_lines(source, "episodes_stats", lambda lines: lines.pop(1))
+    if files == "empty":
+        edit_table(source, 1, lambda table: table.slice(0, 0))
+    elif files == "none":
+        for path in source.glob("*/chunk-000/**/episode_000001.*"):
+            path.unlink()
+    found = severities(scan_source(source))
+    assert found["empty-episode"] == {"error"}
+    assert "missing-stats" not in found
+    out = tmp_path / "out"
+    leconvert.convert(source, output=out, repairs=RepairOptions(on_bad_episode="drop"))
+    assert leconvert.verify_pair(out, source, depth="bytes").ok
+    rows = tables.read_episodes(out)
+    assert rows.column("length").to_pylist() == [LENGTHS[0], *LENGTHS[2:]]
+
+
+@pytest.mark.parametrize("length", [-1, True, 1.0])
+def test_a_length_that_is_no_number_of_frames_stays_refused(source: Path, length: object) -> None:
+    edit_lines(source, "episodes", lambda lines: lines[1].update(length=length))
+    with pytest.raises(SourceError, match="gives episode 1 the length"):
+        scan_source(source)
