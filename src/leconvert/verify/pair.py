@@ -117,7 +117,7 @@ def verify_pair(
         if differences:
             return VerificationReport(depth, differences, 0, 0, 0, 0)
         declared = tables.read_repairs(result)
-        differences += compare_repairs(declared, repairs, info, episodes)
+        differences += compare_repairs(declared, repairs, info, paths, episodes)
         repairs = repairs or declared
         expected = read_source_episodes(episodes, repairs)
         frames = expected.num_frames

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from contextlib import suppress
 
+from leconvert import tables
+from leconvert.errors import UnreadableSourceError
+from leconvert.model import DATA_STREAM
 from leconvert.repairs import Repairs
-from leconvert.source import EpisodeLines
+from leconvert.source import EpisodeLines, SourcePaths
 from leconvert.source.info import DatasetInfo
 from leconvert.tables.paths import REPAIRS_PATH
 from leconvert.verify.difference import Difference
@@ -14,7 +18,11 @@ __all__ = ["compare_repairs"]
 
 
 def compare_repairs(
-    declared: Repairs, expected: Repairs | None, info: DatasetInfo, lines: EpisodeLines
+    declared: Repairs,
+    expected: Repairs | None,
+    info: DatasetInfo,
+    paths: SourcePaths,
+    lines: EpisodeLines,
 ) -> Iterator[Difference]:
     """Yield where a result tells of repairs that were not made, or that nobody could make.
 
@@ -22,13 +30,16 @@ def compare_repairs(
         declared: What the result says of itself.
         expected: What the conversion was told to change; None where nobody knows.
         info: The source's ``info.json``.
+        paths: Where its files are.
         lines: Its ``episodes.jsonl``.
     """
     if expected is not None and declared != expected:
         yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
     features = {*info.features, *declared.added_columns}
-    named = [*declared.dropped_features, *declared.computed_stats]
-    strange = sorted({name for name in named if name not in features})
+    unknown = set(declared.dropped_features) - features
+    # A column that is not declared can be left out, too.
+    unknown -= _stored(unknown, paths, lines)
+    strange = sorted(unknown | (set(declared.computed_stats) - features))
     if strange:
         yield Difference("repaired features", REPAIRS_PATH, "the source's", ", ".join(strange))
     episodes = set(lines.episode_index.tolist())
@@ -37,3 +48,15 @@ def compare_repairs(
     if lost:
         said = ", ".join(map(str, lost))
         yield Difference("episodes left out", REPAIRS_PATH, "some of the source", said)
+
+
+def _stored(names: Set[str], paths: SourcePaths, lines: EpisodeLines) -> set[str]:
+    """Return which of some names are columns of the source's tables, mostly told by the first."""
+    found: set[str] = set()
+    for path in paths.absolute(DATA_STREAM, lines.episode_index.tolist()):
+        if found == names:
+            break
+        # Nothing is known of a table that cannot be read; that it cannot is said elsewhere.
+        with suppress(UnreadableSourceError):
+            found |= names & set(tables.read_data_schema(path).names)
+    return found

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import leconvert
@@ -14,7 +16,14 @@ from leconvert.model import DATA_STREAM
 from leconvert.packer.metadata import write_meta
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.tables import episodes, read_episodes
-from leconvert.testing import DatasetSpec, edit_info, edit_lines, make_dataset
+from leconvert.testing import (
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
 from leconvert.workdir.opened import OpenedRun
 
 
@@ -91,3 +100,20 @@ def test_a_file_of_computed_statistics_that_is_torn_is_named(
     assert caught.value.path == str(torn)
     assert caught.value.next_step == f"Start {planned.work_dir.root} anew with --restart."
     assert not (tree / "meta/info.json").exists()
+
+
+def test_a_column_that_is_not_declared_is_left_out_of_a_result_that_is_right(
+    tmp_path: Path,
+) -> None:
+    spec = DatasetSpec(episodes=3, frames=4, cameras=())
+    source = make_dataset(tmp_path / "source", spec)
+    for episode in range(3):
+        edit_table(source, episode, lambda table: with_column(table, "extra", pa.array([1] * 4)))
+    # A table that is left out need not be readable.
+    (source / "data/chunk-000/episode_000000.parquet").write_bytes(b"torn")
+    out = tmp_path / "out"
+    repairs = RepairOptions(drop_features=("extra",), on_bad_episode="drop")
+    leconvert.convert(source, output=out, repairs=repairs)
+    assert leconvert.verify_pair(out, source, depth="bytes").ok
+    [table] = (out / "data").rglob("*.parquet")
+    assert "extra" not in pq.read_schema(table).names
