@@ -24,6 +24,7 @@ class Remark:
         path: The file relative to the source, where it is about one.
         feature: The feature, where it is about one.
         severity: As the catalogue says, unless the case says otherwise.
+        is_acceptable: Whether it can be accepted where others of its code can.
     """
 
     code: str
@@ -33,6 +34,7 @@ class Remark:
     path: str | None = None
     feature: str | None = None
     severity: str = ""
+    is_acceptable: bool = True
 
     def __post_init__(self) -> None:
         if not self.severity:
@@ -106,12 +108,17 @@ class Notes:
         return self.file[self.folder_length :]
 
     def say(
-        self, code: str, message: str, *, feature: str | None = None, severity: str = ""
+        self,
+        code: str,
+        message: str,
+        *,
+        feature: str | None = None,
+        severity: str = "",
+        is_acceptable: bool = True,
     ) -> None:
         """Say something about this slice alone."""
-        self.remarks.append(
-            Remark(code, message, self.episode, self.stream, self.path, feature, severity)
-        )
+        place = self.episode, self.stream, self.path
+        self.remarks.append(Remark(code, message, *place, feature, severity, is_acceptable))
 
     def sight(
         self,

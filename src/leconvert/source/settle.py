@@ -169,7 +169,7 @@ def _severity(remark: Remark, options: RepairOptions) -> str:
     kind = CATALOGUE[remark.code]
     if _is_allowed(kind.repair, remark, options):
         return "repaired"
-    if remark.code in options.accept and kind.acceptable:
+    if remark.code in options.accept and kind.acceptable and remark.is_acceptable:
         return "warning"
     return remark.severity
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.source.seen import Notes, counted, shown
 from leconvert.tables import DataFile
@@ -120,37 +122,43 @@ class TableCheck:
                 feature=name,
             )
         if "episode_index" in columns and not _says_empty(file, "episode_index", notes):
-            least, greatest = _extremes(file, extremes, "episode_index")
-            if (least, greatest) != (notes.episode, notes.episode):
-                notes.say(
-                    "episode-index",
-                    f"{shown(notes.path)} has rows of episode {_span(least, greatest)}.",
-                )
+            with _numbers_or_said("episode-index", notes):
+                least, greatest = _extremes(file, extremes, "episode_index")
+                if (least, greatest) != (notes.episode, notes.episode):
+                    notes.say(
+                        "episode-index",
+                        f"{shown(notes.path)} has rows of episode {_span(least, greatest)}.",
+                    )
         if "frame_index" in columns and not _says_empty(file, "frame_index", notes):
-            least, greatest = _extremes(file, extremes, "frame_index")
-            if (least, greatest) != (0, rows - 1):
-                notes.say(
-                    "frame-index",
-                    f"{shown(notes.path)} counts its {rows} frames {_span(least, greatest)} "
-                    f"instead of {_span(0, rows - 1)}.",
-                )
+            with _numbers_or_said("frame-index", notes):
+                least, greatest = _extremes(file, extremes, "frame_index")
+                if (least, greatest) != (0, rows - 1):
+                    notes.say(
+                        "frame-index",
+                        f"{shown(notes.path)} counts its {rows} frames {_span(least, greatest)} "
+                        f"instead of {_span(0, rows - 1)}.",
+                    )
         if "timestamp" in columns:
             empty = file.null_count("timestamp")
             if empty:
                 said = f"{shown(notes.path)} has {counted(empty, 'row')} without timestamp."
                 notes.say("timestamps", said)
             else:
-                self._check_times(file, notes)
+                with _numbers_or_said("timestamps", notes):
+                    self._check_times(file, notes)
         first_index = NOT_KNOWN
         if "index" in columns and not file.null_count("index"):
-            least, greatest = _extremes(file, extremes, "index")
-            if greatest - least == rows - 1 and _index(least) != NO_INDEX:
-                first_index = int(least)
+            with _numbers_or_said("global-index", notes):
+                least, greatest = _extremes(file, extremes, "index")
+                if greatest - least == rows - 1 and _index(least) != NO_INDEX:
+                    first_index = int(least)
         tasks: tuple[int, ...] = ()
         if "task_index" in columns and not _says_empty(file, "task_index", notes):
-            least, greatest = _extremes(file, extremes, "task_index")
-            found = [least] if least == greatest else file.distinct("task_index")
-            tasks = tuple(dict.fromkeys(map(_index, found)))
+            # No flag knows which text or list stands for which task.
+            with _numbers_or_said("dtype-mismatch", notes):
+                least, greatest = _extremes(file, extremes, "task_index")
+                found = [least] if least == greatest else file.distinct("task_index")
+                tasks = tuple(dict.fromkeys(map(_index, found)))
         return RowFacts(first_index, tasks, was_looked_at=True)
 
     def _check_times(self, file: DataFile, notes: Notes) -> None:
@@ -193,6 +201,18 @@ class TableCheck:
             known = times.astype(np.float32) if kind == np.float32 else times
             self._expected[kind.str] = known
         return known[:length]
+
+
+@contextmanager
+def _numbers_or_said(code: str, notes: Notes) -> Iterator[None]:
+    """Say of a column that has no number a row that it is wrong, whatever its values are."""
+    try:
+        yield
+    except UnreadableSourceError as error:
+        if not isinstance(error.__cause__, TypeError):
+            raise
+        said = f"{shown(notes.path)} cannot be used as it is: {shown(str(error.__cause__))}."
+        notes.say(code, said, severity="error", is_acceptable=False)
 
 
 def _says_empty(file: DataFile, column: str, notes: Notes) -> bool:

@@ -142,7 +142,8 @@ class DataFile:
         values = self._read(column)
         kind = values.type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-            raise unreadable(self.path, TypeError(f"column {column} is {kind}, no number a row"))
+            error = TypeError(f"column {column} is {kind}, no number a row")
+            raise unreadable(self.path, error) from error
         if values.null_count:
             raise unreadable(self.path, ValueError(f"column {column} has empty values"))
         numbers: Numbers = values.to_numpy()

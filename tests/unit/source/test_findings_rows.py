@@ -415,3 +415,42 @@ def test_a_length_that_is_no_number_of_frames_stays_refused(source: Path, length
     edit_lines(source, "episodes", lambda lines: lines[1].update(length=length))
     with pytest.raises(SourceError, match="gives episode 1 the length"):
         scan_source(source)
+
+
+@pytest.mark.parametrize(
+    ("column", "stored", "code", "flag"),
+    [
+        ("timestamp", "list", "timestamps", "--retime"),
+        ("timestamp", "text", "timestamps", "--retime"),
+        ("frame_index", "text", "frame-index", "--reindex"),
+        ("episode_index", "text", "episode-index", "--reindex"),
+        ("index", "text", "global-index", "--reindex"),
+        ("task_index", "text", "dtype-mismatch", None),
+    ],
+)
+def test_a_column_of_lists_or_texts_is_mended_by_computing_it(
+    source_without_cameras: Path,
+    tmp_path: Path,
+    column: str,
+    stored: str,
+    code: str,
+    flag: str | None,
+) -> None:
+    source = source_without_cameras
+
+    def changed(table: pa.Table) -> pa.Table:
+        values = table.column(column).to_pylist()
+        others = [[value] if stored == "list" else str(value) for value in values]
+        return with_column(table, column, pa.array(others))
+
+    for episode in range(3):
+        edit_table(source, episode, changed)
+    accept = tuple(code for code in (code,) if code in ("timestamps", "frame-index"))
+    findings = scan_source(source, RepairOptions(accept=accept)).findings
+    errors = [finding for finding in findings if finding.severity == "error"]
+    assert {(finding.code, finding.remedy) for finding in errors} == {(code, flag)}
+    assert any(f"column {column} is " in finding.message for finding in errors)
+    if flag is not None:
+        repairs = RepairOptions(retime=flag == "--retime", reindex=flag == "--reindex")
+        leconvert.convert(source, output=tmp_path / "out", repairs=repairs)
+        assert leconvert.verify_pair(tmp_path / "out", source, depth="bytes").ok
