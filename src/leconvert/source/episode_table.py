@@ -23,6 +23,8 @@ __all__ = [
     "read_task_table",
 ]
 
+# Columns of v3.0's table of episodes that a key of the same name would stand beside.
+_TAKEN_PREFIXES = ("stats/", "meta/episodes/")
 _LONGEST_EPISODE = 2**31 - 1
 # Stands for a text that ``tasks.jsonl`` lacks.
 NO_TASK = -1
@@ -158,6 +160,14 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
     sightings = Sightings()
     for position, record in enumerate(lines):
         episode, texts = record["episode_index"], record.get("tasks")
+        taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
+        if taken is not None:
+            raise SourceError(
+                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the name "
+                "of a column that v3.0 keeps for itself.",
+                path=str(lines.path),
+                next_step="Rename the key in every line, or take it out.",
+            )
         frames = episode_length(lines.path, record, may_be_empty=True)
         if not frames:
             said = f"{EPISODES_PATH} gives episode {episode} the length 0."

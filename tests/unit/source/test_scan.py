@@ -229,6 +229,16 @@ def test_sound_statistics_of_what_is_not_declared_are_kept(source_copy: Path) ->
     assert scan_source(source_copy).findings == ()
 
 
+@pytest.mark.parametrize("key", ["stats/action/min", "meta/episodes/chunk_index"])
+def test_a_key_of_an_episode_that_v30_has_another_use_for_is_refused(
+    source_copy: Path, key: str
+) -> None:
+    edit_lines(source_copy, "episodes", lambda lines: lines[2].update({key: [0.0]}))
+    with pytest.raises(SourceError, match=f"gives episode 2 the key {key}") as caught:
+        scan_source(source_copy)
+    assert caught.value.next_step
+
+
 def test_an_episode_that_is_listed_twice_is_refused(source_copy: Path) -> None:
     path = source_copy / "meta/episodes.jsonl"
     path.write_text(path.read_text() + path.read_text().splitlines()[2] + "\n")
