@@ -24,6 +24,7 @@ from leconvert.source import SourcePaths
 from leconvert.source.info import DatasetInfo
 from leconvert.tables.schemas import HUGGINGFACE_KEY
 from leconvert.verify.difference import Difference
+from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = ["DataSchemas", "compare_footer"]
 
@@ -104,7 +105,8 @@ def compare_footer(
     try:
         found = _plain(tables.read_data_schema(root / path))
         counts = tables.row_group_rows(root / path)
-    except (UnreadableSourceError, OSError, pa.ArrowException):
+    except (UnreadableSourceError, OSError, pa.ArrowException) as error:
+        raise_storage_trouble(error, root / path)
         return
     expected = schemas.of(episodes[0])
     if not _same(found, expected) and not schemas.allow(found):

@@ -15,6 +15,7 @@ from leconvert.tables.paths import INFO_PATH
 from leconvert.verify.difference import Difference
 from leconvert.verify.json_files import read_json_object
 from leconvert.verify.metadata import SourceEpisodes
+from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = ["compare_info"]
 
@@ -44,6 +45,7 @@ def compare_info(
     try:
         info = read_json_object(result / INFO_PATH)
     except (OSError, ValueError) as error:
+        raise_storage_trouble(error, result / INFO_PATH)
         yield Difference("readable metadata", INFO_PATH, "a JSON object", str(error))
         return
     repairs = episodes.repairs

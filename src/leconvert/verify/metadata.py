@@ -24,6 +24,7 @@ from leconvert.verify.difference import Difference
 from leconvert.verify.episode_columns import compare_own_values
 from leconvert.verify.json_files import read_json_object
 from leconvert.verify.task_table import pandas_index
+from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = [
     "SourceEpisodes",
@@ -261,6 +262,7 @@ def _read_aggregate(result: Path) -> dict[str, Any] | Difference:
     try:
         return read_json_object(result / STATS_PATH)
     except (OSError, ValueError) as error:
+        raise_storage_trouble(error, result / STATS_PATH)
         return Difference("aggregate", STATS_PATH, "readable statistics", str(error))
 
 

@@ -21,7 +21,9 @@ from leconvert.tables.paths import (
 )
 from leconvert.verify.difference import Difference
 from leconvert.verify.hub_files import GIT_FILES, README_PATH, is_pushed_card
+from leconvert.verify.same_bytes import naming
 from leconvert.workdir.swap import TREE_RECORD
+from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = ["compare_other_files", "special_files"]
 
@@ -101,6 +103,7 @@ def _compare_contents(
                 if expected != found:
                     yield Difference("content (SHA-256)", path, expected, found)
         except OSError as error:
+            raise_storage_trouble(error, ours)
             yield Difference("readable file", path, "the source's content", str(error))
 
 
@@ -113,7 +116,7 @@ def _leads_into(link: Path, folder: Path) -> bool:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
+    with path.open("rb", buffering=0) as file, naming(path):
         while block := file.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()

@@ -41,6 +41,7 @@ from leconvert.verify.repair_record import compare_repairs
 from leconvert.verify.routes import Routes, file_runs, read_routes
 from leconvert.verify.sampling import EVERYTHING, Sampling
 from leconvert.verify.whole_files import compare_whole_files
+from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = ["verify_pair"]
 
@@ -91,6 +92,8 @@ def verify_pair(
 
     Raises:
         SourceError: The source itself cannot be read.
+        StorageError: The disk fails, or this user may not read a file of the result: whether that
+            differs is not known.
         InstallationError: Samples shall be loaded through LeRobot, which is not installed.
         InterruptedRunError: ``stop`` was set.
     """
@@ -271,6 +274,7 @@ def _held_against(result: Path, error: Exception, expected: str = "its tables") 
         error.path is None or not Path(error.path).is_relative_to(result)
     ):
         raise error
+    raise_storage_trouble(error, getattr(error, "path", None) or result)
     return unreadable_metadata(result, error, expected)
 
 

@@ -23,6 +23,7 @@ from leconvert.source.info import DatasetInfo
 from leconvert.verify.difference import Difference
 from leconvert.verify.pieces import Comparer
 from leconvert.verify.sampling import Sampling
+from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = ["Picture", "SourcePictures", "compare_pictures", "is_depth", "picture_features"]
 
@@ -131,6 +132,7 @@ def _found(
         ValueError,
         pa.ArrowException,
     ) as error:
+        raise_storage_trouble(error, compare.result / path)
         return path, [error for _ in frames]
 
 

@@ -27,6 +27,7 @@ from leconvert.verify.metadata import SourceEpisodes
 from leconvert.verify.routes import Routes, file_runs
 from leconvert.verify.rows import RowRules, RowSpan, compare_rows
 from leconvert.verify.videos import Span, check_video, compare_clips
+from leconvert.workdir.trouble import any_storage_errors, raise_storage_trouble
 
 __all__ = ["Comparer", "Piece", "cut_pieces"]
 
@@ -120,8 +121,16 @@ class Comparer:
 
         Raises:
             UnreadableSourceError: A file of the source cannot be read.
+            StorageError: The disk fails, or this user may not read a file of the result.
         """
-        return list(self._compare(Piece(*piece)))
+        with any_storage_errors():
+            try:
+                return list(self._compare(Piece(*piece)))
+            except UnreadableSourceError as error:
+                # The functions that read the source read the result as well.
+                if error.path is not None and Path(error.path).is_relative_to(self.result):
+                    raise_storage_trouble(error, error.path)
+                raise
 
     def num_compared(self, piece: Piece) -> int:
         """Return how many episodes of a piece are compared."""
@@ -171,6 +180,7 @@ class Comparer:
         try:
             file = self._opened.file(str(self.result / path), is_table=piece.stream == DATA_STREAM)
         except (UnreadableSourceError, OSError, pa.ArrowException) as error:
+            raise_storage_trouble(error, self.result / path)
             if begins_file:
                 is_table = piece.stream == DATA_STREAM
                 what, wanted = ("parquet", "a footer") if is_table else ("MP4", "an index")

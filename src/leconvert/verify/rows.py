@@ -19,9 +19,10 @@ from leconvert.source.info import DatasetInfo
 from leconvert.verify.data_footer import wrong_extremes
 from leconvert.verify.difference import Difference
 from leconvert.verify.metadata import same_statistic
-from leconvert.verify.same_bytes import first_difference
+from leconvert.verify.same_bytes import first_difference, naming
 from leconvert.verify.shown_values import shown_value
 from leconvert.verify.stored_types import as_stored
+from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = ["RowRules", "RowSpan", "compare_rows", "expected_rows", "same_values"]
 
@@ -118,6 +119,7 @@ def compare_rows(
                 file = file or opened.enter_context(pq.ParquetFile(table.path))
                 found = file.read_row_group(span.row_group, use_threads=False)
             except (OSError, pa.ArrowException) as error:
+                raise_storage_trouble(error, table.path)
                 yield differs("readable row group", "rows", error, span)
                 continue
             is_same = True
@@ -143,9 +145,12 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
             return False
         theirs, ((begin, size),) = ranges
         if source.whole is None:
-            return first_difference(source.descriptor, theirs, stored, [(begin, size)]) is None
+            paths = (source.path, table.path)
+            ours = [(begin, size)]
+            return first_difference(source.descriptor, theirs, stored, ours, paths=paths) is None
         pages = b"".join([source.whole[first : first + length] for first, length in theirs])
-        return pages == os.pread(stored, size, begin)
+        with naming(table.path):
+            return pages == os.pread(stored, size, begin)
 
 
 def _compare_columns(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-__all__ = ["first_difference"]
+__all__ = ["first_difference", "naming"]
 
 # Two of these fit into the cache of a core beside each other.
 _BLOCK_BYTES = 256 * 1024
@@ -15,7 +16,12 @@ type Runs = Sequence[tuple[int, int]]
 
 
 def first_difference(
-    expected: int, expected_runs: Runs, found: int, found_runs: Runs
+    expected: int,
+    expected_runs: Runs,
+    found: int,
+    found_runs: Runs,
+    *,
+    paths: tuple[str, str],
 ) -> int | None:
     """Compare ranges of two open files as if those of each were one.
 
@@ -24,13 +30,14 @@ def first_difference(
         expected_runs: What of it.
         found: Descriptor of the other.
         found_runs: What of it.
+        paths: Both files' names, for an error.
 
     Returns:
         Place of the first byte that differs, counted from the first byte of the first range; None
         where all are the same. Where a file or its ranges end early, that is the place.
 
     Raises:
-        OSError: A file cannot be read.
+        OSError: A file cannot be read; the error names it.
     """
     left, right = list(expected_runs)[::-1], list(found_runs)[::-1]
     place = 0
@@ -39,8 +46,8 @@ def first_difference(
         both = min(left_size, right_size)
         for done in range(0, both, _BLOCK_BYTES):
             size = min(_BLOCK_BYTES, both - done)
-            theirs = _read(expected, size, left_at + done)
-            ours = _read(found, size, right_at + done)
+            theirs = _read(expected, size, left_at + done, paths[0])
+            ours = _read(found, size, right_at + done, paths[1])
             if theirs != ours or len(ours) != size:
                 return place + done + _equal_bytes(theirs, ours)
         place += both
@@ -51,14 +58,25 @@ def first_difference(
     return place if left or right else None
 
 
-def _read(descriptor: int, size: int, place: int) -> bytes:
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an error of the block name a file: the system does not where that is open already."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
+
+def _read(descriptor: int, size: int, place: int, path: str) -> bytes:
     """Read so many bytes, fewer only where the file ends."""
-    data = os.pread(descriptor, size, place)
-    while len(data) < size:
-        more = os.pread(descriptor, size - len(data), place + len(data))
-        if not more:
-            break
-        data += more
+    with naming(path):
+        data = os.pread(descriptor, size, place)
+        while len(data) < size:
+            more = os.pread(descriptor, size - len(data), place + len(data))
+            if not more:
+                break
+            data += more
     return data
 
 

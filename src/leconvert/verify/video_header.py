@@ -16,6 +16,7 @@ from leconvert import media
 from leconvert.errors import UnreadableSourceError
 from leconvert.verify.difference import Difference
 from leconvert.verify.videos import joinable
+from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = ["compare_header"]
 
@@ -44,7 +45,8 @@ def compare_header(
     """
     try:
         index = media.read_clip_index(root / path)
-    except (UnreadableSourceError, OSError):
+    except (UnreadableSourceError, OSError) as error:
+        raise_storage_trouble(error, root / path)
         return
     begins: list[int] = []
     start = 0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from leconvert import media
 from leconvert.errors import UnreadableSourceError
 from leconvert.verify.difference import Difference
-from leconvert.verify.same_bytes import first_difference
+from leconvert.verify.same_bytes import first_difference, naming
 
 __all__ = ["Span", "check_video", "compare_clips", "joinable"]
 
@@ -210,6 +210,7 @@ def _same_packets(
             clip.byte_runs(0, clip.num_samples),
             result,
             index.byte_runs(part.start, part.stop),
+            paths=(clip.path, index.path),
         )
     finally:
         os.close(source)
@@ -256,7 +257,7 @@ def _stray_bytes(
 ) -> Iterator[Difference]:
     """Find bytes between samples that are not zero; a file without gaps costs nothing."""
     # Unbuffered: a buffer would read ahead, up to a megabyte a gap over a network.
-    with path.open("rb", buffering=0) as file:
+    with path.open("rb", buffering=0) as file, naming(path):
         for begin, end in _holes(index):
             if begin > end:
                 yield differs("samples", "no overlap", f"an overlap before byte {begin}")

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from leconvert.errors import StorageError
 
-__all__ = ["CHECK_DISK", "any_storage_errors", "storage_error", "storage_errors"]
+__all__ = [
+    "CHECK_DISK",
+    "any_storage_errors",
+    "raise_storage_trouble",
+    "storage_error",
+    "storage_errors",
+]
 
 _FREE_SPACE = "Free space there, then run the same command again; what is done stays done."
 _WRITABLE = "Make the folder writable for this user, then run the same command again."
@@ -43,6 +49,28 @@ def storage_errors(path: Path | str) -> Iterator[None]:
         if error.errno not in _NEXT_STEPS:
             raise
         raise _told(error, str(path)) from error
+
+
+def raise_storage_trouble(error: BaseException, path: Path | str) -> None:
+    """Raise a `StorageError` where it was the disk that failed, and not what is in a file.
+
+    What raised an error is looked at too. Errors about names, such as ENOENT, and those of a
+    library's own kind pass: FFmpeg speaks of input and output where content is damaged.
+
+    Args:
+        error: What reading a file raised.
+        path: The file, for errors that name none.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and _is_the_disks(cause):
+            named = cause.filename
+            raise _told(cause, named if isinstance(named, str) else str(path)) from error
+        cause = cause.__cause__
+
+
+def _is_the_disks(error: OSError) -> bool:
+    return error.errno in _NEXT_STEPS and type(error).__module__ == "builtins"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from leconvert.verify import same_bytes
 from leconvert.verify.same_bytes import first_difference
+
+PATHS = ("one", "other")
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +52,24 @@ def test_the_first_byte_that_differs_is_found(
     found: list[tuple[int, int]],
     place: int | None,
 ) -> None:
-    assert first_difference(files[0], expected, files[1], found) == place
+    assert first_difference(files[0], expected, files[1], found, paths=PATHS) == place
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_error_in_the_middle_names_the_file_that_it_is_of(
+    files: tuple[int, int], side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = os.pread
+
+    def fail_late(file: int, size: int, place: int) -> bytes:
+        if file == files[side] and place >= 9:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(file, size, place)
+
+    monkeypatch.setattr(os, "pread", fail_late)
+    with pytest.raises(OSError, match="Input/output error") as told:
+        first_difference(files[0], [(2, 7), (9, 4)], files[1], [(7, 3), (11, 8)], paths=PATHS)
+    assert told.value.filename == PATHS[side]
 
 
 def test_a_file_that_is_given_a_byte_at_a_time_is_read_whole(
@@ -57,5 +77,5 @@ def test_a_file_that_is_given_a_byte_at_a_time_is_read_whole(
 ) -> None:
     read = os.pread
     monkeypatch.setattr(os, "pread", lambda file, size, place: read(file, min(size, 1), place))
-    assert first_difference(files[0], [(9, 6)], files[1], [(0, 6)]) is None
-    assert first_difference(files[0], [(2, 9)], files[1], [(7, 3), (11, 6)]) == 7
+    assert first_difference(files[0], [(9, 6)], files[1], [(0, 6)], paths=PATHS) is None
+    assert first_difference(files[0], [(2, 9)], files[1], [(7, 3), (11, 6)], paths=PATHS) == 7
