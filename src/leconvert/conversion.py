@@ -63,6 +63,7 @@ class ConversionReport:
         probe: How fast the result loads, as `leconvert probe run` says it; None if it was not
             measured. Where it could not be, the error.
         report: The page that tells what happened, or None.
+        work_dir: Where the run's records are kept; None where they were removed.
     """
 
     source: str
@@ -85,11 +86,12 @@ class ConversionReport:
     repairs: Mapping[str, Any] = field(default_factory=dict)
     probe: Mapping[str, Any] | None = None
     report: Path | None = None
+    work_dir: Path | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         record = asdict(self)
-        for name in ("output", "kept_source", "removed_source", "report"):
+        for name in ("output", "kept_source", "removed_source", "report", "work_dir"):
             record[name] = None if record[name] is None else str(record[name])
         return record
 
@@ -264,7 +266,7 @@ def convert(
     removes = not keep_work_dir and work_dir is None
     if removes and not remove_work_dir(folder, run.manifest.run_id):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
-    return replace(done, report=page)
+    return replace(done, report=page, work_dir=None if removes else folder)
 
 
 def _telling(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:

@@ -13,14 +13,16 @@ def test_after_a_finished_run_clean_leaves_the_result_alone_beside_the_source(
 ) -> None:
     work = tmp_path / "work"
     places = ("--root", source_copy, "--output", tmp_path / "out", "--work-dir", work)
-    assert leconvert("convert", *places).returncode == 0
+    converted = leconvert("convert", *places)
+    assert converted.returncode == 0, converted.stderr
+    assert f"  records       {work}; `leconvert clean {work}` removes them\n" in converted.stdout
     shown = leconvert("clean", work, "--dry-run")
     assert "would remove run" in shown.stdout
     assert any(work.glob("runs/*"))
     cleaned = leconvert("clean", work, "--json")
     assert cleaned.returncode == 0, cleaned.stderr
     assert [row["kind"] for row in json.loads(cleaned.stdout)["removed"]] == ["run"]
-    assert not any(work.glob("runs/*"))
+    assert list(work.iterdir()) == []
     assert leconvert("verify", tmp_path / "out", "--source", source_copy).returncode == 0
 
 
@@ -57,4 +59,5 @@ def test_what_to_clean_must_be_said(leconvert: Leconvert, tmp_path: Path) -> Non
     assert leconvert("clean").returncode == 2
     assert leconvert("clean", tmp_path, "--of", tmp_path).returncode == 2
     assert leconvert("clean", tmp_path, "--old").returncode == 2
+    (tmp_path / "notes.txt").write_text("no work dir")
     assert leconvert("clean", tmp_path).returncode == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,9 @@ def _print_report(report: ConversionReport) -> None:
         for change in changes[1:]:
             print(f"                {change}")
     print(f"  checked       {report.verified}")
+    if report.work_dir is not None:
+        clean = f"leconvert clean {shlex.quote(str(report.work_dir))}"
+        print(f"  records       {report.work_dir}; `{clean}` removes them")
     if report.report is not None:
         print(f"  report        {report.report}")
     if report.probe is not None:

@@ -25,7 +25,7 @@ from leconvert.leasing import LeaseStore, list_batches, read_done
 from leconvert.workdir.durable import sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.journal import Journal, JournalState, PackStep
-from leconvert.workdir.locks import packer_lock, planner_lock
+from leconvert.workdir.locks import packer_lock, planner_lock, remove_planner_lock
 from leconvert.workdir.manifest import read_manifest
 from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir
 from leconvert.workdir.removal import (
@@ -105,14 +105,15 @@ def clean_work_dir(
     work = WorkDir(root)
     folders = (work.runs_dir, work.outlines_dir)
     if not work.current.exists() and not any(folder.is_dir() for folder in folders):
-        if target is None:
+        if target is None and not _is_empty(root):
             raise WorkDirError(
                 f"{root} is no work dir.",
                 path=str(root),
                 next_step="Give the folder that `leconvert plan` or `leconvert convert` printed, "
                 "or --of DATASET.",
             )
-        return CleanReport(dry_run, (), tuple(_strange_trees(target, set())))
+        strange = () if target is None else tuple(_strange_trees(target, set()))
+        return CleanReport(dry_run, (), strange)
     with ExitStack() as held:
         if not dry_run:
             held.enter_context(planner_lock(work))
@@ -129,6 +130,8 @@ def clean_work_dir(
     if not dry_run:
         for row in removable:
             _remove_unlocked(work, row)
+        if work.root.is_dir():
+            _remove_empty(work)
     kept = tuple(row for row in found if not row.removable)
     return CleanReport(dry_run, tuple(removable), kept)
 
@@ -322,6 +325,21 @@ def _remove(work: WorkDir, row: Leftover, current: str | None) -> None:
         remove_tree(row.path, inside=row.path.parents[1])
     else:
         remove_new_tree(row.path)
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _remove_empty(work: WorkDir) -> None:
+    """Remove what the next planner makes anew, once no run is left; the folder is the user's."""
+    with suppress(BusyError, StorageError, OSError), planner_lock(work):
+        if work.current_run_id() is not None:
+            return
+        for folder in (work.outlines_dir, work.runs_dir):
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+        remove_planner_lock(work)
 
 
 def _remove_unlocked(work: WorkDir, row: Leftover) -> None:

@@ -43,7 +43,15 @@ from leconvert.workdir.records import encode_record, read_record
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-__all__ = ["BEAT_SECONDS", "LockWait", "hold_lock", "packer_lock", "planner_lock", "read_packer"]
+__all__ = [
+    "BEAT_SECONDS",
+    "LockWait",
+    "hold_lock",
+    "packer_lock",
+    "planner_lock",
+    "read_packer",
+    "remove_planner_lock",
+]
 
 BEAT_SECONDS = 3.0
 """A packer that lives shows it so often."""
@@ -83,6 +91,20 @@ def planner_lock(
     make_durably(work_dir.root)
     with hold_lock(work_dir.planner_lock, "planner", run_id="-", worker=worker, fs=fs):
         yield
+
+
+def remove_planner_lock(work_dir: WorkDir) -> None:
+    """Remove the planner's lock and who holds it; call it while holding the lock.
+
+    Who opened the file a moment before finds it locked, or without a name, and is told that the
+    lock is held. Should a version of `filelock` not look at that, two may plan, as after a lost
+    lock.
+
+    Raises:
+        OSError: The disk is read-only or fails.
+    """
+    for path in (_holder(work_dir.planner_lock), work_dir.planner_lock):
+        path.unlink(missing_ok=True)
 
 
 @contextmanager

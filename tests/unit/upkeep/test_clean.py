@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,53 @@ def test_a_finished_run_goes_and_its_result_stays(planned: OpenedRun, tmp_path: 
     assert not planned.work_dir.current.exists()
     assert digest_of(tmp_path / "out") == digest
     assert clean_work_dir(planned.work_dir.root).removed == ()
+
+
+def test_with_its_last_run_a_work_dir_is_empty_and_can_be_planned_in_again(
+    planned: OpenedRun, small_source: Path, tmp_path: Path
+) -> None:
+    run_worker(planned.work_dir.root)
+    pack_run(planned)
+    root = planned.work_dir.root
+    planned.work_dir.outlines_dir.mkdir()
+    clean_work_dir(root, dry_run=True)
+    assert planned.work_dir.outlines_dir.is_dir()
+    clean_work_dir(root)
+    assert list(root.iterdir()) == []
+    assert clean_work_dir(root) == CleanReport(dry_run=False, removed=(), kept=())
+    again = open_or_plan(small_source, tmp_path / "again", root, LayoutOptions())
+    assert planned.work_dir.current_run_id() == again.manifest.run_id
+
+
+def test_what_is_not_ours_stays_in_an_emptied_work_dir(planned: OpenedRun) -> None:
+    root = planned.work_dir.root
+    (root / "notes.txt").write_text("mine")
+    (planned.work_dir.runs_dir / ".mine").touch()
+    clean_work_dir(root, give_up=True)
+    names = {path.relative_to(root).as_posix() for path in root.rglob("*")}
+    # Where the folder of the runs stays, this is still a work dir, and its lock stays with it.
+    locks = {"planner.lock", "planner.lock.holder"}
+    assert names == {"notes.txt", "runs", "runs/.mine", *locks}
+
+
+def test_the_lock_of_somebody_who_plans_meanwhile_stays(
+    planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = planned.work_dir
+    with ExitStack() as planner:
+        remove = clean.remove_tree
+
+        def plan_after(path: Path, **options: Path) -> bool:
+            done = remove(path, **options)
+            planner.enter_context(planner_lock(work))
+            return done
+
+        monkeypatch.setattr(clean, "remove_tree", plan_after)
+        clean_work_dir(work.root, give_up=True)
+        assert work.planner_lock.exists()
+        assert work.runs_dir.is_dir()
+        with pytest.raises(BusyError), planner_lock(work):
+            pass
 
 
 def test_a_default_work_dir_goes_as_a_whole(source_copy: Path) -> None:
