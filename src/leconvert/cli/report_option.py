@@ -12,8 +12,8 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--report``; `report_place` reads it."""
     parser.add_argument(
         "--report", type=Path, nargs="?", const=Path(), metavar="FILE",
-        help="tell what happened as one HTML page, also where it fails (default: "
-        "<target>.report.html)",
+        help="tell what happened as one HTML page, also where it fails once there is a plan "
+        "(default: <target>.report.html)",
     )  # fmt: skip
 
 
