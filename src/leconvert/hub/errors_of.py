@@ -27,16 +27,18 @@ __all__ = ["TOKEN_HELP", "hub_errors"]
 
 TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
 _REPORT = "the Hub does not take what this version of leconvert sends."
-_AGAIN = "Run the same command again; what the Hub has already is not sent again."
+_AGAIN = "Run the same command again."
+_SEND_AGAIN = "Run the same command again; what the Hub has already is not sent again."
 
 
 @contextmanager
-def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
+def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False) -> Iterator[None]:
     """Turn errors of the Hub's client within the block into errors of leconvert.
 
     Args:
         repo_id: The repo that the block is about.
         revision: The revision, where it is about one.
+        sends: Whether the block is part of a push, and not only looks or fetches.
 
     Raises:
         HubError: There is no such repo, revision or file.
@@ -52,6 +54,7 @@ def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
         OfflineModeIsEnabled,
     )
 
+    again = _SEND_AGAIN if sends else _AGAIN
     try:
         yield
     except LeconvertError:
@@ -71,27 +74,27 @@ def hub_errors(repo_id: str, revision: str | None = None) -> Iterator[None]:
             next_step="Names look like ORG/NAME.",
         ) from error
     except HfHubHTTPError as error:
-        raise _of_answer(repo_id, revision, error) from error
+        raise _of_answer(repo_id, revision, error, again) from error
     except (httpx.HTTPError, ConnectionError, TimeoutError) as error:
-        raise _no_answer(repo_id, error) from error
+        raise _no_answer(repo_id, error, again) from error
     except ValueError as error:
-        told = _of_content(repo_id, error)
+        told = _of_content(repo_id, error, again)
         if told is None:
             raise
         raise told from error
     except RuntimeError as error:  # what the client makes of errors in its upload threads
         cause = error.__cause__
         if isinstance(cause, HfHubHTTPError):
-            raise _of_answer(repo_id, revision, cause) from error
+            raise _of_answer(repo_id, revision, cause, again) from error
         if isinstance(cause, httpx.HTTPError | ConnectionError | TimeoutError):
-            raise _no_answer(repo_id, cause) from error
+            raise _no_answer(repo_id, cause, again) from error
         raise
 
 
-def _of_content(repo_id: str, error: ValueError) -> LeconvertError | None:
+def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError | None:
     """Return what the Hub says of what it was sent, or that it cannot be read; None if neither."""
     if isinstance(error, json.JSONDecodeError):
-        return _no_answer(repo_id, error)
+        return _no_answer(repo_id, error, again)
     first, *rest = str(error).strip().splitlines() or [""]
     said = " ".join(line.strip(" -") for line in rest).rstrip(".")
     if "README.md" in first:
@@ -107,15 +110,15 @@ def _of_content(repo_id: str, error: ValueError) -> LeconvertError | None:
     return None
 
 
-def _no_answer(repo_id: str, error: Exception) -> HubUnavailableError:
+def _no_answer(repo_id: str, error: Exception, again: str) -> HubUnavailableError:
     said = str(error).strip().rstrip(".") or type(error).__name__
     return HubUnavailableError(
         f"The Hub did not answer about {repo_id}: {said}.",
-        next_step="Check the network and HF_ENDPOINT. " + _AGAIN,
+        next_step="Check the network and HF_ENDPOINT. " + again,
     )
 
 
-def _of_answer(repo_id: str, revision: str | None, error: Exception) -> LeconvertError:
+def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str) -> LeconvertError:
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
@@ -155,8 +158,8 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception) -> Leconver
     if status == 429:
         return HubUnavailableError(
             f"The Hub takes no more requests about {repo_id} for now.",
-            next_step="Wait some minutes. " + _AGAIN,
+            next_step="Wait some minutes. " + again,
         )
     if status >= 500 or status == 408:
-        return HubUnavailableError(f"The Hub failed over {repo_id}: {said}.", next_step=_AGAIN)
+        return HubUnavailableError(f"The Hub failed over {repo_id}: {said}.", next_step=again)
     return HubError(f"The Hub refused {repo_id}: {said}.", next_step="Report it: " + _REPORT)

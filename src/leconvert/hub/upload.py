@@ -7,6 +7,7 @@ called looks at the repo again, and finds out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import batched
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ __all__ = ["Uploader"]
 # The Hub says how files are to be uploaded for so many at a time (huggingface_hub's
 # PREUPLOAD_BATCH_SIZE).
 _FILES_A_REQUEST = 256
+
+_pushing = partial(hub_errors, sends=True)
 
 
 class Uploader:
@@ -52,13 +55,13 @@ class Uploader:
 
     def create_repo(self, *, private: bool) -> None:
         """Make the repo, if it is not there."""
-        with hub_errors(self._repo_id):
+        with _pushing(self._repo_id):
             # None and not False: a public repo only where the namespace's own default says so.
             self._api.create_repo(**self._repo, private=private or None, exist_ok=True)
 
     def create_branch(self, branch: str, start: str) -> None:
         """Make a branch that begins at a commit."""
-        with hub_errors(self._repo_id, start):
+        with _pushing(self._repo_id, start):
             self._api.create_branch(**self._repo, branch=branch, revision=start, exist_ok=True)
 
     def upload(
@@ -78,7 +81,7 @@ class Uploader:
         operations = []
         for some in batched(sorted(paths), _FILES_A_REQUEST):
             additions = [self._addition(path) for path in some]
-            with hub_errors(self._repo_id, revision):
+            with _pushing(self._repo_id, revision):
                 # A .gitignore in the repo must not leave files out of a dataset: an empty one.
                 self._api.preupload_lfs_files(
                     **self._repo,
@@ -125,7 +128,7 @@ class Uploader:
         operations += [CommitOperationDelete(path) for path in share.delete]
         if card is not None:
             operations.append(CommitOperationAdd(CARD_PATH, card.encode()))
-        with hub_errors(self._repo_id, revision):
+        with _pushing(self._repo_id, revision):
             done = self._api.create_commit(
                 **self._repo,
                 operations=operations,
@@ -143,7 +146,7 @@ class Uploader:
 
         Anybody may open one with that title, and put into it what a merge would bring to ``main``.
         """
-        with hub_errors(self._repo_id):
+        with _pushing(self._repo_id):
             pulls = self._api.get_repo_discussions(
                 **self._repo, discussion_type="pull_request", discussion_status="open"
             )
@@ -155,13 +158,13 @@ class Uploader:
 
     def open_pull(self, title: str, description: str) -> int:
         """Begin a pull request, a draft, and return its number."""
-        with hub_errors(self._repo_id):
+        with _pushing(self._repo_id):
             pull = self._api.create_pull_request(**self._repo, title=title, description=description)
         return int(pull.num)
 
     def publish_pull(self, number: int) -> None:
         """Make a draft a pull request that may be merged."""
-        with hub_errors(self._repo_id):
+        with _pushing(self._repo_id):
             details = self._api.get_discussion_details(**self._repo, discussion_num=number)
             if details.status == "draft":
                 self._api.change_discussion_status(
@@ -174,7 +177,7 @@ class Uploader:
         Raises:
             HubConflictError: ``main`` changed the same files meanwhile.
         """
-        with hub_errors(self._repo_id):
+        with _pushing(self._repo_id):
             self._api.merge_pull_request(**self._repo, discussion_num=number)
 
     # --- the tag -----------------------------------------------------------------------------
@@ -197,10 +200,10 @@ class Uploader:
                 f"The tag {TAG} moves from {before[:12]} to {commit[:12]}: for a moment there is "
                 "none. If this ends in between, the same command closes the gap first."
             )
-            with hub_errors(self._repo_id, TAG):
+            with _pushing(self._repo_id, TAG):
                 self._api.delete_tag(**self._repo, tag=TAG)
         try:
-            with hub_errors(self._repo_id, commit):
+            with _pushing(self._repo_id, commit):
                 self._api.create_tag(**self._repo, tag=TAG, revision=commit)
         except HubConflictError as error:
             raise HubConflictError(

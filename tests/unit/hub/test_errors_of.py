@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -19,6 +21,7 @@ from leconvert.errors import (
 )
 from leconvert.hub.client import make_api
 from leconvert.hub.errors_of import hub_errors
+from leconvert.hub.upload import Uploader
 
 REPO = "tester/arm"
 Client = Callable[..., HfApi]
@@ -76,6 +79,30 @@ def test_no_answer_is_told_apart_from_offline_mode(
     with pytest.raises(HubError, match="HF_HUB_OFFLINE is set") as caught:
         _ask(make_api())
     assert type(caught.value) is HubError
+
+
+@pytest.mark.parametrize("fault", [Fault("drop_before", times=None), Fault("status", status=503)])
+def test_only_a_push_is_told_that_what_was_sent_is_not_sent_again(
+    hub: StandIn, api_of: Client, fault: Fault
+) -> None:
+    said = []
+    for sends in (True, False):
+        hub.break_requests(replace(fault, times=None))
+        with pytest.raises(HubUnavailableError) as caught, hub_errors(REPO, sends=sends):
+            api_of().repo_info(REPO, repo_type="dataset")
+        said.append(str(caught.value.next_step))
+    pushing, fetching = said
+    assert pushing.endswith(
+        "Run the same command again; what the Hub has already is not sent again."
+    )
+    assert fetching.endswith("Run the same command again.")
+
+
+def test_a_push_that_fails_is_told_as_a_push(hub: StandIn, api_of: Client, tmp_path: Path) -> None:
+    hub.break_requests(Fault("drop_before", times=None))
+    with pytest.raises(HubUnavailableError) as caught:
+        Uploader(api_of(), REPO, tmp_path, {}).create_repo(private=True)
+    assert "is not sent again" in str(caught.value.next_step)
 
 
 def test_an_answer_that_cannot_be_read_is_no_answer(hub: StandIn, api_of: Client) -> None:
