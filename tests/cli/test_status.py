@@ -16,6 +16,7 @@ from leconvert.cli.status_view import WIDTH, status_lines
 from leconvert.leasing import BatchState, BatchStatus
 from leconvert.status import (
     Failure,
+    JobStatus,
     Liveness,
     PackerStatus,
     RunStatus,
@@ -125,16 +126,70 @@ def test_a_failure_shows_its_reason_and_the_command_that_gives_it_back() -> None
     assert max(map(len, lines)) <= WIDTH
     assert any("clip is torn" in line for line in lines)
     assert any("and 2 more" in line for line in lines)
-    assert "leconvert release /work --failed" in lines[-1]
+    assert "leconvert release /work --failed" in lines[-2]
 
 
 def test_the_command_that_gives_batches_back_is_whole_wherever_the_run_is() -> None:
     work_dir = Path("/mnt/our shared disk", "a folder whose name is long " * 4, "work")
     failures = [Failure(1, 3, 0, "node", "UnreadableSourceError", "torn", None)]
-    *others, last = status_lines(status_of([], failures), work_dir)
+    *others, release, work = status_lines(status_of([], failures), work_dir)
     assert max(map(len, others)) <= WIDTH
-    _, command = last.split(": ")
-    assert shlex.split(command) == ["leconvert", "release", str(work_dir), "--failed"]
+    commands = [shlex.split(line.split(": ")[1]) for line in (release, work)]
+    assert commands == [
+        ["leconvert", "release", str(work_dir), "--failed"],
+        ["leconvert", "work", str(work_dir)],
+    ]
+
+
+def next_step(status: RunStatus) -> list[str]:
+    """The commands that are suggested."""
+    lines = status_lines(status, Path("/w"))
+    return [line.split(": leconvert ")[1] for line in lines if ": leconvert " in line]
+
+
+def job(states: dict[str, int] | None) -> JobStatus:
+    return JobStatus("slurm", "12", "workers", 3, states, None)
+
+
+def test_where_nobody_works_the_next_command_is_named() -> None:
+    idle = status_of([])
+    assert next_step(idle) == ["work /w"]
+    assert next_step(replace(idle, workers=[worker("n", 1, liveness=Liveness.ENDED)])) == [
+        "work /w"
+    ]
+    failed = [Failure(1, 3, 0, "node", "UnreadableSourceError", "torn", None)]
+    assert next_step(replace(idle, failures=failed)) == ["release /w --failed", "work /w"]
+    only_failed = replace(idle, failures=failed, failed=1, pending=0, done=idle.batches - 1)
+    assert next_step(only_failed) == ["release /w --failed"]
+    all_done = replace(idle, done=idle.batches, pending=0)
+    assert next_step(all_done) == ["pack /w"]
+    assert next_step(replace(all_done, packed=True)) == []
+
+
+@pytest.mark.parametrize("liveness", [Liveness.RUNNING, Liveness.SILENT, Liveness.UNKNOWN])
+def test_where_somebody_may_be_at_work_nobody_is_told_to_begin(liveness: Liveness) -> None:
+    assert next_step(status_of([worker("n", 1, liveness=liveness)])) == []
+
+
+def test_where_the_packer_runs_nobody_is_told_to_pack() -> None:
+    idle = status_of([])
+    packer = replace(idle.packer, liveness=Liveness.RUNNING)
+    assert next_step(replace(idle, done=idle.batches, pending=0, packer=packer)) == []
+
+
+@pytest.mark.parametrize(
+    ("states", "steps"),
+    [
+        (None, []),  # the scheduler does not answer
+        ({"PENDING": 1, "COMPLETED": 2}, []),
+        ({"COMPLETED": 2, "TIMEOUT": 1}, ["work /w"]),
+        ({}, ["work /w"]),
+    ],
+)
+def test_jobs_that_may_still_run_are_waited_for(
+    states: dict[str, int] | None, steps: list[str]
+) -> None:
+    assert next_step(replace(status_of([]), jobs=[job(states)])) == steps
 
 
 def test_one_look_says_what_it_cannot_know() -> None:
@@ -191,11 +246,16 @@ def test_a_status_fits_the_page_before_during_and_after(
     before = leconvert("status", work_dir)
     assert "0 done, 0 leased, 5 pending, 0 failed of 5" in before.stdout
     assert "No worker holds a batch." in before.stdout
+    assert before.stdout.splitlines()[-1] == f"To go on with the rest: leconvert work {work_dir}"
     leconvert("work", work_dir)
+    worked = leconvert("status", work_dir).stdout.splitlines()
+    assert worked[-1] == f"Unless a packer is at work somewhere: leconvert pack {work_dir}"
     leconvert("pack", work_dir)
     after = leconvert("status", work_dir)
     assert "the result is in place" in after.stdout
-    assert all(len(line) <= WIDTH for line in (before.stdout + after.stdout).splitlines())
+    assert ": leconvert" not in after.stdout
+    shown = [*before.stdout.splitlines()[:-1], *worked[:-1], *after.stdout.splitlines()]
+    assert all(len(line) <= WIDTH for line in shown)
 
 
 def test_a_folder_without_a_run_is_a_sentence(leconvert: Leconvert, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from leconvert.cli.status_rows import HOST_WIDTH, ROWS_SHOWN, more_lines
 from leconvert.cli.text import shorten, table
-from leconvert.status import RunStatus
+from leconvert.engines.sbatch import ENDED
+from leconvert.status import Liveness, RunStatus
 
-__all__ = ["failure_lines", "release_lines", "tried_lines"]
+__all__ = ["failure_lines", "next_lines", "tried_lines"]
 
 _MESSAGE_WIDTH = 60
 
@@ -39,9 +40,25 @@ def failure_lines(status: RunStatus) -> list[str]:
     return ["", *table(rows).splitlines(), *more_lines(status.failures)]
 
 
-def release_lines(status: RunStatus, work_dir: Path) -> list[str]:
-    """Say how what was set aside is tried again."""
-    if not status.failures:
-        return []
-    command = f"leconvert release {shlex.quote(str(work_dir))} --failed"
-    return [f"Mend what the reasons name, then: {command}"]
+def next_lines(status: RunStatus, work_dir: Path) -> list[str]:
+    """Say what comes next where nobody does it: a release, workers, or the packer."""
+    lines = []
+    if status.failures:
+        command = f"leconvert release {shlex.quote(str(work_dir))} --failed"
+        lines.append(f"Mend what the reasons name, then: {command}")
+    if status.packed or _somebody_comes(status):
+        return lines
+    if status.done == status.batches:
+        if status.packer.liveness is not Liveness.RUNNING:
+            command = f"leconvert pack {shlex.quote(str(work_dir))}"
+            lines.append(f"Unless a packer is at work somewhere: {command}")
+    elif status.pending or status.leased:
+        lines.append(f"To go on with the rest: leconvert work {shlex.quote(str(work_dir))}")
+    return lines
+
+
+def _somebody_comes(status: RunStatus) -> bool:
+    """Tell whether a worker may live, or a job still run; in doubt they do."""
+    if any(worker.liveness is not Liveness.ENDED for worker in status.workers):
+        return True
+    return any(job.states is None or job.states.keys() - ENDED for job in status.jobs)

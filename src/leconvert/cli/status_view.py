@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leconvert.cli.status_batches import failure_lines, release_lines, tried_lines
+from leconvert.cli.status_batches import failure_lines, next_lines, tried_lines
 from leconvert.cli.status_rows import HOST_WIDTH
 from leconvert.cli.status_workers import worker_lines
 from leconvert.cli.text import amount, duration, shorten
@@ -30,7 +30,7 @@ def status_lines(status: RunStatus, work_dir: Path) -> list[str]:
         *failure_lines(status),
     ]
     # A command that is cut could not be pasted.
-    return [*map(shorten_line, lines), *release_lines(status, work_dir)]
+    return [*map(shorten_line, lines), *next_lines(status, work_dir)]
 
 
 def shorten_line(line: str) -> str:
