@@ -112,6 +112,29 @@ def test_a_name_that_is_no_utf_8_is_refused_in_a_sentence(
     assert "Rename it" in refused.stderr
 
 
+def in_a_plain_c_locale(dataset: Path, output: str, utf8_mode: str) -> tuple[int, str]:
+    """Convert without a locale of UTF-8; return the code and what was said on stderr."""
+    told = subprocess.run(
+        [*PROGRAM, "convert", "--root", os.fsencode(dataset), "--output", os.fsencode(output)],
+        capture_output=True, check=False,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": utf8_mode},
+    )  # fmt: skip
+    return told.returncode, told.stderr.decode("ascii", "backslashreplace")
+
+
+def test_a_name_of_utf_8_is_not_blamed_for_a_locale_that_is_none(
+    source_copy: Path, tmp_path: Path
+) -> None:
+    named = source_copy.rename(tmp_path / "donn\xe9es")
+    code, said = in_a_plain_c_locale(named, f"{named}.out", "0")
+    assert code == 2
+    assert "is UTF-8, but Python takes names for ascii in this locale" in said
+    assert "Set PYTHONUTF8=1" in said
+    assert "Rename it" not in said
+    code, said = in_a_plain_c_locale(named, f"{named}.out", "1")  # what it suggests helps
+    assert code == 0, said
+
+
 def test_a_permission_that_is_missing_is_called_so(
     leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -62,13 +62,33 @@ class _Unfailing(io.RawIOBase):
 
 
 def unspeakable(error: UnicodeEncodeError) -> LeconvertError:
-    """Return what to tell where a library cannot open a path that is no UTF-8."""
+    """Return what to tell where a library cannot open a path that is no UTF-8.
+
+    In the C locale Python takes names for UTF-8 all the same (PEP 540), but not where it is told
+    otherwise, nor in a locale of another encoding. Then the name may be good.
+    """
     shown = ascii(error.object)[1:-1]
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8" and _is_utf_8(error.object):
+        return UsageError(
+            f"{shown} is UTF-8, but Python takes names for {encoding} in this locale, so that no "
+            "parquet file can be opened there.",
+            path=shown,
+            next_step="Set PYTHONUTF8=1, then run the same command again.",
+        )
     return UsageError(
         f"{shown} is no UTF-8, and no parquet file can be opened there.",
         path=shown,
         next_step="Rename it, then run the same command again.",
     )
+
+
+def _is_utf_8(path: str) -> bool:
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeError:
+        return False
+    return True
 
 
 def fail(error: LeconvertError, *, as_json: bool) -> int:
