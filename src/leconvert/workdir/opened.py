@@ -85,6 +85,15 @@ def open_run(
             next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
             "that are equal in content but perhaps not in bytes.",
         )
+    batches = BatchFile(paths, manifest.streams)
+    if len(batches) != manifest.num_batches:
+        # Who goes by either number would wait for batches that are none, or leave some out.
+        raise WorkDirError(
+            f"{paths.manifest} cannot be used: it names {manifest.num_batches} batches, and "
+            f"{paths.batches_offsets.name} {len(batches)}.",
+            path=str(paths.manifest),
+            next_step="Start a new run with --restart.",
+        )
     one_host = read_one_host(paths, run_id)
     if one_host is not None and not only_look:
         one_host = come_in(paths, run_id, one_host)
@@ -92,7 +101,7 @@ def open_run(
         work_dir=work_dir,
         paths=paths,
         manifest=manifest,
-        batches=BatchFile(paths, manifest.streams),
+        batches=batches,
         scan=ScanTable(paths, manifest.streams),
         one_host=one_host,
     )
