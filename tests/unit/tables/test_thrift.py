@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from leconvert.tables.thrift import (
     BINARY,
+    BOOL_FALSE,
     BOOL_TRUE,
+    I32,
     I64,
     LIST,
     MAP,
@@ -69,18 +71,114 @@ def test_any_bytes_are_skipped_or_refused_but_never_passed(data: bytes, kind: in
 
 
 @pytest.mark.parametrize(
-    ("kind", "data"),
+    ("value", "encoded"),
     [
-        (I64, b"\xff" * 11),
-        (BINARY, b"\xff\xff\xff\xff\x0f"),
-        (LIST, b"\xfc\xff\xff\xff\xff\x0f"),
-        (MAP, b"\xff\xff\xff\xff\x0f\x88"),
-        (LIST, b"\x19" * 1000),
-        (STRUCT, b"\x1c" * 1000),
-        (STRUCT, b"\x26\x00\x06\x02\x00"),
-        (13, b"\x00"),
+        (0, "00"),
+        (0x7F, "7f"),
+        (0x80, "8001"),
+        (0x3FFF, "ff7f"),
+        (0x4000, "808001"),
+        (0x1FFFFF, "ffff7f"),
+        (0x200000, "80808001"),
+        (0xFFFFFFF, "ffffff7f"),
+        (0x10000000, "8080808001"),
+        (0x800000000, "808080808001"),
+        (2**64 - 1, "ffffffffffffffffff01"),
     ],
 )
-def test_what_is_too_long_too_deep_or_out_of_order_is_refused(kind: int, data: bytes) -> None:
-    with pytest.raises(ThriftError):
+def test_a_varint_takes_a_byte_for_each_seven_bits(value: int, encoded: str) -> None:
+    assert varint(value).hex() == encoded
+    assert CompactReader(bytes.fromhex(encoded)).unsigned() == value
+
+
+@pytest.mark.parametrize(
+    ("size", "encoded"), [(0, "08"), (14, "e8"), (15, "f80f"), (16, "f810"), (200, "f8c801")]
+)
+def test_a_list_of_fifteen_or_more_carries_its_length_apart(size: int, encoded: str) -> None:
+    assert list_header(BINARY, size).hex() == encoded
+    assert CompactReader(bytes.fromhex(encoded) + b"\0" * size).list_header() == (BINARY, size)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        b"\x00",  # an empty map has no types
+        b"\x01\x58\x06\x02ab",  # one integer to one byte string
+        b"\x02\x85\x02ab\x06\x00\x08",  # two byte strings to integers
+        b"\x01\x11\x01\x02",  # truth values take a byte each
+        b"\x01\x1c\x01\x00",  # a truth value to an empty struct
+        b"\x01\xc3\x00\x01",  # an empty struct to a byte
+    ],
+)
+def test_a_map_is_skipped_with_its_keys_and_values_and_no_byte_more(encoded: bytes) -> None:
+    reader = CompactReader(encoded + b"rest")
+    reader.skip(MAP)
+    assert reader.position == len(encoded)
+    exact = CompactReader(encoded)
+    exact.skip(MAP)
+    assert exact.position == len(encoded)
+    for size in range(len(encoded)):
+        with pytest.raises(ThriftError):
+            CompactReader(encoded[:size]).skip(MAP)
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "innermost"),
+    [
+        (LIST, b"\x19", b"\x03"),  # a list of a list …
+        (MAP, b"\x01\x3b\x00", b"\x00"),  # a map of bytes to maps …
+        (MAP, b"\x01\xb1", b"\x00"),  # a map of maps to truth values …
+        (STRUCT, b"\x1c", b"\x00"),
+    ],
+    ids=["list", "value", "key", "struct"],
+)
+def test_thirty_two_values_in_one_another_are_passed_and_one_more_is_refused(
+    kind: int, one: bytes, innermost: bytes
+) -> None:
+    rest = b"\x00" * 40  # the ends of the structs, or the values of the keys
+    CompactReader(one * 32 + innermost + rest).skip(kind)
+    with pytest.raises(ThriftError, match="^values are nested too deep$"):
+        CompactReader(one * 33 + innermost + rest).skip(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "reason"),
+    [
+        (I32, b"", "the bytes end too early"),
+        (I32, b"\x80", "the bytes end too early"),
+        (I64, b"\xff" * 11, "an integer has more than ten bytes"),
+        (BINARY, b"\xff\xff\xff\xff\x0f", "the bytes end too early"),
+        (BINARY, b"\x03ab", "the bytes end too early"),
+        (LIST, b"\xfc\xff\xff\xff\xff\x0f", "a list is longer than the bytes that are left"),
+        (LIST, b"\x35\x00\x00", "a list is longer than the bytes that are left"),
+        (MAP, b"\xff\xff\xff\xff\x0f\x88", "a map is longer than the bytes that are left"),
+        (MAP, b"\x03\x55", "a map is longer than the bytes that are left"),
+        (LIST, b"\x19" * 1000, "values are nested too deep"),
+        (STRUCT, b"\x1c" * 1000, "values are nested too deep"),
+        (STRUCT, b"\x26\x00\x06\x02\x00", "the fields of a struct are not in order"),
+        (STRUCT, b"\x26\x00\x06\x04\x00\x00", "the fields of a struct are not in order"),
+        (STRUCT, b"\x06\x00\x00\x00", "the fields of a struct are not in order"),
+        (13, b"\x00", "there is no type 13"),
+        (0, b"\x00", "there is no type 0"),
+    ],
+    ids=range(16),
+)
+def test_what_is_too_long_too_deep_or_out_of_order_is_refused_with_the_reason(
+    kind: int, data: bytes, reason: str
+) -> None:
+    with pytest.raises(ThriftError, match=f"^{reason}$"):
         CompactReader(data).skip(kind)
+
+
+def test_what_is_refused_for_its_length_leaves_the_position_at_its_content() -> None:
+    reader = CompactReader(b"__\x03ab", 2)
+    with pytest.raises(ThriftError):
+        reader.binary()
+    assert reader.position == 3
+
+
+@pytest.mark.parametrize("kind", [BOOL_TRUE, BOOL_FALSE])
+def test_a_truth_value_of_a_struct_takes_no_byte(kind: int) -> None:
+    reader = CompactReader(b"")
+    reader.skip(kind)
+    assert reader.position == 0
