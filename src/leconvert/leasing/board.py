@@ -90,7 +90,6 @@ class Board:
         self._stretch: list[int] = []
         self._place = 0
         self._leap = 1
-        self._looked_at = False
         self._exhausted = False
         self._next_look = store.clock()
         self._idle_seconds = _SHORTEST_IDLE_SECONDS
@@ -137,8 +136,6 @@ class Board:
         Raises:
             StorageError: The work dir cannot be read or written.
         """
-        if not self._looked_at:
-            self.refresh()
         while True:
             if not self._stretch:
                 if self._exhausted:
@@ -169,7 +166,6 @@ class Board:
         self._failed = list_batches(run.failed_dir, fs=fs)
         self._done = list_batches(run.done_dir, fs=fs)
         self._failed -= self._done
-        self._looked_at = True
         known = self._claimed | self._done | self._failed
         fresh = [batch for batch in range(self._num_batches) if batch not in known]
         # Claimed once, a batch is never fresh again.

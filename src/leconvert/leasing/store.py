@@ -226,7 +226,7 @@ class LeaseStore:
 
     def _give_up(self, batch_id: int, log: LeaseLog, given_up: GiveUp) -> None:
         fields: dict[str, Any] = {
-            "generation": log.latest.number if log.latest else 0,
+            "generation": log.generations[-1].number,
             "errors": given_up.errors,
             "losses": given_up.losses,
             "error": None,

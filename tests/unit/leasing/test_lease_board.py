@@ -8,7 +8,7 @@ import pytest
 from lease_fakes import FakeClock, MakeStore
 
 from leconvert.errors import LeconvertError, StorageError
-from leconvert.leasing import BatchState, Board, Lease, void_done
+from leconvert.leasing import BatchState, BatchStatus, Board, Lease, void_done
 from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.paths import RunPaths
 
@@ -223,3 +223,155 @@ def test_a_work_dir_that_cannot_be_listed_is_a_storage_error(
     with pytest.raises(StorageError):
         board.next_lease()
     assert board.next_lease() is not None, "the next try works again"
+
+
+def test_workers_begin_at_different_places_of_the_sixteenth(make_store: MakeStore) -> None:
+    begun = set()
+    for name in "abcdefgh":
+        lease = Board(make_store(name), 1600).next_lease()
+        assert lease is not None
+        begun.add(lease.batch_id)
+        lease.hand_back("SIGTERM")
+    assert len(begun) == 8
+    assert max(begun) < 100
+
+
+def test_observers_of_the_same_free_batches_begin_at_different_ones(make_store: MakeStore) -> None:
+    for batch_id in range(64):
+        held = make_store("gone").claim(batch_id)
+        assert held is not None
+        held.hand_back("SIGTERM")
+    begun = set()
+    for name in "bcdefghi":
+        lease = Board(make_store(name), 64).next_lease()
+        assert lease is not None
+        begun.add(lease.batch_id)
+    assert len(begun) == 8
+    assert min(begun) > 0
+
+
+def test_a_batch_that_is_held_does_not_hide_the_free_ones(make_store: MakeStore) -> None:
+    held = [make_store("a").claim(batch_id) for batch_id in range(6)]
+    assert held[3] is not None
+    held[3].hand_back("SIGTERM")
+    found = [Board(make_store(name), 6).next_lease() for name in "bcdef"]
+    assert [lease.batch_id for lease in found if lease] == [3]
+
+
+def test_where_nothing_is_free_each_batch_is_looked_at_once(make_store: MakeStore) -> None:
+    for batch_id in range(5):
+        make_store("a").claim(batch_id)
+    fs = FaultyFileSystem()
+    assert Board(make_store("b", fs=fs), 5).next_lease() is None
+    looked = [path.name for name, path in fs.operations if name == "list_names"]
+    assert sorted(name for name in looked if name.isdigit()) == [f"{n:06d}" for n in range(5)]
+
+
+def test_who_meets_others_leaves_out_one_batch_then_two_then_four(make_store: MakeStore) -> None:
+    fs = FaultyFileSystem()
+    board = Board(make_store("b", fs=fs), 16 * 64)
+    mine = board.next_lease()
+    assert mine is not None
+    other = make_store("a")
+    for step in range(1, 40):
+        other.claim((mine.batch_id + step) % 64)
+    before = len(fs.operations)
+    assert board.next_lease() is not None
+    tried = [
+        int(path.name)
+        for name, path in fs.operations[before:]
+        if name == "make_dir" and path.parent.name == "leases"
+    ]
+    steps = [(batch_id - mine.batch_id) % 64 for batch_id in tried[:4]]
+    assert steps == [1, 3, 6, 11]
+
+
+def test_the_counts_tell_the_pending_from_the_leased(make_store: MakeStore) -> None:
+    board = Board(make_store("a"), 32)
+    finish(board.next_lease())
+    board.refresh()
+    counts = board.counts()
+    assert (counts.pending, counts.leased, counts.done, counts.failed) == (31, 0, 1, 0)
+    board.next_lease()
+    counts = board.counts()
+    assert (counts.pending, counts.leased, counts.done, counts.failed) == (30, 1, 1, 0)
+
+
+def test_an_idle_worker_looks_half_as_often_each_time_and_at_last_every_two_seconds(
+    make_store: MakeStore, clock: FakeClock
+) -> None:
+    Board(make_store("a"), 1).next_lease()
+    board = Board(make_store("b"), 1)
+    waits = []
+    for _ in range(8):
+        assert board.next_lease() is None
+        waits.append(board.wait_hint())
+        clock.advance(board.wait_hint())
+    assert waits == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0])
+
+
+@pytest.mark.parametrize(("seconds", "pause"), [(0.25, 5.0), (0.5, 10.0), (2.0, 15.0)])
+def test_a_look_that_takes_long_is_repeated_after_twenty_times_that_or_a_quarter_lease(
+    make_store: MakeStore, clock: FakeClock, seconds: float, pause: float
+) -> None:
+    Board(make_store("a"), 1).next_lease()
+    fs = FaultyFileSystem()
+    board = Board(make_store("b", fs=fs), 1)
+    assert board.next_lease() is None
+    clock.advance(board.wait_hint())
+    fs.before("list_names", lambda: clock.advance(seconds), match="leases")
+    assert board.next_lease() is None
+    assert board.wait_hint() == pytest.approx(pause)
+
+
+def test_status_tells_every_field_of_a_batch(make_store: MakeStore, clock: FakeClock) -> None:
+    store = make_store("node7", max_attempts=9)
+    finish(store.claim(0))
+    failed = store.claim(2)
+    assert failed is not None
+    failed.fail(LeconvertError("clip 3 is torn."))
+    store.claim(2)
+    viewer = make_store("viewer", max_attempts=9)
+    board = Board(viewer, 3)
+    board.status()
+    clock.advance(60)
+    assert viewer.claim(1) is not None
+    assert viewer.claim(2) is not None
+    assert board.status() == [
+        BatchStatus(0, BatchState.DONE),
+        BatchStatus(
+            1,
+            BatchState.LEASED,
+            generation=1,
+            host="viewer",
+            pid=1,
+            token="viewer-1-00000000",
+            heartbeat_age_seconds=0.0,
+        ),
+        BatchStatus(
+            2,
+            BatchState.LEASED,
+            generation=3,
+            host="viewer",
+            pid=1,
+            token="viewer-1-00000000",
+            heartbeat_age_seconds=0.0,
+            errors=1,
+            losses=1,
+            message="clip 3 is torn.",
+        ),
+    ]
+    assert Board(make_store("viewer"), 4).status()[3] == BatchStatus(3, BatchState.PENDING)
+
+
+def test_status_shows_no_heartbeat_of_a_batch_that_was_set_aside(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    """Its last claim has no end: its worker was lost."""
+    make_store("a").claim(0)
+    run.failed(0).write_bytes(b"")
+    run.failed(1).write_bytes(b"")
+    lost, removed = Board(make_store("viewer"), 2).status()
+    assert (lost.state, lost.generation, lost.host) == (BatchState.FAILED, 1, "a")
+    assert lost.heartbeat_age_seconds is None
+    assert removed == BatchStatus(1, BatchState.FAILED), "nothing is left of its claims"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from leconvert.leasing import (
     release_failed,
     void_done,
 )
+from leconvert.leasing.state import Limits
 from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.durable import OutcomeUnknownError
 from leconvert.workdir.paths import RunPaths
@@ -628,3 +630,154 @@ def test_a_report_that_cannot_be_written_stops_nobody(run: RunPaths) -> None:
     reporter = WorkerReporter(run, "r1", WorkerIdentity("a", "a", 1), fs=fs)
     reporter.update(batch_id=3)
     assert read_workers(run, "r1") == []
+
+
+def test_limits_are_what_was_given_or_sixty_seconds_three_errors_and_ten_losses(
+    run: RunPaths,
+) -> None:
+    worker = WorkerIdentity("a-1-00000000", "a", 1)
+    assert LeaseStore(run, "r1", worker).limits == Limits(60.0, 3, 10)
+    given = LeaseStore(run, "r1", worker, lease_seconds=5.0, max_attempts=2, max_losses=4)
+    assert given.limits == Limits(5.0, 2, 4)
+
+
+def test_a_claim_costs_one_link_and_forces_nothing_to_the_disk(
+    make_store: MakeStore, run: RunPaths
+) -> None:
+    fs = FaultyFileSystem()
+    store = make_store("a", fs=fs)
+    claim(store, 1)
+    assert [name for name, _ in fs.operations].count("sync_dir") == 1, "of the claims' source"
+    for error in (None, errno.EMLINK):
+        fs.operations.clear()
+        if error:
+            fs.fail("link", error)
+        lease = claim(store, 2 if error else 3)
+        source = run.claim_source("a-1-00000000")
+        again = [name for name, _ in fs.operations if name in ("write_new", "replace", "sync_dir")]
+        assert again == (["write_new", "replace", "sync_dir"] if error else [])
+        links = [path for name, path in fs.operations if name == "link"]
+        assert links == [source] * (2 if error else 1)
+        made = [path for name, path in fs.operations if name == "make_dir"]
+        assert made == [
+            run.lease_dir(lease.batch_id),
+            lease.attempt_dir.parent,
+            lease.attempt_dir,
+        ]
+
+
+@pytest.mark.parametrize("set_aside", [False, True])
+def test_a_settled_batch_is_not_claimed_however_silent_its_last_worker_is(
+    make_store: MakeStore, clock: FakeClock, run: RunPaths, set_aside: bool
+) -> None:
+    lease = claim(make_store("a"))
+    if set_aside:
+        run.failed(7).write_bytes(b"")
+    else:
+        assert lease.publish_done({}) == "won"
+    fs = FaultyFileSystem()
+    late = make_store("b", fs=fs)
+    assert late.claim(7) is None
+    clock.advance(60)
+    assert late.claim(7) is None
+    assert not run.lease(7, 2).exists()
+    looked = [path for name, path in fs.operations if name == "list_names"]
+    assert looked[-1] == (run.failed_dir if set_aside else run.done_dir)
+
+
+@pytest.mark.parametrize("match", ["leases", "attempts"])
+def test_a_folder_that_cannot_be_made_is_told_with_its_path(
+    make_store: MakeStore, run: RunPaths, match: str
+) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("make_dir", errno.ENOSPC, match=match)
+    fs.fail("write_new", errno.ENOSPC, match=".end")
+    with pytest.raises(StorageError) as caught:
+        make_store("a", fs=fs).claim(7)
+    told = run.lease_dir(7) if match == "leases" else run.attempt(7, 1, "a-1-00000000")
+    assert caught.value.path == str(told), "not what failed while the batch was given back"
+
+
+def test_a_batch_that_is_given_back_for_want_of_a_folder_says_why(make_store: MakeStore) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("make_dir", errno.ENOSPC, match="attempts")
+    store = make_store("a", fs=fs)
+    with pytest.raises(StorageError) as caught:
+        store.claim(7)
+    record = store.log.end_record(7, 1)
+    assert record is not None
+    assert (record["outcome"], record["reason"]) == ("handed-back", caught.value.message)
+
+
+def test_a_lease_takes_its_times_from_the_clock_of_its_store(run: RunPaths) -> None:
+    noon = datetime(2026, 2, 3, 12, tzinfo=UTC)
+    worker = WorkerIdentity("a-1-00000000", "a", 1)
+    assert claim(LeaseStore(run, "r1", worker, now=lambda: noon)).publish_done({}) == "won"
+    assert read_done(run, "r1", 7)["began"].startswith("2026-02-03T12:00:00")
+
+
+def test_nothing_is_observed_of_a_batch_that_nobody_holds(make_store: MakeStore) -> None:
+    store = make_store("a")
+    assert store.observe(7).observation is None
+    lease = claim(store)
+    assert store.observe(7).observation is not None
+    lease.hand_back("SIGTERM")
+    assert store.observe(7).observation is None
+
+
+@pytest.mark.parametrize("errors", [0, 2])
+def test_a_batch_that_is_set_aside_for_losses_says_how_often_and_the_last_error(
+    make_store: MakeStore, clock: FakeClock, run: RunPaths, errors: int
+) -> None:
+    for number in range(errors):
+        assert claim(make_store("a")).fail(LeconvertError(f"error {number}."), f"at {number}") is (
+            False
+        )
+    watcher = make_store("watcher")
+    claim(make_store("w"))
+    while not list_batches(run.failed_dir):
+        watcher.claim(7)
+        clock.advance(60)
+    record = read_failed(run, "r1", 7)
+    assert list(record)[3:] == [
+        "batch_id", "token", "host", "pid", "boot", "started",
+        "generation", "errors", "losses", "error", "traceback",
+    ]  # fmt: skip
+    assert (record["generation"], record["errors"], record["losses"]) == (10 + errors, errors, 10)
+    if errors:
+        assert (record["error"]["message"], record["traceback"]) == ("error 1.", "at 1")
+    else:
+        assert (record["error"], record["traceback"]) == (None, "")
+
+
+@pytest.mark.parametrize("before", [0, 3])
+@pytest.mark.parametrize(("failures", "lost"), [(3, False), (4, True)])
+def test_the_keeper_gives_up_at_the_first_beat_that_fails_a_lease_after_the_last_good_one(
+    make_store: MakeStore, clock: FakeClock, before: int, failures: int, lost: bool
+) -> None:
+    fs = FaultyFileSystem()
+    lease = claim(make_store("a", fs=fs))
+    fs.fail("write_new", errno.EROFS, match=".beat", skip=before, times=failures)
+    beats = Beats(clock, before + failures + 2)
+    keeper = HeartbeatKeeper(lease, clock=clock, waiter=beats)
+    assert keeper.error is None
+    with keeper:
+        assert (keeper.lost if lost else beats.over).wait(10)
+    assert keeper.lost.is_set() == lost
+    assert len(beats.waits) == before + failures + (0 if lost else 2)
+
+
+def test_the_keepers_thread_is_named_after_its_batch(
+    make_store: MakeStore, clock: FakeClock
+) -> None:
+    names: list[str] = []
+    asked = threading.Event()
+
+    def waiter(_stop: threading.Event, _seconds: float) -> bool:
+        names.append(threading.current_thread().name)
+        asked.set()
+        return True
+
+    with HeartbeatKeeper(claim(make_store("a")), clock=clock, waiter=waiter):
+        assert asked.wait(10)
+    assert names == ["heartbeat-7"]

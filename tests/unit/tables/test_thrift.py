@@ -8,6 +8,8 @@ from leconvert.tables.thrift import (
     BINARY,
     BOOL_FALSE,
     BOOL_TRUE,
+    BYTE,
+    DOUBLE,
     I32,
     I64,
     LIST,
@@ -137,7 +139,7 @@ def test_thirty_two_values_in_one_another_are_passed_and_one_more_is_refused(
 ) -> None:
     rest = b"\x00" * 40  # the ends of the structs, or the values of the keys
     CompactReader(one * 32 + innermost + rest).skip(kind)
-    with pytest.raises(ThriftError, match="^values are nested too deep$"):
+    with pytest.raises(ThriftError, match=r"^values are nested too deep$"):
         CompactReader(one * 33 + innermost + rest).skip(kind)
 
 
@@ -182,3 +184,10 @@ def test_a_truth_value_of_a_struct_takes_no_byte(kind: int) -> None:
     reader = CompactReader(b"")
     reader.skip(kind)
     assert reader.position == 0
+
+
+@pytest.mark.parametrize(("kind", "size"), [(DOUBLE, 8), (BYTE, 1)])
+def test_a_number_of_fixed_size_takes_just_its_bytes(kind: int, size: int) -> None:
+    CompactReader(bytes(size)).skip(kind)
+    with pytest.raises(ThriftError, match=r"^the bytes end too early$"):
+        CompactReader(bytes(size - 1)).skip(kind)
