@@ -23,6 +23,7 @@ from leconvert.workdir.durable import (
     write_durably,
 )
 from leconvert.workdir.filesystem import CANNOT_FLAG, LOCAL
+from leconvert.workdir.trouble import CHECK_DISK
 
 LIES = [errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
 
@@ -243,3 +244,112 @@ def test_syncing_a_tree_reaches_every_file_and_folder(tmp_path: Path) -> None:
         ("sync_dir", tmp_path / "a"),
         ("sync_dir", tmp_path),
     ]
+
+
+def test_another_record_of_the_name_is_told_with_its_path(mine: Path, tmp_path: Path) -> None:
+    target = tmp_path / "done"
+    target.write_bytes(b"record of worker B\n")
+    with pytest.raises(AlreadyPublishedError) as caught:
+        publish_exclusively(mine, target)
+    assert str(caught.value) == f"{target} is another record already."
+    assert caught.value.path == str(target)
+    fs = FaultyFileSystem()
+    fs.before("list_names", target.unlink)
+    with pytest.raises(AlreadyPublishedError) as caught:
+        publish_exclusively(mine, target, fs=fs)
+    assert str(caught.value) == f"{target} was published and moved away."
+    assert caught.value.path == str(target)
+
+
+def test_an_unknown_outcome_says_what_failed_where_and_why_it_is_unknown(
+    mine: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "done"
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.ETIMEDOUT)
+    fs.fail("list_names", errno.EIO, times=3)
+    with pytest.raises(OutcomeUnknownError) as caught:
+        publish_exclusively(mine, target, fs=fs)
+    assert caught.value.message == (
+        f"{target} may or may not have been published: {os.strerror(errno.ETIMEDOUT)}, and"
+        " reading it back failed as well."
+    )
+    assert (caught.value.path, caught.value.next_step) == (str(target), CHECK_DISK)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EIO
+    assert fs.pending_faults == 0, "it was read back three times"
+
+
+def test_a_folder_without_hard_links_is_told_with_its_path(mine: Path, tmp_path: Path) -> None:
+    fs = FaultyFileSystem()
+    fs.fail("link", errno.EPERM)
+    with pytest.raises(StorageError, match="does not allow hard links") as caught:
+        publish_exclusively(mine, tmp_path / "done", fs=fs)
+    assert caught.value.path == str(tmp_path)
+
+
+def test_a_file_that_cannot_be_forced_to_the_disk_is_told_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(b"x")
+    for path in (tmp_path / "a" / "file", tmp_path / "a"):
+        fs = FaultyFileSystem()
+        fs.fail("sync_dir" if path.is_dir() else "sync_file", errno.EIO)
+        with pytest.raises(StorageError) as caught:
+            sync_tree(tmp_path, fs=fs)
+        assert caught.value.path == str(path)
+    fs = FaultyFileSystem()
+    fs.fail("sync_file", errno.EIO)
+    with pytest.raises(StorageError) as caught:
+        sync_file(tmp_path / "record", fs=fs)
+    assert caught.value.path == str(tmp_path / "record")
+
+
+def test_a_tree_that_cannot_be_listed_is_told_with_its_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scandir(_path: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(StorageError, match="input/output error") as caught:
+        sync_tree(tmp_path, fs=FaultyFileSystem())
+    assert caught.value.path == str(tmp_path)
+
+
+@pytest.mark.parametrize("durably", [False, True])
+def test_a_record_is_forced_to_the_disk_only_where_that_was_asked_for(
+    tmp_path: Path, durably: bool
+) -> None:
+    asked: list[int] = []
+
+    def randomness(size: int) -> bytes:
+        asked.append(size)
+        return b"\x01" * size
+
+    class Watched(FaultyFileSystem):
+        def write_new(self, path: Path, data: bytes, *, sync: bool) -> None:
+            assert path == tmp_path / ".record.010101010101.tmp"
+            assert sync is durably
+            super().write_new(path, data, sync=sync)
+
+    fs = Watched()
+    write = write_durably if durably else replace_record
+    write(tmp_path / "record", b"x", fs=fs, randomness=randomness)
+    assert asked == [6]
+    assert [name for name, _ in fs.operations] == ["write_new", "replace", "sync_dir"][
+        : 2 + durably
+    ]
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_name_is_given_as_durably_as_was_asked_for(
+    mine: Path, tmp_path: Path, sync: bool
+) -> None:
+    class Watched(FaultyFileSystem):
+        def give_name(self, source: Path, target: Path, *, sync: bool) -> None:
+            asked.append(sync)
+            super().give_name(source, target, sync=sync)
+
+    asked: list[bool] = []
+    publish_exclusively(mine, tmp_path / "done", sync=sync, fs=Watched())
+    assert asked == [sync]
