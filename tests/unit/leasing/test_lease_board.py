@@ -9,6 +9,7 @@ from lease_fakes import FakeClock, MakeStore
 
 from leconvert.errors import LeconvertError, StorageError
 from leconvert.leasing import BatchState, BatchStatus, Board, Lease, void_done
+from leconvert.leasing.state import Outcome
 from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.paths import RunPaths
 
@@ -213,25 +214,57 @@ def test_status_tells_who_holds_what_and_what_went_wrong(
     assert rows[4].generation == 1
 
 
+@pytest.mark.parametrize("folder", ["leases", "failed", "done"])
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO])
 def test_a_work_dir_that_cannot_be_listed_is_a_storage_error(
-    make_store: MakeStore, code: int
+    make_store: MakeStore, run: RunPaths, code: int, folder: str
 ) -> None:
     fs = FaultyFileSystem()
-    fs.fail("list_names", code)
+    fs.fail("list_names", code, match=folder)
     board = Board(make_store("a", fs=fs), 3)
-    with pytest.raises(StorageError):
+    with pytest.raises(StorageError) as caught:
         board.next_lease()
+    assert caught.value.path == str(run.root / folder)
     assert board.next_lease() is not None, "the next try works again"
+
+
+@pytest.mark.parametrize("folder", ["failed", "done"])
+def test_a_batch_that_is_settled_while_the_folders_are_listed_is_not_tried(
+    make_store: MakeStore, run: RunPaths, folder: str
+) -> None:
+    fs = FaultyFileSystem()
+    other = make_store("a", max_attempts=1).claim_fresh
+
+    def settle() -> None:
+        lease = other(0)
+        assert lease is not None
+        if folder == "done":
+            lease.publish_done({})
+        else:
+            lease.fail(LeconvertError("broken."))
+
+    fs.before("list_names", settle, match="failed")
+    lease = Board(make_store("b", fs=fs), 3).next_lease()
+    assert lease is not None
+    assert lease.batch_id == 1
+    assert ("make_dir", run.lease_dir(0)) not in fs.operations
+
+
+def test_an_error_without_a_message_is_shown_as_none(make_store: MakeStore) -> None:
+    store = make_store("a")
+    assert store.claim(0) is not None
+    store.log.write_end(0, 1, Outcome.ERROR, {"error": None})
+    (row,) = Board(make_store("viewer"), 1).status()
+    assert (row.state, row.errors, row.message) == (BatchState.PENDING, 1, None)
 
 
 def test_workers_begin_at_different_places_of_the_sixteenth(make_store: MakeStore) -> None:
     begun = set()
     for name in "abcdefgh":
-        lease = Board(make_store(name), 1600).next_lease()
-        assert lease is not None
-        begun.add(lease.batch_id)
-        lease.hand_back("SIGTERM")
+        fs = FaultyFileSystem()
+        assert Board(make_store(name, fs=fs), 1600).next_lease() is not None
+        first = next(path for operation, path in fs.operations if operation == "make_dir")
+        begun.add(int(first.name))
     assert len(begun) == 8
     assert max(begun) < 100
 
@@ -267,34 +300,37 @@ def test_where_nothing_is_free_each_batch_is_looked_at_once(make_store: MakeStor
     assert sorted(name for name in looked if name.isdigit()) == [f"{n:06d}" for n in range(5)]
 
 
-def test_who_meets_others_leaves_out_one_batch_then_two_then_four(make_store: MakeStore) -> None:
+@pytest.mark.parametrize("after_a_find", [False, True])
+def test_who_meets_others_leaves_out_one_batch_then_two_then_four(
+    make_store: MakeStore, after_a_find: bool
+) -> None:
     fs = FaultyFileSystem()
     board = Board(make_store("b", fs=fs), 16 * 64)
-    mine = board.next_lease()
-    assert mine is not None
-    other = make_store("a")
-    for step in range(1, 40):
-        other.claim((mine.batch_id + step) % 64)
+    board.refresh()
+    if after_a_find:
+        assert board.next_fresh() is not None
+    for batch_id in range(64):
+        make_store("a").claim_fresh(batch_id)
     before = len(fs.operations)
-    assert board.next_lease() is not None
+    assert board.next_fresh() is not None
     tried = [
         int(path.name)
         for name, path in fs.operations[before:]
         if name == "make_dir" and path.parent.name == "leases"
     ]
-    steps = [(batch_id - mine.batch_id) % 64 for batch_id in tried[:4]]
-    assert steps == [1, 3, 6, 11]
+    assert [batch_id - tried[0] for batch_id in tried[:4]] == [0, 2, 5, 10]
 
 
 def test_the_counts_tell_the_pending_from_the_leased(make_store: MakeStore) -> None:
-    board = Board(make_store("a"), 32)
+    board = Board(make_store("a"), 48)
     finish(board.next_lease())
     board.refresh()
     counts = board.counts()
-    assert (counts.pending, counts.leased, counts.done, counts.failed) == (31, 0, 1, 0)
+    assert (counts.pending, counts.leased, counts.done, counts.failed) == (47, 0, 1, 0)
+    board.next_lease()
     board.next_lease()
     counts = board.counts()
-    assert (counts.pending, counts.leased, counts.done, counts.failed) == (30, 1, 1, 0)
+    assert (counts.pending, counts.leased, counts.done, counts.failed) == (45, 2, 1, 0)
 
 
 def test_an_idle_worker_looks_half_as_often_each_time_and_at_last_every_two_seconds(
