@@ -103,6 +103,18 @@ def run(root: Path, out_dir: Path, *, num_workers: int = 0, **options: Any) -> T
     return trained
 
 
+def test_last_goes_on_with_the_branch_that_was_begun_last(
+    datasets: dict[str, Path], tmp_path: Path
+) -> None:
+    run(datasets["numbers"], tmp_path, steps=4)
+    first = str(checkpoint_dir(tmp_path, 1))
+    branch = run(datasets["numbers"], tmp_path, steps=2, resume_from=first)
+    again = run(datasets["numbers"], tmp_path, steps=3, resume_from="last")
+    assert (len(branch.losses), len(again.losses)) == (1, 1)
+    steps = [row["step"] for row in TrainingLog(tmp_path).rows()]
+    assert steps == sorted(set(steps))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_losses_and_order_after_resuming_at_any_batch_are_those_of_a_run_that_never_stopped(

@@ -6,10 +6,14 @@
         optimizer.pt          the optimizer's state
         training_state.pt     step, generator states
         dataset_state.pt      the stream's state, one a rank
+        given-up              only where a run went on from further back; empty
       .step-00000240.1f….tmp/ being written, or left by a crash; never read
 
 A folder is written under another name, forced to the disk, and renamed; so what `newest_checkpoint`
 finds is whole, and its four files belong together.
+
+Who resumes from further back gives up what came after: those checkpoints stay, and are marked, so
+that ``last`` means one that led to where the training is. A new one of the same name has no mark.
 """
 
 from __future__ import annotations
@@ -28,11 +32,13 @@ import torch
 
 from leconvert.errors import ProbeError, StorageError
 from leconvert.workdir.durable import sync_dir, sync_tree
+from leconvert.workdir.trouble import storage_errors
 
 __all__ = [
     "Checkpoint",
     "checkpoint_dir",
     "find_checkpoint",
+    "give_up_later",
     "newest_checkpoint",
     "read_checkpoint",
     "write_checkpoint",
@@ -43,6 +49,7 @@ _VERSION = 1
 _NAME = re.compile(r"step-(\d{8,})")
 _FILES = ("model.pt", "optimizer.pt", "training_state.pt", "dataset_state.pt")
 _NEWEST = "last"
+_GIVEN_UP = "given-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +76,60 @@ def checkpoint_dir(out_dir: Path, step: int) -> Path:
     return out_dir / "checkpoints" / f"step-{step:08d}"
 
 
-def newest_checkpoint(out_dir: Path) -> Path | None:
-    """Return the complete checkpoint with the most steps, or None."""
+def newest_checkpoint(out_dir: Path, *, even_given_up: bool = False) -> Path | None:
+    """Return the complete checkpoint with the most steps, or None.
+
+    Args:
+        out_dir: The run's folder.
+        even_given_up: Whether one counts that `give_up_later` has marked.
+    """
+    for _, path in reversed(_checkpoints(out_dir)):
+        if even_given_up or not (path / _GIVEN_UP).exists():
+            return path
+    return None
+
+
+def give_up_later(out_dir: Path, resumed: Path, step: int) -> None:
+    """Mark the checkpoints of a run that lie after the one that it goes on from.
+
+    A crash in the middle leaves the newest one unmarked, as if nobody had resumed.
+
+    Args:
+        out_dir: The run's folder.
+        resumed: The checkpoint that it goes on from, here or elsewhere; it loses its mark.
+        step: Its step.
+
+    Raises:
+        StorageError: The disk is full, read-only, or fails.
+    """
+    with storage_errors(out_dir):
+        for number, path in _checkpoints(out_dir):
+            if number > step:
+                (path / _GIVEN_UP).touch()
+                sync_dir(path)
+            elif path.samefile(resumed):
+                (path / _GIVEN_UP).unlink(missing_ok=True)
+                sync_dir(path)
+
+
+def _checkpoints(out_dir: Path) -> list[tuple[int, Path]]:
+    """Return steps and folders of all complete checkpoints, by steps."""
+    folder = out_dir / "checkpoints"
     try:
-        names = [entry.name for entry in (out_dir / "checkpoints").iterdir()]
+        names = [entry.name for entry in folder.iterdir()]
     except FileNotFoundError:
-        return None
-    steps = [(int(match[1]), name) for name in names if (match := _NAME.fullmatch(name))]
-    return out_dir / "checkpoints" / max(steps)[1] if steps else None
+        return []
+    return sorted(
+        (int(match[1]), folder / name) for name in names if (match := _NAME.fullmatch(name))
+    )
 
 
 def find_checkpoint(wanted: str, out_dir: Path) -> Path | None:
     """Return the checkpoint that ``--resume-from`` means.
 
     Args:
-        wanted: A checkpoint's folder, or ``last`` for the newest of ``out_dir``.
+        wanted: A checkpoint's folder, or ``last`` for the newest of ``out_dir`` that was not given
+            up by a resume from further back.
         out_dir: The run's folder.
 
     Returns:

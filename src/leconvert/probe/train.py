@@ -83,7 +83,7 @@ def _agreed_checkpoint(options: TrainOptions, processes: Processes) -> Path | No
     if options.resume_from is not None:
         found = find_checkpoint(options.resume_from, options.out_dir)
     else:
-        found = newest_checkpoint(options.out_dir)
+        found = newest_checkpoint(options.out_dir, even_given_up=True)
     agreed: Path | None = processes.gather(found)[0]
     if agreed is not None and options.resume_from is None:
         raise UsageError(

@@ -11,7 +11,12 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 from leconvert.errors import InterruptedRunError, ProbeError
-from leconvert.probe.checkpoints import checkpoint_dir, read_checkpoint, write_checkpoint
+from leconvert.probe.checkpoints import (
+    checkpoint_dir,
+    give_up_later,
+    read_checkpoint,
+    write_checkpoint,
+)
 from leconvert.probe.learner import Batch, Learner
 from leconvert.probe.loader import StreamLoader
 from leconvert.probe.training import StepFacts, TrainOptions, TrainReport
@@ -57,7 +62,10 @@ class TrainingRun:
         self._checkpoint: Path | None = None
 
     def resume(self, path: Path) -> None:
-        """Take step, weights and the place in the stream from a checkpoint."""
+        """Take step, weights and the place in the stream from a checkpoint.
+
+        What the run's folder holds of later steps is given up: it will come again.
+        """
         assert self._learner is not None
         checkpoint = read_checkpoint(path)
         ranks = len(checkpoint.streams)
@@ -72,6 +80,7 @@ class TrainingRun:
         self._first_step = self._step = checkpoint.step
         self._checkpoint = path
         if self._stream.rank == 0:
+            give_up_later(self._options.out_dir, path, checkpoint.step)
             self._log.forget_after(checkpoint.step)
 
     def go(

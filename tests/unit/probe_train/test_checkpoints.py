@@ -13,6 +13,7 @@ from leconvert.probe.checkpoints import (
     Checkpoint,
     checkpoint_dir,
     find_checkpoint,
+    give_up_later,
     newest_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -150,3 +151,35 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
     torch.save({**state, "version": 2}, path / "dataset_state.pt")
     with pytest.raises(ProbeError, match="version 2, not 1"):
         read_checkpoint(path)
+
+
+def steps_of_branch(out_dir: Path, *steps: int) -> None:
+    for step in steps:
+        write_checkpoint(checkpoint_dir(out_dir, step), checkpoint(step))
+
+
+def test_last_is_of_the_branch_that_a_resume_from_further_back_began(tmp_path: Path) -> None:
+    steps_of_branch(tmp_path, 50, 100, 150)
+    give_up_later(tmp_path, checkpoint_dir(tmp_path, 50), 50)
+    assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 50)
+    steps_of_branch(tmp_path, 80)
+    assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 80)
+    # What was given up is still there for whoever names it, and to be replaced.
+    assert read_checkpoint(checkpoint_dir(tmp_path, 150)).step == 150
+    assert newest_checkpoint(tmp_path, even_given_up=True) == checkpoint_dir(tmp_path, 150)
+    steps_of_branch(tmp_path, 100)
+    assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 100)
+
+
+def test_a_branch_that_was_given_up_can_be_taken_up_again(tmp_path: Path) -> None:
+    steps_of_branch(tmp_path, 50, 150)
+    give_up_later(tmp_path, checkpoint_dir(tmp_path, 50), 50)
+    give_up_later(tmp_path, checkpoint_dir(tmp_path, 150), 150)
+    assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 150)
+
+
+def test_a_checkpoint_of_another_folder_is_not_touched_when_it_is_resumed(tmp_path: Path) -> None:
+    steps_of_branch(tmp_path / "other", 50, 100)
+    give_up_later(tmp_path / "mine", checkpoint_dir(tmp_path / "other", 50), 50)
+    assert newest_checkpoint(tmp_path / "other") == checkpoint_dir(tmp_path / "other", 100)
+    assert not (tmp_path / "mine").exists()
