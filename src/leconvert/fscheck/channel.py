@@ -17,7 +17,7 @@ from typing import Any
 from leconvert.errors import IncompleteError
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 
-__all__ = ["Channel", "open_sessions", "session_dir"]
+__all__ = ["Channel", "checked", "open_sessions", "session_dir"]
 
 _POLL_SECONDS = 0.002
 _SESSION = re.compile(r"\.leconvert-check-peer-[A-Za-z0-9_-]+\Z")
@@ -31,6 +31,17 @@ def session_dir(folder: Path, token: str) -> Path:
 def open_sessions(folder: Path, *, fs: FileSystem = LOCAL) -> list[Path]:
     """Return the folders of peers that wait, or waited once, below ``folder``."""
     return [folder / name for name in fs.list_names(folder) if _SESSION.match(name)]
+
+
+def checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an answer.
+
+    Raises:
+        OSError: It says that the other could not do what was asked.
+    """
+    if "error" in answer:
+        raise OSError(answer["error"])
+    return answer
 
 
 class Channel:
@@ -109,10 +120,7 @@ class Channel:
             IncompleteError: It did not answer.
         """
         self.send(**fields)
-        answer = self.receive()
-        if "error" in answer:
-            raise OSError(answer["error"])
-        return answer
+        return checked(self.receive())
 
     def _read(self, path: Path) -> Mapping[str, Any] | None:
         try:

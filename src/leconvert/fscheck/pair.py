@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import IncompleteError, StorageError
-from leconvert.fscheck.channel import Channel, open_sessions, session_dir
+from leconvert.fscheck.channel import Channel, checked, open_sessions, session_dir
 from leconvert.fscheck.probes import BrokenPromiseError
 from leconvert.fscheck.promises import Finding, Promise
 from leconvert.fscheck.tasks import LATE_SECONDS, host_lock, perform, race, try_names
@@ -31,6 +31,9 @@ _NAMES = 200
 _MEET_SECONDS = 10.0
 _SHORTEST_WORDS = 0.0005
 _LATE_STAT_SECONDS = 1.0
+# Publishing tells an OSError as a StorageError; NotImplementedError is what the lock library raises
+# where the file system knows no flock.
+_CANNOT_DO = (OSError, StorageError, NotImplementedError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +86,9 @@ def lead(
                 place, "leader", "peer", timeout_seconds=2 * LATE_SECONDS,
                 clock=clock, pause=pause, fs=fs,
             )  # fmt: skip
-            # What a dead peer left does not answer, and a busy one has its leader already.
-            with suppress(OSError, IncompleteError):
-                channel.send(token=me.token)
-                met = channel.receive(timeout_seconds=_MEET_SECONDS)
-                if met.get("leader") == me.token:
-                    peer = Peer(str(met["host"]), _boot(met.get("boot")) == _boot(me.boot))
-                    return peer, _play(channel), channel
+            peer = _meet(channel, me)
+            if peer is not None:
+                return peer, _play(channel), channel
         if clock() >= until:
             return None
         pause(min(0.1, max(0.0, until - clock())))
@@ -137,13 +136,23 @@ def follow(
                 return outcome
             try:
                 answer = perform(task, channel)
-            # The lock library says so where the file system knows no flock.
-            except (OSError, NotImplementedError) as error:
+            except _CANNOT_DO as error:
                 answer = {"error": f"the other host: {error}"}
             channel.send(**answer)
     finally:
         with suppress(OSError, StorageError):
             remove_tree(place)
+
+
+def _meet(channel: Channel, me: WorkerIdentity) -> Peer | None:
+    """Return the peer if it takes this leader; from then on its silence is an error."""
+    # What a dead peer left does not answer, and a busy one has its leader already.
+    with suppress(OSError, IncompleteError):
+        channel.send(token=me.token)
+        met = channel.receive(timeout_seconds=_MEET_SECONDS)
+        if met.get("leader") == me.token:
+            return Peer(str(met["host"]), _boot(met.get("boot")) == _boot(me.boot))
+    return None
 
 
 def _boot(identity: Any) -> str:
@@ -165,7 +174,7 @@ def _play(channel: Channel) -> list[Finding]:
             findings.append(Finding(promise, True, step()))
         except BrokenPromiseError as broken:
             findings.append(Finding(promise, False, str(broken)))
-        except (OSError, NotImplementedError) as error:
+        except _CANNOT_DO as error:
             findings.append(Finding(promise, False, str(error)))
     return findings
 
@@ -230,8 +239,12 @@ def _race(channel: Channel, kind: str) -> str:
     channel.ask(do="see-folder", name=folder.name)
     names = try_names(_NAMES)
     channel.send(do="race", kind=kind, names=names)
-    mine = race(channel, "leader", kind, names)
-    theirs = set(channel.receive()["won"])
+    try:
+        mine = race(channel, "leader", kind, names)
+    finally:
+        # Also where this host could not race: the next question must not get this answer.
+        answer = channel.receive()
+    theirs = set(checked(answer)["won"])
     if both := mine & theirs:
         raise BrokenPromiseError(f"both hosts won {len(both)} of {len(names)} names")
     if none := set(names) - mine - theirs:

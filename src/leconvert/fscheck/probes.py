@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from leconvert.errors import StorageError
 from leconvert.fscheck.promises import Finding, Promise
 from leconvert.workdir.extents import can_clone
 from leconvert.workdir.filesystem import LOCAL, FileSystem
@@ -39,7 +40,7 @@ def probe_folder(folder: Path, *, fs: FileSystem = LOCAL) -> list[Finding]:
     try:
         return [finding_of(promise, probe, place, fs) for promise, probe in _PROBES.items()]
     finally:
-        with suppress(OSError):
+        with suppress(OSError, StorageError):
             remove_tree(place)
 
 

@@ -239,6 +239,48 @@ def test_a_lock_that_excludes_nobody_is_found_out(
     assert fitness_of(found.values()) is Fitness.SEVERAL_HOSTS
 
 
+def test_where_no_host_can_link_that_race_alone_fails(tmp_path: Path) -> None:
+    leader, peer = FaultyFileSystem(), FaultyFileSystem()
+    for fs in (leader, peer):
+        fs.fail("link", errno.EPERM, times=None)
+    found, _ = play(tmp_path, leader_fs=leader, peer_fs=peer)
+    assert [promise for promise, finding in found.items() if not finding.holds] == [Promise.RACE]
+    assert "hard links" in found[Promise.RACE].note
+    assert fitness_of(found.values()) is Fitness.ONE_HOST
+
+
+def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert.fscheck import pair
+
+    monkeypatch.setattr(pair, "LATE_SECONDS", 0.2)
+
+    def dies(*_: object) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(pair, "perform", dies)
+    ready = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        peer = pool.submit(follow, tmp_path, wait_seconds=30, on_ready=ready.set)
+        assert ready.wait(10)
+        with pytest.raises(IncompleteError, match="did not answer"):
+            lead(tmp_path, wait_seconds=30)
+        assert isinstance(peer.exception(30), SystemExit)
+
+
+def test_what_cannot_be_removed_does_not_hide_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert.fscheck import probes
+
+    def refuses(path: Path) -> None:
+        raise StorageError(f"Cannot use {path}: the operation is not permitted.", path=str(path))
+
+    monkeypatch.setattr(probes, "remove_tree", refuses)
+    assert held(probe_folder(tmp_path))[Promise.WRITE]
+
+
 def test_what_a_dead_peer_left_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
