@@ -183,3 +183,20 @@ def test_a_gpu_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
     assert torch.equal(here.values["n"], there.values["n"].cpu())
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     assert torch.allclose(here.values["x"].float(), there.values["x"].cpu().float(), atol=tolerance)
+
+
+def test_a_number_too_large_for_the_type_asked_for_is_refused() -> None:
+    values = torch.tensor([[1e300, 1.0, 2.0]], dtype=torch.float64)
+    times = torch.arange(3).double()[None]
+    with pytest.raises(UsageError, match=r"not finite as torch\.float32"):
+        resample(times, {"x": values}, hz=2, dtype=torch.float32)
+    assert resample(times, {"x": values}, hz=2).values["x"][0, 0] == 1e300
+
+
+@pytest.mark.parametrize("size", [1e-24, 1.0, 1e24])
+def test_a_quaternion_may_be_of_any_length(size: float) -> None:
+    pose = size * torch.tensor([[[1.0, 0, 0, 0], [0, 1.0, 0, 0]]])
+    got = resample(torch.arange(2).double()[None], {"q": pose}, hz=2, methods={"q": "slerp"})
+    half = 0.5**0.5
+    expected = torch.tensor([[1.0, 0, 0, 0], [half, half, 0, 0], [0, 1.0, 0, 0]])
+    assert torch.allclose(got.values["q"][0], expected, atol=1e-6)

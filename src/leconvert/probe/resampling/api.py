@@ -178,14 +178,16 @@ def _check_times(seconds: Tensor, beyond: Tensor) -> None:
 def _rows(key: str, table: Tensor, beyond: Tensor, dtype: torch.dtype | None) -> Tensor:
     rows = table.reshape(beyond.numel(), -1).contiguous()
     if table.is_floating_point():
+        # As what is mixed: a float64 can be too large for the type that was asked for.
+        rows = rows if dtype is None else rows.to(dtype)
         odd = (~rows.isfinite().all(1) & ~beyond.view(-1)).nonzero()
         if len(odd):
             row, place = divmod(int(odd[0]), beyond.shape[1])
             raise UsageError(
-                f"Trajectory {row} has a value in {key} at sample {place} that is not finite.",
+                f"Trajectory {row} has a value in {key} at sample {place} that is not finite"
+                f"{'' if dtype is None else f' as {dtype}'}.",
                 next_step="Fill such values in, or leave the samples out.",
             )
-        return rows if dtype is None else rows.to(dtype)
     return rows
 
 

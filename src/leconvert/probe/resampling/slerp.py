@@ -25,8 +25,7 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
         second: Likewise.
         weight: Of shape (n,), from 0 at the first to 1 at the second.
     """
-    one = first / first.norm(dim=1, keepdim=True)
-    other = second / second.norm(dim=1, keepdim=True)
+    one, other = _unit(first), _unit(second)
     other = torch.where((one * other).sum(1, keepdim=True) < 0, -other, other)
     angle = 2 * torch.atan2((one - other).norm(dim=1), (one + other).norm(dim=1))
     sine = angle.sin()
@@ -36,3 +35,9 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
     after = torch.where(is_small, weight, (weight * angle).sin() / sine)
     mixed: Tensor = before.unsqueeze(1) * one + after.unsqueeze(1) * other
     return mixed.div_(mixed.norm(dim=1, keepdim=True))
+
+
+def _unit(quaternions: Tensor) -> Tensor:
+    """Return quaternions of length 1; by their largest part first, whose square may not fit."""
+    scaled = quaternions / quaternions.abs().amax(1, keepdim=True)
+    return scaled / scaled.norm(dim=1, keepdim=True)
