@@ -13,8 +13,11 @@ from leconvert.conversion import convert
 from leconvert.errors import SourceError, TargetError, UnreadableSourceError, UsageError
 from leconvert.probe.resampling.dataset_input import DatasetSet, exact_times
 from leconvert.probe.resampling.hdf5 import Hdf5Set, write_hdf5
+from leconvert.probe.resampling.options import ResampleOptions
+from leconvert.probe.resampling.packing import pack
 from leconvert.probe.resampling.sources import methods_for, preload, set_record
 from leconvert.probe.resampling.synthetic import SyntheticSet
+from leconvert.probe.resampling.values import Trajectory
 from leconvert.testing import DatasetSpec, make_dataset
 
 
@@ -138,3 +141,52 @@ def test_a_preloaded_set_is_read_once_and_described() -> None:
     assert 30 <= record["rate_hz"]["min"] <= record["rate_hz"]["max"] <= 333
     with pytest.raises(SourceError, match="no trajectories"):
         preload(SyntheticSet(count=0))
+
+
+def test_times_that_repeat_or_skip_frames_stay_in_order() -> None:
+    grid = (np.arange(300) / 30).astype(np.float32)
+    for place in range(1, 299):
+        stuck = grid.copy()
+        stuck[place + 1] = stuck[place]
+        times = exact_times(stuck, 30.0)
+        assert times[place + 1] == times[place] == place / 30
+        assert (np.diff(times) >= 0).all()
+    skipped = exact_times(np.array([0, 1 / 30, 3 / 30], np.float32), 30.0)
+    assert skipped.tolist() == [0, 1 / 30, 3 / 30]
+
+
+class Unreadable(SyntheticSet):
+    """A set whose second trajectory cannot be read."""
+
+    def load(self, place: int) -> Trajectory:
+        if place:
+            raise SourceError("The second is damaged.", path="second")
+        return super().load(place)
+
+
+def test_a_set_that_cannot_be_read_leaves_no_half_file(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="second is damaged"):
+        write_hdf5(Unreadable(3), tmp_path / "set.h5")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_another_byte_order_are_read_from_hdf5(tmp_path: Path) -> None:
+    write_hdf5(SyntheticSet(1), tmp_path / "set.h5")
+    with h5py.File(tmp_path / "set.h5", "r+") as file:
+        group = file["trajectories/000000/columns"]
+        values = group["action"][()]
+        del group["action"]
+        group.create_dataset("action", data=values, dtype=">f4")
+    packed = pack([Hdf5Set(tmp_path / "set.h5").load(0)])
+    assert np.array_equal(packed.rows["action"].numpy(), values)
+
+
+@pytest.mark.parametrize("device", ["cuda:x", "cuda:-1", "cpu:1", "tpu"])
+def test_a_device_that_is_none_is_refused(device: str) -> None:
+    with pytest.raises(UsageError, match="cpu, cuda or cuda:N"):
+        ResampleOptions(devices=(device,))
+
+
+def test_columns_of_the_synthetic_set_are_not_ignored_in_silence() -> None:
+    with pytest.raises(UsageError, match="--columns"):
+        ResampleOptions(columns=("action",))

@@ -150,3 +150,26 @@ def test_both_baselines_agree_and_are_collated() -> None:
     assert torch.equal(batched.mask, torch.from_numpy(by_rows.mask))
     for key, tensor in batched.values.items():
         assert np.allclose(tensor.numpy(), by_columns.columns[key], atol=1e-6), key
+
+
+@pytest.mark.parametrize("kind", ["uint16", "uint32", ">i4", ">u2", ">f8"])
+def test_types_that_torch_lacks_are_resampled_in_wider_ones(kind: str) -> None:
+    largest = 2 ** (8 * np.dtype(kind).itemsize) - 1 if "u" in kind else 7
+    one = trajectory([0.0, 0.5, 1.0], x=np.array([largest, 1, 2], kind))
+    methods = methods_of(one)
+    values = resample_packed(pack([one]), methods, hz=2).values["x"]
+    assert values[0].flatten().tolist() == [largest, 1, 2]
+
+
+@pytest.mark.parametrize("kind", ["uint64", "longdouble"])
+def test_types_that_no_other_type_holds_are_refused(kind: str) -> None:
+    with pytest.raises(SourceError, match="cannot be resampled"):
+        trajectory([0.0, 1.0], x=np.array([1, 2], kind))
+
+
+def test_what_is_left_of_two_quaternions_is_none() -> None:
+    with pytest.raises(UsageError, match="takes a column of the quaternion"):
+        choose_methods(
+            {"x": (np.dtype("f4"), 8)},
+            {"x[0:4]": "slerp", "x[4:8]": "slerp", "x[0:2]": "previous", "x[6:8]": "previous"},
+        )

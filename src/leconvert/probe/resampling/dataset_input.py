@@ -98,12 +98,12 @@ class DatasetSet:
 def exact_times(stored: Array, fps: float) -> FloatArray:
     """Return timestamps in float64, undoing a rounding that can be told.
 
-    The format stores seconds in float32. Frame *i* is at *i*/fps, and where the stored number is
-    just that in float32, the exact one is meant: otherwise a frame that is on a target would be
-    before or after it by chance, and *previous* would be off by a frame. Any other time is what it
-    is.
+    The format stores seconds in float32. Where the stored number is just a multiple of 1/fps in
+    float32, the exact one is meant: otherwise a frame that is on a target would be before or after
+    it by chance, and *previous* would be off by a frame. Any other time is what it is. Equal times
+    stay equal, and none passes another.
     """
-    ideal = np.arange(len(stored)) / fps
+    ideal = np.rint(stored.astype(np.float64) * fps) / fps
     is_rounded = ideal.astype(np.float32) == stored.astype(np.float32)
     return np.where(is_rounded, ideal, stored.astype(np.float64))
 

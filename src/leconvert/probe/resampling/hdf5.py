@@ -62,16 +62,19 @@ def write_hdf5(source: TrajectorySource, path: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(partial, "w") as file:
-            file.attrs.update({"format": FORMAT, "version": VERSION, "count": len(source)})
-            for place in range(len(source)):
-                one = source.load(place)
-                group = file.create_group(_group(place))
-                group.attrs["name"] = one.name
-                group["times"] = one.times
-                for key, values in one.columns.items():
-                    group[f"columns/{quote(key, safe='')}"] = values
-        partial.rename(path)
+        try:
+            with h5py.File(partial, "w") as file:
+                file.attrs.update({"format": FORMAT, "version": VERSION, "count": len(source)})
+                for place in range(len(source)):
+                    one = source.load(place)
+                    group = file.create_group(_group(place))
+                    group.attrs["name"] = one.name
+                    group["times"] = one.times
+                    for key, values in one.columns.items():
+                        group[f"columns/{quote(key, safe='')}"] = values
+            partial.rename(path)
+        finally:
+            partial.unlink(missing_ok=True)  # where the set could not be read, or written
 
 
 class Hdf5Set:

@@ -149,7 +149,9 @@ def _segments(key: str, of_columns: Sequence[Method], quaternions: set[int]) -> 
         else:
             segments.append(Segment(place, place + 1, method))
     for segment in segments:
-        if segment.method == "slerp" and segment.stop - segment.start != _QUATERNION:
+        if segment.method == "slerp" and (
+            segment.stop - segment.start != _QUATERNION or segment.start not in quaternions
+        ):
             raise UsageError(
                 f"Another choice takes a column of the quaternion at {key}[{segment.start}].",
                 next_step="Name columns of a quaternion once.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -23,6 +24,7 @@ USUAL_BATCH_SIZES = (16, 32, 64, 128)
 GPU_BATCH_SIZES = (16, 64, 256, 1024, 4096)
 
 _AUTO = "auto"
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
 _AT_LEAST = {
     "num_epochs": 1,
     "repeats": 1,
@@ -93,6 +95,11 @@ class ResampleOptions:
     def __post_init__(self) -> None:
         if self.dataset is not None and self.hdf5 is not None:
             raise UsageError("--dataset and --hdf5 are two sources; give one.")
+        if self.columns is not None and self.dataset is None and self.hdf5 is None:
+            raise UsageError(
+                "--columns chooses among the features of --dataset or --hdf5; the synthetic set is "
+                "used whole."
+            )
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -119,7 +126,7 @@ class ResampleOptions:
                         next_step=f"Choose among {', '.join(known)}.",
                     )
         for device in self.devices:
-            if device.partition(":")[0] not in {"cpu", "cuda"}:
+            if not _DEVICE.fullmatch(device):
                 raise UsageError("--device is cpu, cuda or cuda:N.")
 
     def sized(self, trajectories: int) -> ResampleOptions:

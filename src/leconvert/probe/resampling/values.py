@@ -21,9 +21,23 @@ GRID_TOLERANCE = 1e-6
 """Share of a step by which the last sample may be too early for a target that it still gives."""
 
 
+# torch computes with no other unsigned type than uint8; these hold the same numbers.
+_WIDER = {"u2": "i4", "u4": "i8"}
+_UNKNOWN_TO_TORCH = frozenset({"u8", "f12", "f16"})
+
+
 def is_numeric(dtype: np.dtype[Any]) -> bool:
-    """Return whether values of a type can be resampled: real numbers and booleans."""
-    return dtype.kind in "fiub"
+    """Return whether values of a type can be resampled: real numbers and booleans.
+
+    uint64 and what is longer than float64 cannot, as torch knows neither.
+    """
+    return dtype.kind in "fiub" and dtype.str[1:] not in _UNKNOWN_TO_TORCH
+
+
+def _native(values: Array) -> Array:
+    """Return numbers as torch takes them: in this machine's byte order, of a type that it knows."""
+    plain = values.dtype.newbyteorder("=")
+    return values.astype(_WIDER.get(plain.str[1:], plain), copy=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +51,8 @@ class Trajectory:
     Attributes:
         name: What errors call it.
         times: Seconds, float64, of shape (T,); any origin, such as the Unix epoch.
-        columns: Numbers by feature, of shape (T,) or (T, ...).
+        columns: Numbers by feature, of shape (T,) or (T, ...); uint16 and uint32 become int32 and
+            int64, and any byte order this machine's.
 
     Raises:
         SourceError: There are no samples; times are NaN, infinite or not ascending; a column has
@@ -59,6 +74,8 @@ class Trajectory:
         self._check_times()
         for key, values in self.columns.items():
             self._check_column(key, values)
+        native = {key: _native(values) for key, values in self.columns.items()}
+        object.__setattr__(self, "columns", native)
 
     def __len__(self) -> int:
         return len(self.times)
@@ -94,7 +111,7 @@ class Trajectory:
         if not is_numeric(values.dtype):
             raise self._error(
                 f"has {key} of type {values.dtype}, which cannot be resampled",
-                "Leave the column out; floats, integers and booleans can be resampled.",
+                "Leave the column out; floats, booleans and integers but uint64 can be resampled.",
             )
         if not values.ndim or len(values) != len(self.times):
             count = len(values) if values.ndim else "no"
