@@ -16,12 +16,14 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from queue import Empty
 from typing import Any
 
 from leconvert.leasing import Board, LeaseStore, WorkerIdentity
 from leconvert.workdir.paths import RunPaths, WorkDir
 
 RUN_ID = "bench"
+_LOOK_SECONDS = 1.0
 
 
 def claim_all(
@@ -67,7 +69,13 @@ def one_round(folder: Path, batches: int, workers: int) -> dict[str, Any]:
             ready.acquire()
         began = time.monotonic()
         go.set()
-        reports = [results.get() for _ in processes]
+        reports: list[dict[str, Any]] = []
+        while len(reports) < workers:
+            try:
+                reports.append(results.get(timeout=_LOOK_SECONDS))
+            except Empty:
+                if any(process.exitcode for process in processes):
+                    raise SystemExit("a worker died; its error is above") from None
         seconds = time.monotonic() - began
         for process in processes:
             process.join()

@@ -120,7 +120,16 @@ class Storm:
         self._settled = False
 
     def rage(self) -> None:
-        """Run until the packer has packed and everybody else has ended."""
+        """Run until the packer has packed and everybody else has ended; nobody outlives it."""
+        try:
+            self._blow()
+        finally:
+            # In sessions of their own no Ctrl-C reaches them, and some of them are stopped.
+            for pid in self._members:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+    def _blow(self) -> None:
         deadline = time.monotonic() + ROUND_SECONDS
         next_blow = time.monotonic()
         while not self._packed or self._members:
@@ -137,9 +146,6 @@ class Storm:
                 next_blow = now + self._chance.expovariate(1 / self._pace_seconds)
             # Until the next blow, or a death: processes of other kinds end, and nothing else tells.
             time.sleep(0.002)
-        for pid in self._members:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
 
     def _fill_up(self) -> None:
         roles = Counter(member.role for member in self._members.values())
@@ -388,6 +394,17 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=options.folder))
     rows: list[dict[str, Any]] = []
+    try:
+        return storms(options, arguments, folder, rows)
+    finally:
+        if not (options.keep and any(not row["ok"] for row in rows)):
+            shutil.rmtree(folder)
+
+
+def storms(
+    options: argparse.Namespace, arguments: Sequence[str], folder: Path, rows: list[dict[str, Any]]
+) -> int:
+    """Let rounds follow each other until enough were killed, and return the exit code."""
 
     def tell(row: dict[str, Any]) -> None:
         print(json.dumps(row), flush=True)
@@ -413,8 +430,6 @@ def main(arguments: Sequence[str]) -> int:
     total = {name: sum(row[name] for row in rows) for name in (*names, "journals")}
     seconds = round(sum(row["seconds"] for row in rows), 1)
     tell({"rounds": len(rows), **total, "seconds": seconds, "bad_rounds": bad})
-    if not (bad and options.keep):
-        shutil.rmtree(folder)
     return int(bool(bad))
 
 
