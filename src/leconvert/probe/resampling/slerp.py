@@ -40,4 +40,5 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
 def _unit(quaternions: Tensor) -> Tensor:
     """Return quaternions of length 1; by their largest part first, whose square may not fit."""
     scaled = quaternions / quaternions.abs().amax(1, keepdim=True)
-    return scaled / scaled.norm(dim=1, keepdim=True)
+    unit: Tensor = scaled / scaled.norm(dim=1, keepdim=True)
+    return unit
