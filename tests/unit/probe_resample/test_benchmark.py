@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -329,3 +331,35 @@ def test_trajectories_are_written_and_measured_again(
     assert document["set"]["columns"]["observation.state"]["methods"][1] == [3, 7, "slerp"]
     assert max(row["max_abs_error"] for row in document["results"]) < 1e-5
     assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "device", "asked"),
+    [
+        (None, "cuda:1", 1),
+        ("5,3", "cuda:1", 3),
+        ("5,3", "cuda", 5),
+        ("GPU-aa,GPU-bb", "cuda:1", "GPU-bb"),
+    ],
+)
+def test_the_gpu_that_is_watched_is_the_one_that_cuda_shows(
+    monkeypatch: pytest.MonkeyPatch, shown: str | None, device: str, asked: int | str
+) -> None:
+    nvml = ModuleType("pynvml")
+    nvml.nvmlInit = lambda: None  # type: ignore[attr-defined]
+    for kind in ("Index", "UUID"):
+        setattr(nvml, f"nvmlDeviceGetHandleBy{kind}", lambda handle: handle)
+    seen: list[int | str] = []
+
+    def use(handle: int | str) -> SimpleNamespace:
+        seen.append(handle)
+        return SimpleNamespace(gpu=40)
+
+    nvml.nvmlDeviceGetUtilizationRates = use  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    reader = gpu_reader(device)
+    assert reader is not None
+    assert (reader(), seen) == (40.0, [asked])

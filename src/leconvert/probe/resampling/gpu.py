@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import threading
@@ -25,28 +26,38 @@ def gpu_reader(device: str) -> Reader | None:
     kind, _, number = device.partition(":")
     if kind != "cuda":
         return None
-    return _nvml_reader(int(number or 0)) or _smi_reader(int(number or 0))
+    name = _name_outside(int(number or 0))
+    return _nvml_reader(name) or _smi_reader(name)
 
 
-def _nvml_reader(number: int) -> Reader | None:
+def _name_outside(number: int) -> str:
+    """Return the number or UUID of a device for NVML, which sees those hidden from CUDA as well."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return shown[number].strip() or str(number) if number < len(shown) else str(number)
+
+
+def _nvml_reader(name: str) -> Reader | None:
     try:
         import pynvml
 
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+        if name.isdecimal():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(name))
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(name)
         return lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
     except Exception:  # noqa: BLE001 - whatever is wrong with it, the use is then unknown
         return None
 
 
-def _smi_reader(number: int) -> Reader | None:
+def _smi_reader(name: str) -> Reader | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
 
     def read() -> float:
         said = subprocess.run(
-            [program, f"--id={number}", *_ASK], capture_output=True, text=True, check=True,
+            [program, f"--id={name}", *_ASK], capture_output=True, text=True, check=True,
             timeout=10,
         )  # fmt: skip
         return float(said.stdout.strip())
