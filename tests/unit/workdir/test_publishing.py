@@ -280,12 +280,15 @@ def test_an_unknown_outcome_says_what_failed_where_and_why_it_is_unknown(
     assert fs.pending_faults == 0, "it was read back three times"
 
 
-def test_a_folder_without_hard_links_is_told_with_its_path(mine: Path, tmp_path: Path) -> None:
+def test_a_folder_without_hard_links_is_told_with_its_path_and_what_to_do(
+    mine: Path, tmp_path: Path
+) -> None:
     fs = FaultyFileSystem()
     fs.fail("link", errno.EPERM)
     with pytest.raises(StorageError, match="does not allow hard links") as caught:
         publish_exclusively(mine, tmp_path / "done", fs=fs)
     assert caught.value.path == str(tmp_path)
+    assert "--restart" in (caught.value.next_step or "")
 
 
 def test_a_file_that_cannot_be_forced_to_the_disk_is_told_with_its_path(tmp_path: Path) -> None:
