@@ -259,12 +259,18 @@ def test_an_error_without_a_message_is_shown_as_none(make_store: MakeStore) -> N
 
 
 def test_workers_begin_at_different_places_of_the_sixteenth(make_store: MakeStore) -> None:
-    begun = set()
-    for name in "abcdefgh":
-        fs = FaultyFileSystem()
-        assert Board(make_store(name, fs=fs), 1600).next_lease() is not None
-        first = next(path for operation, path in fs.operations if operation == "make_dir")
-        begun.add(int(first.name))
+    systems = [FaultyFileSystem() for _ in range(8)]
+    boards = [
+        Board(make_store(name, fs=fs), 1600) for name, fs in zip("abcdefgh", systems, strict=True)
+    ]
+    for board in boards:
+        board.refresh()
+    for board in boards:
+        assert board.next_fresh() is not None
+    begun = {
+        int(next(path.name for operation, path in fs.operations if operation == "make_dir"))
+        for fs in systems
+    }
     assert len(begun) == 8
     assert max(begun) < 100
 
