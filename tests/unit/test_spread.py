@@ -136,10 +136,11 @@ def test_results_come_in_the_order_of_the_pieces(spread: Spread | None) -> None:
 
 
 def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:
-    done = do_all(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1))
-    assert next(done) == (2, 0)
+    # This thread does pieces too: whether it fails before the first result came is not said.
+    results = []
     with pytest.raises(ZeroDivisionError):
-        list(done)
+        results.extend(do_all(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1)))
+    assert results in ([], [(2, 0)])
     assert len(started) == 1
     assert started[0].returncode is not None
 

@@ -126,7 +126,8 @@ def test_workers_hand_back_when_they_are_stopped_and_others_go_on(
     assert done.returncode == 0, done.stderr
     convert(small_source, output=tmp_path / "inline")
     assert digest_of(tmp_path / "out") == digest_of(tmp_path / "inline")
-    assert len(list(work.glob("runs/*/logs/ray-*-[12]-1.log"))) == 3
+    # One of the two may have done everything before the other began.
+    assert len(list(work.glob("runs/*/logs/ray-*-[12]-1.log"))) in {2, 3}
 
 
 @pytest.mark.parametrize("option", ["127.0.0.1:1", "auto"])
