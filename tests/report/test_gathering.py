@@ -148,7 +148,7 @@ def test_what_a_report_is_made_of_goes_with_the_run(small_source: Path, tmp_path
     [record] = (tmp_path / "work").rglob("invocations/*.json")
     clean_work_dir(tmp_path / "work")
     assert not record.exists()
-    assert list((tmp_path / "work" / "runs").iterdir()) == []
+    assert list((tmp_path / "work").iterdir()) == []
 
 
 def test_a_result_alone_tells_what_it_can(finished: Path, tmp_path: Path) -> None:

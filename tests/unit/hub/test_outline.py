@@ -231,7 +231,7 @@ def test_clean_removes_an_outline_with_the_last_run_that_needs_it(
     assert outlines[first] in {row.path for row in report.removed if row.kind == "outline"}
     assert [path.name for path in (work / "outlines").iterdir()] == [second]
     report = clean_work_dir(work, give_up=True)
-    assert not list((work / "outlines").iterdir())
+    assert list(work.iterdir()) == []
 
 
 def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
