@@ -144,7 +144,12 @@ def _all_stats(
     """
     repairs = run.manifest.repairs
     left_out = {*repairs.dropped_features, *repairs.computed_stats}
-    computed = [_computed_lines(run, files) for files in stats_files.values()]
+    # In the plan's order: that of `stats_files` is who came first.
+    computed = [
+        _computed_lines(run, stats_files[layout.stream])
+        for layout in run.manifest.streams
+        if layout.stream in stats_files
+    ]
     copied: Iterator[dict[str, Any]]
     if path is not None and path.exists():
         copied = _lines_of(EpisodeLines(path, validated=True), index)
