@@ -1,4 +1,4 @@
-"""NumPy to Arrow and back, without pandas.
+"""NumPy to Arrow and back, without pandas; and what Arrow types are at heart.
 
 pyarrow imports pandas, where it is installed, as soon as it is handed a Python or NumPy object or
 asked for one, and that costs more than a small conversion. Arrays made from buffers do not.
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from leconvert.model import IntArray
 
-__all__ = ["int64_array", "int64_values"]
+__all__ = ["innermost_type", "int64_array", "int64_values", "is_list", "is_number"]
 
 
 def int64_array(values: IntArray) -> pa.Array:
@@ -36,3 +36,28 @@ def int64_values(column: pa.ChunkedArray) -> IntArray:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether values of a type are lists, of any length or of a fixed one."""
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of a type are numbers or truth values, which statistics are computed of."""
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    )
+
+
+def innermost_type(kind: pa.DataType) -> pa.DataType:
+    """Return what lists hold, nested to any depth, or what an extension type is stored as."""
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif is_list(kind):
+            kind = kind.value_type
+        else:
+            return kind

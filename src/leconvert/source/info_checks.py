@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from leconvert.arrow import innermost_type, is_number
 from leconvert.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
 from leconvert.source.info import INFO_PATH, DatasetInfo
 from leconvert.source.seen import Remark, counted, shown
@@ -130,9 +131,7 @@ def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
     """Whether a column holds numbers or truth values, or lists of them, nested to any depth."""
     if schema is None or column not in schema.names:
         return False
-    kind = _innermost(schema.field(column).type)
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return bool(is_number or pa.types.is_boolean(kind))
+    return is_number(innermost_type(schema.field(column).type))
 
 
 def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Remark]:
@@ -153,7 +152,7 @@ def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Remark]:
 
 def _stored_dtype(kind: pa.DataType) -> str | None:
     """Return the type of a column's numbers as ``info.json`` would name it; None if untold."""
-    kind = _innermost(kind)
+    kind = innermost_type(kind)
     if pa.types.is_null(kind):
         return None
     if pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -168,21 +167,6 @@ def _is_binary(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
     )
-
-
-def _innermost(kind: pa.DataType) -> pa.DataType:
-    """Return the type of what lists hold, and of what stores an extension type."""
-    while True:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        elif (
-            pa.types.is_list(kind)
-            or pa.types.is_large_list(kind)
-            or pa.types.is_fixed_size_list(kind)
-        ):
-            kind = kind.value_type
-        else:
-            return kind
 
 
 def _is_list_of_texts(names: object) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from leconvert.arrow import innermost_type, is_list, is_number
 from leconvert.statistics.quantiles import QUANTILES, rank_of
 
 __all__ = ["column_stats"]
@@ -95,7 +96,7 @@ def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
 
     It is read from Arrow's buffers; to ask pyarrow for a NumPy array would import pandas.
     """
-    if _number_type(column.type) is None:
+    if not is_number(innermost_type(column.type)):
         return None
     if not len(column):
         raise ValueError("there are no rows")
@@ -111,25 +112,11 @@ def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
             continue
         if array.null_count:
             raise ValueError(f"{array.null_count} of its entries are null")
-        if not _is_list(array.type):
+        if not is_list(array.type):
             break
         shape.append(_list_length(array))
         array = array.flatten()
     return _primitive_values(array).reshape(shape)
-
-
-def _number_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type of the innermost values, or None where they are not numbers."""
-    while isinstance(kind, pa.BaseExtensionType) or _is_list(kind):
-        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
-    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-    return kind if is_number or pa.types.is_boolean(kind) else None
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def _list_length(array: pa.Array) -> int:

@@ -6,6 +6,7 @@ import shlex
 
 import pyarrow as pa
 
+from leconvert.arrow import is_list
 from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.tables.schemas import IMAGE_TYPE
@@ -83,7 +84,7 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
         return _fits(found.value_type, wanted)
     if pa.types.is_dictionary(wanted):
         return _fits(found, wanted.value_type)
-    if _is_list(found) and _is_list(wanted):
+    if is_list(found) and is_list(wanted):
         # The cast says so too, but not of a column without rows.
         if len({_list_size(found), _list_size(wanted)} - {None}) > 1:
             return False
@@ -101,12 +102,6 @@ def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_floating(found) and pa.types.is_floating(wanted):
         return bool(found.bit_width <= wanted.bit_width)
     return (_is_binary(found) and _is_binary(wanted)) or (_is_text(found) and _is_text(wanted))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def _list_size(kind: pa.DataType) -> int | None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from leconvert.arrow import is_list
+
 __all__ = [
     "HUGGINGFACE_KEY",
     "IMAGE_TYPE",
@@ -100,11 +102,7 @@ def feature_of_type(arrow_type: pa.DataType) -> Any:
             for i in range(arrow_type.num_fields)
         }
         return None if None in children.values() else children
-    if (
-        pa.types.is_list(arrow_type)
-        or pa.types.is_large_list(arrow_type)
-        or pa.types.is_fixed_size_list(arrow_type)
-    ):
+    if is_list(arrow_type):
         inner = feature_of_type(arrow_type.value_type)
         if inner is None:
             return None
@@ -186,11 +184,7 @@ def _declared_entry(feature: Mapping[str, Any], arrow_type: pa.DataType) -> Any:
     element, depth = arrow_type, 0
     if isinstance(element, pa.BaseExtensionType):
         element = element.storage_type
-    while (
-        pa.types.is_list(element)
-        or pa.types.is_large_list(element)
-        or pa.types.is_fixed_size_list(element)
-    ):
+    while is_list(element):
         element, depth = element.value_type, depth + 1
     value = {"dtype": dtype, "_type": "Value"}
     if feature_of_type(element) != value:

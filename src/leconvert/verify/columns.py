@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from leconvert.arrow import is_list
 from leconvert.model import IntArray
 
 __all__ = ["FloatArray", "floats", "integers", "nested_floats"]
@@ -38,7 +39,7 @@ def floats(column: pa.Array) -> FloatArray | None:
 def nested_floats(column: pa.Array) -> FloatArray | None:
     """Return a column of nested lists, shape (rows, ...); None where they are not regular."""
     shape = [len(column)]
-    while _is_list(column.type):
+    while is_list(column.type):
         if column.null_count:
             return None
         values = column.flatten()
@@ -51,12 +52,6 @@ def nested_floats(column: pa.Array) -> FloatArray | None:
         column = values
     numbers = floats(column)
     return None if numbers is None else numbers.reshape(shape)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
 
 
 def _buffer[Number: np.generic](column: pa.Array, dtype: type[Number]) -> npt.NDArray[Number]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import tables
+from leconvert.arrow import is_list
 from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
 from leconvert.source.info import DatasetInfo
@@ -267,11 +268,11 @@ def same_values(expected: pa.Array, found: pa.Array) -> bool:
         if not expected.is_null().equals(found.is_null()):
             return False
         expected, found = expected.drop_null(), found.drop_null()
-    if _is_list(expected.type):
+    if is_list(expected.type):
         import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
 
         return bool(
-            _is_list(found.type)
+            is_list(found.type)
             and pc.list_value_length(expected)
             .cast(pa.int64())
             .equals(pc.list_value_length(found).cast(pa.int64()))
@@ -293,9 +294,3 @@ def same_values(expected: pa.Array, found: pa.Array) -> bool:
         bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[expected.type.bit_width]
         expected, found = expected.view(bits), found.view(bits)
     return bool(expected.equals(found))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
