@@ -72,14 +72,14 @@ GRID_WORKERS = ("1", "2", "4", "6")
 
 
 def grid_runners() -> tuple[Runner, ...]:
-    """Return every combination of batch size and workers, and the plain copy beside them."""
+    """Return LeRobot's converter, every combination of batch size and workers, and a copy."""
     runners = []
     for episodes in GRID_EPISODES:
         batch = () if episodes == "auto" else ("--episodes-per-batch", episodes)
         for workers in GRID_WORKERS:
             flags = ("--orchestrate", "--num-workers", workers, *batch)
             runners.append(Runner(f"batch-{episodes} workers-{workers}", flags))
-    return (*runners, Runner(COPY))
+    return (Runner(REFERENCE), *runners, Runner(COPY))
 
 
 # --- one run ----------------------------------------------------------------------------------
@@ -176,15 +176,15 @@ def header(bench: Bench, profile: str, arguments: Sequence[str]) -> dict[str, An
 def table(rows: Sequence[dict[str, Any]], source_bytes: int) -> str:
     """Return medians, spread, memory and ratios as an aligned text table.
 
-    Ratios are of medians: how many times as fast as the reference, and how many times the plain
-    copy's time.
+    Ratios are of medians: how many times as fast as the reference (speed-up), and how many times
+    the plain copy's time.
     """
     known = costs(rows)
-    lines = [f"{COST_HEAD}{'ref/x':>8}{'x/cp':>8}"]
+    lines = [f"{COST_HEAD}{'speed-up':>10}{'x/cp':>8}"]
     for name, cost in known.items():
         faster = f"{known[REFERENCE].median / cost.median:.1f}" if REFERENCE in known else "-"
         slower = f"{cost.median / known[COPY].median:.2f}" if COPY in known else "-"
-        lines.append(f"{cost_line(name, cost, source_bytes)}{faster:>8}{slower:>8}")
+        lines.append(f"{cost_line(name, cost, source_bytes)}{faster:>10}{slower:>8}")
     return "\n".join(lines)
 
 

@@ -84,8 +84,8 @@ def command(runner: str, scratch: Path) -> list[str]:
     convert += ["--root", source, "--output", output]
     hashes = [sys.executable, str(REPOSITORY / "scripts/bench_verify.py"), "--hash", source, result]
     return {
-        BYTES: [*verify, "--bytes", "--fresh"],
-        BYTES_1: [*verify, "--bytes", "--fresh", "--max-workers", "1"],
+        BYTES: [*verify, "--bytes"],
+        BYTES_1: [*verify, "--bytes", "--max-workers", "1"],
         STRUCTURE: verify,
         HASH: [*hashes, "--processes", str(len(os.sched_getaffinity(0)))],
         HASH_1: [*hashes, "--processes", "1"],

@@ -1,9 +1,15 @@
-"""Build the wheel and the sdist, install the wheel in an empty environment, and use it there.
+"""Build the wheel and the sdist, install the wheel in empty environments, and use it there.
 
-    python scripts/check_package.py [--keep DIR] [--python 3.13]
+    python scripts/check_package.py [--keep DIR] [--python 3.13] [--extras probe ray ...]
+
+The wheel is installed as a user does it, without this project's pins: once with the newest versions
+of what it requires, once with the lowest that it allows. Each makes the demo, converts,
+verifies, and brings a dataset to the Hub's stand-in of ``tests/hub`` and back. ``--extras`` gives
+each extra that it names an environment of its own, with the newest versions, and tries what the
+extra is for; ``all`` are some 8 GB.
 
 It fails where a file is missing from an archive or should not be in it, where the version is not
-the one of ``_version.py``, or where the installed program does not convert.
+the one of ``_version.py``, or where an installed program does not do what it is told.
 """
 
 from __future__ import annotations
@@ -17,13 +23,22 @@ import tarfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.parser import HeaderParser
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-
-__all__ = ["main", "trouble_in_sdist", "trouble_in_wheel"]
+from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[1]
-_SECONDS = 300.0
+sys.path.insert(0, str(_ROOT))
+
+from tests.hub import WRITE_TOKEN, StandIn  # noqa: E402
+
+__all__ = ["main", "requirements_of", "trouble_in_sdist", "trouble_in_wheel"]
+
+_SECONDS = 600.0
 _UV = os.environ.get("UV", "uv")  # `uv run` says which one it is
 
 
@@ -60,18 +75,13 @@ def _missing(wanted: Iterable[str], has: Callable[[str], bool]) -> list[str]:
     return [name for name in wanted if not has(name)]
 
 
-def _run(*words: object) -> str:
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_SECONDS,
-    )
-    if done.returncode:
-        raise SystemExit(f"{words[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+def requirements_of(metadata: str) -> list[str]:
+    """Return what a wheel's METADATA requires of every installation, without its extras."""
+    return [
+        line
+        for line in HeaderParser().parsestr(metadata).get_all("Requires-Dist") or []
+        if "extra ==" not in line
+    ]
 
 
 def _version() -> str:
@@ -80,46 +90,204 @@ def _version() -> str:
     return namespace["__version__"]
 
 
-def _uses(program: Path, folder: Path) -> list[str]:
-    """Return what is wrong with the installed program."""
+class _FailedError(Exception):
+    """A program that should have worked did not."""
+
+
+def _run(*words: object, cwd: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+    )
+    if done.returncode:
+        raise _FailedError(
+            f"`{' '.join(map(str, words))}` ended with {done.returncode}:\n"
+            f"{done.stdout}{done.stderr}"
+        )
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class _Installation:
+    """The wheel in an environment of its own, as a user has it.
+
+    Attributes:
+        name: What it is called in messages.
+        folder: Holds the environment and all that is made there.
+        environment: Of its programs: nothing of the caller's that concerns Python or the Hub.
+    """
+
+    name: str
+    folder: Path
+    environment: dict[str, str]
+
+    @classmethod
+    def make(cls, name: str, folder: Path, python: str, *install: object) -> _Installation:
+        """Make the environment; ``install`` are words for ``uv pip install``.
+
+        uv runs outside the repository: its pyproject.toml pins versions, which users do not see.
+        """
+        folder.mkdir()
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("HF_", "PYTHON"))
+            and key not in ("LD_LIBRARY_PATH", "VIRTUAL_ENV")
+        } | {"HF_HOME": str(folder / "hf_home"), "HF_TOKEN": WRITE_TOKEN}
+        made = cls(name, folder, environment)
+        _run(_UV, "venv", "--quiet", "--no-project", "--python", python, "env", cwd=folder)
+        _run(
+            _UV,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            made._program("python"),
+            *install,
+            cwd=folder,
+        )
+        return made
+
+    def _program(self, name: str) -> Path:
+        return self.folder / "env" / "bin" / name
+
+    def leconvert(self, *words: object, **environment: str) -> str:
+        """Run the installed program and return what it prints."""
+        return _run(
+            self._program("leconvert"), *words, cwd=self.folder, env=self.environment | environment
+        )
+
+    def python(self, code: str) -> str:
+        """Run a line of Python."""
+        return _run(self._program("python"), "-c", code, cwd=self.folder, env=self.environment)
+
+    def doctor(self) -> dict[str, Any]:
+        """Return what ``leconvert doctor`` finds."""
+        found: dict[str, Any] = json.loads(self.leconvert("doctor", ".", "--json"))
+        return found
+
+
+def _uses(here: _Installation) -> list[str]:
+    """Return what is wrong with an installed program."""
     trouble = []
-    said = _run(program, "--version").strip()
+    said = here.leconvert("--version").strip()
     if said != f"leconvert {_version()}":
         trouble.append(f"--version says {said!r}, _version.py {_version()!r}")
-    demo = json.loads(_run(program, "demo", folder / "demo", "--json"))
+    demo = json.loads(here.leconvert("demo", "demo", "--json"))
     if demo["verified"] != {**demo["verified"], "ok": True, "depth": "bytes"}:
         trouble.append(f"the demo is not proven: {demo['verified']}")
-    health = json.loads(_run(program, "doctor", folder, "--json"))
+    health = here.doctor()
     if not health["ok"] or not health["packages"]:
         trouble.append(f"doctor says: {health['lacks'] or 'no packages are known'}")
+    source = here.folder / "demo" / "demo_v21"
+    here.leconvert("convert", "--root", source, "--output", "arm_v30")
+    here.leconvert("verify", "arm_v30", "--source", source, "--bytes")
+    here.leconvert("check", "arm_v30")
+    with StandIn(here.folder / "hub") as hub:
+        hub.add_repo("tester/arm", source, tags=("v2.1",))
+        # The stand-in hands out only what came as with Git LFS.
+        to_hub = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_DISABLE_XET": "1"}
+        from_hub = ("convert", "--repo-id", "tester/arm")
+        here.leconvert(*from_hub, "--output", "pushed", "--push-to-hub", **to_hub)
+        # The tag v3.0 names what was pushed: it is fetched, and there is nothing to convert.
+        here.leconvert(*from_hub, "--root", "fetched", **to_hub)
+        here.leconvert("verify", "fetched", "--source", source, "--bytes")
+        streamed = ("--revision", "v2.1", "--output", "streamed", "--orchestrate")
+        here.leconvert(
+            *from_hub, *streamed, "--num-workers", "1", "--scratch-limit", "1G", **to_hub
+        )
+        here.leconvert("verify", "streamed", "--source", source, "--bytes")
     return trouble
+
+
+def _tries_extra(extra: str, here: _Installation) -> list[str]:
+    """Return what is wrong with what an extra is for."""
+    trouble = []
+    here.leconvert("demo", "demo")
+    source, result = here.folder / "demo" / "demo_v21", here.folder / "demo" / "demo_v30"
+    probe = ("probe", "run", "--root", result, "--warmup-batches", "1", "--num-batches", "4",
+             "--batch-size", "4", "--num-workers", "1")  # fmt: skip
+    if extra == "completion":
+        here.leconvert("completion", "bash")
+    elif extra == "deep":
+        here.leconvert("verify", result, "--source", source, "--deep", "3")
+    elif extra in ("plots", "resample"):
+        here.leconvert("probe", "resample", "--help")
+        module = {"plots": "matplotlib.figure", "resample": "h5py, torch"}[extra]
+        here.python(f"import {module}")
+    elif extra == "s3":
+        here.python("import fsspec; fsspec.filesystem('s3', anon=True)")
+    elif extra == "ray":
+        ray = ("--engine", "ray", "--ray-address", "local", "--num-workers", "1")
+        here.leconvert("convert", "--root", source, "--output", "by_ray", *ray)
+        here.leconvert("verify", "by_ray", "--source", source, "--bytes")
+    elif extra == "probe":
+        measured = json.loads(here.leconvert(*probe, "--json"))
+        if measured["decoder"]["backend"] != "pyav" or not measured["samples_measured"]:
+            trouble.append(f"the probe did not decode by PyAV: {measured}")
+        loading = here.doctor()["loading"]
+        if "trouble" in loading or not (loading["ffmpeg"] or loading["missing"]):
+            trouble.append(f"doctor does not say why torchcodec finds no FFmpeg: {loading}")
+    return trouble
+
+
+def _report(name: str, check: Callable[[], list[str]]) -> list[str]:
+    began = time.monotonic()
+    try:
+        trouble = check()
+    except _FailedError as failed:
+        trouble = [str(failed)]
+    print(f"{name}: {'not good' if trouble else 'good'} after {time.monotonic() - began:.1f} s")
+    return [f"{name}: {sentence}" for sentence in trouble]
 
 
 def main() -> int:
     """Check, and say what was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--python", metavar="VERSION", help="of the environment (default: this)")
+    parser.add_argument("--python", metavar="VERSION", help="of the environments (default: this)")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the archives there")
+    parser.add_argument(
+        "--extras", nargs="+", default=[], metavar="EXTRA", help="try these; or all"
+    )
     options = parser.parse_args()
-    began = time.monotonic()
+    python = options.python or sys.executable
     with TemporaryDirectory(prefix="leconvert-package-") as temporary:
         folder = Path(temporary)
-        archives = options.keep or folder / "dist"
-        _run(_UV, "build", "--quiet", "--out-dir", archives)
+        archives = (options.keep or folder / "dist").resolve()
+        # With this Python: the one of .python-version need not be on the machine as uv wants it.
+        _run(_UV, "build", "--quiet", "--python", sys.executable, "--out-dir", archives, cwd=_ROOT)
         (wheel,) = archives.glob(f"leconvert-{_version()}-*.whl")
-        sdist = archives / f"leconvert-{_version()}.tar.gz"
-        trouble = trouble_in_wheel(zipfile.ZipFile(wheel).namelist())
-        with tarfile.open(sdist) as opened:
-            trouble += trouble_in_sdist(opened.getnames())
-        python = options.python or sys.executable
-        _run(_UV, "venv", "--quiet", "--no-project", "--python", python, folder / "env")
-        _run(_UV, "pip", "install", "--quiet", "--python", folder / "env/bin/python", wheel)
-        trouble += _uses(folder / "env/bin/leconvert", folder)
+        with zipfile.ZipFile(wheel) as opened:
+            trouble = trouble_in_wheel(opened.namelist())
+            name = next(name for name in opened.namelist() if name.endswith("/METADATA"))
+            metadata = opened.read(name).decode()
+        with tarfile.open(archives / f"leconvert-{_version()}.tar.gz") as packed:
+            trouble += trouble_in_sdist(packed.getnames())
+
+        def install(name: str, *words: object) -> _Installation:
+            return _Installation.make(name, folder / name, python, *words)
+
+        lowest = ("--resolution", "lowest-direct", *requirements_of(metadata), wheel)
+        checks: dict[str, Callable[[], list[str]]] = {
+            "newest": lambda: _uses(install("newest", wheel)),
+            "lowest": lambda: _uses(install("lowest", *lowest)),
+        }
+        extras = HeaderParser().parsestr(metadata).get_all("Provides-Extra") or []
+        for extra in extras if options.extras == ["all"] else options.extras:
+            wanted = f"leconvert[{extra}] @ {wheel.as_uri()}"
+            checks[extra] = partial(
+                lambda extra, wanted: _tries_extra(extra, install(extra, wanted)), extra, wanted
+            )
+        with ThreadPoolExecutor(2) as pool:
+            for found in pool.map(_report, checks, checks.values()):
+                trouble += found
     for sentence in trouble:
         print(sentence)
-    print(
-        f"{wheel.name}: {'not good' if trouble else 'good'} after {time.monotonic() - began:.1f} s"
-    )
     return 1 if trouble else 0
 
 

@@ -92,7 +92,7 @@ def measure(shape: Shape, folder: Path, block_aligns: Sequence[int]) -> None:
         run([sys.executable, "-c", UPLOAD, REPO, str(source)], hub.endpoint, folder)
     for block_align in block_aligns:
         result = folder / f"result-{block_align}"
-        convert(source, output=result, block_align=block_align)
+        convert(source, output=result, block_align=block_align, for_push=True)
         for cache in ("warm", "cold"):
             line = {"shape": shape.name, "block_align": block_align, "cache": cache}
             line |= pushed(folder, result, warm=cache == "warm")

@@ -47,6 +47,10 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'leconvert' has no attribute {name!r}")
+    if name != "LeconvertError":  # with which a caller catches what is raised here
+        from leconvert.machine import check_linux
+
+        check_linux()
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from leconvert.model import IntArray
 
-__all__ = ["innermost_type", "int64_array", "int64_values", "is_list", "is_number"]
+__all__ = ["innermost_type", "int64_array", "int64_values", "is_list", "is_number", "list_length"]
 
 
 def int64_array(values: IntArray) -> pa.Array:
@@ -50,6 +50,28 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     )
+
+
+def list_length(array: pa.Array) -> int:
+    """Return the length that all lists of an array without nulls have, of one row at least.
+
+    Raises:
+        ValueError: They are empty, or have different lengths.
+    """
+    if pa.types.is_fixed_size_list(array.type):
+        length = int(array.type.list_size)
+    else:
+        width = np.dtype(np.int64 if pa.types.is_large_list(array.type) else np.int32)
+        offsets = np.frombuffer(
+            array.buffers()[1], width, len(array) + 1, array.offset * width.itemsize
+        )
+        lengths = np.diff(offsets)
+        length = int(lengths[0])
+        if np.any(lengths != length):
+            raise ValueError(f"its lists have {lengths.min()} to {lengths.max()} entries")
+    if not length:
+        raise ValueError("its lists are empty")
+    return length
 
 
 def innermost_type(kind: pa.DataType) -> pa.DataType:

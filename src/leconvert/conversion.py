@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from leconvert.crew import Crew, LeaseOptions
 from leconvert.engines import Engine
 from leconvert.engines.registry import check_engine
-from leconvert.errors import ProbeError, UsageError
+from leconvert.errors import (
+    BusyError,
+    InterruptedRunError,
+    LeconvertError,
+    PlanMismatchError,
+    ProbeError,
+    SourceChangedError,
+    UsageError,
+    VerificationError,
+)
 from leconvert.execution import work_and_pack
 from leconvert.hub.origin import Arrival
+from leconvert.hub.provenance import note_result
 from leconvert.hub.scratch import ScratchOptions
+from leconvert.leasing import read_workers
+from leconvert.machine import Machine
 from leconvert.model import Finding, LayoutOptions
-from leconvert.packer import PackOptions, PackReport, swap_has_begun
-from leconvert.planner import open_or_plan
+from leconvert.packer import (
+    NoResultError,
+    PackOptions,
+    PackReport,
+    finish_run,
+    swap_has_begun,
+)
+from leconvert.planner import check_same_plan, open_or_plan, planned_name
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
 from leconvert.source import load_info
+from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.invocation import record_invocation
 from leconvert.workdir.opened import OpenedRun, open_run
-from leconvert.workdir.paths import WorkDir, default_work_dir
-from leconvert.workdir.places import source_as_output
+from leconvert.workdir.paths import WorkDir
+from leconvert.workdir.places import source_as_output, work_dir_beside
 from leconvert.workdir.probe_record import record_probe
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
+from leconvert.workdir.target import is_converted, old_dir
 from leconvert.workdir.trouble import any_storage_errors
 from leconvert.worker import WorkerSummary
 
@@ -64,6 +86,9 @@ class ConversionReport:
             measured. Where it could not be, the error.
         report: The page that tells what happened, or None.
         work_dir: Where the run's records are kept; None where they were removed.
+        peak_memory_bytes: The most that processes had resident: ``command``, this one, whose
+            threads may be workers too; ``workers``, the largest of the other processes that worked,
+            on any host, None where there was none. 0 is not known.
     """
 
     source: str
@@ -87,6 +112,7 @@ class ConversionReport:
     probe: Mapping[str, Any] | None = None
     report: Path | None = None
     work_dir: Path | None = None
+    peak_memory_bytes: Mapping[str, int | None] = field(default_factory=dict)
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -122,6 +148,7 @@ def convert(
     allow_mixed_versions: bool = False,
     leases: LeaseOptions | None = None,
     keep_work_dir: bool = False,
+    for_push: bool = False,
     probe_seconds: float | None = None,
     scratch: ScratchOptions | None = None,
     report: str | os.PathLike[str] | None = None,
@@ -173,6 +200,8 @@ def convert(
         allow_mixed_versions: Join a run that other library versions planned.
         leases: Lease time and attempts.
         keep_work_dir: Keep the run's records after success.
+        for_push: Write the record that a push goes by beside the result, which costs reading all
+            of it; where the source came from the Hub it is written in any case.
         probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
             torch. A result that cannot be measured is converted all the same.
         scratch: Where workers keep what they fetch of a source on the Hub.
@@ -206,7 +235,7 @@ def convert(
     target = Path(output).resolve() if output is not None else source
     if output is not None and target == source:
         raise source_as_output(source)
-    folder = Path(work_dir).resolve() if work_dir is not None else default_work_dir(target)
+    folder = Path(work_dir).resolve() if work_dir is not None else work_dir_beside(target)
     pack_options = PackOptions(verify, force_conversion, delete_source)
     page = None if report is None else Path(report).resolve()
     if page is not None:
@@ -217,56 +246,109 @@ def convert(
 
     if work_dir is None:
         remove_leftovers(folder)
-    run = None if restart else _run_in_swap(folder, source, target)
-    planned = run is None
-    if run is None:
-        load_info(source)  # what the source is comes before what stands at the target
-        pack_options.check_source(is_outline=bool(arrival and arrival.outline))
-        pack_options.check_target(source, target)
-        run = open_or_plan(
-            source,
-            target,
-            folder,
-            LayoutOptions(
-                data_file_size_in_mb,
-                video_file_size_in_mb,
-                episodes_per_batch,
-                block_align,
-                layout,
-                loader_workers,
-            ),
-            repairs,
-            arrival=arrival,
-            restart=restart,
-            one_host=one_host,
-            allow_mixed_versions=allow_mixed_versions,
-            progress=progress,
-        )
-        seconds["plan"] = time.monotonic() - started
-    with _telling(run, page):
-        record_invocation(run.paths, run.manifest.run_id, "convert", command)
-        packed, spent = work_and_pack(
-            run,
-            pack_options,
-            only_pack=not planned,
-            orchestrate=orchestrate,
-            num_workers=num_workers,
-            max_workers=max_workers,
-            engine=engine,
-            leases=leases or LeaseOptions(),
-            scratch=scratch or ScratchOptions(),
-            allow_mixed_versions=allow_mixed_versions,
-            stop=stop or threading.Event(),
-            progress=progress,
-        )
-        seconds |= spent
-        done = _report(run, packed, seconds, time.monotonic() - started)
-        if probe_seconds is not None:
-            done = replace(done, probe=_probe(run, target, probe_seconds))
+    layout_options = LayoutOptions(
+        data_file_size_in_mb,
+        video_file_size_in_mb,
+        episodes_per_batch,
+        block_align,
+        layout,
+        loader_workers,
+    )
+    stop = stop or threading.Event()
+    packed: PackReport | None = None
+    with _another_may_finish(folder, target, own_place=work_dir is None) as joined:
+        run = None if restart else _run_in_swap(folder, source, target)
+        if run is not None:
+            with _telling(run, page):
+                record_invocation(run.paths, run.manifest.run_id, "convert", command)
+                packed, restart = _finish(
+                    run,
+                    planned_name(source, arrival),
+                    layout_options,
+                    repairs,
+                    pack_options,
+                    stop,
+                    progress,
+                )
+        if run is None or packed is None:
+            # What the source is comes before what stands at the target.
+            load_info(source, (repairs or RepairOptions()).reading, guess_version=True)
+            pack_options.check_source(is_outline=bool(arrival and arrival.outline))
+            pack_options.check_target(source, target)
+            run = open_or_plan(
+                source,
+                target,
+                folder,
+                layout_options,
+                repairs,
+                arrival=arrival,
+                restart=restart,
+                one_host=one_host,
+                allow_mixed_versions=allow_mixed_versions,
+                check_target=partial(pack_options.check_target, source, target),
+                progress=progress,
+            )
+            seconds["plan"] = time.monotonic() - started
+        joined(run)
+        with _telling(run, page):
+            if packed is None:
+                record_invocation(run.paths, run.manifest.run_id, "convert", command)
+                packed, spent = work_and_pack(
+                    run,
+                    pack_options,
+                    orchestrate=orchestrate,
+                    num_workers=num_workers,
+                    max_workers=max_workers,
+                    engine=engine,
+                    leases=leases or LeaseOptions(),
+                    scratch=scratch or ScratchOptions(),
+                    allow_mixed_versions=allow_mixed_versions,
+                    stop=stop,
+                    progress=progress,
+                )
+                seconds |= spent
+            note_result(run, packed.kept, for_push=for_push, progress=progress)
+            done = _report(run, packed, seconds, time.monotonic() - started)
+            if probe_seconds is not None:
+                done = replace(done, probe=_probe(run, target, probe_seconds))
     removes = not keep_work_dir and work_dir is None
-    if removes and not remove_work_dir(folder, run.manifest.run_id):
+    if removes and not remove_work_dir(folder, run.manifest.run_id, target):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
     return replace(done, report=page, work_dir=None if removes else folder)
+
+
+@contextmanager
+def _another_may_finish(
+    work_dir: Path, target: Path, *, own_place: bool
+) -> Iterator[Callable[[OpenedRun], None]]:
+    """Say so where the same conversion, started elsewhere, was finished and its run removed.
+
+    Yields:
+        What takes the run that this process joined.
+
+    Raises:
+        BusyError: Another process did it all.
+    """
+    runs: list[str] = []
+    was_there = is_converted(target)
+    try:
+        yield lambda run: runs.append(run.manifest.run_id)
+    except InterruptedRunError:
+        raise
+    except (LeconvertError, OSError) as error:
+        left = None
+        with suppress(LeconvertError, OSError):
+            left = WorkDir(work_dir).current_run_id()
+        if was_there or not is_converted(target) or left is not None:
+            raise
+        if own_place:  # locks and records that this process made since
+            remove_work_dir(work_dir, runs[-1] if runs else "", target)
+        raise BusyError(
+            f"Another process did this conversion meanwhile; its result stands at {target}.",
+            path=str(target),
+            next_step="There is nothing left to do. "
+            f"`leconvert check {shlex.quote(str(target))}` looks at the result.",
+        ) from error
 
 
 def _telling(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
@@ -334,7 +416,7 @@ def run_worker(
 
 
 def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None:
-    """Return this conversion's run if its swap began: then only the packer knows what is where."""
+    """Return this conversion's run if its swap began: then the source may be at another place."""
     if WorkDir(work_dir).current_run_id() is None:
         return None
     run = open_run(work_dir, allow_mixed_versions=True)
@@ -343,10 +425,59 @@ def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None
     return run if swap_has_begun(run) else None
 
 
+def _finish(
+    run: OpenedRun,
+    source: str,
+    options: LayoutOptions,
+    repairs: RepairOptions | None,
+    pack_options: PackOptions,
+    stop: threading.Event,
+    progress: Progress,
+) -> tuple[PackReport | None, bool]:
+    """End a run whose swap began; return its report, if there is one, and whether to begin anew.
+
+    A run answers only for a result that is there, from this source and these options.
+    """
+    manifest, target = run.manifest, Path(run.manifest.target)
+    in_place = manifest.source == manifest.target
+
+    def check() -> None:
+        old = old_dir(target)
+        if not in_place:
+            helps = f"--force-conversion converts anew and keeps {target} as {old}."
+        elif old.is_dir():
+            there, aside = shlex.quote(str(target)), shlex.quote(f"{target}_v30")
+            helps = (
+                f"To convert it with other options, put the source back, `mv {there} {aside} && "
+                f"mv {shlex.quote(str(old))} {there}`, and convert again."
+            )
+        else:
+            helps = "Its source was removed; give the same options as before to end the run."
+        check_same_plan(run, source, target, options, repairs, helps=helps)
+
+    try:
+        return finish_run(run, pack_options, check=check, stop=stop, progress=progress), False
+    except NoResultError as error:
+        if in_place and not target.exists():
+            raise
+        progress.say(f"{error.message} Converting anew.")
+    except (PlanMismatchError, SourceChangedError, VerificationError) as error:
+        if in_place or not pack_options.force_conversion:
+            raise
+        progress.say(f"{error.message} Converting anew.")
+    return None, True
+
+
 def _report(
     run: OpenedRun, packed: PackReport, seconds: dict[str, float], total_seconds: float
 ) -> ConversionReport:
     manifest = run.manifest
+    me = WorkerIdentity.of_this_process()
+    others = [
+        worker.peak_memory_bytes
+        for worker in read_workers(run.paths, manifest.run_id)
+        if (worker.boot, worker.pid, worker.started) != (me.boot, me.pid, me.started)
+    ]
     return ConversionReport(
         source=manifest.source_name,
         output=Path(manifest.target),
@@ -366,4 +497,8 @@ def _report(
         kept_because=packed.kept_because,
         findings=manifest.findings,
         repairs=manifest.repairs.as_record() if manifest.repairs else {},
+        peak_memory_bytes={
+            "command": Machine().peak_memory(),
+            "workers": max(others, default=None),
+        },
     )

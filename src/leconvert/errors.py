@@ -21,7 +21,7 @@
     ├── HubAccessError            16   the Hub's token is missing, wrong, or may not do this
     ├── HubConflictError          17   the repo changed meanwhile, or holds something in the way
     ├── EngineError               18   workers could not be started: no scheduler, or it refused
-    ├── InstallationError         19   a package that is needed is missing or does not load
+    ├── InstallationError         19   a needed package is missing or does not load; not Linux
     └── InterruptedRunError      130   stopped by a signal; the run can be resumed
 
 Codes 0 (success) and 2 (argparse's own) complete the list. Every error is one sentence that names
@@ -233,7 +233,31 @@ class HubError(LeconvertError):
 
 
 class HubUnavailableError(HubError):
-    """The Hub did not answer, or failed: what was asked may have been done or not."""
+    """The Hub did not answer, or failed: what was asked may have been done or not.
+
+    Args:
+        message: As for all errors.
+        path: As for all errors.
+        next_step: As for all errors.
+        details: As for all errors.
+        wait_seconds: How long the Hub asked to wait before the next request; 0 if it did not.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        next_step: str | None = None,
+        details: Sequence[str] = (),
+        wait_seconds: float = 0.0,
+    ) -> None:
+        super().__init__(message, path=path, next_step=next_step, details=details)
+        self.wait_seconds = wait_seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, arguments = super().__reduce__()
+        return rebuild, arguments, {"wait_seconds": self.wait_seconds}
 
 
 class HubAccessError(LeconvertError):
@@ -255,7 +279,7 @@ class EngineError(LeconvertError):
 
 
 class InstallationError(LeconvertError):
-    """A package that is needed is missing or does not load."""
+    """A package that is needed is missing or does not load, or the system is not Linux."""
 
     exit_code = 19
 

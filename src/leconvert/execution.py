@@ -27,7 +27,6 @@ def work_and_pack(
     run: OpenedRun,
     pack_options: PackOptions,
     *,
-    only_pack: bool,
     orchestrate: bool | None,
     num_workers: int | Literal["auto"] | None,
     max_workers: int | None,
@@ -43,7 +42,6 @@ def work_and_pack(
     Args:
         run: The run.
         pack_options: What is proven, and what may be replaced.
-        only_pack: Its swap began: no worker can be of use.
         orchestrate: Whether to work in processes; None to decide by what there is to do.
         num_workers: Processes; ``auto`` and None for as many as the engine wants, or else as this
             machine feeds well.
@@ -63,9 +61,7 @@ def work_and_pack(
     """
     seconds: dict[str, float] = {}
     mark = time.monotonic()
-    if only_pack:
-        packed = pack_run(run, pack_options, stop=stop, progress=progress)
-    elif engine is not None or _in_processes(run, orchestrate, num_workers, max_workers):
+    if engine is not None or _in_processes(run, orchestrate, num_workers, max_workers):
         engine = engine or LocalEngine()
         count = None if num_workers == "auto" else num_workers
         arguments = [

@@ -1,4 +1,4 @@
-"""What this process may use of its machine: cores and free memory, control groups included.
+"""Whether this machine will do, and what a process may use of it: cores and free memory.
 
 Containers and batch systems bound both by control groups, of which neither ``os.cpu_count`` nor
 ``/proc/meminfo`` knows. Every group from the process's own up to the root counts, in either
@@ -12,13 +12,30 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Machine"]
+from leconvert.errors import InstallationError
 
+__all__ = ["Machine", "check_linux"]
+
+_SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 _UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2**63
+
+
+def check_linux() -> None:
+    """Refuse other systems: publishing, locks and copies rest on what Linux alone promises.
+
+    Raises:
+        InstallationError: This is none.
+    """
+    if sys.platform != "linux":
+        raise InstallationError(
+            f"leconvert needs Linux, and this is {_SYSTEMS.get(sys.platform, sys.platform)}.",
+            next_step="Run it on a Linux machine or in a Linux container; on Windows, in WSL 2.",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +80,22 @@ class Machine:
             if limit is not None and used is not None and limit < _UNLIMITED:
                 free = min(free, max(0, limit - used + _idle_file_pages(group / "memory.stat")))
         return free
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that this process has had resident since its program began.
+
+        The kernel's ``VmHWM``: what ``getrusage`` says of a process begins with the memory of the
+        process that started it. 0 where the kernel does not say it.
+        """
+        try:
+            lines = (self.proc / "self/status").read_bytes().splitlines()
+        except OSError:
+            lines = []
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name == b"VmHWM":
+                return int(value.split()[0]) * 1024
+        return 0
 
     def _available(self) -> int:
         # Importing psutil for this one number would take a tenth of a small conversion.

@@ -23,10 +23,12 @@ __all__ = [
     "FILES_PER_CHUNK",
     "MEBIBYTE",
     "Batch",
+    "Extent",
     "Finding",
     "IntArray",
     "LayoutOptions",
     "OutputFile",
+    "Remedy",
     "Shard",
     "SourceScan",
     "StreamLayout",
@@ -70,6 +72,30 @@ def _suffix(stream: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """How much of a dataset there is: its episodes, their frames, and its features."""
+
+    episodes: int
+    frames: int
+    features: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A flag that repairs a finding, and what it leaves of the dataset.
+
+    Attributes:
+        flag: It, with its value.
+        keeps: What the result would have if this finding were the only one.
+        of: What it would have if nothing had to be left out for this finding.
+    """
+
+    flag: str
+    keeps: Extent
+    of: Extent
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """Something about a source that its user should know.
 
@@ -81,7 +107,8 @@ class Finding:
         episode: The episode's index, where it is about one.
         stream: The stream or table, where it is about one.
         path: The file relative to the source, where it is about one.
-        remedy: The flag or step that helps.
+        remedy: The flag or step that helps; of several flags the one that loses least.
+        remedies: All flags that help with an error, the one first that loses least.
     """
 
     code: str
@@ -91,6 +118,16 @@ class Finding:
     stream: str | None = None
     path: str | None = None
     remedy: str | None = None
+    remedies: tuple[Remedy, ...] = ()
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Finding:
+        """Return the finding of what ``asdict`` gave, or gave before there were `remedies`."""
+        remedies = tuple(
+            Remedy(entry["flag"], Extent(**entry["keeps"]), Extent(**entry["of"]))
+            for entry in record.get("remedies", ())
+        )
+        return cls(**{**record, "remedies": remedies})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

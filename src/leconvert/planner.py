@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,16 @@ from leconvert.layout import (
 )
 from leconvert.model import (
     Batch,
+    Extent,
     Finding,
     LayoutOptions,
+    Remedy,
     SourceScan,
     StreamLayout,
 )
 from leconvert.plan_summary import PlanSummary, decoded_cameras
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.repairs import RepairOptions
+from leconvert.repairs import RepairOptions, Repairs
 from leconvert.source import check_source_unchanged, scan_source
 from leconvert.space import check_room, space_needed
 from leconvert.workdir.durable import storage_errors
@@ -38,8 +40,19 @@ from leconvert.workdir.manifest import Manifest, tool_versions, write_plan
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, new_run_id
 from leconvert.workdir.places import check_places
+from leconvert.workdir.target import try_renames
 
-__all__ = ["Draft", "draft_plan", "is_outline", "open_or_plan"]
+__all__ = [
+    "Draft",
+    "RepairPlan",
+    "check_same_plan",
+    "draft_plan",
+    "is_outline",
+    "open_or_plan",
+    "options_record",
+    "plan_repairs",
+    "planned_name",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,15 +93,9 @@ def draft_plan(
         SourceError: The source cannot be converted at all.
     """
     scan = scan_source(source, repairs or RepairOptions(), progress=progress)
-    errors = [finding for finding in scan.findings if finding.severity == "error"]
+    errors = _errors(scan)
     if errors:
-        raise FindingsError(
-            f"{_name(source, arrival)} cannot be converted as it is: "
-            f"{_count(len(errors), 'error')}.",
-            path=str(source),
-            next_step=_what_helps(errors),
-            findings=[asdict(finding) for finding in scan.findings],
-        )
+        raise _refusal(scan, errors, planned_name(source, arrival), source)
     streams = layout_streams(scan, options)
     findings = (*scan.findings, *_lost_frames(scan, streams, options.layout))
     batches = cut_batches(scan.streams, streams, options.episodes_per_batch)
@@ -114,16 +121,98 @@ def draft_plan(
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 
 
+@dataclass(frozen=True, slots=True)
+class RepairPlan:
+    """The repairs with which a source converts, and what they leave of it.
+
+    Attributes:
+        flags: Options of ``leconvert convert``, each with its value.
+        keeps: What the result will have, of what the source declares or stores.
+        of: What the source has.
+        repairs: What will be changed.
+        findings: What was seen, as it will be with these repairs.
+    """
+
+    flags: tuple[str, ...]
+    keeps: Extent
+    of: Extent
+    repairs: Repairs
+    findings: Sequence[Finding]
+
+
+def plan_repairs(source: Path, *, progress: Progress = NO_PROGRESS) -> RepairPlan:
+    """Find the repairs that a source needs, of several the ones that lose least.
+
+    It does what a user does who follows each message: with the first remedy of every error it looks
+    again, until nothing is wrong. Then each repair that leaves something out, the costliest first,
+    is taken back where the others turn out to be enough.
+
+    Args:
+        source: The v2.x dataset.
+        progress: Where to report.
+
+    Raises:
+        FindingsError: An error has no remedy.
+        SourceError: The source cannot be converted at all.
+    """
+    flags: dict[str, float] = {}  # and the share of the dataset that each leaves
+    scan = scan_source(source, progress=progress)
+    whole = scan
+    while errors := _errors(scan):
+        new = {
+            remedy.flag: _share(remedy)
+            for error in errors
+            for remedy in error.remedies[:1]
+            if remedy.flag not in flags
+        }
+        if not new or not all(error.remedies for error in errors):
+            raise _refusal(scan, errors, str(source), source)
+        flags |= new
+        scan = scan_source(source, RepairOptions.of_flags(flags), progress=progress)
+    costly = sorted((share, flag) for flag, share in flags.items() if share < 1)
+    for _, flag in costly if len(costly) > 1 else ():
+        without = [other for other in flags if other != flag]
+        other = scan_source(source, RepairOptions.of_flags(without), progress=progress)
+        if not _errors(other):
+            del flags[flag]
+            scan = other
+    gone = scan.repairs.dropped_features
+    features = {*scan.info["features"], *scan.repairs.declared_features, *gone}
+    return RepairPlan(
+        flags=tuple(flags),
+        keeps=Extent(scan.num_episodes, int(scan.length.sum()), len(features) - len(gone)),
+        of=Extent(whole.num_episodes, int(whole.length.sum()), len(features)),
+        repairs=scan.repairs,
+        findings=scan.findings,
+    )
+
+
+def _errors(scan: SourceScan) -> list[Finding]:
+    return [finding for finding in scan.findings if finding.severity == "error"]
+
+
+def _refusal(scan: SourceScan, errors: Sequence[Finding], name: str, source: Path) -> FindingsError:
+    return FindingsError(
+        f"{name} cannot be converted as it is: {_count(len(errors), 'error')}.",
+        path=str(source),
+        next_step=_what_helps(errors),
+        findings=[asdict(finding) for finding in scan.findings],
+    )
+
+
+def _share(remedy: Remedy) -> float:
+    return min(
+        left / total if total else 1.0
+        for left, total in zip(astuple(remedy.keeps), astuple(remedy.of), strict=True)
+    )
+
+
 def _what_helps(errors: Sequence[Finding]) -> str:
     flags = list(dict.fromkeys(error.remedy for error in errors if error.remedy))
     if not flags or any(error.remedy is None for error in errors):
         helps = "Repair the source and run the command again"
-        return f"{helps}{f', with {_joined(flags)}' if flags else ''}; nothing was written."
-    return f"Run the command again with {_joined(flags)}; nothing was written."
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+        return f"{helps}{f', with {" ".join(flags)}' if flags else ''}; nothing was written."
+    return f"Run the command again with {' '.join(flags)}; nothing was written."
 
 
 def _lost_frames(scan: SourceScan, streams: Sequence[StreamLayout], layout: str) -> list[Finding]:
@@ -153,6 +242,7 @@ def open_or_plan(
     restart: bool = False,
     one_host: bool = False,
     allow_mixed_versions: bool = False,
+    check_target: Callable[[], None] = lambda: None,
     progress: Progress = NO_PROGRESS,
 ) -> OpenedRun:
     """Return the run of a work dir: the one under way if it fits, else a new one.
@@ -169,6 +259,8 @@ def open_or_plan(
         restart: Give up a run under way and plan a new one, under a new run id.
         one_host: Let no host but this one work on the run. A run of one host is joined without it.
         allow_mixed_versions: Join a run that other library versions planned.
+        check_target: Called before a new run is written, when nobody else plans: another process
+            may have finished the conversion since the target was looked at.
         progress: Where to report.
 
     Raises:
@@ -178,6 +270,7 @@ def open_or_plan(
         SourceChangedError: The source changed since the run was planned.
         SourceError: The source cannot be converted, as it is or at all.
         StorageError: There is not enough space, or the work dir cannot be written.
+        TargetError: The result could not be put in its place.
     """
     check_places(source, target, work_dir, outlined=is_outline(arrival))
     folder = WorkDir(work_dir)
@@ -197,13 +290,7 @@ def open_or_plan(
     with planner_lock(folder):
         if not restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
-            _check_same_plan(
-                run.manifest,
-                _name(source, arrival),
-                target,
-                _plan_options(options, repairs),
-                work_dir,
-            )
+            check_same_plan(run, planned_name(source, arrival), target, options, repairs)
             _check_alone(run, one_host)
             check_source_unchanged(run)
             if draft is None:
@@ -212,12 +299,12 @@ def open_or_plan(
             return run
         if draft is None:  # the run that was there a moment ago is gone
             draft = drafted()
-        _write(folder, draft, source, target, _plan_options(options, repairs), one_host, arrival)
+        check_target()
+        try_renames(target)
+        _write(folder, draft, source, target, options_record(options, repairs), one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
-    _check_same_plan(
-        run.manifest, _name(source, arrival), target, _plan_options(options, repairs), work_dir
-    )
+    check_same_plan(run, planned_name(source, arrival), target, options, repairs)
     _check_alone(run, one_host)
     _say_who_may_work(run, progress)
     return run
@@ -243,7 +330,8 @@ def is_outline(arrival: Arrival | None) -> bool:
     return arrival is not None and arrival.outline is not None
 
 
-def _name(source: Path, arrival: Arrival | None) -> str:
+def planned_name(source: Path, arrival: Arrival | None) -> str:
+    """Return what a run calls its source: the folder, or the URL that an outline stands for."""
     return (arrival.outline if arrival else None) or str(source)
 
 
@@ -285,7 +373,8 @@ def _write(
         folder.set_current(run_id)
 
 
-def _plan_options(options: LayoutOptions, repairs: RepairOptions) -> dict[str, Any]:
+def options_record(options: LayoutOptions, repairs: RepairOptions) -> dict[str, Any]:
+    """Return what a manifest keeps of the options, and compares on resume."""
     record = {
         "data_file_size_in_mb": options.data_file_size_in_mb,
         "video_file_size_in_mb": options.video_file_size_in_mb,
@@ -298,15 +387,40 @@ def _plan_options(options: LayoutOptions, repairs: RepairOptions) -> dict[str, A
     return record
 
 
-def _check_same_plan(
-    manifest: Manifest, source: str, target: Path, options: Mapping[str, Any], work_dir: Path
+def check_same_plan(
+    run: OpenedRun,
+    source: str,
+    target: Path,
+    options: LayoutOptions,
+    repairs: RepairOptions | None,
+    *,
+    helps: str = "Use the same options to finish it, --restart to give it up, or another "
+    "--work-dir.",
 ) -> None:
+    """Refuse a run that was planned with something else than is asked for now.
+
+    Args:
+        run: The run.
+        source: The source's path, or its URL.
+        target: Where the result goes.
+        options: What decides the layout and the batches.
+        repairs: What may be changed.
+        helps: What the user may do about it.
+
+    Raises:
+        PlanMismatchError: ``details`` names both.
+    """
+    manifest = run.manifest
     planned: Mapping[str, Any] = {
         "source": manifest.source_name,
         "target": manifest.target,
         **manifest.options,
     }
-    wanted = {"source": source, "target": str(target), **options}
+    wanted = {
+        "source": source,
+        "target": str(target),
+        **options_record(options, repairs or RepairOptions()),
+    }
     differences = [
         f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"
         for name in dict.fromkeys([*wanted, *planned])
@@ -314,11 +428,10 @@ def _check_same_plan(
     ]
     if differences:
         raise PlanMismatchError(
-            f"{work_dir} holds run {manifest.run_id}, which was planned differently.",
-            path=str(work_dir),
+            f"{run.work_dir.root} holds run {manifest.run_id}, which was planned differently.",
+            path=str(run.work_dir.root),
             details=differences,
-            next_step="Use the same options to finish it, --restart to give it up, or another "
-            "--work-dir.",
+            next_step=helps,
         )
 
 

@@ -8,7 +8,10 @@ the verification expects. Whatever is not in `Repairs` is not changed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import re
+import shlex
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -18,10 +21,13 @@ from leconvert.text import count
 __all__ = [
     "DEFAULT_COLUMNS",
     "NO_REPAIRS",
+    "SOURCE_VERSIONS",
     "TEXT_DTYPES",
     "DroppedEpisode",
+    "LocatedFile",
     "RepairOptions",
     "Repairs",
+    "is_frame_rate",
 ]
 
 # The columns that every v3.0 dataset has, in LeRobot's order, and the types it gives them.
@@ -35,6 +41,13 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
 # Features that LeRobot keeps no statistics of.
 TEXT_DTYPES = frozenset({"string", "language"})
 _ON_BAD_EPISODE = ("fail", "drop")
+# Versions that a source can be read as.
+SOURCE_VERSIONS = ("v2.0", "v2.1")
+
+
+def is_frame_rate(text: str) -> bool:
+    """Whether a text is a decimal that can be a number of frames a second."""
+    return re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", text) is not None and float(text) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +60,74 @@ class RepairOptions:
         retime: Timestamps become ``frame / fps``.
         reindex: ``frame_index``, ``episode_index`` and ``index`` are counted anew.
         remap_tasks: Tasks are numbered anew, so that a task's row is its index.
+        unwrap_scalars: Lists of one value become the value, as LeRobot stores such features.
+        fill_stats: Statistics that are missing or stale are computed from the data.
         recompute_stats: Statistics of every feature are computed from the data.
         quantiles: Statistics have quantiles, for which those of numeric columns are computed anew.
         drop_features: Features that are left out, columns and video files alike.
         accept: Codes of findings that shall not stop the conversion, as far as it can do without.
+        declare_features: Columns that ``info.json`` does not declare are declared as they are
+            stored.
+        locate_files: Files of episodes that lie elsewhere than their template says are taken from
+            there.
+        tasks_from: ``episodes`` gives the rows of an episode the task that ``episodes.jsonl``
+            lists for it; None leaves rows their own.
+        assume_version: The version to read a source as whose ``codebase_version`` is none.
+        assume_fps: Frames a second, a decimal, where those of ``info.json`` are wrong.
 
     Raises:
-        UsageError: ``on_bad_episode`` is neither of the two.
+        UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is no such choice, or
+            ``assume_fps`` no rate.
     """
 
     on_bad_episode: str = "fail"
     retime: bool = False
     reindex: bool = False
     remap_tasks: bool = False
+    unwrap_scalars: bool = False
+    fill_stats: bool = False
     recompute_stats: bool = False
     quantiles: bool = False
     drop_features: tuple[str, ...] = ()
     accept: tuple[str, ...] = ()
+    declare_features: bool = False
+    locate_files: bool = False
+    tasks_from: str | None = None
+    assume_version: str | None = None
+    assume_fps: str | None = None
 
     def __post_init__(self) -> None:
-        if self.on_bad_episode not in _ON_BAD_EPISODE:
-            raise UsageError(f"--on-bad-episode takes fail or drop, not {self.on_bad_episode!r}.")
+        for flag, value, choices in (
+            ("--on-bad-episode", self.on_bad_episode, _ON_BAD_EPISODE),
+            ("--tasks-from", self.tasks_from, (None, "episodes")),
+            ("--assume-version", self.assume_version, (None, *SOURCE_VERSIONS)),
+        ):
+            if value not in choices:
+                allowed = " or ".join(filter(None, choices))
+                raise UsageError(f"{flag} takes {allowed}, not {value!r}.")
+        if self.assume_fps is not None and not is_frame_rate(self.assume_fps):
+            raise UsageError(
+                f"--assume-fps takes a number of frames a second, not {self.assume_fps!r}."
+            )
+
+    @classmethod
+    def of_flags(cls, flags: Iterable[str]) -> RepairOptions:
+        """Return the options that some flags of the command line stand for.
+
+        Args:
+            flags: Each as a user types it, such as ``--drop-feature action``.
+        """
+        given: dict[str, Any] = {}
+        defaults = asdict(cls())
+        for flag in flags:
+            name, *values = shlex.split(flag)
+            key = name.removeprefix("--").replace("-", "_")
+            key = {"drop_feature": "drop_features"}.get(key, key)
+            if isinstance(defaults[key], tuple):
+                given[key] = (*given.get(key, ()), *values)
+            else:
+                given[key] = values[0] if values else True
+        return cls(**given)
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping of what is not the default."""
@@ -78,6 +138,11 @@ class RepairOptions:
             for key, value in record.items()
         }
 
+    @property
+    def reading(self) -> Repairs:
+        """What of the repairs decides how ``info.json`` is read."""
+        return Repairs(assumed_version=self.assume_version, assumed_fps=self.assume_fps)
+
 
 @dataclass(frozen=True, slots=True)
 class DroppedEpisode:
@@ -85,6 +150,21 @@ class DroppedEpisode:
 
     episode: int
     code: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedFile:
+    """A file of an episode that does not lie where its template says.
+
+    Attributes:
+        stream: Its stream.
+        episode: The episode's index in the source.
+        path: Where it lies, relative to the source.
+    """
+
+    stream: str
+    episode: int
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +180,20 @@ class Repairs:
             result. ``task_index`` is 0 where it is added, and mapped where ``task_map`` is given.
         added_columns: Those of them that the source lacks; they come last.
         task_map: Source task index to result task index; None leaves tasks as they are.
+        unwrapped_columns: Columns whose lists of one value become the value, sorted.
         computed_stats: Features whose statistics are computed from the data and not copied, sorted.
+        stats_episodes: Features among them whose statistics are computed in some episodes and
+            copied in the others: feature to the episodes' indices in the source, ascending.
         quantiles: Whether computed statistics have quantiles.
+        assumed_version: The version that the source is read as, where its ``codebase_version``
+            says another, or none.
+        assumed_fps: Frames a second, a decimal, where ``info.json`` says others, or none.
+        declared_features: Features that are declared as they are stored, where the source
+            declares them otherwise or not at all; cameras as most of their clips are.
+        located_files: Files that are taken from elsewhere than their template says, sorted.
+        tasks_from: ``episodes`` where the rows of an episode with one task have the task that
+            ``episodes.jsonl`` lists for it; None where they have their own.
+        task_columns: Further columns that ``task_map`` maps, sorted.
     """
 
     dropped_episodes: tuple[DroppedEpisode, ...] = ()
@@ -109,13 +201,27 @@ class Repairs:
     computed_columns: tuple[str, ...] = ()
     added_columns: tuple[str, ...] = ()
     task_map: Mapping[int, int] | None = field(default=None)
+    unwrapped_columns: tuple[str, ...] = ()
     computed_stats: tuple[str, ...] = ()
+    stats_episodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     quantiles: bool = False
+    assumed_version: str | None = None
+    assumed_fps: str | None = None
+    declared_features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    located_files: tuple[LocatedFile, ...] = ()
+    tasks_from: str | None = None
+    task_columns: tuple[str, ...] = ()
 
     @property
     def change_rows(self) -> bool:
         """Whether rows are anything but copied."""
-        return bool(self.dropped_features or self.computed_columns or self.task_map)
+        return bool(
+            self.dropped_features
+            or self.computed_columns
+            or self.unwrapped_columns
+            or self.task_map
+            or self.tasks_from
+        )
 
     def __bool__(self) -> bool:
         return self != NO_REPAIRS
@@ -123,13 +229,23 @@ class Repairs:
     def features(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return the result's features, given those of the source's ``info.json``."""
         kept = {
-            key: copy.deepcopy(feature)
-            for key, feature in features.items()
+            key: copy.deepcopy(dict(feature))
+            for key, feature in {**features, **self.declared_features}.items()
             if key not in self.dropped_features
         }
         for name in self.added_columns:
             kept[name] = {"dtype": DEFAULT_COLUMNS[name], "shape": [1], "names": None}
         return kept
+
+    def computes_stats(self, feature: str, episode: int) -> bool:
+        """Whether the statistics of a feature are computed in an episode, by its source's index."""
+        if feature not in self.computed_stats:
+            return False
+        episodes = self.stats_episodes.get(feature)
+        if episodes is None:
+            return True
+        place = bisect_left(episodes, episode)
+        return place < len(episodes) and episodes[place] == episode
 
     def replaces_stats(self, features: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether no statistics of the source are kept: those of all features are computed.
@@ -138,7 +254,8 @@ class Repairs:
             features: The source's, as in ``info.json``.
         """
         return all(
-            name in self.computed_stats or name in self.dropped_features
+            (name in self.computed_stats and name not in self.stats_episodes)
+            or name in self.dropped_features
             for name, feature in features.items()
             if feature["dtype"] not in TEXT_DTYPES
         )
@@ -159,6 +276,15 @@ class Repairs:
             f"{', '.join(copied)} computed": copied,
             f"{', '.join(self.added_columns)} added": self.added_columns,
             "tasks numbered anew": self.task_map,
+            f"task indices in {', '.join(self.task_columns)} numbered anew": self.task_columns,
+            "tasks of rows taken from episodes.jsonl": self.tasks_from,
+            f"{', '.join(self.unwrapped_columns)} unwrapped": self.unwrapped_columns,
+            f"{', '.join(self.declared_features)} declared as stored": self.declared_features,
+            f"{count(len(self.located_files), 'file')} taken from another place": (
+                self.located_files
+            ),
+            f"read as {self.assumed_version}": self.assumed_version,
+            f"{self.assumed_fps} frames a second assumed": self.assumed_fps,
             f"statistics of {count(len(self.computed_stats), 'feature')} computed": (
                 self.computed_stats
             ),
@@ -170,6 +296,9 @@ class Repairs:
         record = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in asdict(self).items()
+        }
+        record["stats_episodes"] = {
+            name: list(episodes) for name, episodes in self.stats_episodes.items()
         }
         if self.task_map is not None:
             record["task_map"] = [list(entry) for entry in sorted(self.task_map.items())]
@@ -195,8 +324,22 @@ class Repairs:
             computed_columns=_names(record, "computed_columns"),
             added_columns=_names(record, "added_columns"),
             task_map=None if task_map is None else {int(old): int(new) for old, new in task_map},
+            unwrapped_columns=_names(record, "unwrapped_columns", optional=True),
             computed_stats=_names(record, "computed_stats"),
+            stats_episodes={
+                str(name): tuple(map(int, episodes))
+                for name, episodes in record.get("stats_episodes", {}).items()
+            },
             quantiles=record["quantiles"],
+            assumed_fps=_frame_rate(record),
+            assumed_version=_one_of(record, "assumed_version", SOURCE_VERSIONS),
+            declared_features=_features(record.get("declared_features", {})),
+            located_files=tuple(
+                LocatedFile(str(entry["stream"]), int(entry["episode"]), str(entry["path"]))
+                for entry in record.get("located_files", ())
+            ),
+            tasks_from=_one_of(record, "tasks_from", ("episodes",)),
+            task_columns=_names(record, "task_columns", optional=True),
         )
         unknown = {*repairs.computed_columns, *repairs.added_columns} - DEFAULT_COLUMNS.keys()
         if unknown:
@@ -206,11 +349,34 @@ class Repairs:
         return repairs
 
 
-def _names(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    names = record[key]
+def _names(record: Mapping[str, Any], key: str, *, optional: bool = False) -> tuple[str, ...]:
+    names = record.get(key, []) if optional else record[key]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{key} is no list of names")
     return tuple(names)
+
+
+def _one_of(record: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:
+    value = record.get(key)
+    if value is not None and value not in choices:
+        raise ValueError(f"{key} is {value!r}")
+    return value
+
+
+def _frame_rate(record: Mapping[str, Any]) -> str | None:
+    value = record.get("assumed_fps")
+    if value is not None and not (isinstance(value, str) and is_frame_rate(value)):
+        raise ValueError(f"assumed_fps is {value!r}")
+    return value
+
+
+def _features(features: Any) -> dict[str, Mapping[str, Any]]:
+    if not isinstance(features, dict) or not all(
+        isinstance(feature, dict) and isinstance(feature.get("dtype"), str)
+        for feature in features.values()
+    ):
+        raise ValueError("declared_features is no table of features")
+    return features
 
 
 NO_REPAIRS = Repairs()

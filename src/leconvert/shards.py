@@ -17,7 +17,14 @@ import pyarrow as pa
 from leconvert import media, tables
 from leconvert.errors import InterruptedRunError, UnreadableSourceError
 from leconvert.model import DATA_STREAM, IntArray, Shard, StreamScan, camera_of
-from leconvert.source import SourcePaths, changed_files, load_info, source_changed
+from leconvert.source import (
+    SourcePaths,
+    changed_files,
+    load_info,
+    load_tasks,
+    source_changed,
+    tasks_of_episodes,
+)
 from leconvert.workdir.durable import sync_file
 from leconvert.workdir.opened import OpenedRun
 
@@ -53,7 +60,7 @@ class ShardWriter:
         self._run = run
         self._inputs = inputs
         self._root = Path(run.manifest.source)
-        self._info = load_info(self._root)
+        self._info = load_info(self._root, run.manifest.repairs)
         self._paths = SourcePaths(self._root, self._info)
         self._schema = tables.deserialize_schema(run.manifest.data_schema)
         self._repairs = run.manifest.repairs
@@ -104,7 +111,9 @@ class ShardWriter:
         write = self._write_table if shard.stream == DATA_STREAM else self._write_video
         try:
             with self._files(sources, should_stop) as files:
-                written = write(shard, path, sources, files, scan, tell, should_stop)
+                written = write(
+                    shard, path, sources, files, scan, episode_index.tolist(), tell, should_stop
+                )
             record = {"path": shard.name, **written}
         except UnreadableSourceError:
             check_unchanged()  # a file replaced under us is not a broken file
@@ -129,6 +138,7 @@ class ShardWriter:
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
+        episodes: Sequence[int],
         tell: Callable[[int], None],  # noqa: ARG002 - tables are quick: one word at the end
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
@@ -136,7 +146,7 @@ class ShardWriter:
         if self._repairs.change_rows:
             repairs = map(
                 lambda position, first: tables.RowRepair(
-                    self._repairs, self._run.manifest.fps, position, first
+                    self._repairs, self._run.manifest.fps, position, first, self._task(position)
                 ),
                 range(shard.first, shard.stop),
                 self._first_indices[shard.first : shard.stop].tolist(),
@@ -151,7 +161,7 @@ class ShardWriter:
                 ranges,
                 path,
                 schema=self._schema,
-                on_table=self._table_observer(shard, sources, stats)
+                on_table=self._table_observer(shard, sources, episodes, stats)
                 if self._column_stats
                 else None,
                 should_stop=should_stop,
@@ -163,7 +173,7 @@ class ShardWriter:
         }
 
     def _table_observer(
-        self, shard: Shard, sources: Sequence[str], stats: _StatsFile
+        self, shard: Shard, sources: Sequence[str], episodes: Sequence[int], stats: _StatsFile
     ) -> Callable[[pa.Table], None]:
         # Only runs that compute statistics pay for these imports.
         from leconvert.statistics import table_stats
@@ -173,10 +183,15 @@ class ShardWriter:
 
         def observe(table: pa.Table) -> None:
             position = next(positions)
+            episode = episodes[position - shard.first]
             found = table_stats(
                 table,
                 features,
-                names=self._column_stats,
+                names=[
+                    name
+                    for name in self._column_stats
+                    if self._repairs.computes_stats(name, episode)
+                ],
                 quantiles=self._repairs.quantiles,
                 path=sources[position - shard.first],
             )
@@ -191,9 +206,12 @@ class ShardWriter:
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
+        episodes: Sequence[int],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
+        camera = str(camera_of(shard.stream))
+        decodes = camera in self._repairs.computed_stats
         joined = media.join_clips(
             [media.ClipRange(source) for source in sources],
             path,
@@ -201,7 +219,8 @@ class ShardWriter:
             block_align=self._run.manifest.block_align,
             scratch_dir=path.parent,
             coded=files,
-            on_bytes=tell,
+            # To decode takes a hundred times as long as to copy: a clip's bytes count when it is.
+            on_bytes=_nothing if decodes else tell,
             should_stop=should_stop,
         )
         expected = int(scan.frames.sum())
@@ -210,10 +229,9 @@ class ShardWriter:
                 f"{path.name} got {joined.samples} frames, the scan counted {expected}.",
                 path=str(path),
             )
-        camera = camera_of(shard.stream)
-        with self._stats_file(path, camera in self._repairs.computed_stats) as stats:
-            if stats.is_wanted:
-                self._observe_clips(str(camera), shard, files, scan.frames, stats, should_stop)
+        with self._stats_file(path, decodes) as stats:
+            if decodes:
+                self._observe_clips(camera, shard, files, scan, episodes, stats, tell, should_stop)
         return {
             "size_bytes": joined.size_bytes,
             "header_sha256": joined.header_sha256,
@@ -229,19 +247,26 @@ class ShardWriter:
         camera: str,
         shard: Shard,
         files: Files,
-        lengths: IntArray,
+        scan: StreamScan,
+        episodes: Sequence[int],
         stats: _StatsFile,
+        tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> None:
         from leconvert.statistics import clip_stats, is_depth_map
 
         is_depth = is_depth_map(self._info.features[camera])
-        for place, length in enumerate(lengths.tolist()):
-            position, source = shard.first + place, files(place)
-            if should_stop():
-                raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
-            found = clip_stats(source, length, is_depth=is_depth, quantiles=self._repairs.quantiles)
-            stats.add(position, {camera: found})
+        quantiles = self._repairs.quantiles
+        clips = zip(episodes, scan.frames.tolist(), scan.size_bytes.tolist(), strict=True)
+        for place, (episode, length, size_bytes) in enumerate(clips):
+            found = {}
+            if self._repairs.computes_stats(camera, episode):
+                source = files(place)
+                if should_stop():
+                    raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
+                found[camera] = clip_stats(source, length, is_depth=is_depth, quantiles=quantiles)
+            stats.add(shard.first + place, found)
+            tell(size_bytes)
 
     @contextmanager
     def _stats_file(self, shard_path: Path, is_wanted: bool) -> Iterator[_StatsFile]:
@@ -249,11 +274,28 @@ class ShardWriter:
         with stats.open():
             yield stats
 
+    def _task(self, position: int) -> int | None:
+        """Return the result's task of all rows of an episode; None where they have their own."""
+        if self._repairs.tasks_from is None:
+            return None
+        return self._tasks.get(int(self._run.scan.lengths()[0][position]))
+
+    @cached_property
+    def _tasks(self) -> dict[int, int]:
+        """The result's task of each episode that lists one, by its index in the source."""
+        listed = self._repairs.tasks(load_tasks(self._root, self._repairs))
+        of_text = {text: index for index, text in reversed(listed)}
+        return {index: of_text[text] for index, text in tasks_of_episodes(self._root).items()}
+
     @cached_property
     def _first_indices(self) -> IntArray:
         """Place of each episode's first frame in the result, shape (E,); 8 bytes an episode."""
         _, length = self._run.scan.lengths()
         return np.concatenate(([0], np.cumsum(length)[:-1]))
+
+
+def _nothing(_: int) -> None:
+    """Report no bytes."""
 
 
 class _StatsFile:

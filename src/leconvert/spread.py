@@ -230,7 +230,7 @@ class _Crew[Done]:
 
 def _other_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "leconvert.spread_process"],
+        [sys.executable, "-P", "-m", "leconvert.spread_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "count", "duration", "shorten"]
+__all__ = ["amount", "count", "duration", "shorten", "shown"]
 
+_SHOWN_CHARACTERS = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -45,3 +46,14 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {plural or noun + 's'}"
+
+
+def shown(text: object) -> str:
+    """Return a name or value of a source as a message can hold it.
+
+    Names may hold line breaks, quotes, and bytes that are no text; values may be long.
+    """
+    said = text if isinstance(text, str) and text.isprintable() else ascii(text)
+    if len(said) > _SHOWN_CHARACTERS:
+        said = said[: _SHOWN_CHARACTERS - 3] + "..."
+    return said

@@ -30,9 +30,11 @@ from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import Batch
 from leconvert.shards import Inputs, ShardWriter
 from leconvert.workdir.durable import storage_errors
+from leconvert.workdir.filesystem import status_now
 from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.patience import Patience
-from leconvert.workdir.target import is_converted
+from leconvert.workdir.target import info_path, is_converted
+from leconvert.workdir.trouble import lacks_permission
 
 __all__ = ["Worker", "WorkerSummary"]
 
@@ -104,6 +106,7 @@ class Worker:
         self._clock = clock
         self._next_check = clock()
         self._late: list[tuple[Lease, str]] = []
+        self._result_before = _result_at(Path(run.manifest.target))
         self._bell = bell or Bell()
         self._store = store
         self._board = board
@@ -201,13 +204,17 @@ class Worker:
             check_current(self._run)
         except StorageError:
             # A finished conversion removes its work dir; where none is mounted there is no result.
-            if not is_converted(Path(self._run.manifest.target)):
+            # What stood there before, to be replaced (--force-conversion), is none.
+            result = _result_at(Path(self._run.manifest.target))
+            if result is None or result == self._result_before:
                 raise
             return True
         return False
 
     def _bear(self, error: StorageError | HubError | OSError) -> None:
         """Wait before the next try; give up if there were enough, or if there is no use in it.
+
+        There is none where this user has no permission: only people change that.
 
         Raises:
             StorageError: Patience is used up; ``OSError`` likewise.
@@ -221,7 +228,7 @@ class Worker:
                 return
         except StorageError as clearer:
             error = clearer
-        pause = self._patience.next_pause()
+        pause = None if lacks_permission(error) else self._patience.next_pause()
         if pause is None:
             if isinstance(error, LeconvertError) and self._patience.spent_seconds:
                 borne = f"It was tried again for {self._patience.spent_seconds:.0f} s."
@@ -320,6 +327,17 @@ class Worker:
             self._reporter.advance(size_bytes)
         if self._on_bytes:
             self._on_bytes(size_bytes)
+
+
+def _result_at(target: Path) -> tuple[int, ...] | None:
+    """Return what tells the v3.0 dataset at the target from another one, None if there is none."""
+    if not is_converted(target):
+        return None
+    try:
+        seen = status_now(info_path(target))
+    except OSError:
+        return None
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _stopped() -> InterruptedRunError:

@@ -307,3 +307,24 @@ def test_verify_names_what_differs(leconvert: Leconvert, source_copy: Path, tmp_
     [difference] = json.loads(found.stdout)["differences"]
     assert difference["episode"] == 4
     assert difference["what"] == "coded bytes from packet 14 on (SHA-256 of that packet)"
+
+
+@pytest.mark.parametrize("how", [("--max-workers=1",), ("--orchestrate", "--num-workers=1")])
+def test_the_peak_of_memory_is_told_of_the_command_and_of_its_workers(
+    small_source: Path, leconvert: Leconvert, tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    work, page = tmp_path / "work", tmp_path / "page.html"
+    told = leconvert(
+        "convert", "--root", small_source, "--output", tmp_path / "out", "--json", *how,
+        "--work-dir", work, "--report", page,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    peak = json.loads(told.stdout)["peak_memory_bytes"]
+    assert peak["command"] > 2**24
+    assert (peak["workers"] is None) == (how == ("--max-workers=1",))
+    assert peak["workers"] is None or peak["workers"] > 2**24
+    status = json.loads(leconvert("status", work, "--json").stdout)
+    assert status["peak_memory_bytes"] == peak["workers"] or peak["workers"] is None
+    assert 2**24 < status["packer"]["peak_memory_bytes"] <= peak["command"]
+    assert "memory   peak of a worker " in leconvert("status", work).stdout
+    assert "Peak memory" in page.read_text()

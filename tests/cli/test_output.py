@@ -181,7 +181,7 @@ def test_a_file_system_is_told_of_on_any_width(tmp_path: Path, width: int) -> No
     [
         (("demo", "{file}"), "{file} is a file.", "Name a new folder"),
         (("check-fs", "{file}"), "{file} is not a folder.", "Name one that exists."),
-        (("mirror", "{none}", "file:///x"), "{none} is no v3.0 dataset.", "Give a dataset"),
+        (("mirror", "{none}", "file:///x"), "{none} is not a folder.", "Give the dataset"),
         (("verify", "{none}", "--source", "{none}"), "{none} is not a folder.", "RESULT is"),
     ],
 )  # fmt: skip
@@ -196,7 +196,7 @@ def test_a_path_of_the_wrong_kind_is_named_with_what_helps(
     assert next_step.startswith(f"  → {step}")
 
 
-def test_a_path_below_a_file_is_told_of(
+def test_a_work_dir_that_is_a_file_is_told_of_before_any_work(
     leconvert_here: Leconvert, small_source: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -206,9 +206,8 @@ def test_a_path_below_a_file_is_told_of(
     )  # fmt: skip
     assert refused.returncode == 11
     sentence, step = refused.stderr.splitlines()
-    assert sentence.startswith(f"leconvert: Cannot use {tmp_path}/file/")
-    assert sentence.endswith(": a part of this path is no folder.")
-    assert step == "  → Name a place in a folder."
+    assert sentence == f"leconvert: Cannot use {tmp_path}/file as a work dir: it is not a folder."
+    assert step == "  → Name a folder, or one that does not exist yet."
 
 
 def test_a_folder_that_was_removed_under_the_shell_is_told_of(tmp_path: Path) -> None:

@@ -82,6 +82,29 @@ def test_no_sample_is_an_error_with_a_code_and_no_result(
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("loader", ["stream", "map"])
+def test_nodes_share_the_episodes_of_a_dataset_of_one_file(
+    leconvert_here: Leconvert, dataset: Path, tmp_path: Path, loader: str
+) -> None:
+    run = leconvert_here(
+        "probe", "run", "--root", dataset, *BRIEF, "--loader", loader, "--num-partitions=2",
+        "--partition-index=1", "--source=hub", "--out-dir", tmp_path,
+    )  # fmt: skip
+    none = leconvert_here(
+        "probe", "run", "--root", dataset, *BRIEF, "--loader", loader, "--num-partitions=99",
+        "--partition-index=98", "--json",
+    )  # fmt: skip
+
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[0] == "read from    local, labelled hub"
+    (path,) = tmp_path.glob("*.json")
+    document = json.loads(path.read_bytes())
+    assert 0 < document["loaded_episodes"] < document["dataset"]["episodes"]
+    assert (document["read_from"], document["options"]["source"]) == ("local", "hub")
+    assert none.returncode == json.loads(none.stdout)["exit_code"] == 2
+    assert "Partition 98 of 99 has no episodes" in none.stderr
+
+
 def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
     leconvert_anew: Leconvert, dataset: Path, tmp_path: Path
 ) -> None:
@@ -97,7 +120,7 @@ def test_without_ffmpeg_in_reach_the_program_starts_itself_again(
     found = json.loads(fallen_back.stdout)
     if found["decoder"]["ffmpeg"] is None:
         assert found["video"]["backend"] == "pyav"
-        assert any("torchcodec finds no FFmpeg" in sentence for sentence in found["missing"])
+        assert any("finds no FFmpeg that it is built for" in said for said in found["missing"])
     else:
         assert found["decoder"]["ffmpeg"]["origin"] == "system"
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import HfApi
 
+from leconvert import conversion
 from leconvert.cli.main import main
 from leconvert.conversion import convert
+from leconvert.errors import StorageError
+from leconvert.hub import provenance
 from leconvert.hub import push as push_module
-from leconvert.hub.origin import Origin, write_origin
-from leconvert.hub.provenance import (
-    Provenance,
-    provenance_path,
-    read_provenance,
-    write_provenance,
-)
+from leconvert.hub.provenance import provenance_path, read_provenance, write_provenance
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
@@ -32,7 +34,7 @@ Client = Callable[..., HfApi]
 @pytest.fixture(scope="module")
 def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("result") / "out"
-    convert(small_source, output=target)
+    convert(small_source, output=target, for_push=True)
     return target
 
 
@@ -108,7 +110,10 @@ def test_without_a_name_it_goes_where_the_source_came_from_if_that_is_there(
     logged_in: StandIn, result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = Path(shutil.copytree(result, tmp_path / "copy"))
-    write_provenance(copy, Provenance(repo_id="tester/gone", revision="main", commit="a" * 40))
+    known = read_provenance(result)
+    assert known is not None
+    origin = {"repo_id": "tester/gone", "revision": "main", "commit": "a" * 40}
+    write_provenance(copy, replace(known, **origin))
     assert main(["push", str(copy)]) == 15
     assert "tester/gone is no dataset on the Hub" in capsys.readouterr().err
     logged_in.add_repo("tester/gone")
@@ -154,23 +159,19 @@ def test_contradictions_are_refused_before_any_work(
 
 
 def test_convert_pushes_and_the_card_says_where_it_came_from(
-    logged_in: StandIn, source_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    repo = logged_in.add_repo(REPO, source_copy)
-    work = tmp_path / "work"
-    work.mkdir()
+    repo = logged_in.add_repo(REPO, small_source)
     commit = repo.branches["main"]
-    write_origin(work, Origin(REPO, "main", commit), run_id="")
-    lerobot = tmp_path / "lerobot"
-    (lerobot / "tester").mkdir(parents=True)
-    shutil.move(source_copy, lerobot / REPO)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HF_LEROBOT_HOME", str(lerobot))
-        code = main(
-            ["convert", "--repo-id", REPO, "--work-dir", str(work), "--data-file-size-in-mb=50"]
-        )
+    code = main(
+        [
+            "convert", "--repo-id", REPO, "--data-file-size-in-mb=50",
+            f"--work-dir={tmp_path / 'work'}",
+        ]
+    )  # fmt: skip
     said = capsys.readouterr()
     assert code == 0, said.err
+    assert "Left out" not in said.err
     assert "tag v3.0      set" in said.out
     assert repo.tags["v3.0"] == repo.branches["main"] != commit
     card = (repo.folder / "blobs" / repo.tree(repo.tags["v3.0"])["README.md"]["oid"]).read_text()
@@ -240,3 +241,375 @@ def test_a_dataset_from_the_hub_is_pushed_back_by_the_same_command(
     assert not [r for r in logged_in.log if "/resolve/" in r.path and ".mp4" in r.path]
     names = sorted(path.name for path in (tmp_path / "hf_home/lerobot/tester").iterdir())
     assert names == [".arm.leconvert-provenance", "arm", "arm_old"]
+
+
+def _dataset(folder: Path, episodes: int, seed: int = 0) -> Path:
+    camera = CameraSpec(key="observation.images.top")
+    spec = DatasetSpec(episodes=episodes, frames=[5] * episodes, cameras=(camera,), seed=seed)
+    return make_dataset(folder, spec)
+
+
+def _episodes(hub: StandIn, repo_id: str) -> tuple[str, int]:
+    """Return version and number of episodes of what a repo holds on main."""
+    repo = hub.repo(repo_id)
+    content = repo.content(repo.tree(repo.branches["main"])["meta/info.json"])
+    assert content is not None
+    info = json.loads(content.read_bytes())
+    return info["codebase_version"], info["total_episodes"]
+
+
+def _advised(error: str) -> list[str]:
+    """Return the first command that an error advises, as arguments."""
+    return shlex.split(error[error.index("`leconvert ") :].split("`")[1])[1:]
+
+
+def test_a_result_of_another_repo_is_never_pushed(
+    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, episodes in (("a", 2), ("b", 3)):
+        source = _dataset(tmp_path / name, episodes, episodes)
+        logged_in.add_repo(f"tester/{name}", source, tags=("v2.1",))
+    out = tmp_path / "out"
+    assert main(["convert", "--repo-id=tester/a", f"--output={out}", "--no-push"]) == 0
+    record = provenance_path(out).read_bytes()
+    command = ["convert", "--repo-id=tester/b", f"--output={out}", "--push-to-hub"]
+    for _ in range(2):
+        capsys.readouterr()
+        assert main(command) == 5
+        said = capsys.readouterr().err
+        assert f"{out} holds a v3.0 dataset that this command would not have made." in said
+        assert "source: hf://datasets/tester/a@" in said
+    assert provenance_path(out).read_bytes() == record
+    assert _episodes(logged_in, "tester/b") == ("v2.1", 3)
+    assert main([*command, "--force-conversion"]) == 0
+    assert _episodes(logged_in, "tester/b") == ("v3.0", 3)
+
+
+@pytest.mark.parametrize("pushed", [True, False], ids=["pushed", "not pushed"])
+def test_a_result_of_another_folder_is_never_pushed(
+    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], pushed: bool
+) -> None:
+    first, second = _dataset(tmp_path / "first", 2, 1), _dataset(tmp_path / "second", 3, 2)
+    out = tmp_path / "out"
+    to_a = ["--push-repo-id=tester/a"] if pushed else []
+    assert main(["convert", f"--root={first}", f"--output={out}", *to_a]) == 0
+    command = ["convert", f"--root={second}", f"--output={out}", "--push-repo-id=tester/b"]
+    for _ in range(2):
+        assert main(command) == 5
+    assert logged_in.find("datasets", "tester/b") is None
+    assert main([*command, "--force-conversion"]) == 0
+    assert _episodes(logged_in, "tester/b") == ("v3.0", 3)
+    assert "force-conversion" in capsys.readouterr().err
+
+
+def test_a_record_of_what_was_there_before_does_not_outlive_the_next_conversion(
+    logged_in: StandIn, tmp_path: Path
+) -> None:
+    first, second = _dataset(tmp_path / "first", 2, 1), _dataset(tmp_path / "second", 3, 2)
+    out = tmp_path / "out"
+    assert main(["convert", f"--root={first}", f"--output={out}", "--push-repo-id=tester/a"]) == 0
+    shutil.rmtree(out)
+    assert main(["convert", f"--root={second}", f"--output={out}"]) == 0
+    assert not provenance_path(out).exists()
+    assert main(["push", str(out), "--push-repo-id=tester/b"]) == 0
+    assert _episodes(logged_in, "tester/b") == ("v3.0", 3)
+
+
+@pytest.fixture
+def unpushed(logged_in: StandIn, tmp_path: Path) -> list[str]:
+    """Convert with a push that the Hub refuses; return the command, which can be given again."""
+    source = _dataset(tmp_path / "source", 2)
+    command = [
+        "convert", f"--root={source}", f"--output={tmp_path / 'out'}", "--push-repo-id=tester/new",
+    ]  # fmt: skip
+    logged_in.break_requests(Fault("status", method="POST", path="/commit/", status=403))
+    assert main(command) == 16
+    return command
+
+
+def test_a_result_of_other_options_is_not_what_the_command_would_have_made(
+    unpushed: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert main([*unpushed, "--layout=streaming"]) == 5
+    said = capsys.readouterr().err
+    assert "layout: not given then, streaming now" in said
+    assert main([*_advised(said)[:-1], "tester/new"]) == 0
+    assert main([*unpushed, "--episodes-per-batch=1"]) == 0, "which decides nothing"
+    assert "only the push is left" in capsys.readouterr().out
+
+
+def test_a_result_of_a_source_that_changed_is_not_what_the_command_would_have_made(
+    unpushed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "source/meta/notes.json").write_text("{}")
+    assert main(unpushed) == 5
+    assert "source is not as" in capsys.readouterr().err
+    assert main([*unpushed, "--force-conversion"]) == 0
+    assert (tmp_path / "out/meta/notes.json").exists()
+
+
+def _rewrite_rows(out: Path) -> None:
+    """Change values, which no look at the result alone can find wrong."""
+    path = next(out.glob("data/*/*.parquet"))
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("action")
+    rows = [[value + 1 for value in row] for row in table["action"].to_pylist()]
+    field = table.schema.field(place)
+    pq.write_table(table.set_column(place, field, pa.array(rows, field.type)), path)
+
+
+def test_an_altered_result_is_not_pushed_but_by_force(
+    logged_in: StandIn, unpushed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    _rewrite_rows(out)
+    assert main(["check", str(out)]) == 0
+    for command in (unpushed, ["push", str(out), "--push-repo-id=tester/new"]):
+        capsys.readouterr()
+        assert main(command) == 10
+        said = capsys.readouterr().err
+        assert f"{out} is not known to be what was converted and proven: 1 file changed" in said
+        assert "data/chunk-000/file-000.parquet" in said
+        assert main(_advised(said)) == 10, "the verification finds it, too"
+    assert "meta/info.json" not in logged_in.repo("tester/new").tree(
+        logged_in.repo("tester/new").branches["main"]
+    )
+    assert main(["push", str(out), "--push-repo-id=tester/new", "--force-push"]) == 0
+    repo = logged_in.repo("tester/new")
+    card = repo.content(repo.tree(repo.branches["main"])["README.md"])
+    assert card is not None
+    assert b"Converted to v3.0" not in card.read_bytes()
+
+
+def test_a_result_that_was_verified_again_is_pushed(
+    logged_in: StandIn, unpushed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out/meta/info.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes())))
+    capsys.readouterr()
+    assert main(unpushed) == 10
+    advice = _advised(capsys.readouterr().err)
+    assert main([argument for argument in advice if argument != "--bytes"]) == 0
+    assert main(unpushed) == 10, "that did not compare everything"
+    assert main(advice) == 0
+    assert main(unpushed) == 0
+    assert _episodes(logged_in, "tester/new") == ("v3.0", 2)
+
+
+@pytest.mark.parametrize(
+    ("request_path", "said"),
+    [("/preupload/", "Nothing of it was committed."), ("/commit/", "The tag v3.0 was not set.")],
+)
+def test_a_result_that_changes_under_the_push_is_noticed(
+    logged_in: StandIn, unpushed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    request_path: str, said: str,
+) -> None:  # fmt: skip
+    info = tmp_path / "out/meta/info.json"
+
+    def change() -> None:
+        info.write_bytes(info.read_bytes().replace(b"v3.0", b"v3.9"))
+
+    logged_in.break_requests(Fault("none", path=request_path, interfere=change))
+    assert main(unpushed) == 10
+    assert f"out changed while it was pushed: 1 file. {said}" in capsys.readouterr().err
+    assert logged_in.repo("tester/new").tags == {}
+
+
+def test_files_beside_the_datasets_own_may_be_added(
+    logged_in: StandIn, unpushed: list[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    (out / "notes.md").write_text("mine")
+    (out / "README.md").write_text("# Mine")
+    stray = out / "data/chunk-000/file-007.parquet"
+    shutil.copy(out / "data/chunk-000/file-000.parquet", stray)
+    assert main(unpushed) == 10
+    stray.unlink()
+    assert main(unpushed) == 0
+    assert "notes.md" in logged_in.repo("tester/new").tree(
+        logged_in.repo("tester/new").branches["main"]
+    )
+
+
+@pytest.mark.parametrize("place", [[], ["--output"]], ids=["in place", "beside"])
+def test_a_conversion_that_ends_before_its_record_is_written_is_pushed_by_the_same_command(
+    logged_in: StandIn, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    place: list[str],
+) -> None:  # fmt: skip
+    repo = logged_in.add_repo(REPO, small_source)
+    command = ["convert", "--repo-id", REPO, "--push-to-hub"]
+    command += [f"--output={tmp_path / 'out'}"] if place else []
+
+    def end(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(conversion, "note_result", end)
+        assert main(command) == 130
+    assert "v3.0" not in repo.tags
+    assert main(command) == 0
+    assert repo.tags["v3.0"] == repo.branches["main"]
+
+
+def test_a_packed_result_goes_back_to_where_it_came_from(
+    logged_in: StandIn, small_source: Path, tmp_path: Path
+) -> None:
+    repo = logged_in.add_repo(REPO, small_source)
+    out, work = tmp_path / "out", tmp_path / "work"
+    assert main(["plan", f"--repo-id={REPO}", f"--output={out}", f"--work-dir={work}"]) == 0
+    assert main(["work", str(work), f"--scratch-dir={tmp_path / 'scratch'}"]) == 0
+    assert main(["pack", str(work)]) == 0
+    assert main(["push", str(out)]) == 0
+    assert repo.tags["v3.0"] == repo.branches["main"]
+
+
+def test_a_colleagues_episode_is_not_replaced_by_a_copy_that_lacks_it(
+    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine, theirs = _dataset(tmp_path / "mine", 2), _dataset(tmp_path / "theirs", 3)
+    repo = logged_in.add_repo(REPO, mine, tags=("v2.1",))
+    newer = logged_in.add_commit(REPO, theirs)
+    out = tmp_path / "out"
+    assert main(["convert", f"--root={mine}", f"--output={out}", f"--push-repo-id={REPO}"]) == 17
+    said = capsys.readouterr().err
+    assert "there: 3 episodes and 15 frames, v2.1; the result: 2 episodes and 10 frames" in said
+    assert "9 files would be deleted, 1 replaced; they would stay in the history alone" in said
+    assert "3 commits in all" in said
+    assert f"{newer[:12]} " in said
+    assert repo.branches["main"] == newer
+    assert main(_advised(said)) == 10, "it is not made of what is there"
+    # What is there can be converted instead: nothing of either is lost.
+    out = tmp_path / "beside"
+    assert main(["convert", f"--repo-id={REPO}", f"--output={out}", "--push-to-hub"]) == 17
+    advice = _advised(capsys.readouterr().err.split("which was converted")[1])
+    advice[advice.index("FOLDER")] = str(tmp_path / "newer")
+    assert main(advice) == 0
+    assert _episodes(logged_in, REPO) == ("v3.0", 3)
+
+
+def test_nothing_is_replaced_that_nobody_knows_the_result_to_be_made_of(
+    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few, many = _dataset(tmp_path / "few", 2, 1), _dataset(tmp_path / "many", 9, 2)
+    repo = logged_in.add_repo(REPO, many)
+    head = repo.branches["main"]
+    out = tmp_path / "out"
+    assert main(["convert", f"--root={few}", f"--output={out}"]) == 0
+    for dry in ([], ["--dry-run"]):
+        capsys.readouterr()
+        assert main(["push", str(out), "--push-repo-id", REPO, *dry]) == 17
+        said = capsys.readouterr().err
+        assert f"{REPO} holds a dataset, and nothing says that {out} was made of it." in said
+        assert "there: 9 episodes" in said
+    assert repo.branches["main"] == head
+    assert main(["push", str(out), "--push-repo-id", REPO, "--force-push"]) == 0
+    assert _episodes(logged_in, REPO) == ("v3.0", 2)
+
+
+def test_a_result_without_a_record_is_pushed_once_it_was_compared_with_what_is_there(
+    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = _dataset(tmp_path / "source", 2)
+    repo = logged_in.add_repo(REPO, source)
+    out = tmp_path / "out"
+    assert main(["convert", f"--root={source}", f"--output={out}"]) == 0
+    command = ["push", str(out), "--push-repo-id", REPO]
+    assert main(command) == 17
+    assert main(_advised(capsys.readouterr().err)) == 0
+    assert main(command) == 0
+    assert repo.tags["v3.0"] == repo.branches["main"]
+
+
+def test_a_copy_of_the_repo_that_was_converted_may_be_replaced(
+    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged_in.add_repo(REPO, small_source)
+    copy = logged_in.add_repo("tester/copy", small_source)
+    out = tmp_path / "out"
+    command = ["convert", f"--repo-id={REPO}", f"--output={out}", "--push-repo-id=tester/copy"]
+    logged_in.add_commit("tester/copy", {"meta/tasks.jsonl": b"{}"})
+    assert main(command) == 17
+    assert f"holds another dataset than {REPO} at" in capsys.readouterr().err
+    tasks = (small_source / "meta/tasks.jsonl").read_bytes()
+    logged_in.add_commit("tester/copy", {"meta/tasks.jsonl": tasks})
+    assert main(command) == 0
+    assert copy.tags["v3.0"] == copy.branches["main"]
+
+
+def test_a_tag_on_another_v3_dataset_moves_by_force_alone(
+    logged_in: StandIn, small_source: Path, result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = logged_in.add_repo(REPO, small_source)
+    logged_in.add_commit(REPO, {"meta/tasks.parquet": b"other"})
+    theirs = repo.tags["v3.0"] = repo.branches["main"]
+    logged_in.add_commit(REPO, {}, deleted=("meta/tasks.parquet",))
+    command = ["push", str(result), "--push-repo-id", REPO]
+    assert main(command) == 17
+    assert f"names another v3.0 dataset, at {theirs[:12]}." in capsys.readouterr().err
+    assert repo.tags == {"v3.0": theirs}
+    assert main([*command, "--force-push"]) == 0
+    assert repo.tags["v3.0"] == repo.branches["main"]
+
+
+def test_what_came_from_a_private_repo_is_not_made_public_by_the_way(
+    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged_in.add_repo("tester/secret", small_source, private=True)
+    logged_in.add_repo("tester/open")
+    out = tmp_path / "out"
+    command = ["convert", "--repo-id=tester/secret", f"--output={out}", "--push-repo-id"]
+    assert main([*command, "tester/new"]) == 0
+    assert "tester/new is made private, as tester/secret is." in capsys.readouterr().err
+    assert logged_in.repo("tester/new").private
+    assert main([*command, "tester/open"]) == 17
+    said = "tester/open is public, and tester/secret, where the result came from, is not."
+    assert said in capsys.readouterr().err
+    assert logged_in.repo("tester/open").tags == {}
+    assert main([*command, "tester/open", "--force-push"]) == 0
+
+
+def test_nobody_knows_of_a_repo_that_cannot_be_seen_whether_it_was_public(
+    logged_in: StandIn, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    repo = logged_in.add_repo("stranger/arm", small_source)
+    out = tmp_path / "out"
+    assert main(["convert", "--repo-id=stranger/arm", f"--output={out}", "--no-push"]) == 0
+    push = ["push", str(out), "--push-repo-id"]
+    assert main([*push, "tester/public"]) == 0
+    assert not logged_in.repo("tester/public").private
+    repo._state["private"] = True  # to this token it is as if it were gone
+    assert main([*push, "tester/new"]) == 0
+    assert "as stranger/arm cannot be seen any more" in capsys.readouterr().err
+    assert logged_in.repo("tester/new").private
+
+
+def test_private_is_not_ignored(
+    logged_in: StandIn, small_source: Path, result: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repo = logged_in.add_repo(REPO, small_source)
+    command = ["push", str(result), "--push-repo-id", REPO, "--private"]
+    assert main([*command, "--force-push"]) == 17
+    assert f"{REPO} is public, and --private was asked for." in capsys.readouterr().err
+    assert repo.tags == {}
+    repo._state["private"] = True
+    assert main(command) == 0
+
+
+def test_verifying_needs_no_disk_that_can_be_written(
+    logged_in: StandIn, unpushed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("The disk cannot be written.")
+
+    monkeypatch.setattr(provenance, "write_durably", full)
+    out, source = tmp_path / "out", tmp_path / "source"
+    (out / "meta/info.json").write_bytes((out / "meta/info.json").read_bytes() + b"\n")
+    assert main(["verify", str(out), f"--source={source}", "--bytes"]) == 0
+    assert "not noted for a push: The disk cannot be written." in capsys.readouterr().err
+    assert main([*unpushed, "--force-push"]) == 0
+    (out / "meta/info.json").write_bytes((out / "meta/info.json").read_bytes()[:-1])
+    assert main(["push", str(out), "--push-repo-id=tester/other"]) == 0
+    assert "done, but not noted: The disk cannot be written." in capsys.readouterr().err

@@ -23,7 +23,7 @@ def test_every_frame_of_a_pushed_dataset_loads_from_the_hub(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     hub.add_repo("tester/arm", small_source, tags=("v2.1",))
-    convert(small_source, output=tmp_path / "out")
+    convert(small_source, output=tmp_path / "out", for_push=True)
     push(tmp_path / "out", "tester/arm", api=api_of())
 
     dataset = LeRobotDataset("tester/arm", root=tmp_path / "downloaded")

@@ -135,6 +135,7 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
 def test_schema_metadata_and_values_are_the_references(case: str, tmp_path: Path) -> None:
     episodes = records(*CASES[case])
     write_reference(tmp_path / "reference", episodes)
+    (tmp_path / "ours").mkdir()
     assert write_episodes(tmp_path / "ours", lambda: episodes, fps=FPS) == [FIRST_FILE]
 
     ours = pq.read_table(tmp_path / "ours" / FIRST_FILE)

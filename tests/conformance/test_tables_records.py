@@ -144,6 +144,7 @@ def test_the_tasks_table_is_pandas_own(tmp_path: Path) -> None:
     texts = ["pick the cube", "Würfel ablegen", "second"]
     frame = pd.DataFrame({"task_index": range(len(texts))}, index=pd.Index(texts, name="task"))
     reference_write_tasks(frame, tmp_path / "reference")
+    (tmp_path / "ours").mkdir()
     write_tasks(tmp_path / "ours", list(reversed(list(enumerate(texts)))))
 
     ours, reference = load_tasks(tmp_path / "ours"), load_tasks(tmp_path / "reference")
@@ -160,6 +161,7 @@ def test_the_tasks_table_is_pandas_own(tmp_path: Path) -> None:
 
 
 def reference_info(source: dict[str, Any], folder: Path) -> str:
+    (folder / "old").mkdir(parents=True)
     write_info(folder / "old", source)
     reference_script.convert_info(folder / "old", folder / "new", 100, 200)
     return (folder / "new/meta/info.json").read_text()
@@ -183,6 +185,7 @@ def test_info_is_the_references_byte_for_byte(
         total_frames=source["total_frames"],
         total_tasks=source["total_tasks"],
     )
+    (tmp_path / "ours").mkdir()
     write_info(tmp_path / "ours", info)
     assert (tmp_path / "ours/meta/info.json").read_text() == expected
     assert source == before
@@ -192,6 +195,7 @@ def test_the_formatting_of_info_is_lerobots_also_for_other_scripts(tmp_path: Pat
     info = {"codebase_version": "v3.0", "fps": 30, "features": {"näme": {"dtype": "string"}}}
     reference_write_info(DatasetInfo.from_dict(copy.deepcopy(info)), tmp_path / "reference")
     expected = json.loads((tmp_path / "reference/meta/info.json").read_text())
+    (tmp_path / "ours").mkdir()
     write_info(tmp_path / "ours", expected)
     ours = (tmp_path / "ours/meta/info.json").read_bytes()
     assert ours == (tmp_path / "reference/meta/info.json").read_bytes()

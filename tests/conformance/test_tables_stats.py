@@ -11,6 +11,7 @@ from lerobot.datasets import aggregate_stats
 from lerobot.datasets.io_utils import cast_stats_to_numpy, load_stats
 from lerobot.datasets.io_utils import write_stats as reference_write_stats
 
+from leconvert.errors import SourceError
 from leconvert.tables import StatsAggregator, write_stats
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data"
@@ -118,6 +119,16 @@ def test_scalars_count_as_arrays_of_one() -> None:
     assert_identical(*both(stats))
 
 
+def test_no_episode_has_fewer_than_no_frames() -> None:
+    aggregator = StatsAggregator()
+    for episode, stats in enumerate(random_stats(8, 3, quantiles=False)):
+        if episode == 1:
+            stats["timestamp"]["count"] = [-9]
+        aggregator.update(stats)
+    with pytest.raises(SourceError, match="count is negative"):
+        aggregator.result()
+
+
 def test_merged_blocks_agree_with_one_block_to_rounding() -> None:
     stats = random_stats(7, 500, quantiles=True)
     aggregator = StatsAggregator(block_episodes=64)
@@ -137,6 +148,7 @@ def test_merged_blocks_agree_with_one_block_to_rounding() -> None:
 
 def test_the_file_reads_back_as_the_references_does(tmp_path: Path) -> None:
     ours, reference = both(random_stats(8, 50, quantiles=True))
+    (tmp_path / "ours").mkdir()
     write_stats(tmp_path / "ours", ours)
     reference_write_stats(reference, tmp_path / "reference")
     first, second = load_stats(tmp_path / "ours"), load_stats(tmp_path / "reference")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from leconvert.cli import main
 from leconvert.conversion import convert
+from leconvert.hub.provenance import provenance_path
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import StandIn
 
@@ -48,7 +49,7 @@ def make_templates(folder: Path) -> Templates:
         ),
     )
     source = make_dataset(folder / "v21", spec)
-    return Templates(source, convert(source, output=folder / "v30").output)
+    return Templates(source, convert(source, output=folder / "v30", for_push=True).output)
 
 
 class Places:
@@ -118,8 +119,10 @@ class Places:
         self._have(place, self._templates.v21)
 
     def v30(self, place: Path) -> None:
-        """Have a v3.0 dataset there."""
+        """Have a v3.0 dataset there, with the record that a push goes by."""
         self._have(place, self._templates.v30)
+        if not provenance_path(place).exists():
+            shutil.copy(provenance_path(self._templates.v30), provenance_path(place))
 
     def anywhere(self, place: Path | str, template: Path) -> None:
         """Have a dataset at a path or a ``file://`` URL; one that is there stays."""

@@ -20,6 +20,7 @@ __all__ = ["BOUND", "SHORTER", "Sandbox", "make_programs"]
 # What pages say, and what it is here. All other names are taken as they stand.
 BOUND = {
     "ORG/NAME": REPO,
+    "ORG/NEW": "tester/new",
     "s3://BUCKET": "file://{folder}/bucket",
     "/shared/": "{folder}/shared/",
     "/shared ": "{folder}/shared ",

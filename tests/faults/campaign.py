@@ -19,15 +19,28 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.faults.trials import CASES, STAGES, Quiet, Row, make_source, quiet_run, run_trials
+from tests.faults.afterwards import AFTERWARDS, Datasets, after_trial
+from tests.faults.trials import (
+    CASES,
+    STAGES,
+    Case,
+    Quiet,
+    Row,
+    make_source,
+    quiet_run,
+    run_each,
+    run_trials,
+)
 
 from leconvert.testing.disk import Fault, FaultKind
 
+_AFTERWARDS = "afterwards"
+_CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output")
 SYNCS = frozenset({"fsync", "fdatasync"})
 CODES = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS)
 _HEAD = """\
@@ -37,6 +50,8 @@ Two episodes, one camera.
 died: the process was gone, or the power; refused: it ended with one of our errors (counted at the
 right); done: it succeeded all the same. same bytes: trials after which everything was as promised:
 the source intact, a reader served, the next run's result the quiet run's bytes, nothing left over.
+afterwards: after a fault in the swap something else happened, then the same command ran: that is
+what died, was refused or was done; see tests/faults/afterwards.py.
 POWER: what is lost of what was not forced to the disk, see docs/leasing.md.
 """
 
@@ -80,7 +95,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Break each operation of a conversion.")
     parser.add_argument("--case", action="append", choices=sorted(CASES), help="default: all")
     parser.add_argument("--kinds", default="die,tear,short,fail,last,lie,power")
-    parser.add_argument("--stages", default=",".join((*STAGES, "end")))
+    parser.add_argument("--stages", default=",".join((*STAGES, "end", _AFTERWARDS)))
     parser.add_argument("--every", type=int, default=1, help="only each Nth fault")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--scratch", type=Path, default=None, help="an empty folder's parent")
@@ -91,6 +106,7 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="faults-", dir=options.scratch) as folder:
         template = make_source(Path(folder, "template"))
+        datasets: Datasets | None = None
         for name in options.case or CASES:
             case, root = CASES[name], Path(folder)
             quiet = quiet_run(case, template, root / f"quiet-{name}")
@@ -102,6 +118,10 @@ def main() -> int:
                 if stages[fault.at] in wanted
             ][:: options.every]
             rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)
+            if _AFTERWARDS in wanted and name in _CASES_AFTERWARDS:
+                datasets = datasets or Datasets(root / "datasets", template)
+                trials = list(_trials_afterwards(case, quiet, options.kinds, datasets, template))
+                rows += run_each(trials[:: options.every], root, jobs=options.jobs)
     if options.rows:
         options.rows.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     table = "\n".join(_table(rows, time.monotonic() - began))
@@ -109,6 +129,23 @@ def main() -> int:
         _add_section(options.transcript, _command(parser, options), since, table)
     print(table)
     return int(any(row.problems for row in rows))
+
+
+def _trials_afterwards(
+    case: Case, quiet: Quiet, kinds: str, datasets: Datasets, template: Path
+) -> Iterator[Callable[[Path], Row | None]]:
+    """Yield a trial for each fault in the swap and what follows it, and each thing afterwards."""
+
+    def trial(fault: Fault, afterwards: str) -> Callable[[Path], Row | None]:
+        return lambda folder: after_trial(case, fault, afterwards, datasets, template, folder)
+
+    for fault in faults_of(quiet, sorted({"die", "fail", "last", "lie"} & set(kinds.split(",")))):
+        operation = quiet.operations[min(fault.at, len(quiet.operations) - 1)]
+        told = fault.code in {0, errno.ESTALE if fault.lasts else errno.EIO}
+        moves = operation.changes and operation.name not in SYNCS
+        if told and moves and operation.stage in {"swap", "finish"}:
+            for afterwards in AFTERWARDS:
+                yield trial(fault, afterwards)
 
 
 def _command(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
@@ -136,22 +173,26 @@ def _add_section(transcript: Path, command: str, since: datetime, table: str) ->
 
 def _table(rows: Sequence[Row], seconds: float) -> Iterator[str]:
     yield (
-        f"{'case':12}{'stage':8}{'fault':26}{'trials':>7}{'died':>7}{'refused':>8}{'done':>6}"
+        f"{'case':12}{'stage':12}{'fault':26}{'trials':>7}{'died':>7}{'refused':>8}{'done':>6}"
         f"{'same bytes':>12}  errors"
     )
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.case, row.first.stage, row.fault), []).append(row)
-    order = [*STAGES, "end"]
+        stage, fault = row.first.stage, row.fault
+        if row.afterwards:
+            stage, fault = _AFTERWARDS, row.afterwards
+        groups.setdefault((row.case, stage, fault), []).append(row)
+    order = [*STAGES, "end", _AFTERWARDS]
     for (case, stage, fault), group in sorted(
         groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]), entry[0][2])
     ):
-        how = Counter(row.first.how for row in group)
-        errors = Counter(row.first.error for row in group if row.first.error)
+        ends = [row.again if row.afterwards else row.first for row in group]
+        how = Counter(end.how for end in ends)
+        errors = Counter(end.error for end in ends if end.error)
         named = ", ".join(f"{name} {count}" for name, count in sorted(errors.items()))
         good = sum(not row.problems for row in group)
         row = (
-            f"{case:12}{stage:8}{fault:26}{len(group):7}{how['died']:7}{how['refused']:8}"
+            f"{case:12}{stage:12}{fault:26}{len(group):7}{how['died']:7}{how['refused']:8}"
             f"{how['succeeded']:6}{good:12}  {named}"
         )
         yield row.rstrip()
@@ -165,7 +206,8 @@ def _table(rows: Sequence[Row], seconds: float) -> Iterator[str]:
     for row in bad:
         yield ""
         hit = f"operation {row.number}, {row.first.operation}"
-        yield f"{row.case}, {row.first.stage}, {hit}: {row.fault}"
+        then = f", then {row.afterwards}: {row.ended}" if row.afterwards else ""
+        yield f"{row.case}, {row.first.stage}, {hit}: {row.fault}{then}"
         yield from (f"    {problem}" for problem in row.problems)
 
 

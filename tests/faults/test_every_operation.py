@@ -25,6 +25,9 @@ ROOT = Path(__file__).resolve().parents[2]
 Campaign = Callable[..., list[dict[str, Any]]]
 
 
+CONVERSION = "plan,work,pack,swap,finish,clean,end"
+
+
 @pytest.fixture(scope="module")
 def smallest_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_source(tmp_path_factory.mktemp("smallest") / "template")
@@ -116,9 +119,10 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
 @pytest.mark.parametrize(
     ("name", "stages", "least"),
     [
-        ("output", "plan,work,pack,swap,finish,clean,end", 170),
-        ("in-place", "plan,work,pack,swap,finish,clean,end", 160),
-        ("two-renames", "swap", 15),
+        ("output", CONVERSION, 170),
+        ("in-place", CONVERSION, 160),
+        ("deleting", "finish", 20),
+        ("two-renames", "swap", 12),
         ("copied", "pack", 50),
         ("one-host", "plan,work", 85),
         ("one-lock", "work", 45),
@@ -137,19 +141,21 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
 
 
 def test_half_a_write_before_a_death_is_never_taken_for_a_whole_one(campaign: Campaign) -> None:
-    rows = campaign("--case", "output", "--kinds", "tear")
+    rows = campaign("--case", "output", "--kinds", "tear", "--stages", CONVERSION)
     assert len(rows) > 30
     assert {row["first"]["how"] for row in rows} == {"died"}
 
 
 def test_a_write_that_stops_half_way_is_continued(campaign: Campaign) -> None:
-    rows = campaign("--case", "output", "--kinds", "short")
+    rows = campaign("--case", "output", "--kinds", "short", "--stages", CONVERSION)
     assert len(rows) > 30
     assert {row["first"]["how"] for row in rows} == {"succeeded"}
 
 
 def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(campaign: Campaign) -> None:
-    rows = campaign("--case", "output", "--kinds", "fail,last,lie", "--every", 29)
+    rows = campaign(
+        "--case", "output", "--kinds", "fail,last,lie", "--stages", CONVERSION, "--every", 29
+    )
     assert len(rows) > 70
     assert {row["first"]["how"] for row in rows} == {"refused", "succeeded"}
 
@@ -159,7 +165,7 @@ def test_an_error_at_any_operation_is_a_sentence_or_is_overcome(campaign: Campai
     [
         ("in-place", "plan,work,pack", 5, 20),
         ("in-place", "finish,clean", 2, 15),
-        ("apart", "swap", 1, 20),
+        ("apart", "swap", 1, 19),
         ("one-lock", "work", 4, 10),
     ],
 )
@@ -171,6 +177,25 @@ def test_a_power_failure_loses_nothing_that_was_promised(
     assert len(rows) >= least
     assert {row["first"]["how"] for row in rows} == {"died"}
     assert len({row["fault"] for row in rows}) > 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deleting",
+        "output",
+        pytest.param("in-place", marks=pytest.mark.slow),
+        pytest.param("two-renames", marks=pytest.mark.slow),
+    ],
+)
+def test_whatever_else_happens_after_a_swap_broke_leaves_old_or_new_whole(
+    campaign: Campaign, name: str
+) -> None:
+    """Each change, damage and move at some operations; all of them are in the campaign."""
+    rows = campaign("--case", name, "--stages", "afterwards", "--every", 101)
+    assert len(rows) >= 6
+    assert len({row["afterwards"] for row in rows}) > 3
+    assert {row["ended"].split()[0] for row in rows} >= {"done"}
 
 
 @pytest.mark.slow

@@ -6,7 +6,9 @@ Claims, publishes and renames have theirs in ``tests/unit/leasing`` and ``tests/
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,11 +18,10 @@ import pytest
 from tests.trees import digest_of, snapshot
 
 import leconvert
-from leconvert import conversion
+from leconvert import conversion, execution, planner
 from leconvert.conversion import run_worker
 from leconvert.errors import (
     BusyError,
-    IncompleteError,
     LeconvertError,
     PlanMismatchError,
     SourceChangedError,
@@ -33,9 +34,11 @@ from leconvert.packer import run as packing
 from leconvert.planner import open_or_plan
 from leconvert.shards import ShardWriter
 from leconvert.testing.faults import CrashError
+from leconvert.workdir import locks
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import WorkDir, default_work_dir
+from leconvert.workdir.staging import TREE_RECORD
 from leconvert.worker import Worker
 
 PATIENCE_SECONDS = 60
@@ -176,7 +179,8 @@ def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
     before = snapshot(source_copy)
     run = plan(source_copy, target, tmp_path / "work")
     run_worker(run.work_dir.root)
-    monkeypatch.setattr(packing, "packer_lock", lambda *_, **__: contextlib.nullcontext())
+    for lock in ("packer_lock", "target_lock"):
+        monkeypatch.setattr(packing, lock, lambda *_, **__: contextlib.nullcontext())
     zombie = Frozen(lambda: pack_run(run))
     swap = packing.swap_into_place
 
@@ -223,7 +227,45 @@ def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_succes
         run_worker(run.work_dir.root)
         pack_run(open_run(run.work_dir.root))
         assert digest_of(out) == quiet_digest
-        assert isinstance(zombie.thaw(), IncompleteError), zombie.outcome
+        assert isinstance(zombie.thaw(), BusyError), zombie.outcome
+    assert digest_of(out) == quiet_digest
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "work"]
+
+
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        ("leconvert.packer.assembly", "write_meta"),
+        ("leconvert.tables", "write_tasks"),
+        ("leconvert.media", "join_clips"),
+        ("leconvert.packer.run", "prove_tree"),
+    ],
+)
+def test_a_thawed_packer_makes_its_tree_no_second_time(
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    quiet_digest: str,
+    module: str,
+    step: str,
+) -> None:
+    """It froze with its tree in hand; its successor took the tree, and swapped it in."""
+    out, work = tmp_path / "out", tmp_path / "work"
+    run = plan(small_source, out, work)
+    run_worker(work)
+    monkeypatch.setattr(packing, "packer_lock", lambda *_, **__: contextlib.nullcontext())
+    zombie = Frozen(lambda: pack_run(run))
+    at = importlib.import_module(module)
+    real = getattr(at, step)
+
+    def freezing(*arguments: Any, **options: Any) -> Any:
+        zombie.freeze_here()
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(at, step, freezing)
+    with zombie:
+        pack_run(open_run(run.work_dir.root))
+        assert isinstance(zombie.thaw(), BusyError), zombie.outcome
     assert digest_of(out) == quiet_digest
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "work"]
 
@@ -344,7 +386,9 @@ def test_a_crash_between_promoting_the_last_file_and_the_journal_is_gone_on_from
             pack_run(run)
     assert not (tmp_path / "out").exists()
     [tree] = tmp_path.glob(".out.leconvert-*")
-    assert digest_of(tree) == quiet_digest, "every file was promoted"
+    copy = Path(shutil.copytree(tree, tmp_path / "copy"))
+    (copy / TREE_RECORD).unlink()
+    assert digest_of(copy) == quiet_digest, "every file was promoted"
     assert Journal(run.paths, run.manifest.run_id).read().notes == {}
     pack_run(open_run(run.work_dir.root))
     assert digest_of(tmp_path / "out") == quiet_digest
@@ -376,6 +420,33 @@ def test_a_source_file_replaced_right_before_the_exchange_stops_it(
     assert not (tmp_path / "small_old").exists()
 
 
+@pytest.mark.parametrize("file", ["data/chunk-000/episode_000001.parquet", "meta/info.json"])
+def test_a_file_overwritten_on_another_host_stops_the_swap_though_its_attributes_are_remembered(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """An NFS client answers ``stat`` from memory for a while; opening a file asks the server."""
+    changed = source_copy / file
+    real, swap = os.stat, packing.swap_into_place
+    remembered: dict[str, os.stat_result] = {}
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{source_copy}/"):
+            return remembered.setdefault(str(path), real(path, **options))
+        return real(path, **options)
+
+    def overwrite_first(*arguments: Any, **options: Any) -> None:
+        changed.write_bytes(changed.read_bytes().replace(b"r", b"q"))
+        swap(*arguments, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(packing, "swap_into_place", overwrite_first)
+    with pytest.raises(SourceChangedError, match="changed"):
+        leconvert.convert(source_copy, delete_source=True)
+    monkeypatch.undo()
+    assert (source_copy / "meta/episodes.jsonl").exists()
+    assert not (source_copy.parent / f"{source_copy.name}_old").exists()
+
+
 def test_what_dead_and_losing_workers_wrote_is_gone_after_packing(
     small_source: Path, tmp_path: Path, quiet_digest: str
 ) -> None:
@@ -397,3 +468,45 @@ def test_what_dead_and_losing_workers_wrote_is_gone_after_packing(
     with pytest.raises((LeconvertError, FileNotFoundError)):
         lease.publish_done({"shards": []})  # it comes back after all, and finds its folder gone
     assert digest_of(tmp_path / "out") == quiet_digest
+
+
+@pytest.mark.parametrize("place", ["beside", "in place"])
+@pytest.mark.parametrize(
+    "before",
+    ["open_or_plan", "_write", "record_invocation", "work_and_pack", "pack_run", "packer_lock",
+     "_acquire"],
+)  # fmt: skip
+def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, before: str, place: str
+) -> None:
+    """The same command twice; one freezes before a step while the other does everything."""
+    output = None if place == "in place" else source_copy.with_name("out")
+    call = lambda: leconvert.convert(source_copy, output=output)  # noqa: E731
+    loser = Frozen(call)
+    modules = {
+        "open_or_plan": conversion, "_write": planner, "record_invocation": conversion,
+        "work_and_pack": conversion, "pack_run": execution, "packer_lock": packing,
+        "_acquire": locks,
+    }  # fmt: skip
+    step = getattr(modules[before], before)
+
+    def freezing(*arguments: Any, **options: Any) -> Any:
+        if before != "_acquire" or arguments[0].name == "packer.lock":
+            loser.freeze_here()
+        return step(*arguments, **options)
+
+    monkeypatch.setattr(modules[before], before, freezing)
+    with loser:
+        if before == "_write":  # it holds the planner's lock
+            with pytest.raises(BusyError, match="planner"):
+                call()
+            assert not isinstance(loser.thaw(), BaseException)
+            return
+        call()
+        error = loser.thaw()
+    assert isinstance(error, BusyError), error
+    assert error.exit_code == 12
+    assert "Another process did this conversion meanwhile" in error.message
+    assert str(output or source_copy) in error.message
+    wanted = {"small", "small_old"} if output is None else {"small", "out"}
+    assert {path.name for path in source_copy.parent.iterdir()} == wanted

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +17,14 @@ import pytest
 from tests.trees import digest_of, snapshot
 
 import leconvert
+from leconvert.cli.main import main
 from leconvert.conversion import LeaseOptions, run_worker
 from leconvert.errors import (
     IncompleteError,
     InterruptedRunError,
     SourceChangedError,
+    StorageError,
+    TargetError,
     VerificationError,
 )
 from leconvert.leasing import read_done
@@ -27,7 +32,10 @@ from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 from leconvert.progress import SilentProgress, Stage
+from leconvert.testing.faults import CrashError
+from leconvert.workdir.filesystem import FileSystem
 from leconvert.workdir.opened import OpenedRun, open_run
+from leconvert.workdir.paths import default_work_dir
 
 KILLS = 12
 
@@ -168,6 +176,30 @@ def test_a_source_file_that_is_replaced_before_it_is_read_stops_the_run(
     assert "episode_000002.parquet" in caught.value.details[0]
 
 
+@pytest.mark.parametrize("change", ["removed", "added"])
+def test_a_file_beside_the_episodes_that_goes_or_comes_after_the_plan_stops_the_run(
+    source_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    notes = source_copy / "notes.txt"
+    if change == "removed":
+        notes.write_text("about the arm")
+    work = str(tmp_path / "work")
+    convert = ["convert", "--root", str(source_copy), "--output", str(tmp_path / "out")]
+    assert main(["plan", *convert[1:], "--work-dir", work]) == 0
+    assert main(["work", work]) == 0
+    if change == "removed":
+        notes.unlink()
+    else:
+        notes.write_text("about the arm")
+    capsys.readouterr()
+    assert main(["pack", work]) == 4
+    said = capsys.readouterr().err
+    assert "  notes.txt: " + ("no longer" if change == "removed" else "not there when") in said
+    assert "convert it anew with --restart" in said
+    assert main([*convert, "--no-push", "--work-dir", work, "--restart"]) == 0
+    assert (tmp_path / "out/notes.txt").exists() == (change == "added")
+
+
 @pytest.mark.parametrize("changed", ["meta/tasks.jsonl", "data/chunk-000/episode_000000.parquet"])
 def test_a_source_that_changes_after_the_work_stops_the_swap(
     source_copy: Path, tmp_path: Path, changed: str
@@ -235,6 +267,88 @@ def test_a_packer_that_died_in_the_middle_is_followed_by_another(
     pack_run(planned)
     assert digest_of(tmp_path / "out") == quiet_digest
     assert list(tmp_path.glob(".out.leconvert-*")) == []
+
+
+@pytest.mark.parametrize("remedy", ["the same command", "mv"])
+def test_restart_between_the_two_renames_of_a_swap_says_where_the_dataset_is(
+    source_copy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    remedy: str,
+) -> None:
+    old = source_copy.with_name(f"{source_copy.name}_old")
+    real = FileSystem.rename_no_replace
+
+    def refuse(_fs: FileSystem, one: Path, _other: Path) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(one))
+
+    def rename_and_die(fs: FileSystem, one: Path, other: Path) -> None:
+        real(fs, one, other)
+        if other == old:
+            raise CrashError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileSystem, "exchange", refuse)
+        patched.setattr(FileSystem, "rename_no_replace", rename_and_die)
+        with pytest.raises(CrashError):
+            leconvert.convert(source_copy)
+    assert not source_copy.exists()
+    capsys.readouterr()
+    command = ["convert", "--root", str(source_copy), "--no-push"]
+    assert main([*command, "--restart"]) == 3
+    said = capsys.readouterr().err
+    assert f"{source_copy} is gone, and a dataset is kept as {old}" in said
+    assert "Run the same command, without --restart" in said
+    if remedy == "mv":
+        assert f"`mv {old} {source_copy}`" in said
+        old.rename(source_copy)
+        command.append("--restart")
+    assert main(command) == 0
+    assert (source_copy / "meta/episodes").is_dir()
+    assert (old / "meta/episodes.jsonl").is_file()
+
+
+def test_after_a_failed_exchange_workers_do_anew_what_was_lost_since(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FileSystem.exchange
+
+    def fail(fs: FileSystem, one: Path, other: Path) -> None:
+        if other == source_copy:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(one))
+        real(fs, one, other)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileSystem, "exchange", fail)
+        with pytest.raises(StorageError, match="input/output error"):
+            leconvert.convert(source_copy)
+    for tree in source_copy.parent.glob(f".{source_copy.name}.leconvert-2*"):
+        shutil.rmtree(tree)
+    next(source_copy.parent.glob(".*.leconvert-work/runs/*/attempts/*/*/*.mp4")).unlink()
+    command = ["convert", "--root", str(source_copy), "--no-push"]
+    assert main(command) == 9, "the batch is open again"
+    assert main(command) == 0
+    assert (source_copy / "meta/episodes").is_dir()
+
+
+def test_after_a_failed_exchange_a_run_can_be_given_up(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(source_copy)
+
+    def fail(_fs: FileSystem, one: Path, _other: Path) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(one))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("leconvert.planner.try_renames", lambda _: None)
+        patched.setattr(FileSystem, "exchange", fail)
+        with pytest.raises(TargetError, match="cannot be renamed"):
+            leconvert.convert(source_copy)
+    assert main(["clean", "--of", str(source_copy), "--give-up"]) == 0
+    work = default_work_dir(source_copy)
+    assert {*source_copy.parent.iterdir()} == {source_copy, work}
+    assert not any(work.iterdir())
+    assert snapshot(source_copy) == before
 
 
 def test_a_crash_after_the_swap_only_leaves_tidying_up(

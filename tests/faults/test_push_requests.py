@@ -9,21 +9,25 @@ and the client repeats the PUT at once.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import huggingface_hub
 import pytest
 from huggingface_hub import HfApi
+from huggingface_hub.utils import httpx
 from tests.hub import Fault, LoggedRequest, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, only_loopback, pauses
+from tests.hub.store import Repo
 
 from leconvert.conversion import convert
 from leconvert.errors import HubConflictError, HubUnavailableError
+from leconvert.hub.provenance import read_provenance
 from leconvert.hub.push import PushOptions, push
+from leconvert.repairs import RepairOptions
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 
@@ -31,7 +35,7 @@ OLD, NEW, MISSING = "old", "new", "missing"
 # What readers of main and of the tag v3.0 may meet, in this order.
 STATES = [(OLD, OLD), (NEW, OLD), (NEW, MISSING), (NEW, NEW)]
 KINDS = ("drop_before", "drop_after", "truncate", "500", "429")
-REQUESTS = 25  # of a push to a repo that has a tag v3.0 elsewhere; checked below
+REQUESTS = 26  # of a push to a repo that has a tag v3.0 elsewhere; checked below
 
 
 class CutOff(BaseException):
@@ -94,7 +98,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("result") / "out"
-    convert(small_source, output=target)
+    convert(small_source, output=target, for_push=True)
     return target
 
 
@@ -220,7 +224,7 @@ def test_every_fault_at_every_request_is_survived(scene: Callable[..., Scene], k
 
 
 def test_a_hub_that_goes_away_in_the_middle_is_waited_for(scene: Callable[..., Scene]) -> None:
-    for at in (2, 8, REQUESTS - 5, REQUESTS - 1, REQUESTS):
+    for at in (2, 8, REQUESTS - 6, REQUESTS - 2, REQUESTS - 1, REQUESTS):
         _down_and_check(scene(), at)
 
 
@@ -276,6 +280,70 @@ def test_a_tag_that_somebody_else_makes_in_the_gap_is_left_alone(
         "none", method="POST", path="/tag/", interfere=lambda: repo.tags.update({"v3.0": first})
     )
     here.hub.break_requests(steal)
-    with pytest.raises(HubConflictError, match=r"Somebody else made the tag v3.0"):
+    with pytest.raises(HubConflictError, match=r"changed meanwhile: the tag v3.0 was made"):
         here.push()
     assert repo.tags["v3.0"] == first
+
+
+@pytest.fixture(scope="module")
+def other(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another result of the same source: the same names, other contents."""
+    target = tmp_path_factory.mktemp("other") / "out"
+    convert(small_source, output=target, for_push=True, repairs=RepairOptions(quantiles=True))
+    return target
+
+
+def _contents(result: Path) -> dict[str, str]:
+    """Return what a commit that holds a result holds: the hash of each file but the card."""
+    known = read_provenance(result)
+    assert known is not None
+    return {path: sha256 for path, (_, sha256) in known.files.items()}
+
+
+def _in_commit(repo: Repo, commit: str) -> dict[str, str]:
+    held = {}
+    for path, entry in repo.tree(commit).items():
+        if path not in ("README.md", ".gitattributes"):
+            content = repo.content(entry)
+            assert content is not None
+            held[path] = hashlib.sha256(content.read_bytes()).hexdigest()
+    return held
+
+
+@pytest.mark.parametrize("case", ["asked", "forced", "new repo"])
+def test_of_two_pushes_at_once_one_is_there_whole_and_the_other_says_so(
+    scene: Callable[..., Scene], api_of: Callable[..., HfApi], other: Path, case: str
+) -> None:
+    wholes = {}
+    for at in range(1, REQUESTS + 1):
+        here = scene()
+        hub, repo_id, result = here.hub, here.repo_id, here.result
+        hub.watch = None
+        wholes = wholes or {"mine": _contents(result), "theirs": _contents(other)}
+        if case == "new repo":
+            repo_id = f"tester/new{at}"
+        options = PushOptions(force=case == "forced")
+        ends: list[bool] = []
+
+        def push_of(folder: Path, repo_id: str = repo_id, how: PushOptions = options) -> bool:
+            try:
+                push(folder, repo_id, how, api=api_of(), pause=lambda _: None)
+            except HubConflictError:
+                return False
+            return True
+
+        def meanwhile(ends: list[bool] = ends, run: Callable[[Path], bool] = push_of) -> None:
+            ends.append(run(other))
+
+        hub.break_requests(Fault("none", at=at, interfere=meanwhile))
+        mine = push_of(result)
+        repo = hub.repo(repo_id)
+        main, tag = repo.branches["main"], repo.tags["v3.0"]
+        holds = [name for name, files in wholes.items() if _in_commit(repo, main) == files]
+        assert len(holds) == 1, f"half of each after request {at}"
+        assert _in_commit(repo, tag) in wholes.values()
+        if case == "forced" and hub.log[-2].method == "DELETE":
+            continue  # the one gap that the Hub leaves: it deletes a tag whatever it names
+        assert tag == main
+        if not options.force:
+            assert (mine, [*ends, False][0]) == (holds == ["mine"], holds == ["theirs"])

@@ -42,12 +42,17 @@ from leconvert.workdir.filesystem import FileSystem
 __all__ = [
     "CASES",
     "STAGES",
+    "TREE_RECORD",
     "Case",
+    "Outcome",
     "Place",
     "Quiet",
     "Row",
+    "in_a_process",
     "make_source",
+    "name_of",
     "quiet_run",
+    "run_each",
     "run_trials",
 ]
 
@@ -68,7 +73,7 @@ _TRIAL_SECONDS = 60
 _MOUNT_TABLE = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
 _BOOT = "the boot of the trials"
 _births = itertools.count(1)
-_TREE_RECORD = ".leconvert-tree.json"
+TREE_RECORD = ".leconvert-tree.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,7 @@ class Case:
         has_links: Whether there are hard links at all; without them one host works alone.
         has_locks: Whether there is ``flock``.
         work_dir: Where the work dir is, if not beside the target; it is kept.
+        delete_source: Whether the source is removed once the result took its place.
     """
 
     name: str
@@ -94,6 +100,7 @@ class Case:
     has_links: bool = True
     has_locks: bool = True
     work_dir: str | None = None
+    delete_source: bool = False
 
 
 CASES = {
@@ -107,6 +114,7 @@ CASES = {
         Case("one-lock", in_place=True, can_exchange=False, has_links=False),
         Case("no-locks", in_place=False, has_locks=False),
         Case("apart", in_place=True, can_exchange=False, work_dir="far/away/work"),
+        Case("deleting", in_place=True, delete_source=True),
     )
 }
 
@@ -137,6 +145,7 @@ class Outcome:
         error: The error's class.
         exit_code: Its exit code.
         said: Its message, or the traceback of what broke.
+        advice: What its message says to do next.
         stage: What the program was doing when the fault came.
         operation: The operation that was hit, or nothing.
         changes: Whether it would have changed something.
@@ -146,6 +155,7 @@ class Outcome:
     error: str = ""
     exit_code: int = 0
     said: str = ""
+    advice: str = ""
     stage: str = "end"
     operation: str = ""
     changes: bool = False
@@ -162,6 +172,8 @@ class Row:
         first: How the disturbed run ended.
         again: How the next one ended.
         problems: What is not as promised; empty where all is well.
+        afterwards: What else happened between the two, see `tests.faults.afterwards`.
+        ended: How the whole ended, after what messages said was done.
     """
 
     case: str
@@ -170,14 +182,16 @@ class Row:
     first: Outcome
     again: Outcome
     problems: tuple[str, ...]
+    afterwards: str = ""
+    ended: str = ""
 
 
-def make_source(root: Path) -> Path:
+def make_source(root: Path, frames: Sequence[int] = (3, 2), seed: int = 0) -> Path:
     """Make the smallest dataset that has everything: two episodes, one camera, one extra file."""
     camera = CameraSpec(key="observation.images.top", width=32, height=32)
     spec = DatasetSpec(
-        episodes=2, frames=[3, 2], cameras=(camera,), state_dim=1, action_dim=1,
-        extra_files={"README.md": "# x\n"},
+        episodes=len(frames), frames=list(frames), cameras=(camera,), state_dim=1, action_dim=1,
+        extra_files={"README.md": "# x\n"}, seed=seed,
     )  # fmt: skip
     return make_dataset(root, spec)
 
@@ -189,13 +203,15 @@ class Place:
         case: How to convert.
         template: The dataset; a conversion in place gets a copy.
         root: A folder that does not exist.
+        own_source: Whether a conversion beside the source gets a copy too.
     """
 
-    def __init__(self, case: Case, template: Path, root: Path) -> None:
+    def __init__(self, case: Case, template: Path, root: Path, *, own_source: bool = False) -> None:
         self.case = case
         self.root = root
         root.mkdir(parents=True)
-        self.source = Path(shutil.copytree(template, root / "set")) if case.in_place else template
+        copied = case.in_place or own_source
+        self.source = Path(shutil.copytree(template, root / "set")) if copied else template
         self.target = root / ("set" if case.in_place else "out")
         self._before = snapshot(template)
 
@@ -221,23 +237,26 @@ class Place:
         """Return what follows the state of the disk from here on."""
         return PowerModel(self.root, self.root.with_name(f"{self.root.name}-graveyard"))
 
-    def convert(self, disk: WatchedDisk) -> None:
-        """Convert in this process."""
+    def convert(self, disk: WatchedDisk, **options: Any) -> None:
+        """Convert in this process; ``options`` are the case's unless they say otherwise."""
         links = nullcontext() if self.case.can_link else _links_refused()
         # Where there is no flock, locks lie in the folder for temporary files.
         temporary = mock.patch.object(tempfile, "tempdir", str(self.root.parent))
         with disk, _stages_marked(disk), links, temporary:
-            conversion.convert(
-                self.source,
-                output=None if self.case.in_place else self.target,
-                work_dir=None if self.case.work_dir is None else self.root / self.case.work_dir,
-                max_workers=1,
-                episodes_per_batch=self.case.episodes_per_batch,
-            )
+            given: dict[str, Any] = {
+                "output": None if self.case.in_place else self.target,
+                "work_dir": None if self.case.work_dir is None else self.root / self.case.work_dir,
+                "max_workers": 1,
+                "episodes_per_batch": self.case.episodes_per_batch,
+                "delete_source": self.case.delete_source,
+            }
+            conversion.convert(self.source, **given | options)
 
     def left_over(self) -> list[str]:
         """Return the names beside the result and its source."""
         wanted = {"set", "set_old", "far"} if self.case.in_place else {"out"}
+        if self.case.delete_source:  # half of it cannot be compared, and stays
+            wanted |= {".set_old.leconvert-removed"}
         return sorted({path.name for path in self.root.iterdir()} - wanted)
 
     def problems(self, digest: str, *, finished: bool) -> Iterator[str]:
@@ -246,7 +265,9 @@ class Place:
         places = [self.source, old] if self.case.in_place else [self.source]
         staged = list(self.root.glob(".set.leconvert-*.*")) if self.case.in_place else []
         intact = [place for place in [*places, *staged] if snapshot(place) == self._before]
-        if not intact:
+        if not intact and self.case.delete_source and self._shown() == digest:
+            pass  # nothing is removed before
+        elif not intact:
             yield "the source is not intact"
         elif staged and intact[0] in staged and self._shown() != digest:
             yield "the source was moved away, and there is nothing in its place"
@@ -264,12 +285,12 @@ class Place:
 
     def _shown(self) -> str:
         """Return the digest of the target without the swap's own mark."""
-        mark = self.target / _TREE_RECORD
+        mark = self.target / TREE_RECORD
         if not mark.exists():
             return digest_of(self.target)
         with tempfile.TemporaryDirectory(dir=self.root.parent) as folder:
             copy = Path(shutil.copytree(self.target, Path(folder, "copy")))
-            (copy / _TREE_RECORD).unlink()
+            (copy / TREE_RECORD).unlink()
             return digest_of(copy)
 
 
@@ -362,6 +383,20 @@ def run_trials(
     case: Case, quiet: Quiet, faults: Sequence[Fault], template: Path, root: Path, *, jobs: int = 1
 ) -> list[Row]:
     """Try every fault, in so many processes at a time."""
+
+    def trial(fault: Fault) -> Callable[[Path], Row]:
+        return lambda folder: _trial(case, quiet, fault, template, folder)
+
+    return run_each([trial(fault) for fault in faults], root, jobs=jobs)
+
+
+def run_each(
+    trials: Sequence[Callable[[Path], Row | None]], root: Path, *, jobs: int = 1
+) -> list[Row]:
+    """Run trials, each in a folder that does not exist, in so many processes at a time.
+
+    What returns None found nothing to try.
+    """
     gc.freeze()  # what is there now is not looked at, and so not copied, in each process
     workers = []
     for job in range(jobs):
@@ -371,9 +406,10 @@ def run_trials(
             code = 1
             try:
                 with log.open("w") as file:
-                    for fault in faults[job::jobs]:
-                        row = _trial(case, quiet, fault, template, root / f"{case.name}-{job}")
-                        file.write(json.dumps(asdict(row)) + "\n")
+                    for trial in trials[job::jobs]:
+                        row = trial(root / f"trial-{job}")
+                        if row is not None:
+                            file.write(json.dumps(asdict(row)) + "\n")
                 code = 0
             except BaseException:  # noqa: BLE001 - this process must not go on as its parent
                 traceback.print_exc()
@@ -386,7 +422,7 @@ def run_trials(
         raise RuntimeError(f"processes of trials ended with status {ended}")
     for _, log in workers:
         rows += [_row(json.loads(line)) for line in log.read_text().splitlines()]
-    return sorted(rows, key=lambda row: row.number)
+    return sorted(rows, key=lambda row: (row.number, row.fault, row.afterwards))
 
 
 def _row(fields: dict[str, Any]) -> Row:
@@ -397,21 +433,25 @@ def _row(fields: dict[str, Any]) -> Row:
 
 def _trial(case: Case, quiet: Quiet, fault: Fault, template: Path, root: Path) -> Row:
     place = Place(case, template, root)
-    first = _in_a_process(place, fault)
+    first = in_a_process(place, fault)
     problems = [f"after the fault: {problem}" for problem in _first_problems(fault, first)]
     problems += [f"after the fault: {p}" for p in place.problems(quiet.digest, finished=False)]
     # The name of the work dir is gone once a run is over. Then the same command says that there is
     # nothing to convert any more.
     over = all(name.endswith(".removed") for name in place.left_over())
-    again = _in_a_process(place, None)
+    again = in_a_process(place, None)
     if again.how != "succeeded" and not (over and "already" in again.said):
         problems.append(f"the next run {again.how}: {again.said}")
     problems += [f"in the end: {p}" for p in place.problems(quiet.digest, finished=True)]
     shutil.rmtree(root)
+    return Row(case.name, fault.at, name_of(fault), first, again, tuple(problems))
+
+
+def name_of(fault: Fault) -> str:
+    """Return what a fault is called in a row."""
     said = fault.kind.name + (f" {errno.errorcode[fault.code]}" if fault.code else "")
     said = said if fault.loss is None else f"POWER {fault.loss.name}"
-    lasting = " from here on" if fault.lasts else ""
-    return Row(case.name, fault.at, said + lasting, first, again, tuple(problems))
+    return said + (" from here on" if fault.lasts else "")
 
 
 def _first_problems(fault: Fault, first: Outcome) -> Iterator[str]:
@@ -452,17 +492,30 @@ def _state_file(place: Place) -> Path:
     return place.root.with_name(f"{place.root.name}-power")
 
 
-def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
+def in_a_process(
+    place: Place,
+    fault: Fault | None,
+    act: Callable[[WatchedDisk], None] | None = None,
+    power: PowerModel | None = None,
+) -> Outcome:
+    """Convert, or do something else, in a process of its own.
+
+    Args:
+        place: Where.
+        fault: What goes wrong there.
+        act: What to do on the trial's disk; None converts.
+        power: What follows the operations; by default a model of the disk, where power fails.
+    """
     birth = next(_births)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         signal.alarm(_TRIAL_SECONDS)
         gc.disable()  # it would copy every page that the parent shares
-        power = place.power_model() if fault is not None and fault.loss is not None else None
+        fails = fault is not None and fault.loss is not None
+        model = place.power_model() if fails else power
 
-        def report(how: str, error: str = "", exit_code: int = 0, said: str = "") -> None:
-            outcome = Outcome(how, error, exit_code, said)
+        def report(outcome: Outcome) -> None:
             for hit in disk.operations[fault.at : fault.at + 1] if fault else []:
                 outcome = replace(
                     outcome,
@@ -470,20 +523,21 @@ def _in_a_process(place: Place, fault: Fault | None) -> Outcome:
                     operation=f"{hit.name} {' '.join(hit.paths)}",
                     changes=hit.changes,
                 )
-            if power is not None:
-                _state_file(place).write_bytes(pickle.dumps(power))
+            if fails:
+                _state_file(place).write_bytes(pickle.dumps(model))
             os.write(writing, json.dumps(asdict(outcome)).encode())
             os._exit(0)
 
-        disk = place.watched(fault, lambda: report("died"), power)
+        disk = place.watched(fault, lambda: report(Outcome("died")), model)
         try:
             with _proc_handed_down(birth):
-                place.convert(disk)
+                (act or place.convert)(disk)
         except LeconvertError as error:
-            report("refused", type(error).__name__, error.exit_code, error.message)
+            name, code = type(error).__name__, error.exit_code
+            report(Outcome("refused", name, code, error.message, error.next_step or ""))
         except BaseException as error:  # noqa: BLE001 - whatever it is goes into the row
-            report("broke", type(error).__name__, 70, traceback.format_exc())
-        report("succeeded")
+            report(Outcome("broke", type(error).__name__, 70, traceback.format_exc()))
+        report(Outcome("succeeded"))
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         said = pipe.read()

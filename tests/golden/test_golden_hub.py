@@ -14,6 +14,8 @@ from leconvert.hub.outline import open_outline
 from leconvert.hub.provenance import Provenance, provenance_path, read_provenance
 from leconvert.hub.remote import HubRepo
 from leconvert.hub.remote_file import RemoteFile
+from leconvert.mirrors.download import read_notes
+from leconvert.mirrors.store import StoredFile
 
 GOLDEN = Path(__file__).parent / "v1_hub"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -44,13 +46,35 @@ def test_both_are_read(folder: Path, later_keys: dict[str, object]) -> None:
     )
 
 
+def test_a_record_of_files_is_read(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(GOLDEN.with_name("v2_hub"), tmp_path / "hub"))
+    assert read_provenance(folder / "out") == Provenance(
+        options={"layout": "streaming", "loader_workers": 4},
+        changes=("timestamp computed",),
+        source="/data/arm_old",
+        source_facts="c" * 64,
+        files={
+            "data/chunk-000/file-000.parquet": (5_000_001, "b" * 64),
+            "meta/info.json": (812, "a" * 64),
+        },
+    )
+
+
 def test_both_are_refused_in_a_version_of_the_future(folder: Path) -> None:
-    for path in (origin_path(folder), provenance_path(folder / "out")):
-        change(path, version=2)
+    change(origin_path(folder), version=2)
+    change(provenance_path(folder / "out"), version=3)
     with pytest.raises(WorkDirError, match="version 2"):
         read_origin(folder)
-    with pytest.raises(WorkDirError, match="version 2"):
+    with pytest.raises(WorkDirError, match="version 3"):
         read_provenance(folder / "out")
+
+
+@pytest.mark.parametrize(("version", "url"), [(1, None), (2, "s3://bucket/arm")])
+def test_what_was_fetched_by_url_is_read(version: int, url: str | None) -> None:
+    found, files = read_notes(GOLDEN.with_name(f"v{version}_mirror"))
+    assert found == url, "version 1 does not say"
+    mark = 'ETag="9a0364b9e99bb480dd25e1f0284c8555"'
+    assert files == {"meta/info.json": StoredFile(813, mark)}
 
 
 def test_an_outline_is_read(folder: Path) -> None:

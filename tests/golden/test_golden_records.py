@@ -151,6 +151,7 @@ def test_settled_batches_are_read(run: RunPaths) -> None:
 
 def test_workers_are_read(run: RunPaths) -> None:
     ended, working = read_workers(run, RUN_ID)
+    assert ended.peak_memory_bytes == 0  # no worker said it yet
     assert (ended.token, ended.state, ended.batch_id) == ("node1-101-00000001", "ended", None)
     assert (working.token, working.state, working.batch_id) == ("node2-102-00000002", "working", 1)
     assert (working.batches, working.written_bytes, working.frames) == (3, 4096, 10)

@@ -1,4 +1,4 @@
-"""Records of version 1 that lie in results parse for ever."""
+"""Records that lie in results parse for ever, of whatever version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from leconvert import tables
 from leconvert.errors import UnreadableSourceError
-from leconvert.repairs import DroppedEpisode, Repairs
+from leconvert.repairs import DroppedEpisode, LocatedFile, Repairs
 
 GOLDEN = Path(__file__).parent / "v1_result"
 
@@ -38,7 +38,20 @@ def test_repairs_are_read(result: Path, later_keys: dict[str, object]) -> None:
     )
 
 
+def test_repairs_of_version_2_are_read(tmp_path: Path) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name("v2_result"), tmp_path / "result"))
+    assert tables.read_repairs(result) == Repairs(
+        computed_stats=("effort", "task_index"),
+        stats_episodes={"effort": (2, 3)},
+        unwrapped_columns=("gripper",),
+        assumed_version="v2.1",
+        declared_features={"effort": {"dtype": "float64", "shape": [3], "names": None}},
+        located_files=(LocatedFile("data", 3, "data/chunk-007/episode_000003.parquet"),),
+        tasks_from="episodes",
+    )
+
+
 def test_repairs_of_another_version_are_refused(result: Path) -> None:
-    change(result / tables.REPAIRS_PATH, version=2)
-    with pytest.raises(UnreadableSourceError, match="version 2"):
+    change(result / tables.REPAIRS_PATH, version=3)
+    with pytest.raises(UnreadableSourceError, match="version 3"):
         tables.read_repairs(result)

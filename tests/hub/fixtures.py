@@ -8,8 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
+from huggingface_hub.utils import httpx
 
 from tests.hub.access import WRITE_TOKEN
 from tests.hub.standin import StandIn

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, close_session
 from huggingface_hub.errors import (
@@ -15,6 +14,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import httpx
 
 from tests.hub import OTHER_TOKEN, READ_TOKEN, WRITE_TOKEN, Fault, StandIn
 

@@ -45,8 +45,8 @@ def test_info_keeps_what_it_does_not_know(source_copy: Path, tmp_path: Path) -> 
     path = source_copy / "meta/info.json"
     info = json.loads(path.read_bytes())
     path.write_text(json.dumps({**info, "license": "mit", "fps": 29.97}))
-    accepted = RepairOptions(accept=("timestamps",))
-    leconvert.convert(source_copy, output=tmp_path / "out", repairs=accepted)
+    retimed = RepairOptions(retime=True)
+    leconvert.convert(source_copy, output=tmp_path / "out", repairs=retimed)
     converted = json.loads((tmp_path / "out/meta/info.json").read_bytes())
     assert converted["license"] == "mit"
     assert converted["fps"] == 29.97

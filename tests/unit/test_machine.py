@@ -72,3 +72,12 @@ def test_no_limit_in_the_first_version_is_no_limit(machine: Machine) -> None:
 def test_a_kernel_that_tells_nothing_leaves_all_memory(machine: Machine) -> None:
     (machine.proc / "meminfo").unlink()
     assert machine.free_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_peak_of_memory_is_the_programs_own_and_0_where_nothing_says_it(
+    machine: Machine,
+) -> None:
+    assert machine.peak_memory() == 0
+    write(machine.proc / "self/status", "VmPeak:\t 9 kB\nVmHWM:\t    2048 kB\nVmRSS:\t 7 kB\n")
+    assert machine.peak_memory() == 2 * 2**20
+    assert 2**20 < Machine().peak_memory() < 2**40

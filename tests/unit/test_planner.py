@@ -53,8 +53,9 @@ def count_rows_from_one(source: Path, episode: int) -> None:
     )
 
 
-def drop_tasks(source: Path) -> None:
-    (source / "meta/tasks.jsonl").unlink()
+def give_one_number_to_two_tasks(source: Path) -> None:
+    with (source / "meta/tasks.jsonl").open("a") as lines:
+        lines.write('{"task_index": 0, "task": "another one"}\n')
 
 
 @pytest.mark.parametrize(
@@ -63,11 +64,11 @@ def drop_tasks(source: Path) -> None:
         ([lambda s: shift_times(s, 0)], "Run the command again with --retime"),
         (
             [lambda s: shift_times(s, 0), lambda s: count_rows_from_one(s, 1)],
-            "Run the command again with --retime and --reindex",
+            "Run the command again with --retime --reindex",
         ),
-        ([drop_tasks], "Repair the source and run the command again"),
+        ([give_one_number_to_two_tasks], "Repair the source and run the command again"),
         (
-            [drop_tasks, lambda s: shift_times(s, 0)],
+            [give_one_number_to_two_tasks, lambda s: shift_times(s, 0)],
             "Repair the source and run the command again, with --retime",
         ),
     ],

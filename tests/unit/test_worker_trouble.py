@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import leconvert
 from leconvert import worker as workers
 from leconvert.bell import Bell
 from leconvert.errors import InterruptedRunError, PlanMismatchError, StorageError
@@ -245,6 +246,31 @@ def test_a_work_dir_that_is_gone_without_a_result_is_waited_for_and_then_named(
         worker.run()
     assert str(planned.work_dir.root) in caught.value.message
     assert sum(pauses.seconds) == 3
+
+
+def test_an_older_result_that_the_run_was_to_replace_does_not_end_a_worker_well(
+    small_source: Path, tmp_path: Path, make_worker: Callable[..., Worker], planned: OpenedRun
+) -> None:
+    leconvert.convert(small_source, output=planned.manifest.target, work_dir=tmp_path / "earlier")
+    worker = make_worker(3)
+    shutil.rmtree(planned.work_dir.root)
+    with pytest.raises(StorageError, match="is gone"):
+        worker.run()
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
+def test_a_permission_that_is_missing_is_not_waited_for(
+    planned: OpenedRun,
+    make_worker: Callable[..., Worker],
+    fs: FaultyFileSystem,
+    pauses: Pauses,
+    code: int,
+) -> None:
+    fs.fail("make_dir", code, match="leases", times=None)
+    with pytest.raises(StorageError, match="permi") as caught:
+        make_worker(120).run()
+    assert str(planned.paths.leases_dir) in caught.value.message
+    assert pauses.seconds == []
 
 
 def test_a_work_dir_that_is_mounted_again_is_worked_on(

@@ -1,7 +1,19 @@
 """The command line. A module a command: parse, call one function, render, return a code."""
 
-# Ctrl-C may come before there is anything that could turn it into a sentence.
+import sys
+
+# Ctrl-C may come before there is anything that could turn it into a sentence; and elsewhere than on
+# Linux the imports below fail one after the other.
 try:
+    from leconvert.cli.failures import fail, prepare_output
+    from leconvert.errors import InstallationError
+    from leconvert.machine import check_linux
+
+    try:
+        check_linux()
+    except InstallationError as error:
+        prepare_output()
+        raise SystemExit(fail(error, as_json="--json" in sys.argv)) from None
     from leconvert.cli.main import main, program
 except KeyboardInterrupt:
     raise SystemExit(130) from None

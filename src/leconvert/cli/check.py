@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of DATASET: the folder $HF_LEROBOT_HOME/ORG/NAME",
     )
     parser.add_argument("--strict", action="store_true", help="let warnings fail the check too")
+    parser.add_argument(
+        "--plan-repairs",
+        action="store_true",
+        help="print the command that converts a v2.x dataset with the least lost, and what that is",
+    )
     add_json(parser)
 
 
@@ -50,6 +57,8 @@ def run(options: argparse.Namespace) -> int:
             "No dataset is given.", next_step="Pass its folder, or --repo-id ORG/NAME."
         )
     root = dataset_root(options).resolve()
+    if options.plan_repairs:
+        return _plan_repairs(root, as_json=options.json)
     report = check_dataset(root, progress=progress_for(quiet=options.json))
     failed = report.count("error") + (report.count("warning") if options.strict else 0)
     if options.json:
@@ -57,6 +66,38 @@ def run(options: argparse.Namespace) -> int:
     else:
         _show(report)
     return SourceError.exit_code if failed else 0
+
+
+def _plan_repairs(root: Path, *, as_json: bool) -> int:
+    """Print the command that converts a dataset, and what it would leave out and change."""
+    from leconvert.cli.findings import print_findings, said_extent
+    from leconvert.planner import plan_repairs
+
+    plan = plan_repairs(root, progress=progress_for(quiet=as_json))
+    command = shlex.join(["leconvert", "convert", "--root", str(root)])
+    command = " ".join((command, *plan.flags))
+    left_out = {
+        "episodes": [dropped.episode for dropped in plan.repairs.dropped_episodes],
+        "features": list(plan.repairs.dropped_features),
+    }
+    changes = plan.repairs.summary()
+    if as_json:
+        record = {
+            "command": command,
+            "keeps": asdict(plan.keeps),
+            "of": asdict(plan.of),
+            "left_out": left_out,
+            "changes": changes,
+            "findings": [asdict(finding) for finding in plan.findings],
+        }
+        print(json.dumps(record, indent=2))
+        return 0
+    print_findings(plan.findings)
+    print(command)
+    print(f"  {said_extent(plan.keeps, plan.of)}")
+    for change in changes:
+        print(f"  {change}")
+    return 0
 
 
 def _show(report: DatasetReport) -> None:

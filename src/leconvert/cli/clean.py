@@ -36,14 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Remove leftovers, and name what stays and why."""
     from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
-    from leconvert.workdir.paths import default_work_dir
+    from leconvert.workdir.places import work_dir_beside
 
     if (options.work_dir is None) == (options.of is None):
         raise UsageError("Give either WORK_DIR or --of DATASET.")
     if options.old and options.of is None:
         raise UsageError("--old goes with --of DATASET.")
     target = None if options.of is None else options.of.resolve()
-    root = options.work_dir.resolve() if target is None else default_work_dir(target)
+    root = options.work_dir.resolve() if target is None else work_dir_beside(target)
     report = clean_work_dir(root, target=target, give_up=options.give_up, dry_run=options.dry_run)
     if options.old and target is not None:
         old = clean_kept_source(

@@ -59,9 +59,9 @@ def run(options: argparse.Namespace) -> int:
             return 0
         push = ConvertPush(options, found)
         report = None
-        if not push.alone_is_left:
-            push.note()
-            report = convert_as_asked(options, found, engine, stop, progress)
+        if not push.is_alone_left():
+            wanted = push.repo_id is not None
+            report = convert_as_asked(options, found, engine, stop, progress, for_push=wanted)
             found.release()
     return show_outcome(report, push, as_json=options.json)
 

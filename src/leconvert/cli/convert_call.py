@@ -25,6 +25,8 @@ def convert_as_asked(
     engine: Engine | None,
     stop: threading.Event,
     progress: Progress,
+    *,
+    for_push: bool,
 ) -> ConversionReport:
     """Convert, as the options say.
 
@@ -34,6 +36,7 @@ def convert_as_asked(
         engine: Starts the workers; None for threads or processes of this machine.
         stop: Set it from another thread to stop.
         progress: Where to report.
+        for_push: Whether the result shall be pushed.
 
     Raises:
         LeconvertError: One of its subclasses.
@@ -68,6 +71,7 @@ def convert_as_asked(
         leases=LeaseOptions(options.lease_seconds, options.max_attempts, trouble_seconds),
         scratch=scratch_options(options),
         keep_work_dir=options.keep_work_dir,
+        for_push=for_push,
         probe_seconds=options.probe_seconds if options.probe else None,
         report=report_place(options.report, found.target),
         command=options.command_line,

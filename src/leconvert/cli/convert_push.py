@@ -6,19 +6,21 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.layout_options import layout_changes
+from leconvert.cli.layout_options import layout_options
 from leconvert.cli.push_options import push_result, push_target
 from leconvert.cli.push_view import show_push
 from leconvert.cli.repair_options import repair_options
-from leconvert.errors import LeconvertError
+from leconvert.errors import LeconvertError, TargetError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from leconvert.cli.places import Places
-    from leconvert.conversion import ConversionReport
     from leconvert.hub.origin import Origin
+    from leconvert.hub.provenance import Provenance
     from leconvert.hub.push_report import PushReport
 
-__all__ = ["ConvertPush"]
+__all__ = ["ConvertPush", "waits_for_push"]
 
 
 class ConvertPush:
@@ -33,55 +35,69 @@ class ConvertPush:
     """
 
     def __init__(self, options: argparse.Namespace, places: Places) -> None:
-        from leconvert.hub.origin import read_origin
-        from leconvert.hub.provenance import noted_origin
-
         self._options = options
+        self._places = places
         self._target = places.target
-        self._work_dir = places.work_dir
-        self._origin: Origin | None = (
-            (places.arrival.origin if places.arrival else None)
-            or read_origin(places.work_dir)
-            or noted_origin(places.target)  # by an earlier call: the source is gone from there
-        )
+        self._origin = _origin(places)
         self.repo_id = push_target(options, self._origin)
 
-    @property
-    def alone_is_left(self) -> bool:
-        """Whether the result is in its place already, made to be pushed by an earlier call."""
-        from leconvert.hub.ownership import version_of
+    def is_alone_left(self) -> bool:
+        """Tell whether the result is in its place already, made by an earlier call of this command.
+
+        Raises:
+            TargetError: What is in its place has a record, and this command would not have made it.
+        """
         from leconvert.hub.provenance import read_provenance
-        from leconvert.source.info import read_info
         from leconvert.workdir.paths import WorkDir
+        from leconvert.workdir.target import is_converted, old_dir
 
-        if self.repo_id is None:
+        if self.repo_id is None or not is_converted(self._target):
             return False
-        if WorkDir(self._work_dir).current_run_id() is not None:
+        if WorkDir(self._places.work_dir).current_run_id() is not None:
             return False  # the run knows better how far it is
-        try:
-            is_new = version_of(read_info(self._target)).startswith("v3.")
-        except LeconvertError:
-            return False
         known = read_provenance(self._target)
-        # With force a result that was pushed to the end is made anew; one that waits is pushed.
-        return (
-            is_new and known is not None and not (known.pushed and self._options.force_conversion)
+        if known is None:
+            return False
+        force = self._options.force_conversion
+        differences = [*self._other_source(known), *_other_options(self._options, known)]
+        if not differences:
+            # With force a result that was pushed is made anew; one that waits is pushed.
+            return not (known.pushed and force)
+        if force:
+            return False
+        anew = f"--force-conversion makes it anew and keeps this one as {old_dir(self._target)}"
+        if self._is_in_place:
+            anew = "the v2.x dataset that it was made from can be converted anew with --output"
+        raise TargetError(
+            f"{self._target} holds a v3.0 dataset that this command would not have made.",
+            path=str(self._target),
+            details=differences,
+            next_step=f"`leconvert push {shlex.quote(str(self._target))} --push-repo-id ORG/NAME` "
+            f"pushes it as it is; {anew}.",
         )
 
-    def note(self, report: ConversionReport | None = None) -> None:
-        """Write where the result comes from: before a conversion, and again when it is done."""
-        from leconvert.hub.provenance import Provenance, write_provenance
+    @property
+    def _is_in_place(self) -> bool:
+        return self._places.source == self._target
 
-        if self.repo_id is None:
-            return
-        known = Provenance.of(
-            self._origin,
-            layout_changes(self._options) | repair_options(self._options).as_record(),
-            report.findings if report else (),
-            report.repairs if report else None,
-        )
-        if self._target.parent.is_dir():  # else there is nothing yet that could be pushed
-            write_provenance(self._target, known, run_id=report.run_id if report else "")
+    def _other_source(self, known: Provenance) -> list[str]:
+        """Say how this command's source differs from the one that the result was made of."""
+        from leconvert.hub.provenance import facts_of
+
+        if self._is_in_place:
+            asked = self._options.repo_id
+            if asked is None or (known.repo_id == asked and _is_revision(self._options, known)):
+                return []
+            return [f"source: {known.place or 'a local dataset'} then, {asked} now"]
+        now, here = self._origin, self._places.source
+        then = (known.repo_id, known.commit)
+        if then != ((now.repo_id, now.commit) if now else ("", "")):
+            named = f"hf://datasets/{now.repo_id}@{now.commit}" if now else str(here)
+            return [f"source: {known.place} then, {named} now"]
+        is_here = here.is_dir() and not (self._places.arrival and self._places.arrival.outline)
+        if is_here and known.source_facts and facts_of(here) != known.source_facts:
+            return [f"source: {here} is not as {known.source} was when it was converted"]
+        return []
 
     def run(self) -> PushReport | None:
         """Push, if that is wanted.
@@ -99,7 +115,7 @@ class ConvertPush:
                 f"--push-repo-id {shlex.quote(self.repo_id)}`"
             )
             error.next_step = (
-                f"{error.next_step or ''} The dataset is converted: {again} pushes it."
+                f"{error.next_step or ''} The dataset is converted: then {again} is enough."
             ).strip()
             raise
 
@@ -117,3 +133,57 @@ class ConvertPush:
         except LeconvertError as error:
             return error.as_record(), error.exit_code
         return (None if report is None else report.as_record()), 0
+
+
+def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
+    """Tell whether an earlier call left a result there that it was to push, and did not.
+
+    Args:
+        options: Of a conversion in place of a dataset on the Hub.
+        target: Where it stands.
+    """
+    from leconvert.hub.provenance import noted_origin, read_provenance
+
+    known = read_provenance(target)
+    if known is None or known.pushed or known.repo_id != options.repo_id:
+        return False
+    if not _is_revision(options, known) or _other_options(options, known):
+        return False
+    return push_target(options, noted_origin(target)) is not None
+
+
+def _origin(places: Places) -> Origin | None:
+    """Return where on the Hub the source came from; None for a local one."""
+    from leconvert.hub.origin import read_origin
+    from leconvert.hub.provenance import noted_origin
+    from leconvert.workdir.paths import WorkDir
+
+    if places.arrival is not None:
+        return places.arrival.origin
+    if places.source != places.target:
+        return None
+    # The source is not there any more, or may not be: the run under way knows, or the result's
+    # record.
+    work = WorkDir(places.work_dir)
+    run_id = work.current_run_id()
+    if run_id is not None:
+        return read_origin(work.run(run_id).root)
+    return noted_origin(places.target)
+
+
+def _is_revision(options: argparse.Namespace, known: Provenance) -> bool:
+    return options.revision in (None, known.revision, known.commit)
+
+
+def _other_options(options: argparse.Namespace, known: Provenance) -> list[str]:
+    """Say how options that decide the result's bytes differ from those that it was made with."""
+    from leconvert.hub.provenance import decisive_options
+    from leconvert.planner import options_record
+
+    planned = options_record(layout_options(options), repair_options(options))
+    now = decisive_options(planned)
+    return [
+        f"{name}: {known.options.get(name, 'not given')} then, {now.get(name, 'not given')} now"
+        for name in sorted(now.keys() | known.options.keys())
+        if now.get(name) != known.options.get(name)
+    ]

@@ -27,8 +27,6 @@ def show_outcome(report: ConversionReport | None, push: ConvertPush, *, as_json:
     """
     # Where the result was converted but could not be measured, the probe's code.
     code = int((report.probe or {}).get("exit_code", 0)) if report else 0
-    if report is not None:
-        push.note(report)
     if as_json:
         pushed, push_code = push.as_record()
         done = {} if report is None else report.as_record()
@@ -67,6 +65,7 @@ def _print_report(report: ConversionReport) -> None:
         for change in changes[1:]:
             print(f"                {change}")
     print(f"  checked       {report.verified}")
+    print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
     if report.work_dir is not None:
         clean = f"leconvert clean {shlex.quote(str(report.work_dir))}"
         print(f"  records       {report.work_dir}; `{clean}` removes them")
@@ -74,6 +73,12 @@ def _print_report(report: ConversionReport) -> None:
         print(f"  report        {report.report}")
     if report.probe is not None:
         print(f"  loads         {_loading(report.probe)}")
+
+
+def _memory(peak: Mapping[str, int | None]) -> str:
+    command, workers = peak.get("command"), peak.get("workers")
+    own = amount(command) if command else "unknown"
+    return own if not workers else f"{own}, {amount(workers)} of a worker"
 
 
 def _loading(probe: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Buffer
 
 from leconvert.errors import FindingsError, LeconvertError, UsageError
+from leconvert.workdir.secrets import without_credentials
 
 __all__ = ["fail", "prepare_output", "unspeakable"]
 
@@ -92,17 +93,31 @@ def _is_utf_8(path: str) -> bool:
 
 
 def fail(error: LeconvertError, *, as_json: bool) -> int:
-    """Tell an error on stderr, and as a record on stdout if that is asked; return its code."""
+    """Tell an error on stderr, and as a record on stdout if that is asked; return its code.
+
+    A URL that the user gave may hold a password, and both end up in logs.
+    """
     if as_json:
-        print(json.dumps(error.as_record(), indent=2))
-    print(f"leconvert: {error.message}", file=sys.stderr)
+        print(json.dumps(_public(error.as_record()), indent=2))
+    print(f"leconvert: {without_credentials(error.message)}", file=sys.stderr)
     if isinstance(error, FindingsError):
         from leconvert.cli.findings import print_findings
         from leconvert.model import Finding
 
-        print_findings([Finding(**finding) for finding in error.findings])
+        print_findings([Finding.from_record(finding) for finding in error.findings])
     for line in error.details:
-        print(f"  {line}", file=sys.stderr)
+        print(f"  {without_credentials(line)}", file=sys.stderr)
     if error.next_step:
-        print(f"  → {error.next_step}", file=sys.stderr)
+        print(f"  → {without_credentials(error.next_step)}", file=sys.stderr)
     return error.exit_code
+
+
+def _public(value: object) -> object:
+    """Return a record with secrets taken out of its texts."""
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, dict):
+        return {key: _public(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_public(held) for held in value]
+    return value

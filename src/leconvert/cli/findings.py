@@ -6,14 +6,17 @@ import re
 import shutil
 import sys
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from leconvert.model import Finding
+from leconvert.text import count
 
-__all__ = ["findings_lines", "print_findings"]
+if TYPE_CHECKING:
+    from leconvert.model import Extent, Finding
+
+__all__ = ["findings_lines", "print_findings", "said_extent"]
 
 _SHOWN_OF_A_CODE = 5
 _ORDER = ("error", "repaired", "warning", "info")
@@ -46,6 +49,7 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
     ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
     total = Counter((finding.severity, finding.code) for finding in ordered)
     seen: Counter[tuple[str, str]] = Counter()
+    told: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     rows: list[tuple[tuple[str, str, str, str], list[str]]] = []
     for finding in ordered:
         kind = (finding.severity, finding.code)
@@ -55,8 +59,8 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
         said = [_with_short_path(finding)]
         if seen[kind] == _SHOWN_OF_A_CODE and total[kind] > _SHOWN_OF_A_CODE:
             said.append(f"... and {total[kind] - _SHOWN_OF_A_CODE:,} more of this kind")
-        if finding.remedy and seen[kind] == 1:
-            said.append(f"→ {finding.remedy}")
+        said += [line for line in _helping(finding) if line not in told[kind]]
+        told[kind].update(said)
         episode = "" if finding.episode is None else str(finding.episode)
         rows.append(((finding.severity, finding.code, episode, finding.stream or ""), said))
     widths = [
@@ -74,6 +78,28 @@ def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
                 lines.append((margin + piece).rstrip())
                 margin = " " * len(margin)
     return lines
+
+
+def _helping(finding: Finding) -> list[str]:
+    """Return a line for each flag that helps, with what it keeps."""
+    if not finding.remedies:
+        return [f"→ {finding.remedy}"] if finding.remedy else []
+    return [
+        f"→ {'or ' if place else ''}{remedy.flag}: {said_extent(remedy.keeps, remedy.of)}"
+        for place, remedy in enumerate(finding.remedies)
+    ]
+
+
+def said_extent(keeps: Extent, of: Extent) -> str:
+    """Return what is kept of a dataset."""
+    if keeps == of:
+        return "keeps everything"
+    left, total = asdict(keeps), asdict(of)
+    parts = [
+        f"{left[name]:,} of {count(total[name], name[:-1])}"
+        for name in ("episodes", "frames", "features")
+    ]
+    return f"keeps {parts[0]}, {parts[1]}, {parts[2]}"
 
 
 def _with_short_path(finding: Finding) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.push_options import push_target
+from leconvert.cli.convert_push import waits_for_push
 from leconvert.hub import arrival
-from leconvert.hub.provenance import noted_origin, read_provenance
-from leconvert.mirrors import source_dir
 from leconvert.progress import Progress
+from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.target import is_converted
 
 if TYPE_CHECKING:
@@ -49,7 +47,7 @@ def bring_from_hub(
     is_here = local.is_dir() and any(local.iterdir())
     # With force a result that is there is replaced: its source comes to beside it. One that an
     # earlier call did not get to push is pushed first.
-    anew = force and is_converted(local) and not _waits_for_push(options, local)
+    anew = force and is_converted(local) and not waits_for_push(options, local)
     if anew:
         local, is_here = source_dir(local), False
     # A run that only has to be ended may have put its result where the source would be.
@@ -57,6 +55,8 @@ def bring_from_hub(
     if resumes and arrival.under_way(here.work_dir, options.repo_id, options.revision):
         is_here = False
     elif is_here and options.revision is None:
+        if here.arrival is not None:
+            arrival.check_same_repo(local, here.arrival.origin, options.repo_id)
         return here
     elif options.revision is None and not force:
         said = arrival.already_converted(
@@ -66,7 +66,7 @@ def bring_from_hub(
             return said
     if not stream or is_here:
         arrived = arrival.download(
-            options.repo_id, options.revision, local, stop=stop, progress=progress
+            options.repo_id, options.revision, local, anew=anew, stop=stop, progress=progress
         )
     else:
         arrived = arrival.outline(
@@ -84,11 +84,3 @@ def bring_from_hub(
         arrival=arrived.arrival,
         is_temporary=anew and arrived.source == local,
     )
-
-
-def _waits_for_push(options: argparse.Namespace, target: Path) -> bool:
-    """Tell whether an earlier call left a result there that it was to push, and did not."""
-    known = read_provenance(target)
-    if known is None or known.pushed:
-        return False
-    return push_target(options, noted_origin(target)) is not None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leconvert.cli.values import block_align, megabytes, whole
 
 if TYPE_CHECKING:
     from leconvert.model import LayoutOptions
 
-__all__ = ["add_layout_options", "layout_changes", "layout_options"]
+__all__ = ["add_layout_options", "layout_options"]
 
 
 def add_layout_options(parser: argparse.ArgumentParser) -> None:
@@ -59,15 +59,3 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
         options.layout,
         options.loader_workers,
     )
-
-
-def layout_changes(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what of it decides the result's bytes and is not the default."""
-    from leconvert.model import LayoutOptions
-
-    default, chosen = LayoutOptions(), layout_options(options)
-    return {
-        name: getattr(chosen, name)
-        for name in chosen.__dataclass_fields__
-        if name != "episodes_per_batch" and getattr(chosen, name) != getattr(default, name)
-    }

@@ -73,6 +73,9 @@ def program() -> NoReturn:
     Taking NumPy's and Arrow's modules apart takes 30 ms, a tenth of a small conversion, and frees
     what the system frees anyway. Nothing of ours waits for the interpreter's end.
     """
+    # Python's own helpers, such as those of torch's DataLoader, would look for modules in the
+    # current folder, where anything may lie.
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     prepare_output()
     code = main()
     try:

@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
+    from leconvert.hub.provenance import note_result
     from leconvert.packer import PackOptions, pack_run
     from leconvert.report import telling
     from leconvert.workdir.invocation import record_invocation
@@ -48,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     page = report_place(options.report, Path(opened.manifest.target))
     with telling(opened, page), stop_on_signals() as stop:
         record_invocation(opened.paths, opened.manifest.run_id, "pack", options.command_line)
+        progress = progress_for(quiet=options.json)
         packed = pack_run(
             opened,
             PackOptions(
@@ -58,8 +60,9 @@ def run(options: argparse.Namespace) -> int:
             ),
             wait=not options.no_wait,
             stop=stop,
-            progress=progress_for(quiet=options.json),
+            progress=progress,
         )
+        note_result(opened, packed.kept, for_push=False, progress=progress)
     if options.json:
         print(json.dumps(packed.as_record(), indent=2))
         return 0

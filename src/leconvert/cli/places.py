@@ -66,15 +66,14 @@ def places(
     Raises:
         LeconvertError: One of its subclasses.
     """
-    from leconvert.workdir.paths import default_work_dir
+    from leconvert.workdir.places import work_dir_beside
 
     name_on_the_hub(options)
     local = local_root(options).resolve()
     refuse_source_as_output(options, local)
     target = local if options.output is None else Path(options.output).resolve()
-    work_dir: Path = default_work_dir(target)
-    if options.work_dir is not None:
-        work_dir = Path(options.work_dir).resolve()
+    named = options.work_dir
+    work_dir = work_dir_beside(target) if named is None else Path(named).resolve()
     if isinstance(options.root, str):
         source = bring_from_store(options, target, stop=stop, progress=progress)
         return Places(source, target, work_dir, is_temporary=True)

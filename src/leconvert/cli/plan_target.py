@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from leconvert.cli.repair_options import repair_options
+
 __all__ = ["replaced_target"]
 
 
@@ -38,7 +40,7 @@ def replaced_target(
 
     if not options.restart and WorkDir(work_dir).current_run_id() is not None:
         return None
-    load_info(source)
+    load_info(source, repair_options(options).reading, guess_version=True)
     PackOptions(
         getattr(options, "verify", None),
         getattr(options, "force_conversion", True),

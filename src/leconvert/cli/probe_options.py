@@ -27,8 +27,15 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_dataset_options(group)
     group.add_argument(
         "--source", metavar="LABEL",
-        help="a label for where the files are: local, hub, bucket or warmed_bucket",
+        help="a label for where the files are: local, hub, bucket or warmed_bucket; the result's "
+        "read_from says where they really are",
     )  # fmt: skip
+    group.add_argument(
+        "--no-local",
+        action="store_true",
+        help="read --repo-id from the Hub, or from the bucket of --source bucket, even where a "
+        "local copy is; refused where something local would be read",
+    )
     group.add_argument(
         "--max-episodes", type=int, metavar="N", help="use the first N episodes only"
     )

@@ -61,7 +61,9 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
         return "unknown" if value is None else pattern.format(value)
 
     workers = f"{asked['num_workers']} workers, batches of {asked['batch_size']}"
+    label = "" if asked["source"] == document["read_from"] else f", labelled {asked['source']}"
     lines = [
+        f"read from    {document['read_from']}{label}",
         f"loader       {asked['loader']}, {asked['mode']}, {workers}",
         f"throughput   {document['samples_per_s']:,.1f} samples/s, "
         f"{document['frames_per_s_node']:,.0f} decoded frames/s",

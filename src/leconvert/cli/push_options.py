@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,10 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
         "--push-repo-id", metavar="ORG/NAME",
         help="push there (default: where the source came from); made if it does not exist",
     )  # fmt: skip
-    group.add_argument("--private", action="store_true", help="a repo that is made is private")
+    group.add_argument(
+        "--private", action="store_true",
+        help="make the repo private, and refuse a public one (default: as the source's repo is)",
+    )  # fmt: skip
     group.add_argument(
         "--branch", default="main", metavar="NAME",
         help="push to a branch, made from main if it does not exist (default: main)",
@@ -43,7 +45,7 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--force-push", action="store_true",
-        help="replace what the repo holds, even if it is another dataset or has changed",
+        help="replace whatever the repo holds, and send the result as it is, whatever was proven",
     )  # fmt: skip
     group.add_argument("--no-card", action="store_true", help="leave README.md as it is")
 
@@ -89,8 +91,7 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
 def push_result(
     options: argparse.Namespace, result: Path, repo_id: str, *, dry_run: bool = False
 ) -> PushReport:
-    """Push a result as the options say, by the record beside it, which then says that it was."""
-    from leconvert.hub.provenance import read_provenance, write_provenance
+    """Push a result as the options say."""
     from leconvert.hub.push import push
     from leconvert.hub.push_report import PushOptions
 
@@ -104,8 +105,4 @@ def push_result(
         card=not options.no_card,
         dry_run=dry_run,
     )
-    known = read_provenance(result)
-    report = push(result, repo_id, how, provenance=known, progress=progress_for(quiet=options.json))
-    if known is not None and not dry_run and not known.pushed:
-        write_provenance(result, replace(known, pushed=True))
-    return report
+    return push(result, repo_id, how, progress=progress_for(quiet=options.json))

@@ -16,6 +16,8 @@ _KEPT_SHOWN = 5
 
 def show_push(report: PushReport) -> None:
     """Print what a push did, or would do."""
+    from leconvert.hub.push_report import MAIN
+
     if report.dry_run:
         print(f"Nothing was written. A push to {report.url} would:")
         if report.created:
@@ -40,5 +42,8 @@ def show_push(report: PushReport) -> None:
         place = f"pull request {report.pull_request}" + (", merged" if report.merged else "")
     made = f" {report.commit[:12]}" if report.commit else ""
     print(f"  commit       {made or f' {report.commits:,} to make'}, {place}")
-    tags = {"none": "not set before the pull request is merged: then push again"}
+    unset = "not set before the pull request is merged: then push again"
+    if report.pull_request is None and report.branch != MAIN:
+        unset = f"not touched: it names what {MAIN} holds"
+    tags = {"none": unset}
     print(f"  tag v3.0      {tags.get(report.tag, report.tag)}")

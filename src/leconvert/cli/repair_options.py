@@ -28,6 +28,14 @@ def add_repair_options(parser: argparse.ArgumentParser) -> None:
         help="number tasks from 0 without gaps, each text once",
     )  # fmt: skip
     group.add_argument(
+        "--unwrap-scalars", action="store_true",
+        help="make the value of each list of one value, which LeRobot cannot load",
+    )  # fmt: skip
+    group.add_argument(
+        "--fill-stats", action="store_true",
+        help="compute the statistics that are missing or stale, and keep the others",
+    )  # fmt: skip
+    group.add_argument(
         "--recompute-stats", action="store_true",
         help="compute the statistics of every feature from the data",
     )  # fmt: skip
@@ -38,6 +46,26 @@ def add_repair_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--drop-feature", action="append", default=[], metavar="NAME",
         help="leave a feature out, columns and videos alike; may be given again",
+    )  # fmt: skip
+    group.add_argument(
+        "--declare-features", action="store_true",
+        help="declare columns that info.json does not declare, as they are stored",
+    )  # fmt: skip
+    group.add_argument(
+        "--locate-files", action="store_true",
+        help="take files of episodes from where they are, if that is not where the templates say",
+    )  # fmt: skip
+    group.add_argument(
+        "--tasks-from", choices=("episodes",), metavar="TABLE",
+        help="episodes: rows of an episode get the task that episodes.jsonl lists for it",
+    )  # fmt: skip
+    group.add_argument(
+        "--assume-fps", metavar="N",
+        help="frames a second, such as 15 or 29.97, where fps in info.json is wrong or not there",
+    )  # fmt: skip
+    group.add_argument(
+        "--assume-version", choices=("v2.0", "v2.1"), metavar="VERSION",
+        help="read the source as v2.0 or v2.1, where its codebase_version is wrong or not there",
     )  # fmt: skip
     group.add_argument(
         "--accept", action="append", default=[], metavar="FINDING",
@@ -54,8 +82,15 @@ def repair_options(options: argparse.Namespace) -> RepairOptions:
         retime=options.retime,
         reindex=options.reindex,
         remap_tasks=options.remap_tasks,
+        unwrap_scalars=options.unwrap_scalars,
+        fill_stats=options.fill_stats,
         recompute_stats=options.recompute_stats,
         quantiles=options.quantiles,
         drop_features=tuple(options.drop_feature),
         accept=tuple(options.accept),
+        declare_features=options.declare_features,
+        locate_files=options.locate_files,
+        tasks_from=options.tasks_from,
+        assume_fps=options.assume_fps,
+        assume_version=options.assume_version,
     )

@@ -20,7 +20,7 @@ _NUMBERS = (
     ("cpus-per-task", "cores of a worker (default: 1)"),
 )
 _TEXTS = (
-    ("mem", "SIZE", "memory of a worker (default: 4G)"),
+    ("mem", "SIZE", "memory of a worker (default: 1G)"),
     ("time", "HH:MM:SS", "the longest run time of a worker (default: 04:00:00)"),
     ("constraint", "FEATURES", "features that a node must have"),
     ("account", "NAME", "who pays (default: $ACCOUNT)"),

@@ -57,9 +57,22 @@ def _head(status: RunStatus) -> list[str]:
         f"{pace}",
         f"video    {video}",
         f"packer   {_packer(status)}",
+        *_memory(status),
         *_hosts(status),
         *(f"jobs     {line}" for line in _jobs(status)),
     ]
+
+
+def _memory(status: RunStatus) -> list[str]:
+    told = [
+        f"{what} {amount(peak)}"
+        for what, peak in (
+            ("of a worker", status.peak_memory_bytes),
+            ("of the packer", status.packer.peak_memory_bytes),
+        )
+        if peak
+    ]
+    return [f"memory   peak {', '.join(told)}"] if told else []
 
 
 def _jobs(status: RunStatus) -> list[str]:

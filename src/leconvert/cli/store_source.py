@@ -26,8 +26,9 @@ def bring_from_store(
         TargetError: Something stands at the target.
         LeconvertError: As `leconvert.mirrors.download_tree`.
     """
-    from leconvert.mirrors import download_tree, source_dir
+    from leconvert.mirrors import download_tree
     from leconvert.packer import PackOptions
+    from leconvert.workdir.incoming import source_dir
 
     url = str(options.root)
     if options.output is None:

@@ -6,6 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leconvert.cli.json_option import add_json
 from leconvert.cli.progress import progress_for
@@ -14,7 +15,11 @@ from leconvert.cli.url_source import path_or_url, source_at
 from leconvert.cli.values import whole
 from leconvert.cli.verify_places import check_places
 from leconvert.cli.verify_view import verification_lines
-from leconvert.errors import VerificationError
+from leconvert.errors import StorageError, VerificationError
+
+if TYPE_CHECKING:
+    from leconvert.hub.provenance import Provenance
+    from leconvert.progress import Progress
 
 __all__ = ["add_arguments", "run"]
 
@@ -69,15 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-workers", type=whole(1), metavar="N",
         help="compare in up to N processes (default: one a core; one where there is little to do)",
     )  # fmt: skip
-    parser.add_argument(
-        "--fresh", action="store_true", help="do not go on from an interrupted --bytes"
-    )
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Verify, and list what differs."""
-    from leconvert.verify import Sampling, default_folder, verify_pair
+    from leconvert.verify import Sampling, verify_pair
 
     result = options.result.resolve()
     given = options.source
@@ -87,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
         stop_on_signals() as stop,
         source_at(given, options.scratch_dir, progress) as source,
     ):
+        record = _record(options, result, source, progress)
         report = verify_pair(
             result,
             source,
@@ -94,12 +97,36 @@ def run(options: argparse.Namespace) -> int:
             progress=progress,
             max_workers=options.max_workers,
             sampling=Sampling(options.sample, options.decode, options.deep, options.seed),
-            proven_in=default_folder(),
-            fresh=options.fresh,
             stop=stop,
         )
+    if report.ok and record is not None:
+        _note(result, record, progress)
     if options.json:
         print(json.dumps({"ok": report.ok, **asdict(report)}, indent=2))
     else:
         print("\n".join(verification_lines(report, options.result, options.source)))
     return 0 if report.ok else VerificationError.exit_code
+
+
+def _record(
+    options: argparse.Namespace, result: Path, source: Path, progress: Progress
+) -> Provenance | None:
+    """Return what a push may go by if nothing differs; None where not all is compared."""
+    from leconvert.hub.download import known_origin
+    from leconvert.hub.provenance import proven_anew
+
+    if options.depth != "bytes" or options.sample != 1.0:
+        return None
+    stays = isinstance(options.source, Path)
+    return proven_anew(result, known_origin(source), source if stays else None, progress)
+
+
+def _note(result: Path, record: Provenance, progress: Progress) -> None:
+    from leconvert.hub.provenance import write_provenance
+
+    try:
+        write_provenance(result, record)
+    except StorageError as error:  # a result on a disk that is only read can be verified
+        progress.say(f"Nothing differs, but it is not noted for a push: {error.message}")
+        return
+    progress.say(f"Noted beside {result} that it is proven; a push goes by it.")

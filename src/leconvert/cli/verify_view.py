@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leconvert.workdir.secrets import without_credentials
+
 if TYPE_CHECKING:
     from leconvert.verify import VerificationReport
 
@@ -22,7 +24,7 @@ def verification_lines(report: VerificationReport, result: Path, source: Path | 
         source: Its source, as the user named it.
     """
     if report.ok:
-        return [f"{result} matches {source}: {_compared(report)}."]
+        return [f"{result} matches {without_credentials(str(source))}: {_compared(report)}."]
     count = len(report.differences)
     shown = f", the first {_DIFFERENCES_SHOWN} above" if count > _DIFFERENCES_SHOWN else ""
     noun = "difference" if count == 1 else "differences"

@@ -61,7 +61,7 @@ def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> Ans
 
 def probe_diagnosis() -> tuple[dict[str, Any] | None, str | None]:
     """Return what `leconvert probe diagnose` finds, or None and why it found nothing."""
-    answer = ask([sys.executable, "-m", "leconvert", "probe", "diagnose", "--json"])
+    answer = ask([sys.executable, "-P", "-m", "leconvert", "probe", "diagnose", "--json"])
     if answer.trouble is not None:
         return None, answer.trouble
     try:
@@ -74,4 +74,4 @@ def probe_diagnosis() -> tuple[dict[str, Any] | None, str | None]:
 def library_loads(name: str) -> bool:
     """Tell whether the dynamic loader finds a shared library, such as a driver's."""
     code = f"import ctypes; ctypes.CDLL({name!r}); print('loads')"
-    return ask([sys.executable, "-c", code], limit_seconds=20.0).trouble is None
+    return ask([sys.executable, "-P", "-c", code], limit_seconds=20.0).trouble is None

@@ -48,7 +48,7 @@ class LocalEngine:
         if program is not None and not program:
             raise UsageError("program needs the command that starts a worker.")
         self.workers = workers
-        self._program = tuple(program or (sys.executable, "-m", "leconvert", "work"))
+        self._program = tuple(program or (sys.executable, "-P", "-m", "leconvert", "work"))
         self._workers: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._asked_to_stop: set[int] = set()
 

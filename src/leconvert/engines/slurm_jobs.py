@@ -25,7 +25,7 @@ class SlurmOptions:
         nodes: How many nodes' worth of workers.
         workers_per_node: Workers of a node's worth; there are ``nodes * workers_per_node``.
         cpus_per_task: Cores of a worker.
-        mem: Memory of a worker as ``--mem`` spells it, such as ``4G``.
+        mem: Memory of a worker, and of the packer, as ``--mem`` spells it, such as ``4G``.
         time: The longest run time of a worker, ``HH:MM:SS``.
         constraint: Features that a node must have, or None.
         signal_seconds: A worker is asked to hand back so long before its time is over. SLURM may
@@ -40,7 +40,9 @@ class SlurmOptions:
     nodes: int = 1
     workers_per_node: int = 4
     cpus_per_task: int = 1
-    mem: str = "4G"
+    # The first round figure above what `leconvert.workforce.worker_bytes` expects of the largest
+    # dataset of scripts/bench_worker_memory.py.
+    mem: str = "1G"
     time: str = "04:00:00"
     constraint: str | None = None
     signal_seconds: int = 120
@@ -137,4 +139,12 @@ def _asked(options: SlurmOptions, name: str) -> tuple[str, ...]:
 
 
 def _script(options: SlurmOptions, arguments: Sequence[str]) -> str:
-    return "\n".join((*script_head(options.site), f"exec {options.site.command(*arguments)}", ""))
+    lines = (
+        *script_head(options.site),
+        # A job starts in the folder that it was submitted from: `python -m leconvert` must not
+        # take a user's inspect.py there for Python's own.
+        "export PYTHONSAFEPATH=1",
+        f"exec {options.site.command(*arguments)}",
+        "",
+    )
+    return "\n".join(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from leconvert.hub.outline import Outline, make_outline, open_outline
 from leconvert.hub.revision import check_convertible, find_v30, resolve_revision
 from leconvert.hub.scratch import limit_too_small
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.workdir.incoming import not_fetched_from
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.manifest import read_manifest
 from leconvert.workdir.paths import WorkDir
 
-__all__ = ["Arrived", "already_converted", "download", "outline", "under_way"]
+__all__ = ["Arrived", "already_converted", "check_same_repo", "download", "outline", "under_way"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def download(
     revision: str | None,
     local: Path,
     *,
+    anew: bool = False,
     endpoint: str | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
@@ -91,7 +94,9 @@ def download(
         repo_id: ``ORG/NAME``.
         revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
         local: Where it is downloaded to; a dataset that is there is used, unless it is known to be
-            of another commit than ``revision``.
+            of another repo, or of another commit than ``revision``.
+        anew: Of what is there use only what the Hub has at this moment, and fetch the rest again;
+            nothing may be there but what an earlier call brought.
         endpoint: The Hub's address; None for the one that is configured.
         stop: Set it from another thread to stop.
         progress: Where to report.
@@ -104,10 +109,16 @@ def download(
         HubAccessError: The token does not allow it.
         SourceError: It is no v2.x dataset.
         TargetError: Something else is at ``local``.
+        BusyError: Another process downloads to there.
         StorageError: There is not enough space.
     """
     known = known_origin(local)
-    if local.is_dir() and any(local.iterdir()):
+    if anew:
+        if os.path.lexists(local):
+            check_same_repo(local, known, repo_id)
+    elif local.is_dir() and any(local.iterdir()):
+        if revision is None and known:
+            check_same_repo(local, known, repo_id)
         if revision is None or (known and _is_of(known, repo_id, revision)):
             return Arrived(local, Arrival(known) if known else None)
         raise TargetError(
@@ -122,11 +133,28 @@ def download(
     found = resolve_revision(repo_id, revision, endpoint=endpoint)
     check_convertible(found, Fetcher(found.repo))
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
-    if local.is_dir():
+    if local.is_dir() and not anew:
         local.rmdir()  # empty, as a mount point or a careful user may leave it
     local.parent.mkdir(parents=True, exist_ok=True)
-    origin = download_dataset(found.repo, found.revision, local, stop=stop, progress=progress)
+    origin = download_dataset(
+        found.repo, found.revision, local, replaces=anew, stop=stop, progress=progress
+    )
     return Arrived(local, Arrival(origin))
+
+
+def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
+    """Refuse a folder that was downloaded from another repo, or of which nobody knows.
+
+    Args:
+        local: The folder.
+        known: What is known of it.
+        repo_id: ``ORG/NAME``.
+
+    Raises:
+        TargetError: It was.
+    """
+    if known is None or known.repo_id != repo_id:
+        raise not_fetched_from(local, repo_id, None if known is None else known.repo_id)
 
 
 def _is_of(known: Origin, repo_id: str, revision: str) -> bool:

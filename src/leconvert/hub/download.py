@@ -11,13 +11,13 @@ from itertools import islice
 from pathlib import Path
 
 from leconvert.errors import InterruptedRunError, StorageError, TargetError, WorkDirError
-from leconvert.hub.fetch import PARTIAL_SUFFIX, Fetcher, partial_path
+from leconvert.hub.fetch import Fetcher
 from leconvert.hub.listing import files_of, read_all
 from leconvert.hub.origin import Origin, read_origin, write_origin
 from leconvert.hub.remote import HubRepo
-from leconvert.hub.remote_file import Content, RemoteFile
+from leconvert.hub.remote_file import RemoteFile
 from leconvert.progress import NO_PROGRESS, Progress, Stage
-from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree
+from leconvert.workdir.incoming import Incoming, incoming
 
 __all__ = ["download_dataset", "known_origin"]
 
@@ -25,11 +25,6 @@ _THREADS = 8
 _FILES_AT_A_TIME = 4096
 # A scan passes over it, as do LeRobot and the Hub's client.
 _NOTES = Path(".cache") / "leconvert"
-
-
-def download_dir(target: Path) -> Path:
-    """Return where a dataset is while it arrives: ``.<name>.leconvert-download``."""
-    return target.with_name(f".{target.name}.leconvert-download")
 
 
 def known_origin(folder: Path) -> Origin | None:
@@ -44,6 +39,7 @@ def download_dataset(
     revision: str,
     target: Path,
     *,
+    replaces: bool = False,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Origin:
@@ -57,6 +53,8 @@ def download_dataset(
         repo: The dataset at a commit.
         revision: What was asked for.
         target: A folder that does not exist.
+        replaces: A target that an earlier call downloaded may be there: what is not right in it is
+            fetched again.
         stop: Set it from another thread to stop.
         progress: Where to report.
 
@@ -64,19 +62,27 @@ def download_dataset(
         HubError: No answer.
         HubAccessError: The token does not allow it.
         TargetError: The target exists.
+        BusyError: Another process downloads to the same place.
         StorageError: There is not enough space, or the disk fails.
         InterruptedRunError: ``stop`` was set.
     """
     stop = stop or threading.Event()
-    folder = download_dir(target)
-    if os.path.lexists(target):
-        raise TargetError(f"{target} exists already and is not overwritten.", path=str(target))
     listed = read_all(repo.list_files())
     size_bytes = sum(listed.column("size_bytes").to_pylist())
-    with storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_others(folder, {file.path for file in files_of(listed)})
-        _check_space(folder, repo, size_bytes)
+    origin = Origin(repo.repo_id, revision, repo.commit)
+    with incoming(target) as arriving:
+        if os.path.lexists(target):
+            if not replaces:
+                raise TargetError(
+                    f"{target} exists already and is not overwritten.", path=str(target)
+                )
+            if known_origin(target) == origin and all(
+                _is_right(file, target / file.path) for file in files_of(listed)
+            ):
+                return origin
+            arriving.take_back()
+        arriving.keep({file.path for file in files_of(listed)})
+        _check_space(arriving, repo, size_bytes)
         failed = threading.Event()
 
         def should_stop() -> bool:
@@ -91,7 +97,7 @@ def download_dataset(
             try:
                 while block := list(islice(files, _FILES_AT_A_TIME)):
                     for _ in pool.map(
-                        lambda file: _bring(repo, fetcher, file, folder, stage), block
+                        lambda file: _bring(repo, fetcher, file, arriving, stage), block
                     ):
                         pass
             except BaseException:
@@ -102,30 +108,30 @@ def download_dataset(
             raise InterruptedRunError(
                 f"{target} is not complete yet.", next_step="Run the same command again to go on."
             )
-        origin = Origin(repo.repo_id, revision, repo.commit)
-        (folder / _NOTES).mkdir(parents=True, exist_ok=True)
-        write_origin(folder / _NOTES, origin, run_id="-")
-        sync_tree(folder)
-        folder.rename(target)
-        sync_dir(target.parent)
+        (arriving.tree / _NOTES).mkdir(parents=True, exist_ok=True)
+        write_origin(arriving.tree / _NOTES, origin, run_id="-")
+        arriving.finish()
     return origin
 
 
-def _bring(repo: HubRepo, fetcher: Fetcher, file: RemoteFile, folder: Path, stage: Stage) -> None:
-    target = folder / file.path
-    if target.is_file() and _is_right(file, target):
+def _bring(
+    repo: HubRepo, fetcher: Fetcher, file: RemoteFile, arriving: Incoming, stage: Stage
+) -> None:
+    target, part = arriving.tree / file.path, arriving.part(file.path)
+    if _is_right(file, target):
         stage.advance(file.size_bytes)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     cached = cached_file(repo, file.path)
-    if cached is not None and _is_right(file, cached):
-        begun = partial_path(target)
-        shutil.copyfile(cached, begun)
-        begun.replace(target)
-        stage.advance(file.size_bytes)
-        return
-    fetcher.download(file, target, on_bytes=stage.advance)
+    if cached is not None:
+        shutil.copyfile(cached, part)
+        if file.is_content_of(part):
+            part.replace(target)
+            stage.advance(file.size_bytes)
+            return
+        part.unlink()
+    fetcher.download(file, target, part, on_bytes=stage.advance)
 
 
 def cached_file(repo: HubRepo, path: str) -> Path | None:
@@ -143,34 +149,16 @@ def cached_file(repo: HubRepo, path: str) -> Path | None:
 
 
 def _is_right(file: RemoteFile, path: Path) -> bool:
-    if path.stat().st_size != file.size_bytes:
-        return False
-    content = Content(file)
-    content.add_file(path)
-    return content.is_right
+    return path.is_file() and file.is_content_of(path)
 
 
-def _remove_others(folder: Path, wanted: set[str]) -> None:
-    """Remove what an earlier commit had and this one has not, and folders that hold nothing.
-
-    Their room is needed, and a file may be now where a folder was, or a folder where a file was.
-    """
-    for path in sorted(folder.rglob("*"), reverse=True):  # what is in a folder before the folder
-        name = path.relative_to(folder).as_posix()
-        if path.is_dir() and not path.is_symlink():
-            with suppress(OSError):  # it holds something
-                path.rmdir()
-        elif name not in wanted and name.removesuffix(PARTIAL_SUFFIX) not in wanted:
-            path.unlink()
-
-
-def _check_space(folder: Path, repo: HubRepo, size_bytes: int) -> None:
-    there = sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
-    free = shutil.disk_usage(folder).free
+def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
+    free, there = shutil.disk_usage(arriving.folder).free, arriving.size_bytes()
     if free + there < size_bytes:
+        place = arriving.folder.parent
         raise StorageError(
-            f"{folder.parent} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
-            path=str(folder.parent),
+            f"{place} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
+            path=str(place),
             next_step="Free some space, choose another place with --root, or use --orchestrate, "
             "which holds no more than --scratch-limit of the source.",
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from leconvert.errors import (
@@ -22,8 +22,9 @@ from leconvert.errors import (
     HubUnavailableError,
     LeconvertError,
 )
+from leconvert.text import duration
 
-__all__ = ["TOKEN_HELP", "hub_errors"]
+__all__ = ["TOKEN_HELP", "asked_to_wait", "hub_errors"]
 
 TOKEN_HELP = "Log in with `hf auth login`, or set HF_TOKEN to a token that may do this."  # noqa: S105
 _REPORT = "the Hub does not take what this version of leconvert sends."
@@ -46,10 +47,12 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
         HubAccessError: The token is missing, wrong, or does not allow it.
         HubConflictError: Something exists already, or the repo changed meanwhile.
     """
-    import httpx
+    # HTTPError is what the client's own errors and those of the HTTP library below it derive from;
+    # which library that is depends on the version of the client, and is not our business.
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
+        HTTPError,
         LocalTokenNotFoundError,
         OfflineModeIsEnabled,
     )
@@ -75,7 +78,7 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
         ) from error
     except HfHubHTTPError as error:
         raise _of_answer(repo_id, revision, error, again) from error
-    except (httpx.HTTPError, ConnectionError, TimeoutError) as error:
+    except (HTTPError, ConnectionError, TimeoutError) as error:
         raise _no_answer(repo_id, error, again) from error
     except ValueError as error:
         told = _of_content(repo_id, error, again)
@@ -86,9 +89,26 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
         cause = error.__cause__
         if isinstance(cause, HfHubHTTPError):
             raise _of_answer(repo_id, revision, cause, again) from error
-        if isinstance(cause, httpx.HTTPError | ConnectionError | TimeoutError):
+        if isinstance(cause, HTTPError | ConnectionError | TimeoutError):
             raise _no_answer(repo_id, cause, again) from error
         raise
+
+
+def asked_to_wait(status: int, headers: Mapping[str, str]) -> float:
+    """Return for how many seconds an answer asks to wait; 0 if it does not.
+
+    Args:
+        status: Its status.
+        headers: Its headers: ``Retry-After``, or of a 429 the Hub's ``RateLimit`` (``t=``), which
+            other answers may have too.
+    """
+    names = {"Retry-After": "", **({"RateLimit": "t="} if status == 429 else {})}
+    for name, prefix in names.items():
+        for part in headers.get(name, "").split(";"):
+            text = part.strip()
+            if text.startswith(prefix) and text.removeprefix(prefix).isdigit():
+                return float(text.removeprefix(prefix))
+    return 0.0
 
 
 def _of_content(repo_id: str, error: ValueError, again: str) -> LeconvertError | None:
@@ -155,11 +175,16 @@ def _of_answer(repo_id: str, revision: str | None, error: Exception, again: str)
             f"{repo_id} changed meanwhile: {said}.",
             next_step="Look at what changed on the Hub, then run the same command again.",
         )
+    asked = asked_to_wait(status, error.response.headers)
     if status == 429:
+        wait = f"Wait {duration(asked)}. " if asked else "Wait some minutes. "
         return HubUnavailableError(
             f"The Hub takes no more requests about {repo_id} for now.",
-            next_step="Wait some minutes. " + again,
+            next_step=wait + again,
+            wait_seconds=asked,
         )
     if status >= 500 or status == 408:
-        return HubUnavailableError(f"The Hub failed over {repo_id}: {said}.", next_step=again)
+        return HubUnavailableError(
+            f"The Hub failed over {repo_id}: {said}.", next_step=again, wait_seconds=asked
+        )
     return HubError(f"The Hub refused {repo_id}: {said}.", next_step="Report it: " + _REPORT)

@@ -1,8 +1,8 @@
 """Bringing files over: tried again, resumed where they broke off, and checked.
 
-A file has its final name only when its content is what the listing says, by hash; before, it is
-called ``<name>.part``, and whoever fetches it next, in this process or another, goes on behind what
-is there. Bytes that turn out wrong are thrown away and fetched anew.
+A file has its final name only when what lies on the disk is what the listing says, by hash; before,
+it has another, and whoever fetches it next, in this process or another, goes on behind what is
+there. Bytes that turn out wrong are thrown away and fetched anew.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Protocol
 from leconvert.errors import HubError, InterruptedRunError, UnreadableSourceError
 from leconvert.hub.errors_of import hub_errors
 from leconvert.hub.remote import Body, HubRepo, TransientError
-from leconvert.hub.remote_file import Content, RemoteFile
+from leconvert.hub.remote_file import RemoteFile
 from leconvert.workdir.durable import storage_errors
 
-__all__ = ["PARTIAL_SUFFIX", "Fetcher", "partial_path"]
+__all__ = ["Fetcher"]
 
-PARTIAL_SUFFIX = ".part"
 _TRIES = 7
 _FIRST_PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -88,13 +87,20 @@ class Fetcher:
         return bytes(found[: max(stop - start, 0)])
 
     def download(
-        self, file: RemoteFile, target: Path, *, on_bytes: Callable[[int], None] = lambda _: None
+        self,
+        file: RemoteFile,
+        target: Path,
+        part: Path,
+        *,
+        on_bytes: Callable[[int], None] = lambda _: None,
     ) -> None:
         """Bring a whole file to a path that does not exist; its folder does.
 
         Args:
             file: The file.
-            target: Where it goes.
+            target: Where it goes when it is whole.
+            part: Where it arrives, in the same file system; what is there is gone on with. Nobody
+                else may write there.
             on_bytes: Called with the number of bytes as they arrive, those found there included.
 
         Raises:
@@ -105,50 +111,40 @@ class Fetcher:
             StorageError: The disk is full, or fails.
             OSError: The local file system failed otherwise.
         """
-        partial = partial_path(target)
         for _ in range(_WRONG_CONTENTS):
-            content = Content(file)
-            if partial.exists():
-                content.add_file(partial)
-                on_bytes(content.size_bytes)
-            self._complete(file, partial, content, on_bytes)
-            if content.is_right:
-                partial.replace(target)
+            self._complete(file, part, on_bytes)
+            if file.is_content_of(part):
+                part.replace(target)
                 return
-            partial.unlink()
-            on_bytes(-content.size_bytes)
+            on_bytes(-part.stat().st_size)
+            part.unlink()
         raise UnreadableSourceError(
             f"{file.path} of {self._repo.name} arrives with other content than the listing says.",
             path=file.path,
             next_step="Try again later; if it stays so, the stored file is damaged.",
         )
 
-    def _complete(
-        self,
-        file: RemoteFile,
-        partial: Path,
-        content: Content,
-        on_bytes: Callable[[int], None],
-    ) -> None:
-        with storage_errors(partial), partial.open("ab") as out:
+    def _complete(self, file: RemoteFile, part: Path, on_bytes: Callable[[int], None]) -> None:
+        with storage_errors(part), part.open("ab") as out:
+            if out.tell():
+                on_bytes(out.tell())
 
             def take(body: Body) -> None:
-                skip = content.size_bytes - body.start
+                skip = out.tell() - body.start
                 for chunk in body.chunks:
                     self._check_stop(file)
                     fresh = chunk[skip:] if skip > 0 else chunk
                     skip -= min(skip, len(chunk)) if skip > 0 else 0
-                    with storage_errors(partial):  # or a disk's time-out were taken for the Hub's
+                    with storage_errors(part):  # or a disk's time-out were taken for the Hub's
                         out.write(fresh)
-                    content.add(fresh)
                     on_bytes(len(fresh))
-                    if content.size_bytes > file.size_bytes:
+                    if out.tell() > file.size_bytes:
                         return  # it is not the file; the hash will say so
-                if content.size_bytes < file.size_bytes:
+                if out.tell() < file.size_bytes:
                     raise _BrokenOffError
 
-            if content.size_bytes < file.size_bytes:
-                self._try(file, lambda: (content.size_bytes, None), take)
+            if out.tell() < file.size_bytes:
+                self._try(file, lambda: (out.tell(), None), take)
 
     def _try(
         self, file: RemoteFile, rest: Callable[[], tuple[int, int | None]], take: _Read
@@ -210,8 +206,3 @@ class Fetcher:
             path=file.path,
             next_step="Check the network, then run the same command again; it goes on.",
         )
-
-
-def partial_path(target: Path) -> Path:
-    """Return where a file is while it arrives."""
-    return target.with_name(target.name + PARTIAL_SUFFIX)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,134 +11,232 @@ from leconvert.errors import (
     HubConflictError,
     HubError,
     HubUnavailableError,
-    SourceError,
     VerificationError,
 )
-from leconvert.hub.local_files import git_hash_of
+from leconvert.hub.local_files import git_hash_of, hash_files, same_as_remote
 from leconvert.hub.ownership import Owned, differs, version_of
-from leconvert.hub.plan_push import CARD_PATH, RemoteFile
-from leconvert.hub.provenance import Provenance
-from leconvert.hub.view import TAG, RepoState, list_files
+from leconvert.hub.plan_push import CARD_PATH, PushPlan, RemoteFile
+from leconvert.hub.provenance import Provenance, facts_of
+from leconvert.hub.view import TAG, RepoState, list_commits, list_files
 from leconvert.progress import Progress
+from leconvert.text import count
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["check_complete", "check_may_replace", "checked_result"]
+__all__ = ["Replacement", "altered_files", "check_complete", "not_as_proven"]
 
 _FORCE = "If it shall be replaced all the same, push with --force-push."
 _SHOWN = 20
+_COMMITS_SHOWN = 5
 
 
-def checked_result(result: Path, progress: Progress) -> dict[str, Any]:
-    """Return the info.json of a complete v3.0 dataset.
+def altered_files(
+    result: Path,
+    info: Mapping[str, Any],
+    known: Provenance,
+    sizes: Mapping[str, int],
+    digests: dict[str, str],
+    progress: Progress,
+) -> list[str]:
+    """Return the files of a result that are not what was proven; all of it is read.
+
+    Args:
+        result: The folder.
+        info: Its info.json.
+        known: The record beside it.
+        sizes: Its files.
+        digests: SHA-256 of files that were read before; those read now are added.
+        progress: Where to report.
 
     Raises:
-        UnreadableSourceError: The folder holds no dataset.
-        SourceError: It holds one of another version.
-        VerificationError: The dataset is not complete.
+        StorageError: A file cannot be read.
     """
-    from leconvert.source.info import read_info
-    from leconvert.verify.dataset import check_dataset
-
-    info = read_info(result)
-    version = version_of(info)
-    if not version.startswith("v3."):
-        raise SourceError(
-            f"{result} is {version}; only v3.0 datasets are pushed.",
-            path=str(result),
-            next_step="Convert it first: `leconvert convert`.",
-        )
-    report = check_dataset(result, progress=progress)
-    errors = [finding for finding in report.findings if finding.severity == "error"]
-    if errors:
-        raise VerificationError(
-            f"{result} is no complete v3.0 dataset: {len(errors)} errors.",
-            path=str(result),
-            next_step="`leconvert check` explains them. Nothing was pushed.",
-            details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
-        )
-    return info
+    alike = {path: size for path, (size, _) in known.files.items() if sizes.get(path) == size}
+    hash_files(result, alike, digests, progress)
+    return known.altered(info, sizes, digests)
 
 
-def check_may_replace(
-    api: HfApi,
-    repo_id: str,
-    state: RepoState,
-    info: Mapping[str, Any],
-    sizes: Mapping[str, int],
-    provenance: Provenance | None,
-) -> None:
-    """Refuse to replace what a result was not made of.
+def not_as_proven(result: Path, known: Provenance, altered: list[str]) -> VerificationError:
+    """Return the error that refuses to push a result that is not what was proven."""
+    changed = f"{count(len(altered), 'file')} changed since"
+    said = changed if known.files else "it was made by a version that did not keep its hashes"
+    there = known.repo_id or (known.source and Path(known.source).is_dir())
+    source = known.place if there else "SOURCE"
+    return VerificationError(
+        f"{result} is not known to be what was converted and proven: {said}.",
+        path=str(result),
+        next_step=f"`leconvert verify {shlex.quote(str(result))} "
+        f"--source {shlex.quote(source)} --bytes` "
+        "compares it anew; where nothing differs, the same push goes on. If it was changed on "
+        "purpose, --force-push pushes it as a dataset of its own.",
+        details=altered[:_SHOWN] if known.files else (),
+    )
+
+
+class Replacement:
+    """A push that changes what a repo holds, before anything is written.
 
     Args:
         api: The client.
         repo_id: The repo.
         state: What it holds.
-        info: The result's info.json.
-        sizes: The result's files.
-        provenance: Where it came from; None if that is not known.
-
-    Raises:
-        HubConflictError: The repo holds another dataset, or changed since it was converted.
+        plan: What the push would change.
+        result: The result's folder.
+        info: Its info.json.
+        sizes: Its files.
+        known: Where it came from; None if that is not known.
+        progress: Where to report.
     """
-    if not state.files:
-        return
-    if state.info is None:
-        taken = sorted(sizes.keys() & state.files.keys() - {CARD_PATH})
-        if taken:
+
+    def __init__(
+        self,
+        api: HfApi,
+        repo_id: str,
+        state: RepoState,
+        plan: PushPlan,
+        result: Path,
+        info: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        known: Provenance | None,
+        progress: Progress,
+    ) -> None:
+        self._api = api
+        self._repo_id = repo_id
+        self._state = state
+        self._plan = plan
+        self._result = result
+        self._info = info
+        self._sizes = sizes
+        self._known = known
+        self._progress = progress
+
+    def check(self) -> None:
+        """Refuse to replace what the result was not made of.
+
+        Raises:
+            HubConflictError: The repo holds another dataset, or changed since it was converted, or
+                nothing says that the result was made of what it holds.
+        """
+        repo_id, state = self._repo_id, self._state
+        if not state.files:
+            return
+        if state.info is None:
+            taken = sorted(self._sizes.keys() & state.files.keys() - {CARD_PATH})
+            if taken:
+                raise HubConflictError(
+                    f"{repo_id} is no LeRobot dataset, and has a {taken[0]} of its own.",
+                    next_step="Check the name. " + _FORCE,
+                )
+            return
+        version = version_of(state.info)
+        if version.startswith("v3."):
+            raise self._refusal(f"already holds a {version} dataset, and another one")
+        if not version.startswith("v2."):
             raise HubConflictError(
-                f"{repo_id} is no LeRobot dataset, and has a {taken[0]} of its own.",
-                next_step="Check the name. " + _FORCE,
+                f"{repo_id} holds a dataset {version}, whose files are not known.",
+                next_step="Push to a repo of another name with --push-repo-id.",
             )
-        return
-    version = version_of(state.info)
-    if version.startswith("v3."):
-        raise HubConflictError(
-            f"{repo_id} already holds a {version} dataset, and another one.",
-            next_step="Check the name. " + _FORCE,
+        why = differs(state.info, self._info)
+        if why is not None:
+            raise self._refusal(f"holds another dataset: {why}")
+        self._check_origin(self._known or Provenance(), Owned(state.info))
+
+    def _check_origin(self, known: Provenance, owned: Owned) -> None:
+        """Refuse if the dataset there is not the one that was converted, file by file."""
+        there = {path: file for path, file in self._state.files.items() if path in owned}
+        if known.repo_id:
+            if (known.repo_id, known.commit) == (self._repo_id, self._state.head):
+                return
+            changed = self._changed_since(known, there, owned)
+            origin, from_here = known.commit[:12], known.repo_id == self._repo_id
+            said = f"changed after {origin}, which was converted: "
+            if not from_here:
+                said = (
+                    f"holds another dataset than {known.repo_id} at {origin}, which was converted: "
+                )
+            next_step = (
+                f"`leconvert convert --repo-id {shlex.quote(self._repo_id)} "
+                f"--revision {shlex.quote(self._state.head)} "
+                "--root FOLDER --push-to-hub`, with a new FOLDER, converts what is there now. "
+                + _FORCE
+            )
+            if changed:
+                said += (
+                    f"{count(len(changed), 'file')} {'differs' if len(changed) == 1 else 'differ'}"
+                )
+                since = known.commit if from_here else ""
+                raise self._refusal(said, next_step, changed, since=since)
+            return
+        if known.source_facts and Path(known.source).is_dir():
+            source = Path(known.source)
+            local = {p: (source / p).stat().st_size for p in there if (source / p).is_file()}
+            same = same_as_remote(source, local, there, {}, self._progress)
+            changed = sorted(there.keys() - same)
+            if not changed and facts_of(source) == known.source_facts:
+                return
+        url = f"hf://datasets/{self._repo_id}@{self._state.head}"
+        raise self._refusal(
+            f"holds a dataset, and nothing says that {self._result} was made of it",
+            f"`leconvert verify {shlex.quote(str(self._result))} "
+            f"--source {shlex.quote(url)} --bytes` compares "
+            f"them; where nothing differs, the same push goes on. {_FORCE}",
         )
-    if not version.startswith("v2."):
-        raise HubConflictError(
-            f"{repo_id} holds a dataset {version}, whose files are not known.",
-            next_step="Push to a repo of another name with --push-repo-id.",
+
+    def _changed_since(
+        self, known: Provenance, there: Mapping[str, RemoteFile], owned: Owned
+    ) -> list[str]:
+        try:
+            before = list_files(self._api, known.repo_id, known.commit)
+        except HubUnavailableError:
+            raise
+        except HubError as error:
+            # Nobody can tell what changed: a history that was squashed, or a repo that was made
+            # anew.
+            raise self._refusal(
+                f"holds a dataset, and {known.repo_id} no longer has the commit "
+                f"{known.commit[:12]}, which was converted"
+            ) from error
+        converted = {path: file for path, file in before.items() if path in owned}
+        return sorted(
+            path
+            for path in converted.keys() | there.keys()
+            if converted.get(path) != there.get(path)
         )
-    why = differs(state.info, info)
-    if why is not None:
-        raise HubConflictError(
-            f"{repo_id} holds another dataset: {why}.", next_step="Check the name. " + _FORCE
+
+    def _refusal(
+        self,
+        said: str,
+        next_step: str = "Check the name. " + _FORCE,
+        changed: Sequence[str] = (),
+        *,
+        since: str = "",
+    ) -> HubConflictError:
+        """Return the error that says what would go."""
+        held, brought = self._state.info or {}, self._info
+        replaced = sum(path in self._state.files for path in self._plan.add)
+        commits = list_commits(self._api, self._repo_id, self._state.head, since)
+        return HubConflictError(
+            f"{self._repo_id} {said}.",
+            next_step=next_step,
+            details=[
+                f"there: {_extent(held)}, {version_of(held)}; the result: {_extent(brought)}",
+                f"{count(self._plan.deleted_files, 'file')} would be deleted, {replaced:,} "
+                "replaced; they would stay in the history alone",
+                *(f"differs: {path}" for path in changed[:_SHOWN]),
+                f"{count(len(commits), 'commit')} since it was converted"
+                if since
+                else f"{count(len(commits), 'commit')} in all",
+                *commits[:_COMMITS_SHOWN],
+            ],
         )
-    if provenance is None or provenance.repo_id != repo_id:
-        return
-    if provenance.commit not in ("", state.head):
-        _check_unchanged_since(api, repo_id, provenance.commit, state, Owned(state.info))
 
 
-def _check_unchanged_since(
-    api: HfApi, repo_id: str, commit: str, state: RepoState, owned: Owned
-) -> None:
-    try:
-        before = list_files(api, repo_id, commit)
-    except HubUnavailableError:
-        raise
-    except HubError as error:
-        # Nobody can tell what changed: a history that was squashed, or a repo that was made anew.
-        raise HubConflictError(
-            f"{repo_id} no longer has the commit {commit[:12]}, which was converted.",
-            next_step="Convert the new state. " + _FORCE,
-        ) from error
-    changed = sorted(
-        path
-        for path in before.keys() | state.files.keys()
-        if path in owned and before.get(path) != state.files.get(path)
-    )
-    if changed:
-        raise HubConflictError(
-            f"{repo_id} changed after {commit[:12]}, which was converted: "
-            f"{len(changed)} files differ.",
-            next_step="Convert the new state. " + _FORCE,
-            details=changed[:_SHOWN],
-        )
+def _extent(info: Mapping[str, Any]) -> str:
+    """Say how much a dataset holds, as far as its info.json says so."""
+    totals = [(info.get(f"total_{noun}s"), noun) for noun in ("episode", "frame")]
+    told = [count(number, noun) for number, noun in totals if isinstance(number, int)]
+    return " and ".join(told) or "a dataset of unknown size"
 
 
 def check_complete(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from leconvert.hub.remote_file import RemoteFile
 from leconvert.hub.scratch import ScratchSlot, limit_too_small
 from leconvert.hub.window import Window
 from leconvert.media.boxes import read_moov
+from leconvert.workdir.incoming import part_in
 
 __all__ = ["HubInputs"]
 
@@ -80,7 +82,9 @@ class HubInputs:
         fetcher = Fetcher(self._repo, should_stop=should_stop)
 
         def fetch(file: RemoteFile, target: Path) -> None:
-            fetcher.download(file, target)
+            part = part_in(self._slot.files_dir, file.path)
+            part.parent.mkdir(exist_ok=True)
+            fetcher.download(file, target, part)
             _check_same_index(self._tree, file.path, target)
 
         with (
@@ -112,7 +116,7 @@ def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
     indices = []
     for path in (outlined, fetched):
         with path.open("rb") as file:
-            found = read_moov(file.fileno(), path.stat().st_size, str(path))
+            found = read_moov(file.fileno(), os.fstat(file.fileno()).st_size, str(path))
         assert found is not None
         buffer, (first, stop) = found
         indices.append(buffer[first:stop])

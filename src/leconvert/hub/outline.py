@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -47,8 +47,10 @@ from leconvert.hub.remote import HubRepo
 from leconvert.hub.remote_file import RemoteFile
 from leconvert.hub.sparse import SparseCopy
 from leconvert.latency import THREADS_THAT_WAIT
+from leconvert.model import DATA_STREAM
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.source import SourcePaths, load_info
+from leconvert.source import EpisodeLines, SourcePaths, load_info
+from leconvert.source.info import EPISODES_PATH
 from leconvert.spread import Spread, do_all
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.paths import WorkDir
@@ -147,7 +149,7 @@ def make_outline(
         files = [file for file in files_of(listed) if file.path.startswith("meta/")]
         with progress.stage("outline", listed.num_rows, "files") as stage:
             writer.take_all(files, lambda _: False, stage.advance)
-            is_episode = _episode_files(tree)
+            is_episode = _episode_files(tree, writer)
             rest = (file for file in files_of(listed) if not file.path.startswith("meta/"))
             while block := list(islice(rest, _FILES_AT_A_TIME)):
                 writer.take_all(block, is_episode, stage.advance)
@@ -167,13 +169,22 @@ def make_outline(
     return open_outline(tree)
 
 
-def _episode_files(tree: Path) -> Callable[[str], bool]:
-    """Return what tells episodes' files from others; of a dataset without usable names, none."""
+def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool]:
+    """Return what tells episodes' files from others; of a dataset without usable names, none.
+
+    The writer is told what a scan will read of them.
+    """
     try:
-        paths = SourcePaths(tree, load_info(tree))
+        info = load_info(tree, guess_version=True)
+        paths = SourcePaths(tree, info)
+        writer.declared = info.features.keys()
+        lines = EpisodeLines(tree / EPISODES_PATH, validated=True)
+        if len(lines):
+            writer.first_table = paths.relative(DATA_STREAM, int(lines.episode_index.min()))
     except SourceError:
         return lambda _: False  # the scan says what is wrong
-    return lambda path: paths.slice_of(path) is not None
+    # A file that lies elsewhere than its template says may be asked for with --locate-files.
+    return lambda path: (paths.slice_of(path) or paths.misplaced(path)) is not None
 
 
 def _name(begun: Path, target: Path) -> None:
@@ -192,6 +203,8 @@ class _Writer:
         self._noted = folder / "begun" / "whole.txt"
         self.whole = set(self._noted.read_text().splitlines()) if self._noted.exists() else set()
         self.largest_bytes = 0
+        self.declared: Collection[str] = ()
+        self.first_table = ""
 
     def take_all(
         self,
@@ -228,7 +241,7 @@ class _Writer:
 
     def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
         begun = self._temporary(file)
-        self._fetcher.download(file, begun)
+        self._fetcher.download(file, begun, begun.with_suffix(".part"))
         with self._lock:
             # Noted before it has its name: a name that is noted in vain is noted again, or, where
             # another version of this program goes on and makes holes, struck out.
@@ -253,9 +266,9 @@ class _Writer:
                 copy.take_clip_index()
                 media.read_clip_index(begun)
             else:
-                copy.take_table_index()
-                with tables.DataFile(str(begun)):
-                    pass
+                copy.take_table_index(self.declared, with_images=file.path == self.first_table)
+                with tables.DataFile(str(begun)) as table:
+                    table.lengths(tables.read_data_schema(begun))
         except (HubError, HubAccessError, InterruptedRunError):
             raise
         except (LeconvertError, pa.ArrowException, ValueError):

@@ -1,39 +1,58 @@
-"""Where a result came from: a record beside the result, for its card and for a push that goes on.
+"""Where a result came from and what it was when it was proven: a record beside the result.
 
-A conversion that shall be pushed writes it before it begins and completes it when it is done. It
-stays: a later push of the same result writes the same card by it. It is never part of the dataset.
+A conversion writes it once the result is in its place, if its source came from the Hub or if the
+result shall be pushed. A verification of all bytes writes it anew. A push goes by it: it sends what
+was proven, file by file and by content, and knows from it which state of a repo the result was made
+of. It stays where it is and is never part of the dataset.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from leconvert.hub.origin import Origin
-from leconvert.model import Finding
+from leconvert.dataset_files import files_below, published_files
+from leconvert.hub.local_files import hash_files
+from leconvert.hub.origin import Origin, read_origin
+from leconvert.hub.ownership import Owned
+from leconvert.hub.plan_push import CARD_PATH
+from leconvert.model import Finding, LayoutOptions
+from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import Repairs
-from leconvert.workdir.durable import write_durably
+from leconvert.tables import read_repairs
+from leconvert.workdir.durable import storage_errors, write_durably
+from leconvert.workdir.opened import OpenedRun
 from leconvert.workdir.records import encode_record, find_record
 
 __all__ = [
+    "FileContent",
     "Provenance",
+    "content_of",
+    "decisive_options",
+    "facts_of",
+    "note_result",
     "noted_origin",
+    "proven_anew",
     "provenance_path",
     "read_provenance",
     "write_provenance",
 ]
 
 _KIND = "provenance"
-_VERSION = 1
+_VERSION = 2
+
+FileContent = tuple[int, str]
+"""Size in bytes and SHA-256 of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a result came from, as far as it is known.
+    """Where a result came from, as far as it is known, and what it was when it was proven.
 
     Attributes:
         repo_id: The repo that its source came from; empty for a local one.
@@ -43,6 +62,10 @@ class Provenance:
         findings: Codes of findings about the source, with the number of times.
         changes: What was changed beside the format, a few words each.
         pushed: Whether a push of it was completed.
+        source: The folder that holds the source, or how the source is called; empty where it was
+            removed.
+        source_facts: What `facts_of` says of that folder; empty without one.
+        files: Every file of the result but its card; empty where nobody read them (version 1).
     """
 
     repo_id: str = ""
@@ -52,6 +75,9 @@ class Provenance:
     findings: Mapping[str, int] = field(default_factory=dict)
     changes: Sequence[str] = ()
     pushed: bool = False
+    source: str = ""
+    source_facts: str = ""
+    files: Mapping[str, FileContent] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -59,7 +85,8 @@ class Provenance:
         origin: Origin | None,
         options: Mapping[str, Any],
         findings: Iterable[Finding] = (),
-        repairs: Mapping[str, Any] | None = None,
+        repairs: Repairs | None = None,
+        **more: Any,
     ) -> Provenance:
         """Return what is known of a conversion.
 
@@ -67,12 +94,169 @@ class Provenance:
             origin: Where its source came from; None for a local one.
             options: Options that are not the default.
             findings: What the scan found.
-            repairs: What was changed, as ``meta/repairs.json`` says it.
+            repairs: What was changed.
+            more: Further attributes.
         """
         counts = Counter(finding.code for finding in findings)
-        changes = Repairs.from_record(repairs).summary() if repairs else []
+        changes = repairs.summary() if repairs else []
         place = asdict(origin) if origin is not None else {}
-        return cls(**place, options=dict(options), findings=dict(counts), changes=tuple(changes))
+        return cls(
+            **place, options=dict(options), findings=dict(counts), changes=tuple(changes), **more
+        )
+
+    @property
+    def place(self) -> str:
+        """Where the source is, as ``leconvert verify --source`` takes it; empty if nowhere."""
+        if self.repo_id:
+            return f"hf://datasets/{self.repo_id}@{self.commit}"
+        return self.source
+
+    def altered(
+        self, info: Mapping[str, Any], sizes: Mapping[str, int], digests: Mapping[str, str]
+    ) -> list[str]:
+        """Return the files of a result that are not what was proven, sorted.
+
+        A file that somebody put beside the dataset's own is none of them.
+
+        Args:
+            info: The result's info.json.
+            sizes: Its files.
+            digests: SHA-256 of those that have the proven size.
+        """
+        owned = Owned(info)
+        return sorted(
+            [
+                path
+                for path, (size, sha256) in self.files.items()
+                if sizes.get(path) != size or digests[path] != sha256
+            ]
+            + [path for path in sizes if path in owned and path not in self.files]
+        )
+
+
+def content_of(
+    root: Path, digests: dict[str, str] | None = None, progress: Progress = NO_PROGRESS
+) -> dict[str, FileContent]:
+    """Return size and SHA-256 of every file of a result but its card, which pushes change.
+
+    Raises:
+        SourceError: A part of it is a link that leads out of it.
+        StorageError: A file cannot be read.
+    """
+    sizes = {p: size for p, size in published_files(root).sizes.items() if p != CARD_PATH}
+    digests = {} if digests is None else digests
+    hash_files(root, sizes, digests, progress)
+    return {path: (size, digests[path]) for path, size in sizes.items()}
+
+
+def facts_of(folder: Path) -> str:
+    """Return a SHA-256 over names, sizes and modification times of a source's files.
+
+    It tells that a source is still the one that was converted, as far as a file system tells; what
+    is in the files is not read.
+
+    Raises:
+        StorageError: The folder cannot be read.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(path for path, is_file in files_below(folder) if is_file):
+        place = folder / path
+        with storage_errors(place):
+            seen = place.stat()
+        digest.update(
+            f"{path}\0{seen.st_size}\0{seen.st_mtime_ns}\n".encode(errors="surrogateescape")
+        )
+    return digest.hexdigest()
+
+
+def decisive_options(planned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a plan's options decides the result's bytes and is not the default."""
+    default = asdict(LayoutOptions()) | {"block_align": "auto"}
+    return {
+        name: value
+        for name, value in planned.items()
+        if name != "episodes_per_batch" and (name not in default or value != default[name])
+    }
+
+
+def note_result(
+    run: OpenedRun, kept: Path | None, *, for_push: bool, progress: Progress = NO_PROGRESS
+) -> None:
+    """Write the record of a result that a run has just put in its place.
+
+    All of the result is read, unless nothing from the Hub is in it and nobody wants to push it:
+    then there is no record, and that of an earlier result in this place goes.
+
+    Args:
+        run: The run, with its records still there.
+        kept: Where a conversion in place keeps the source; None where it removed it.
+        for_push: Whether the result shall be pushed.
+        progress: Where to report.
+
+    Raises:
+        StorageError: The result cannot be read, or the record cannot be written.
+    """
+    origin = read_origin(run.paths.root)
+    manifest = run.manifest
+    target = Path(manifest.target)
+    if origin is None and not for_push:
+        record = provenance_path(target)
+        with storage_errors(record):
+            record.unlink(missing_ok=True)
+        return
+    source = kept if manifest.source == manifest.target else Path(manifest.source)
+    if manifest.outline is not None:
+        source = None
+    known = Provenance.of(
+        origin,
+        decisive_options(manifest.options),
+        manifest.findings,
+        manifest.repairs,
+        source=str(source) if source else manifest.outline or "",
+        source_facts=facts_of(source) if source else "",
+        files=content_of(target, progress=progress),
+    )
+    write_provenance(target, known, run_id=manifest.run_id)
+
+
+def proven_anew(
+    result: Path, origin: Origin | None, source: Path | None, progress: Progress = NO_PROGRESS
+) -> Provenance | None:
+    """Return the record of a result that is about to be compared with a source, byte by byte.
+
+    All of the result is read. To be written only when nothing differs.
+
+    Args:
+        result: Its folder.
+        origin: Where on the Hub the source is from; None for a local one.
+        source: The source's folder, if it stays.
+        progress: Where to report.
+
+    Returns:
+        The record, or None where it would say nothing that a push needs: nothing from the Hub is in
+        the result, and there is no record yet.
+
+    Raises:
+        WorkDirError: The record there is torn, or of a version that this program does not know.
+        StorageError: A file cannot be read.
+    """
+    known = read_provenance(result)
+    if known is None and origin is None:
+        return None
+    files = content_of(result, progress=progress)
+    if known is not None and origin is None and known.files == files:
+        return known
+    if known is None:
+        repairs = read_repairs(result)
+        known = Provenance(changes=tuple(repairs.summary()) if repairs else ())
+    return replace(
+        known,
+        **asdict(origin or Origin("", "", "")),
+        source=str(source or ""),
+        source_facts=facts_of(source) if source else "",
+        files=files,
+        pushed=False,
+    )
 
 
 def provenance_path(result: Path) -> Path:
@@ -85,7 +269,7 @@ def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") 
     """Write or replace the record.
 
     Args:
-        result: The result's folder, which need not exist yet; its parent must.
+        result: The result's folder.
         provenance: What is known.
         run_id: The run, where there is one.
 
@@ -115,6 +299,9 @@ def read_provenance(result: Path) -> Provenance | None:
         findings=record["findings"],
         changes=tuple(record["changes"]),
         pushed=record["pushed"],
+        source=record.get("source", ""),
+        source_facts=record.get("source_facts", ""),
+        files={path: (size, sha) for path, (size, sha) in record.get("files", {}).items()},
     )
 
 

@@ -5,10 +5,13 @@ old or missing; all new. Contents of large files go up first and nobody sees the
 only if its parent is still the branch's head, adds the new files, deletes the old dataset's and
 brings the card. Then its listing is compared with the result, and only then the tag is set.
 
-**What a rerun does.** Nothing about a push is kept on this side. Each try looks at the repo and
-does what is missing: files that the repo has are not sent, contents that the Hub has are not sent,
-a commit that was made is found by its files, and a missing tag is set before anything else. The
-same look follows an answer that got lost, since then only the repo knows what was done.
+**What a rerun does.** Nothing about what was sent is kept on this side. Each try looks at the repo
+and does what is missing: files that the repo has are not sent, contents that the Hub has are not
+sent, a commit that was made is found by its files, and a missing tag is set before anything else.
+The same look follows an answer that got lost, since then only the repo knows what was done.
+
+**What is sent.** What was proven, by content: a result that is not what the record beside it says
+is refused, and so is a push that would replace what the result was not made of (`guard`).
 
 **What is not promised.** Two pushes at once: the slower one ends with a conflict. A merge of a pull
 request takes no parent: it is compared just before, and the listing just after.
@@ -22,18 +25,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leconvert.dataset_files import published_files
 from leconvert.errors import (
     HubAccessError,
     HubConflictError,
     HubError,
     HubUnavailableError,
+    StorageError,
     UsageError,
+    VerificationError,
 )
 from leconvert.hub.card import render_card
 from leconvert.hub.client import make_api, without_its_bars
 from leconvert.hub.errors_of import TOKEN_HELP
-from leconvert.hub.guard import check_complete, check_may_replace, checked_result
-from leconvert.hub.local_files import git_hash, list_local, same_as_remote
+from leconvert.hub.guard import Replacement, altered_files, check_complete, not_as_proven
+from leconvert.hub.local_files import git_hash, same_as_remote
 from leconvert.hub.ownership import Owned, version_of
 from leconvert.hub.plan_push import (
     CARD_PATH,
@@ -43,12 +49,25 @@ from leconvert.hub.plan_push import (
     fingerprint,
     plan_push,
 )
-from leconvert.hub.provenance import Provenance
+from leconvert.hub.provenance import Provenance, read_provenance, write_provenance
 from leconvert.hub.push_report import MAIN, PushOptions, PushReport
 from leconvert.hub.upload import Uploader
-from leconvert.hub.view import NOTHING, RepoState, list_files, look_at
+from leconvert.hub.view import (
+    NOTHING,
+    TAG,
+    RepoState,
+    find_tag,
+    is_private,
+    list_files,
+    look_at,
+)
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.source.changes import FileFacts
 from leconvert.tables import read_repairs
+from leconvert.tables.paths import TASKS_PATH
+from leconvert.text import count, duration
+from leconvert.verify.dataset import checked_result
+from leconvert.verify.hub_files import GIT_FILES
 from leconvert.workdir.durable import storage_errors
 
 if TYPE_CHECKING:
@@ -57,6 +76,8 @@ if TYPE_CHECKING:
 __all__ = ["PushOptions", "PushReport", "push"]
 
 _PAUSES_SECONDS = (2.0, 8.0)  # after each try that ended without an answer, but the last
+# What the Hub asks for is waited for besides, so long in all; its own windows are of 5 minutes.
+_MOST_ASKED_SECONDS = 900.0
 
 
 def push(
@@ -64,19 +85,19 @@ def push(
     repo_id: str,
     options: PushOptions | None = None,
     *,
-    provenance: Provenance | None = None,
     api: HfApi | None = None,
     pause: Callable[[float], None] = time.sleep,
     progress: Progress = NO_PROGRESS,
 ) -> PushReport:
     """Push a v3.0 dataset.
 
+    Where it came from, and what it was when it was proven, is read from the record beside it
+    (`leconvert.hub.provenance`), which afterwards says that it was pushed.
+
     Args:
         result: Its folder; only read.
         repo_id: The target, ``ORG/NAME``.
         options: How.
-        provenance: Where it came from, for the card and for the check that the repo has not
-            changed since.
         api: A client; None for one with ``HF_ENDPOINT`` and the user's token.
         pause: Waits so many seconds between tries.
         progress: Where to report.
@@ -86,32 +107,42 @@ def push(
 
     Raises:
         SourceError: The folder holds no v3.0 dataset.
-        VerificationError: The dataset is not complete.
+        VerificationError: The dataset is not complete, or not what was converted and proven.
         HubError: There is no such repo, or the Hub does not answer.
         HubAccessError: The token is missing, wrong, or does not allow it.
-        HubConflictError: The repo changed meanwhile, or holds another dataset.
+        HubConflictError: The repo changed meanwhile, holds another dataset, or is public and must
+            not be.
     """
     options = options or PushOptions()
     if options.create_pr and options.branch != MAIN:
         raise UsageError("--create-pr and --branch exclude each other: pull requests are to main.")
-    info = checked_result(result, progress)
+    info = checked_result(result, progress=progress)
     api = api or make_api()
     if not options.dry_run and not _has_token(api):
         raise HubAccessError(
             f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
         )
-    if provenance is None and (repairs := read_repairs(result)):
-        provenance = Provenance(changes=tuple(repairs.summary()))
-    job = _Push(api, result, repo_id, info, options, provenance, progress)
+    job = _Push(api, result, repo_id, info, options, progress)
     started = time.monotonic()
+    pauses = iter(_PAUSES_SECONDS)
+    asked_seconds = 0.0
     with without_its_bars():
-        for seconds in _PAUSES_SECONDS:
+        while True:
             try:
-                return replace(job.run(), seconds=time.monotonic() - started)
+                report = replace(job.run(), seconds=time.monotonic() - started)
+                break
             except HubUnavailableError as error:
-                progress.say(f"{error.message} Looking again in {seconds:.0f} s.")
+                seconds, why = error.wait_seconds, ", as the Hub asks"
+                asked_seconds += seconds
+                if not seconds:
+                    seconds, why = next(pauses, 0.0), ""
+                if not seconds or asked_seconds > _MOST_ASKED_SECONDS:
+                    raise
+                progress.say(f"{error.message} Looking again in {duration(seconds)}{why}.")
                 pause(seconds)
-        return replace(job.run(), seconds=time.monotonic() - started)
+    if not options.dry_run:
+        job.note_pushed()
+    return report
 
 
 def _has_token(api: HfApi) -> bool:
@@ -130,7 +161,6 @@ class _Push:
         repo_id: str,
         info: dict[str, Any],
         options: PushOptions,
-        provenance: Provenance | None,
         progress: Progress,
     ) -> None:
         self._api = api
@@ -138,10 +168,18 @@ class _Push:
         self._repo_id = repo_id
         self._info = info
         self._options = options
-        self._provenance = provenance
+        self._noted = read_provenance(result)
+        self._known = self._noted  # until it turns out to be another result's
         self._progress = progress
-        self._sizes = list_local(result)
+        published = published_files(result)
+        # Every repo has those of its own.
+        others = {path: why for path, why in published.left_out.items() if path not in GIT_FILES}
+        for line in replace(published, left_out=others).remarks():
+            progress.say(line)
+        self._sizes = published.sizes
+        self._facts = {path: self._facts_of(path) for path in self._sizes}
         self._digests: dict[str, str] = {}
+        self._listed: dict[str, Mapping[str, RemoteFile]] = {}
         self._begun: PushReport | None = None
         self._uploader = Uploader(api, repo_id, result, self._digests, threads=options.threads)
 
@@ -155,21 +193,20 @@ class _Push:
                 f"{self._repo_id} is no dataset on the Hub, or this token may not see it.",
                 next_step="Check the name. " + TOKEN_HELP,
             )
+        plan = self._plan((state or NOTHING).files, state or NOTHING)
+        self._check(state or NOTHING, plan)
+        private = self._is_to_be_private(is_there=state is not None)
         if state is None and not options.dry_run:
-            self._uploader.create_repo(private=options.private)
-            state = self._look_again(options.branch)
+            state = self._create(private=private)
+            plan = self._plan(state.files, state)
+            self._check(state, plan)  # somebody else may have made it, and filled it, meanwhile
         state = state or NOTHING
-        plan = self._plan(state.files, state)
         card = self._card(state)
         report = self._report(state, plan, card, created=created)
         if self._begun is not None:
             # Another try: what an earlier one did of it counts too.
             report = replace(self._begun, commit=report.commit, tag=report.tag)
         self._begun = report
-        if plan.changes_dataset and not options.force:
-            check_may_replace(
-                self._api, self._repo_id, state, self._info, self._sizes, self._provenance
-            )
         if options.dry_run:
             return report
         if not state.has_branch and not options.create_pr:
@@ -186,6 +223,25 @@ class _Push:
         self._check_complete(commit)
         return replace(report, commit=commit, tag=self._tag(state, commit))
 
+    def note_pushed(self) -> None:
+        """Say in the record beside the result that it was pushed, if it is this result's record."""
+        if self._known is None or self._known is not self._noted or self._known.pushed:
+            return
+        try:
+            write_provenance(self._result, replace(self._known, pushed=True))
+        except StorageError as error:  # a result on a disk that is only read can be pushed
+            self._progress.say(f"The push is done, but not noted: {error.message}")
+
+    def _create(self, *, private: bool) -> RepoState:
+        self._uploader.create_repo(private=private)
+        state = self._look_again(self._options.branch)
+        if private and not is_private(self._api, self._repo_id):
+            raise HubConflictError(
+                f"{self._repo_id} was made by somebody else meanwhile, and is public.",
+                next_step="Look at it on the Hub; nothing was pushed.",
+            )
+        return state
+
     def _look_again(self, branch: str) -> RepoState:
         state = look_at(self._api, self._repo_id, branch)
         if state is None:
@@ -196,6 +252,79 @@ class _Push:
         return state
 
     # --- deciding -----------------------------------------------------------------------------
+
+    def _check(self, state: RepoState, plan: PushPlan) -> None:
+        """Refuse to send what was not proven, and to replace what it was not made of.
+
+        Forced, the result goes as it is; what is said of another one is not said of it.
+        """
+        if self._known is not None and (plan.changes_dataset or self._known.files):
+            altered = altered_files(
+                self._result, self._info, self._known, self._sizes, self._digests, self._progress
+            )
+            if altered:
+                if plan.changes_dataset and not self._options.force:
+                    raise not_as_proven(self._result, self._known, altered)
+                self._known = None
+        if self._options.force:
+            return
+        if plan.changes_dataset:
+            Replacement(
+                self._api,
+                self._repo_id,
+                state,
+                plan,
+                self._result,
+                self._info,
+                self._sizes,
+                self._known,
+                self._progress,
+            ).check()
+        if self._is_for_main and state.tag not in (None, state.head):
+            tagged = self._files_at(state.tag)
+            if TASKS_PATH in tagged and self._plan(tagged, state).changes_dataset:
+                raise HubConflictError(
+                    f"The tag {TAG} of {self._repo_id} names another v3.0 dataset, at "
+                    f"{state.tag[:12]}.",
+                    next_step=f"Look at it: hf://datasets/{self._repo_id}@{TAG}. If readers shall "
+                    "find this result instead, push with --force-push.",
+                )
+
+    def _is_to_be_private(self, *, is_there: bool) -> bool:
+        """Tell whether a repo that is made is private; refuse one that is there and should be.
+
+        What came from a private repo, or from one that cannot be seen any more, is not made public
+        by the way.
+        """
+        source = self._noted.repo_id if self._noted else ""
+        comes_from = source if source != self._repo_id else ""
+        if not is_there:
+            if self._options.private or not comes_from:
+                return self._options.private
+            seen = is_private(self._api, comes_from)
+            if seen is not False:
+                why = f"as {comes_from} is" if seen else f"as {comes_from} cannot be seen any more"
+                self._progress.say(f"{self._repo_id} is made private, {why}.")
+            return seen is not False
+        if not (self._options.private or comes_from) or is_private(self._api, self._repo_id):
+            return False
+        if self._options.private:
+            raise HubConflictError(
+                f"{self._repo_id} is public, and --private was asked for.",
+                next_step="Make it private in its settings on the Hub, or leave --private out.",
+            )
+        if not self._options.force and is_private(self._api, comes_from) is not False:
+            raise HubConflictError(
+                f"{self._repo_id} is public, and {comes_from}, where the result came from, is not.",
+                next_step="Push to another repo, which is made private, or make this one private "
+                "in its settings on the Hub. If all may read it, push with --force-push.",
+            )
+        return False
+
+    def _files_at(self, commit: str) -> Mapping[str, RemoteFile]:
+        if commit not in self._listed:
+            self._listed[commit] = list_files(self._api, self._repo_id, commit)
+        return self._listed[commit]
 
     def _plan(self, files: Mapping[str, RemoteFile], state: RepoState) -> PushPlan:
         same = same_as_remote(self._result, self._sizes, files, self._digests, self._progress)
@@ -233,10 +362,15 @@ class _Push:
             self._info,
             repo_id=self._repo_id,
             sizes={path: size for path, size in self._sizes.items() if path != CARD_PATH},
-            provenance=self._provenance,
+            provenance=self._known or self._told_by_repairs(),
         )
         there = state.files.get(CARD_PATH)
         return None if there and there.blob == git_hash(text.encode()) else text
+
+    def _told_by_repairs(self) -> Provenance | None:
+        """Return what the result itself says of its conversion; None where it says nothing."""
+        repairs = read_repairs(self._result)
+        return Provenance(changes=tuple(repairs.summary())) if repairs else None
 
     # --- acting -------------------------------------------------------------------------------
 
@@ -244,6 +378,7 @@ class _Push:
         size = sum(self._sizes[path] for path in share.add)
         with self._progress.stage("upload", size, "B") as stage:
             additions = self._uploader.upload(share.add, self._sizes, revision, stage)
+        self._check_unchanged("Nothing of it was committed.")
         return self._uploader.commit(
             share,
             additions,
@@ -255,7 +390,7 @@ class _Push:
 
     def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
         """Set the tag of a result that is there, then bring the card up to date."""
-        tag = "none" if self._options.create_pr else self._tag(state, state.head)
+        tag = self._tag(state, state.head)
         commit = state.head
         if card is not None and not self._options.create_pr:
             commit = self._commit(CommitShare((), ()), card, self._options.branch, state.head)
@@ -300,23 +435,79 @@ class _Push:
         tag = self._tag(merged, merged.head)
         return replace(report, commit=merged.head, pull_request=number, merged=True, tag=tag)
 
+    def _facts_of(self, path: str) -> FileFacts | None:
+        try:
+            # Some file systems give files other inode numbers while nobody changes them.
+            return replace(FileFacts.of(self._result / path), inode=0)
+        except OSError:
+            return None
+
+    def _check_unchanged(self, what_was_done: str) -> None:
+        """Refuse a result that changes under the push: what was read is not what was sent.
+
+        Raises:
+            VerificationError: A file is not the one that was there when the push began.
+        """
+        changed = [path for path, facts in self._facts.items() if self._facts_of(path) != facts]
+        if changed:
+            raise VerificationError(
+                f"{self._result} changed while it was pushed: {count(len(changed), 'file')}. "
+                f"{what_was_done}",
+                path=str(self._result),
+                next_step="Run the same command again when nobody writes to it.",
+                details=changed[:20],
+            )
+
     def _check_complete(self, revision: str) -> None:
+        self._check_unchanged(f"The tag {TAG} was not set.")
         files = list_files(self._api, self._repo_id, revision)
         check_complete(self._repo_id, revision, files, self._sizes, self._digests, self._result)
 
+    @property
+    def _is_for_main(self) -> bool:
+        """Whether ``main`` holds the result when this is done: the tag names main's dataset."""
+        return self._options.branch == MAIN and not self._options.create_pr
+
     def _tag(self, state: RepoState, commit: str) -> str:
         """Let the tag name a commit that holds the result, and say what was done."""
+        if not self._is_for_main:
+            return "none"
         if self._is_tagged(state, commit):
             return "kept"
-        self._uploader.set_tag(commit, state.tag, self._progress.say)
+        if state.tag is not None:
+            # Content went up since the look, which may have taken hours.
+            now = find_tag(self._api, self._repo_id)
+            if now == commit:
+                return "kept"
+            if now != state.tag:
+                raise self._tag_changed(state.tag, now)
+            self._progress.say(
+                f"The tag {TAG} moves from {now[:12]} to {commit[:12]}: for a moment there is "
+                "none. If this ends in between, the same command closes the gap first."
+            )
+            self._uploader.delete_tag()
+        try:
+            self._uploader.create_tag(commit)
+        except HubConflictError as error:
+            now = find_tag(self._api, self._repo_id)
+            if now != commit:
+                raise self._tag_changed(None, now) from error
         return "set" if state.tag is None else "moved"
+
+    def _tag_changed(self, before: str | None, now: str | None) -> HubConflictError:
+        what = "made" if before is None else "moved"
+        said = "removed" if now is None else f"{what}, and names {now[:12]} now"
+        return HubConflictError(
+            f"{self._repo_id} changed meanwhile: the tag {TAG} was {said}.",
+            next_step="The result is committed, and this tag was left alone. Look at what it "
+            "names, then run the same command again, which sets it.",
+        )
 
     def _is_tagged(self, state: RepoState, commit: str) -> bool:
         """Tell whether the tag names the commit, or one that differs in others' files alone."""
         if state.tag in (None, commit):
             return state.tag is not None
-        tagged = list_files(self._api, self._repo_id, state.tag)
-        return not self._plan(tagged, state).changes_dataset
+        return not self._plan(self._files_at(state.tag), state).changes_dataset
 
     def _report(
         self, state: RepoState, plan: PushPlan, card: str | None, *, created: bool
@@ -324,7 +515,9 @@ class _Push:
         """Return what there is to do, as far as it is known before it is done."""
         pending = plan.changes_dataset
         tag = "set" if state.tag is None else "moved"
-        if self._options.dry_run and not pending and self._is_tagged(state, state.head):
+        if not self._is_for_main:
+            tag = "none"
+        elif self._options.dry_run and not pending and self._is_tagged(state, state.head):
             tag = "kept"
         return PushReport(
             repo_id=self._repo_id,
@@ -336,7 +529,7 @@ class _Push:
             commits=len(self._shares(plan)) if pending else int(card is not None),
             pull_request=None,
             merged=False,
-            tag="none" if self._options.create_pr else tag,
+            tag=tag,
             added=len(plan.add),
             added_bytes=plan.add_bytes,
             unchanged=len(plan.unchanged),

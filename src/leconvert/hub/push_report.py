@@ -20,8 +20,9 @@ class PushOptions:
         branch: The branch; made from ``main`` where it does not exist.
         create_pr: Leave everything in a pull request that somebody else merges.
         create: Make the repo where it does not exist.
-        private: Make it a private one.
-        force: Push even where the repo holds another dataset, or changed since it was converted.
+        private: Make it a private one, and refuse a public one that is there. Without it a new repo
+            is private if the one that the source came from is.
+        force: Push whatever the repo holds, and the result as it is, whatever was proven of it.
         card: Write the dataset card.
         dry_run: Look and plan, and write nothing.
         threads: Large files that go up at a time.

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from leconvert._version import __version__
 from leconvert.errors import SourceError
 from leconvert.hub.client import make_api
-from leconvert.hub.errors_of import hub_errors
+from leconvert.hub.errors_of import asked_to_wait, hub_errors
 from leconvert.hub.remote_file import RemoteFile
 
 if TYPE_CHECKING:
-    import httpx
+    from huggingface_hub.errors import Response
     from huggingface_hub.hf_api import RepoFile
 
 __all__ = ["Body", "HubRepo", "TransientError"]
@@ -27,8 +27,8 @@ __all__ = ["Body", "HubRepo", "TransientError"]
 _CHUNK_BYTES = 1 << 20
 _OF_THE_MOMENT = frozenset({408, 429, 500, 502, 503, 504})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-")
-_CONNECT_SECONDS = 20.0
-_READ_SECONDS = 60.0
+# Seconds to connect, to read, to write, and to get a connection.
+_TIMEOUT = (20.0, 60.0, 60.0, 60.0)
 
 
 class TransientError(Exception):
@@ -130,9 +130,8 @@ class HubRepo:
             HubError: It will not.
             HubAccessError: The token does not allow it.
         """
-        import httpx
         from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
-        from huggingface_hub.errors import HfHubHTTPError
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError
         from huggingface_hub.utils import build_hf_headers
 
         url = hf_hub_url(
@@ -143,41 +142,30 @@ class HubRepo:
         headers["Accept-Encoding"] = "identity"
         if start or stop is not None:
             headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-        timeout = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
         with hub_errors(self.repo_id, self.commit):
             try:
-                with get_session().stream("GET", url, headers=headers, timeout=timeout) as answer:
+                with get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT) as answer:
                     hf_raise_for_status(answer)
                     yield Body(_first_byte(answer), answer.iter_raw(_CHUNK_BYTES))
             except HfHubHTTPError as error:
-                if error.response.status_code in _OF_THE_MOMENT:
-                    raise TransientError(error, _asked_to_wait(error.response)) from error
+                status = error.response.status_code
+                if status in _OF_THE_MOMENT:
+                    asked = asked_to_wait(status, error.response.headers)
+                    raise TransientError(error, asked) from error
                 raise
-            except httpx.TransportError as error:
+            except HTTPError as error:
                 raise TransientError(error) from error
 
 
-def _first_byte(answer: httpx.Response) -> int:
+def _first_byte(answer: Response) -> int:
     """Return where a body begins: a server or a proxy may ignore what range was asked for.
 
     Raises:
-        RemoteProtocolError: It is a part, and nothing says which.
+        TransientError: It is a part, and nothing says which.
     """
-    import httpx
-
     if answer.status_code != 206:
         return 0
     found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
     if found is None:
-        raise httpx.RemoteProtocolError("a part of a file without its place in it")
+        raise TransientError(ConnectionError("a part of a file without its place in it"))
     return int(found[1])
-
-
-def _asked_to_wait(answer: httpx.Response) -> float:
-    """Return the seconds of ``Retry-After``, or of the Hub's ``RateLimit`` (``t=``)."""
-    for name, prefix in (("Retry-After", ""), ("RateLimit", "t=")):
-        for part in answer.headers.get(name, "").split(";"):
-            text = part.strip()
-            if text.startswith(prefix) and text.removeprefix(prefix).isdigit():
-                return float(text.removeprefix(prefix))
-    return 0.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Content", "RemoteFile"]
+__all__ = ["RemoteFile"]
 
 _SHA256_DIGITS = 64
 _BLOCK_BYTES = 4096
@@ -33,38 +34,22 @@ class RemoteFile:
         """What it takes on a disk of blocks of 4 KiB."""
         return -(-self.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
 
+    def is_content_of(self, path: Path) -> bool:
+        """Tell whether a local file has the size and the content that were listed.
 
-class Content:
-    """Takes the bytes of a file as they come and says in the end whether they are the right ones.
+        Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
 
-    Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
-
-    Args:
-        file: The file that is expected.
-    """
-
-    def __init__(self, file: RemoteFile) -> None:
-        self._file = file
-        self.size_bytes = 0
-        if len(file.digest) == _SHA256_DIGITS or not file.digest:
-            self._hash = hashlib.sha256()
-        else:
-            self._hash = hashlib.sha1(b"blob %d\0" % file.size_bytes, usedforsecurity=False)
-
-    def add(self, chunk: bytes) -> None:
-        """Take the next bytes."""
-        self.size_bytes += len(chunk)
-        self._hash.update(chunk)
-
-    def add_file(self, path: Path) -> None:
-        """Take all bytes of a local file."""
+        Raises:
+            OSError: It cannot be read.
+        """
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != self.size_bytes:
+                return False
+            if not self.digest:
+                return True
+            if len(self.digest) == _SHA256_DIGITS:
+                return hashlib.file_digest(file, "sha256").hexdigest() == self.digest
+            digest = hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
             while chunk := file.read(_READ_BYTES):
-                self.add(chunk)
-
-    @property
-    def is_right(self) -> bool:
-        """Whether these are size and content that were expected."""
-        if self.size_bytes != self._file.size_bytes:
-            return False
-        return not self._file.digest or self._hash.hexdigest() == self._file.digest
+                digest.update(chunk)
+            return digest.hexdigest() == self.digest

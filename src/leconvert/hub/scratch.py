@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leconvert.errors import InterruptedRunError, StorageError, UsageError
-from leconvert.hub.fetch import partial_path
 from leconvert.hub.remote_file import RemoteFile
 from leconvert.workdir.durable import storage_errors
+from leconvert.workdir.incoming import part_in
 
 __all__ = ["ScratchOptions", "ScratchSlot", "default_scratch_dir", "hold_slot"]
 
@@ -173,7 +173,7 @@ class ScratchSlot:
             room -= file.charge_bytes
             if room < 0:
                 break
-            wanted.add(partial_path(self.files_dir / file.path))
+            wanted.add(part_in(self.files_dir, file.path))
         for path in self.files_dir.rglob("*"):
             if path not in wanted and not path.is_dir():
                 path.unlink()

@@ -1,7 +1,8 @@
 """A local file with the size of a remote one and those of its bytes that a scan reads.
 
-The rest is a hole. What a scan reads of a clip is its index (``moov``), of a table its footer and
-the columns that place a row; both are found here by the code that the scan itself uses, only that
+The rest is a hole. What a scan reads of a clip is its index (``moov``), of a table its footer,
+the columns that place a row, lists whose lengths their type does not say, and columns that are not
+declared; all are found here by the code that the scan itself uses, only that
 it reads ranges over the network, and every byte that was read is written to the same place in the
 local file. So the scan finds in it what it would find in the whole file, or the file is fetched
 whole (`leconvert.hub.outline` decides).
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Buffer
+from collections.abc import Buffer, Collection
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,7 @@ from leconvert.hub.fetch import Fetcher
 from leconvert.hub.remote_file import RemoteFile
 from leconvert.media.boxes import read_moov
 from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.tables import list_sizes
 
 __all__ = ["SparseCopy"]
 
@@ -58,8 +60,13 @@ class SparseCopy:
             pread=lambda _, count, position: self.take(position, count),
         )
 
-    def take_table_index(self) -> None:
-        """Bring the footer of a parquet file, and its columns that place a row.
+    def take_table_index(self, declared: Collection[str], *, with_images: bool) -> None:
+        """Bring the footer of a parquet file, and its columns that a scan reads.
+
+        Args:
+            declared: Features of the dataset.
+            with_images: Whether of columns that are not declared those are brought, too, that may
+                be images: a scan looks at the first.
 
         Raises:
             ValueError: It is no parquet file; also as an ``ArrowException``.
@@ -71,11 +78,20 @@ class SparseCopy:
             raise ValueError("the footer is larger than the file")
         self.take(end - footer_bytes, footer_bytes + _TRAILER_BYTES)
         metadata = pq.read_metadata(pa.PythonFile(_Window(self), mode="r"))
+        wanted, where_empty = set(DEFAULT_COLUMNS), set()
+        for field in metadata.schema.to_arrow_schema():
+            sizes = list_sizes(field.type)
+            may_be_image = pa.types.is_struct(field.type) or "binary" in str(field.type)
+            if None in sizes or (field.name not in declared and (with_images or not may_be_image)):
+                wanted.add(field.name)
+            elif sizes:
+                where_empty.add(field.name)
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             for place in range(group.num_columns):
                 chunk = group.column(place)
-                if chunk.path_in_schema in DEFAULT_COLUMNS:
+                may_be_empty = metadata.num_row_groups > 1 or _null_count(chunk) != 0
+                if _is_of(chunk, wanted) or (may_be_empty and _is_of(chunk, where_empty)):
                     offsets = [chunk.data_page_offset]
                     if chunk.dictionary_page_offset is not None:
                         offsets.append(chunk.dictionary_page_offset)
@@ -103,6 +119,17 @@ class SparseCopy:
             data = found[position - start : position - start + count]
         os.pwrite(self._descriptor, data, position)
         return data
+
+
+def _is_of(chunk: pq.ColumnChunkMetaData, wanted: Collection[str]) -> bool:
+    """Whether a leaf may be of one of some columns: their names, too, have dots."""
+    path = chunk.path_in_schema
+    return any(path == name or path.startswith(f"{name}.") for name in wanted)
+
+
+def _null_count(chunk: pq.ColumnChunkMetaData) -> int | None:
+    found = chunk.statistics
+    return found.null_count if found is not None and found.has_null_count else None
 
 
 class _Window(io.RawIOBase):

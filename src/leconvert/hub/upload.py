@@ -6,13 +6,12 @@ called looks at the repo again, and finds out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import batched
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leconvert.errors import HubConflictError
 from leconvert.hub.errors_of import hub_errors
 from leconvert.hub.plan_push import CARD_PATH, CommitShare
 from leconvert.hub.view import KIND, TAG
@@ -182,31 +181,16 @@ class Uploader:
 
     # --- the tag -----------------------------------------------------------------------------
 
-    def set_tag(self, commit: str, before: str | None, say: Callable[[str], None]) -> None:
+    def delete_tag(self) -> None:
+        """Delete the tag ``v3.0``: the Hub cannot move one."""
+        with _pushing(self._repo_id, TAG):
+            self._api.delete_tag(**self._repo, tag=TAG)
+
+    def create_tag(self, commit: str) -> None:
         """Let ``v3.0`` name a commit.
 
-        The Hub cannot move a tag. Between its deletion and its creation there is no ``v3.0``.
-
-        Args:
-            commit: What it shall name.
-            before: What it names now; None where there is none.
-            say: Told about the gap before it opens.
-
         Raises:
-            HubConflictError: Somebody else made the tag meanwhile.
+            HubConflictError: There is such a tag.
         """
-        if before is not None:
-            say(
-                f"The tag {TAG} moves from {before[:12]} to {commit[:12]}: for a moment there is "
-                "none. If this ends in between, the same command closes the gap first."
-            )
-            with _pushing(self._repo_id, TAG):
-                self._api.delete_tag(**self._repo, tag=TAG)
-        try:
-            with _pushing(self._repo_id, commit):
-                self._api.create_tag(**self._repo, tag=TAG, revision=commit)
-        except HubConflictError as error:
-            raise HubConflictError(
-                f"Somebody else made the tag {TAG} of {self._repo_id} meanwhile.",
-                next_step="Run the same command again; it says what the tag names.",
-            ) from error
+        with _pushing(self._repo_id, commit):
+            self._api.create_tag(**self._repo, tag=TAG, revision=commit)

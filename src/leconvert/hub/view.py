@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,17 @@ from leconvert.tables.paths import INFO_PATH
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["KIND", "NOTHING", "TAG", "RepoState", "list_files", "look_at"]
+__all__ = [
+    "KIND",
+    "NOTHING",
+    "TAG",
+    "RepoState",
+    "find_tag",
+    "is_private",
+    "list_commits",
+    "list_files",
+    "look_at",
+]
 
 KIND = "dataset"
 TAG = "v3.0"
@@ -91,6 +102,53 @@ def look_at(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
         info=info,
         card=card,
     )
+
+
+def find_tag(api: HfApi, repo_id: str) -> str | None:
+    """Return the commit that the tag ``v3.0`` names now; None without it.
+
+    Raises:
+        HubError: The Hub does not answer, or there is no such repo.
+    """
+    with hub_errors(repo_id):
+        refs = api.list_repo_refs(repo_id, repo_type=KIND)
+    return next((ref.target_commit for ref in refs.tags if ref.name == TAG), None)
+
+
+def is_private(api: HfApi, repo_id: str) -> bool | None:
+    """Tell whether a repo is private; None where there is none that this token can see.
+
+    Raises:
+        HubUnavailableError: The Hub does not answer.
+        HubAccessError: The token is wrong.
+    """
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    with hub_errors(repo_id):
+        try:
+            return bool(api.repo_info(repo_id, repo_type=KIND).private)
+        except GatedRepoError:
+            raise
+        except RepositoryNotFoundError:
+            return None
+
+
+def list_commits(api: HfApi, repo_id: str, head: str, since: str = "") -> list[str]:
+    """Return the commits up to a head, newest first, each as a line for people.
+
+    Args:
+        api: The client.
+        repo_id: The repo.
+        head: The newest one.
+        since: The commit before the oldest one; empty for all.
+
+    Raises:
+        HubError: The Hub does not answer.
+    """
+    with hub_errors(repo_id, head):
+        commits = api.list_repo_commits(repo_id, repo_type=KIND, revision=head)
+    newer = takewhile(lambda commit: commit.commit_id != since, commits)
+    return [f"{c.commit_id[:12]} {c.created_at:%Y-%m-%d} {c.title}" for c in newer]
 
 
 def list_files(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Self
 
 from leconvert.errors import InterruptedRunError
-from leconvert.hub.fetch import partial_path
 from leconvert.hub.remote_file import RemoteFile
+from leconvert.workdir.incoming import part_in
 
 __all__ = ["Window"]
 
@@ -36,7 +36,8 @@ class Window:
 
     Args:
         files: In the order in which they are read.
-        folder: Where they go, under their paths; files that are there already are not trusted.
+        folder: Where they go, below ``whole`` under their paths; files that are there already are
+            not trusted. Where ``fetch`` puts a part, see `leconvert.workdir.incoming.part_in`.
         fetch: Brings one file to a path, or raises; called by several threads.
         budget_bytes: What may lie there at a time; at least the largest file's charge.
         should_stop: Asked while the reader waits.
@@ -105,7 +106,7 @@ class Window:
         return str(self._path(place))
 
     def _path(self, place: int) -> Path:
-        return self._folder / self._files[place].path
+        return self._folder / "whole" / self._files[place].path
 
     def _begin_more(self) -> None:
         """Begin to fetch what comes next, as far as there is room; the lock is held."""
@@ -133,7 +134,7 @@ class Window:
         for other in removable:
             if needed <= 0:
                 break
-            for path in (self._path(other), partial_path(self._path(other))):
+            for path in (self._path(other), part_in(self._folder, self._files[other].path)):
                 path.unlink(missing_ok=True)
             self._present.discard(other)
             self._begun.discard(other)

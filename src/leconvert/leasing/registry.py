@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from leconvert.errors import StorageError, WorkDirError
+from leconvert.machine import Machine
 from leconvert.workdir.durable import replace_record, storage_errors
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.identity import WorkerIdentity
@@ -18,6 +19,7 @@ from leconvert.workdir.records import encode_record, read_record
 __all__ = ["WorkerRecord", "WorkerReporter", "read_workers", "write_worker"]
 
 _VERSION = 1
+_HERE = Machine()
 _SECONDS_BETWEEN_REPORTS = 1.0
 # A worker that waits reports too, so that who watches can tell it from a dead one.
 _SECONDS_BETWEEN_IDLE_REPORTS = 10.0
@@ -45,6 +47,7 @@ class WorkerRecord:
         boot: Its boot and process namespace; see `WorkerIdentity`.
         started: Start time of its process.
         batch_began: When it took the batch in hand, as ``updated``; empty without one.
+        peak_memory_bytes: The most that its process has had resident; 0 where that is not known.
     """
 
     token: str
@@ -63,6 +66,7 @@ class WorkerRecord:
     boot: str = ""
     started: int = 0
     batch_began: str = ""
+    peak_memory_bytes: int = 0
 
 
 def write_worker(
@@ -114,7 +118,9 @@ def read_workers(
 
 def _is_sound(worker: WorkerRecord) -> bool:
     """Tell whether values are of their kinds, as those of a record that nobody edited are."""
-    numbers = (worker.frames, worker.processed_bytes, worker.seconds, worker.pid)
+    numbers = (
+        worker.frames, worker.processed_bytes, worker.seconds, worker.pid, worker.peak_memory_bytes
+    )  # fmt: skip
     return all(isinstance(number, int | float) for number in numbers) and all(
         isinstance(text, str) for text in (worker.host, worker.state, worker.boot)
     )
@@ -131,6 +137,7 @@ class WorkerReporter:
         worker: Who reports.
         clock: A monotonic clock in seconds.
         now: The wall clock, with its zone.
+        peak_memory: Returns the most memory that this process has had.
         fs: File operations.
     """
 
@@ -142,12 +149,14 @@ class WorkerReporter:
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        peak_memory: Callable[[], int] = _HERE.peak_memory,
         fs: FileSystem = LOCAL,
     ) -> None:
         self._run = run
         self._run_id = run_id
         self._clock = clock
         self._now = now
+        self._peak_memory = peak_memory
         self._fs = fs
         self._began = clock()
         self._written_at: float | None = None
@@ -212,6 +221,7 @@ class WorkerReporter:
             frames_per_second=round(self.record.frames / seconds, 1),
             seconds=round(seconds, 1),
             updated=self._wall_clock(),
+            peak_memory_bytes=self._peak_memory(),
         )
         self._written_at = now
         try:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from struct import unpack_from
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,13 @@ __all__ = [
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
+# The first four numbers of a display matrix (ISO/IEC 14496-12, 6.2.2), in 16.16.
+_ROTATIONS = {
+    (0x10000, 0, 0, 0x10000): 0,
+    (0, 0x10000, -0x10000, 0): 90,
+    (-0x10000, 0, 0, -0x10000): 180,
+    (0, -0x10000, 0x10000, 0): 270,
+}
 _READ_BYTES = 4 * 1024**2
 _SAFE_PRODUCT = 2**62
 
@@ -82,6 +90,12 @@ class ClipIndex:
     def num_samples(self) -> int:
         """Number of coded samples, S."""
         return len(self.sizes)
+
+    @property
+    def rotation(self) -> int | None:
+        """Degrees by which frames are turned clockwise to be shown; None for another matrix."""
+        a, b, _, c, d = unpack_from(">5i", self.geometry)
+        return _ROTATIONS.get((a, b, c, d))
 
     @property
     def offsets(self) -> IntArray:

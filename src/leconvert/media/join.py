@@ -235,7 +235,7 @@ def _read_episodes(
             raise SourceError(
                 f"{clip.path} needs another decoder configuration than {clips[0].path}.",
                 path=clip.path,
-                next_step="Give them separate output files: plan again with --scan headers.",
+                next_step="Give them separate output files, as a new plan (--restart) does.",
             )
         start = clip.first_sample
         count = index.num_samples - start if clip.num_samples is None else clip.num_samples

@@ -4,8 +4,8 @@ Such stores have no commits and, in general, no hashes: sizes and whatever else 
 (an ETag, a time, a generation) have to do.
 """
 
-from leconvert.mirrors.download import download_tree, source_dir
+from leconvert.mirrors.download import download_tree
 from leconvert.mirrors.store import is_url
 from leconvert.mirrors.upload import UploadReport, upload_tree
 
-__all__ = ["UploadReport", "download_tree", "is_url", "source_dir", "upload_tree"]
+__all__ = ["UploadReport", "download_tree", "is_url", "upload_tree"]

@@ -16,6 +16,7 @@ from leconvert.errors import (
     StorageError,
     UsageError,
 )
+from leconvert.workdir.secrets import without_credentials
 
 __all__ = ["Store", "StoredFile", "is_url", "open_store", "store_errors"]
 
@@ -51,7 +52,7 @@ class Store:
     """A folder of a store.
 
     Attributes:
-        url: As the user wrote it, without a slash at the end.
+        url: As the user wrote it, without a slash at the end and without credentials; for people.
         fs: The file system.
         root: The folder in it.
     """
@@ -101,21 +102,24 @@ def open_store(url: str) -> Store:
     from fsspec.core import url_to_fs
 
     protocol = url.partition("://")[0]
+    shown = without_credentials(url)
     try:
         fs, root = url_to_fs(url)
     except ImportError as error:
         extra = _EXTRAS.get(protocol)
         helps = f"pip install 'leconvert[{extra}]'" if extra else str(error)
         raise InstallationError(
-            f"{url} cannot be reached: {protocol}:// needs a library that is not installed.",
-            path=url,
+            f"{shown} cannot be reached: {protocol}:// needs a library that is not installed.",
+            path=shown,
             next_step=f"{helps.rstrip('.')}.",
         ) from error
     except OSError as error:  # some ask their server at once
-        raise _failure(url, error) from error
+        raise _failure(shown, error) from error
     except ValueError as error:
-        raise UsageError(f"{url} is no URL that can be read: {error}.", path=url) from error
-    return Store(url.rstrip("/"), fs, str(root).rstrip("/"))
+        raise UsageError(
+            f"{shown} is no URL that can be read: {without_credentials(str(error))}.", path=shown
+        ) from error
+    return Store(shown.rstrip("/"), fs, str(root).rstrip("/"))
 
 
 @contextmanager
@@ -135,7 +139,7 @@ def store_errors(url: str) -> Iterator[None]:
 def _failure(url: str, error: Exception) -> StorageError:
     said = str(error).strip().splitlines()[:1] or [type(error).__name__]
     return StorageError(
-        f"{url} fails: {said[0].rstrip('.')}.",
+        f"{url} fails: {without_credentials(said[0]).rstrip('.')}.",
         path=url,
         next_step="Check the address and the credentials, then run the same command again; it "
         "goes on where it stopped.",

@@ -8,20 +8,27 @@ parts of files (batches of episode ranges) are joined here.
 A packer may be killed at any moment; the next one goes on. The tree is built beside the target
 under a name that carries the packer's generation, and a packer that takes over first renames it to
 its own generation's name, so that a predecessor that still lives finds its tree gone and can swap
-nothing.
+nothing. What a predecessor proved is proven again: a proof is good for the process that made it.
 """
 
 from leconvert.packer.collection import check_all_done
 from leconvert.packer.options import PackOptions
+from leconvert.packer.proof import facts_of_tree
+from leconvert.packer.removal import remove_compared, rest_of_removal
 from leconvert.packer.report import PackReport
-from leconvert.packer.run import pack_run, swap_has_begun
+from leconvert.packer.run import NoResultError, finish_run, pack_run, swap_has_begun
 from leconvert.packer.watcher import Watcher
 
 __all__ = [
+    "NoResultError",
     "PackOptions",
     "PackReport",
     "Watcher",
     "check_all_done",
+    "facts_of_tree",
+    "finish_run",
     "pack_run",
+    "remove_compared",
+    "rest_of_removal",
     "swap_has_begun",
 ]

@@ -11,6 +11,7 @@ from leconvert import media, tables
 from leconvert.errors import WorkDirError
 from leconvert.model import DATA_STREAM, OutputFile, Shard
 from leconvert.packer.metadata import StatsFiles, write_meta
+from leconvert.source.modality import extension_files, mended_extension
 from leconvert.workdir.durable import (
     storage_errors,
     sync_file,
@@ -49,9 +50,16 @@ class Assembly:
         self._put(target, lambda partial: self._join(file, shards, partial))
 
     def add_copy(self, source: Path, relative: str) -> None:
-        """Copy one file that comes along unchanged."""
+        """Copy one file that comes along, without features that are left out if it names such."""
         target = self._tree / relative
-        self._put(target, lambda partial: shutil.copyfile(source, partial))
+        repairs = self._run.manifest.repairs
+        mended = None
+        if extension_files([relative], repairs):
+            mended = mended_extension(source, relative, repairs)
+        if mended is None:
+            self._put(target, lambda partial: shutil.copyfile(source / relative, partial))
+        else:
+            self._put(target, lambda partial: partial.write_bytes(mended))
 
     def add_meta(self, stats_files: StatsFiles) -> None:
         """Write every table under ``meta/`` anew.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from leconvert.errors import (
     BatchesFailedError,
     IncompleteError,
 )
-from leconvert.leasing import Board, read_done, read_failed, void_done
+from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, OutputFile, Shard
+from leconvert.workdir.filesystem import forget_old_names, status_now
 from leconvert.workdir.opened import OpenedRun
 
 __all__ = ["Collector", "check_all_done"]
@@ -56,15 +58,24 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
             "or --restart if the source was repaired or takes another flag.",
         )
     if counts.done < total:
+        # Of those that were claimed once, only a batch's own log says who still holds it.
+        states = Counter(row.state for row in board.status())
+        leased, pending = states[BatchState.LEASED], states[BatchState.PENDING]
+        details = [f"{leased} are leased, {pending} wait for a worker", *remarks]
+        next_step = (
+            f"Start workers with `leconvert work {shlex.quote(place)}`, or run the same convert "
+            "command again; it goes on where it ended."
+        )
+        if remarks:
+            next_step = (
+                f"Their logs are in {run.paths.logs_dir}. Mend what ended the workers, then run "
+                "the same command again; it goes on where it ended."
+            )
         raise IncompleteError(
             f"{counts.done} of {total} batches are done.",
             path=place,
-            details=[
-                f"{counts.leased} are leased, {counts.pending} wait for a worker",
-                *remarks,
-            ],
-            next_step=f"Start workers with `leconvert work {shlex.quote(place)}`, or run the same "
-            "convert command again; it goes on where it ended.",
+            details=details,
+            next_step=next_step,
         )
 
 
@@ -156,10 +167,13 @@ class Collector:
 def _damage(
     attempt: Path, shards: Iterable[Shard], entries: Mapping[str, Mapping[str, Any]]
 ) -> str | None:
+    # Whoever asked for one of these names before the worker made it was told that there is none,
+    # and this host's NFS client remembers that.
+    forget_old_names([str(attempt.parent), str(attempt), str(attempt / "any")])
     for shard in shards:
         path = attempt / shard.name
         try:
-            found = path.stat().st_size
+            found = status_now(path).st_size
         except FileNotFoundError:
             return f"{path} is gone"
         entry = entries.get(shard.name)

@@ -14,7 +14,7 @@ from leconvert import media, tables
 from leconvert.errors import WorkDirError
 from leconvert.model import DATA_STREAM, IntArray, camera_of
 from leconvert.source import DatasetInfo, EpisodeLines, load_info, load_tasks
-from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
+from leconvert.source.info import EPISODES_PATH, STATS_PATH
 from leconvert.workdir.opened import OpenedRun
 
 __all__ = ["StatsFiles", "write_meta"]
@@ -37,8 +37,8 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     manifest = run.manifest
     repairs = manifest.repairs
     source = Path(manifest.source)
-    info = load_info(source)
-    tasks = repairs.tasks(load_tasks(source))
+    info = load_info(source, repairs)
+    tasks = repairs.tasks(load_tasks(source, repairs))
     aggregate = tables.StatsAggregator()
     aggregated = 0
 
@@ -143,7 +143,6 @@ def _all_stats(
         stats_files: Statistics that workers computed.
     """
     repairs = run.manifest.repairs
-    left_out = {*repairs.dropped_features, *repairs.computed_stats}
     # In the plan's order: that of `stats_files` is who came first.
     computed = [
         _computed_lines(run, stats_files[layout.stream])
@@ -168,7 +167,11 @@ def _all_stats(
         merged = {
             name: fresh.pop(name, values)
             for name, values in (stats or {}).items()
-            if name not in left_out or name in fresh
+            if name in fresh
+            or not (
+                name in repairs.dropped_features
+                or repairs.computes_stats(name, int(index[position]))
+            )
         }
         yield merged | fresh
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leconvert.errors import TargetError, UsageError
-from leconvert.workdir.target import check_target, codebase_version, old_dir
+from leconvert.workdir.target import check_target, codebase_version, is_converted, old_dir
 
 __all__ = ["PackOptions"]
 
@@ -50,13 +50,11 @@ class PackOptions:
                 next_step="Use --verify structure, and `leconvert verify --bytes` with a download.",
             )
 
-    def check_target(self, source: Path, target: Path) -> None:
-        """Refuse a target that something stands in, before any work is done.
+    def check_proof(self, source: Path, target: Path) -> None:
+        """Refuse a proof that there is not, or that is too little to remove the source.
 
         Raises:
-            UsageError: ``verify`` is no known depth, or too little to remove the source, or the
-                source is not to be replaced at all.
-            TargetError: Something is in the way; the message says what helps.
+            UsageError: So it is, or the source is not to be replaced at all.
         """
         if self.depth not in _DEPTHS:
             raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
@@ -72,6 +70,15 @@ class PackOptions:
                 next_step=f"Convert, prove it with `leconvert verify {shlex.quote(str(target))} "
                 f"--source {shlex.quote(str(source))} --bytes`, and remove the source by hand.",
             )
+
+    def check_target(self, source: Path, target: Path) -> None:
+        """Refuse a target that something stands in, before any work is done.
+
+        Raises:
+            UsageError: As `check_proof`.
+            TargetError: Something is in the way; the message says what helps.
+        """
+        self.check_proof(source, target)
         check_target(target, self.old_place(source, target))
 
     def old_place(self, source: Path, target: Path) -> Path | None:
@@ -85,7 +92,7 @@ class PackOptions:
         if not os.path.lexists(target):
             return None
         version = codebase_version(target)
-        if version is None or not version.startswith("v3"):
+        if not is_converted(target):
             raise TargetError(
                 f"{target} exists and is no v3.0 dataset.",
                 path=str(target),

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from leconvert.errors import (
     BatchesFailedError,
     IncompleteError,
     InterruptedRunError,
+    LeconvertError,
     PlanMismatchError,
-    StorageError,
+    SourceChangedError,
+    TargetError,
+    VerificationError,
 )
 from leconvert.leasing import Board, LeaseStore
+from leconvert.machine import Machine
 from leconvert.packer.assembly import Assembly
 from leconvert.packer.collection import Collector, check_all_done
 from leconvert.packer.options import PackOptions
-from leconvert.packer.proof import prove_tree
-from leconvert.packer.removal import remove_source
+from leconvert.packer.proof import Proof, prove_tree
+from leconvert.packer.removal import kept_source, remove_source
 from leconvert.packer.report import PackReport
 from leconvert.packer.watcher import Watcher
 from leconvert.progress import NO_PROGRESS, Progress
@@ -29,20 +35,22 @@ from leconvert.source import (
 )
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.locks import LockWait, packer_lock
+from leconvert.workdir.locks import LockWait, packer_lock, target_lock
 from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.removal import remove_left_trees, remove_new_tree
-from leconvert.workdir.staging import adopt_staging
+from leconvert.workdir.staging import adopt_staging, marked_by, superseded
 from leconvert.workdir.swap import (
     SwapOutcome,
     SwapPlan,
+    check_no_other_swap,
     recover_swap,
     swap_into_place,
 )
+from leconvert.workdir.target import is_converted, old_dir
 from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import any_storage_errors
 
-__all__ = ["pack_run", "swap_has_begun"]
+__all__ = ["NoResultError", "finish_run", "pack_run", "swap_has_begun"]
 
 # A look lists three folders: pauses grow with what it costs.
 _LOOKS_TO_PAUSES = 20
@@ -87,33 +95,40 @@ def pack_run(
     silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
     with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):
         journal = Journal(run.paths, manifest.run_id, fs=run.fs)
-        before = journal.begin()
-        if before.step is PackStep.FINISHED or recover_swap(journal) is SwapOutcome.COMPLETED:
-            return _finish(run, journal, options)
+        journal.begin()
+        finished = _finish_swapped(run, journal, options, silent, stop, progress)
+        if finished is not None:
+            return finished
+        _check_not_converted(run)
         options.check_target(source, target)
         board = _board(run)
         if not wait or board.all_settled():
             check_all_done(run, board)
         check_tables_unchanged(run)
         tree = adopt_staging(target, journal)
-        if tree is None:
-            raise AssertionError("a staging tree is made where there is none")
-        remove_left_trees(target, manifest.run_id)
-        collector, assembly = Collector(run), Assembly(run, tree)
-        try:
-            _assemble(run, assembly, collector, board, watcher or Watcher(), stop, progress)
-        except (BatchesFailedError, IncompleteError, PlanMismatchError):
-            # Only links and tables: whoever packs next makes them again, or removes them.
-            with suppress(StorageError, OSError):
-                remove_new_tree(tree)
-            raise
-        verification: dict[str, object] | None = None
-        if options.depth != "none":
-            verification = prove_tree(
-                run, journal, tree, options.depth, collector.clip_digests, stop, progress
-            )
+        with _while_ours(tree, journal):
+            remove_left_trees(target, manifest.run_id)
+            collector, assembly = Collector(run), Assembly(run, tree)
+            try:
+                _assemble(run, assembly, collector, board, watcher or Watcher(), stop, progress)
+            except (BatchesFailedError, IncompleteError, PlanMismatchError):
+                # Only links and tables: whoever packs next makes them again, or removes them.
+                with suppress(LeconvertError, OSError):
+                    remove_new_tree(tree, manifest.run_id)
+                raise
+            proof = Proof()
+            if options.depth != "none":
+                proof = prove_tree(
+                    run,
+                    journal,
+                    tree,
+                    source,
+                    options.depth,
+                    collector.clip_digests,
+                    stop,
+                    progress,
+                )
         _check_stop(stop)
-        old = options.old_place(source, target)
         notes = {
             "linked": assembly.linked,
             "copied": assembly.copied,
@@ -121,16 +136,225 @@ def pack_run(
             "cloned_bytes": collector.cloned_bytes,
             "copied_bytes": collector.copied_bytes,
             "verified": options.depth,
-            "verification": verification,
+            "verification": proof.outcome,
+            "peak_memory_bytes": Machine().peak_memory(),
         }
         journal.write(PackStep.PACKING, notes=notes)
 
         def check_once_more() -> None:
+            _check_not_converted(run)
             check_source_unchanged(run)
             check_current(run)
 
-        swap_into_place(SwapPlan(target, tree, old), journal, before_exchange=check_once_more)
-        return _finish(run, journal, options)
+        with target_lock(target, manifest.run_id, wait=silent):
+            _check_not_converted(run)
+            swap_into_place(
+                SwapPlan(target, tree, options.old_place(source, target)),
+                journal,
+                before_exchange=check_once_more,
+                came_out=_planned_source_of(run),
+            )
+            return _finish(run, journal, options, proof, stop, progress)
+
+
+class NoResultError(TargetError):
+    """A run is over, but no v3.0 dataset stands at its target any more."""
+
+
+@any_storage_errors()
+def finish_run(
+    run: OpenedRun,
+    options: PackOptions,
+    *,
+    check: Callable[[], None],
+    stop: threading.Event,
+    progress: Progress = NO_PROGRESS,
+) -> PackReport | None:
+    """End a run whose swap began, if its result is in place; else take the swap back.
+
+    The result is compared with its source anew, by structure at least: no process goes by what
+    another one has proven.
+
+    Args:
+        run: The run.
+        options: What to prove, and whether the source is removed.
+        check: Called once the result is known to be in place, before it is compared; what it raises
+            is raised.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        What was done; None where nothing is in place, so that the run goes on like any other.
+
+    Raises:
+        NoResultError: The run is over, and its result is gone.
+        SourceChangedError: The source is not what was planned; it was not touched.
+        VerificationError: The result does not match it.
+        LeconvertError: As `pack_run`.
+    """
+    manifest = run.manifest
+    options.check_source(is_outline=manifest.outline is not None)
+    silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
+    with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):
+        journal = Journal(run.paths, manifest.run_id, fs=run.fs)
+        journal.begin()
+        return _finish_swapped(run, journal, options, silent, stop, progress, check)
+
+
+def _finish_swapped(
+    run: OpenedRun,
+    journal: Journal,
+    options: PackOptions,
+    silent: LockWait,
+    stop: threading.Event,
+    progress: Progress,
+    check: Callable[[], None] = lambda: None,
+) -> PackReport | None:
+    source, target = Path(run.manifest.source), Path(run.manifest.target)
+    if not swap_has_begun(run) or not target.parent.is_dir():
+        return None
+    with target_lock(target, run.manifest.run_id, wait=silent):
+        if recover_swap(journal, target) is not SwapOutcome.COMPLETED:
+            return None
+        if not is_converted(target):
+            raise _no_result(run)
+        options.check_proof(source, target)
+        check()
+        return _finish(
+            run,
+            journal,
+            options,
+            _prove_again(run, journal, options, stop, progress),
+            stop,
+            progress,
+        )
+
+
+def _prove_again(
+    run: OpenedRun,
+    journal: Journal,
+    options: PackOptions,
+    stop: threading.Event,
+    progress: Progress,
+) -> Proof:
+    """Compare a result that another process put in place with its source, where that lies now."""
+    source, target = Path(run.manifest.source), Path(run.manifest.target)
+    place: Path | None = source
+    if source == target:
+        place = kept_source(target)
+        if place is None:
+            _check_alone(target, progress)
+            return Proof()
+        if place != old_dir(target):  # its removal began: what is left of it proves nothing
+            return Proof()
+    assert place is not None
+    try:
+        check_source_unchanged(run, place)
+    except SourceChangedError as error:
+        raise _result_is_of_another(error, place, source, target) from error
+    depth = "bytes" if options.depth == "bytes" else "structure"
+    return prove_tree(run, journal, target, place, depth, None, stop, progress)
+
+
+def _check_alone(target: Path, progress: Progress) -> None:
+    """Look at a result whose source is gone, as `leconvert check` does.
+
+    Raises:
+        VerificationError: It is not whole.
+    """
+    from leconvert.verify.dataset import check_dataset
+
+    report = check_dataset(target, progress=progress)
+    errors = [finding.message for finding in report.findings if finding.severity == "error"]
+    if errors:
+        raise VerificationError(
+            f"{target} is not whole, and the source that it was made from is gone.",
+            path=str(target),
+            details=errors,
+            next_step=f"`leconvert check {shlex.quote(str(target))}` says more.",
+        )
+
+
+def _result_is_of_another(
+    error: SourceChangedError, place: Path, source: Path, target: Path
+) -> SourceChangedError:
+    """Return the error for a source that changed after its result took its place."""
+    if source == target:
+        there, kept = shlex.quote(str(target)), shlex.quote(str(place))
+        helps = (
+            f"To convert its new state, put it back, `mv {there} {shlex.quote(f'{target}_v30')} && "
+            f"mv {kept} {there}`, and convert again."
+        )
+    else:
+        helps = (
+            "--force-conversion converts the new state and keeps the result that is there as "
+            f"{old_dir(target)}."
+        )
+    return SourceChangedError(
+        f"{place} changed after it was planned; {target} holds what it was then.",
+        path=str(place),
+        details=error.details,
+        next_step=f"Nothing was removed. {helps}",
+    )
+
+
+def _no_result(run: OpenedRun) -> NoResultError:
+    source, target = Path(run.manifest.source), Path(run.manifest.target)
+    if source != target or target.exists():
+        helps = "`leconvert convert` converts anew, as does `leconvert plan --restart`."
+    elif old_dir(target).is_dir():
+        there, kept = shlex.quote(str(target)), shlex.quote(str(old_dir(target)))
+        helps = f"The source is kept: `mv {kept} {there}`, then convert again."
+    else:
+        helps = f"Its source was removed: put the result back at {target}, and run again."
+    return NoResultError(
+        f"Run {run.manifest.run_id} is finished, but no v3.0 dataset stands at {target} any more.",
+        path=str(target),
+        next_step=helps,
+    )
+
+
+def _check_not_converted(run: OpenedRun) -> None:
+    """Raise if another run put its result in the source's place since this one was planned."""
+    source, target = Path(run.manifest.source), Path(run.manifest.target)
+    if source != target or not is_converted(target):
+        return
+    check_no_other_swap(target, run.manifest.run_id)
+    kept = kept_source(target)
+    where = "" if kept is None else f"; the source is kept as {kept}"
+    raise TargetError(
+        f"{target} was converted by another run meanwhile{where}.",
+        path=str(target),
+        next_step="There is nothing left to convert. "
+        f"`leconvert clean {shlex.quote(str(run.work_dir.root))} --give-up` removes what this run "
+        "left.",
+    )
+
+
+def _planned_source_of(run: OpenedRun) -> Callable[[Path], None]:
+    """Return what looks whether a tree that came out of the target is the planned source."""
+
+    def look(tree: Path) -> None:
+        if run.manifest.source == run.manifest.target:
+            check_tables_unchanged(run, tree)
+
+    return look
+
+
+@contextmanager
+def _while_ours(tree: Path, journal: Journal) -> Iterator[None]:
+    """Say of whatever goes wrong in a tree that another packer took it, if that is why."""
+    try:
+        yield
+    except InterruptedRunError:
+        raise
+    except (LeconvertError, OSError) as error:
+        newest = journal.generation
+        with suppress(LeconvertError, OSError):
+            newest = journal.generations()[-1]
+        if newest == journal.generation:
+            raise
+        raise superseded(tree) from error
 
 
 def _assemble(
@@ -177,36 +401,48 @@ def _assemble(
         stage.advance(1)
         for relative in extra_files:
             _check_stop(stop)
-            assembly.add_copy(Path(run.manifest.source) / relative, relative)
+            assembly.add_copy(Path(run.manifest.source), relative)
             stage.advance(1)
 
 
-def _finish(run: OpenedRun, journal: Journal, options: PackOptions) -> PackReport:
+def _finish(
+    run: OpenedRun,
+    journal: Journal,
+    options: PackOptions,
+    proof: Proof,
+    stop: threading.Event,
+    progress: Progress,
+) -> PackReport:
     """Remove what nobody needs any more, and say what was done; harmless to repeat."""
     state = journal.read()
+    source, target = Path(run.manifest.source), Path(run.manifest.target)
     if run.paths.attempts_dir.exists():
         remove_tree(run.paths.attempts_dir, inside=run.paths.root)
-    journal.write(PackStep.FINISHED)
+    outcome = proof.outcome or state.notes.get("verification")
+    journal.write(PackStep.FINISHED, notes={**state.notes, "verification": outcome})
     old = (state.swap or {}).get("old")
     report = PackReport(
-        target=Path(run.manifest.target),
-        kept=None if old is None else Path(old),
+        target=target,
+        kept=kept_source(target) if source == target else None if old is None else old_dir(target),
         linked=state.notes.get("linked", 0),
         copied=state.notes.get("copied", 0),
         joined=state.notes.get("joined", 0),
         cloned_bytes=state.notes.get("cloned_bytes", 0),
         copied_bytes=state.notes.get("copied_bytes", 0),
-        verified=state.notes.get("verified", "none"),
+        verified=proof.depth,
     )
     if not options.delete_source:
         return report
-    return remove_source(Path(run.manifest.source), report, run.manifest.repairs)
+    return remove_source(run, journal, report, proof, stop, progress)
 
 
 def swap_has_begun(run: OpenedRun) -> bool:
     """Tell whether the run's swap began, so that the source may no longer be at its place."""
     state = Journal(run.paths, run.manifest.run_id).read()
-    return state.swap is not None or state.step is not PackStep.PACKING
+    if state.swap is not None or state.step is not PackStep.PACKING:
+        return True
+    # A packer that lost its lock may have noted it where nobody reads.
+    return marked_by(Path(run.manifest.target)) == run.manifest.run_id
 
 
 def _check_stop(stop: threading.Event) -> None:

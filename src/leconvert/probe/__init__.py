@@ -47,6 +47,9 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'leconvert.probe' has no attribute {name!r}")
+    from leconvert.machine import check_linux
+
+    check_linux()
     try:
         import torch  # noqa: F401
     except ImportError as error:

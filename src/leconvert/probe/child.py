@@ -42,7 +42,7 @@ def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, A
     with tempfile.TemporaryDirectory(prefix="leconvert-probe-") as folder:
         ended = subprocess.run(
             [
-                sys.executable, "-m", "leconvert", "probe", "run", "--json",
+                sys.executable, "-P", "-m", "leconvert", "probe", "run", "--json",
                 f"--root={root}", f"--duration-s={duration_s}", f"--seed={seed}",
                 f"--out-dir={folder}",
             ],

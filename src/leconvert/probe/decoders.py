@@ -52,9 +52,12 @@ class ClipDecoder(Protocol):
 def torchcodec_trouble() -> str | None:
     """Return why torchcodec does not load, or None where it does."""
     try:
-        import torchcodec.decoders  # noqa: F401
+        import torchcodec.decoders
     except (ImportError, OSError, RuntimeError) as error:
         return str(error).strip().partition("\n")[0] or repr(error)
+    # From version 0.17 on it loads without FFmpeg, and fails when it first decodes.
+    if getattr(torchcodec, "ffmpeg_major_version", 0) is None:
+        return "it could not load FFmpeg"
     return None
 
 

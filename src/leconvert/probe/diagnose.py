@@ -12,7 +12,7 @@ from typing import Any
 
 from leconvert.errors import LeconvertError
 from leconvert.probe.environment import host_record, versions_record, video_facts
-from leconvert.probe.ffmpeg import FoundFfmpeg, find_ffmpeg
+from leconvert.probe.ffmpeg import FoundFfmpeg, find_ffmpeg, versions_for_torchcodec
 from leconvert.probe.files import Files, OpenFile, dataset_files
 from leconvert.probe.metadata import DatasetMeta, load_meta
 from leconvert.probe.results import begin_document
@@ -31,6 +31,7 @@ class _Pieces:
         torchcodec: Likewise.
         torchcodec_trouble: Why it does not load; None if it does, or is missing.
         ffmpeg: The FFmpeg that torchcodec finds.
+        built_for: The FFmpeg versions that torchcodec is built for, ascending.
         cuda: Whether torch can use a GPU.
         wants_cuda: Whether the GPU is to decode.
     """
@@ -39,6 +40,7 @@ class _Pieces:
     torchcodec: str | None
     torchcodec_trouble: str | None
     ffmpeg: FoundFfmpeg | None
+    built_for: tuple[int, ...]
     cuda: bool
     wants_cuda: bool
 
@@ -54,10 +56,12 @@ def missing_pieces(pieces: _Pieces) -> list[str]:
             "pip install 'leconvert[probe]'."
         )
     elif pieces.ffmpeg is None:
+        first, last = pieces.built_for[0], pieces.built_for[-1]
         missing.append(
-            "torchcodec finds no FFmpeg; decoding on a GPU and LeRobot's loaders need it: install "
-            "FFmpeg 4 to 8 with its shared libraries (apt install ffmpeg), or a PyAV wheel, which "
-            "carries them."
+            f"torchcodec {pieces.torchcodec} finds no FFmpeg that it is built for; decoding on a "
+            f"GPU and LeRobot's loaders need it, PyAV decodes all the same: install FFmpeg {first} "
+            f"to {last} with its shared libraries (apt install ffmpeg), or a PyAV whose wheel "
+            "carries one of these (av 15 carries FFmpeg 7, av 16 to 18 carry 8, av 19 carries 9)."
         )
     elif pieces.torchcodec_trouble is not None:
         missing.append(
@@ -154,6 +158,7 @@ def _look(versions: Mapping[str, Any], decode_device: str) -> _Pieces:
         torchcodec=torchcodec_version,
         torchcodec_trouble=trouble,
         ffmpeg=find_ffmpeg(),
+        built_for=tuple(versions_for_torchcodec()),
         cuda=cuda,
         wants_cuda=decode_device != "cpu",
     )

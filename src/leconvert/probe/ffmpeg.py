@@ -15,7 +15,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ __all__ = [
     "restart_environment",
     "search_path",
     "start_again_with_ffmpeg",
+    "versions_for_torchcodec",
     "wheel_libraries",
 ]
 
@@ -37,8 +38,10 @@ _LIBRARY = re.compile(
     r"(?P<name>lib(?:avcodec|avdevice|avfilter|avformat|avutil|swresample|swscale))"
     r"-[0-9a-f]+\.so\.(?P<major>\d+)[.\d]*"
 )
-# libavutil of FFmpeg 8, 7, 6, 5 and 4: those that torchcodec is built for, in its own order.
-_LIBAVUTIL_OF_FFMPEG = {8: 60, 7: 59, 6: 58, 5: 57, 4: 56}
+# libavutil of each FFmpeg that some torchcodec is built for, in torchcodec's own order.
+_LIBAVUTIL_OF_FFMPEG = {9: 61, 8: 60, 7: 59, 6: 58, 5: 57, 4: 56}
+# torchcodec's own libraries, one for each FFmpeg: libtorchcodec_core8.so.
+_BUILT_FOR = re.compile(r"libtorchcodec_[a-z_]*(\d+)\.")
 _SEARCH_PATH = "LD_LIBRARY_PATH"
 # Set in the process that was started again, so that this happens once.
 _STARTED_AGAIN = "LECONVERT_FFMPEG_LINKS"
@@ -57,16 +60,39 @@ class FoundFfmpeg:
     origin: str
 
 
+def versions_for_torchcodec() -> list[int]:
+    """Return the FFmpeg versions that the installed torchcodec is built for, ascending.
+
+    Where none is installed, those that any is built for.
+    """
+    spec = importlib.util.find_spec("torchcodec")
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    found = {
+        int(match[1])
+        for folder in folders
+        for path in Path(folder).iterdir()
+        if (match := _BUILT_FOR.match(path.name))
+    }
+    return sorted(found or _LIBAVUTIL_OF_FFMPEG)
+
+
 def find_ffmpeg(
-    load: Callable[[str], object] = ctypes.CDLL, environment: Mapping[str, str] = os.environ
+    load: Callable[[str], object] = ctypes.CDLL,
+    environment: Mapping[str, str] = os.environ,
+    versions: Collection[int] | None = None,
 ) -> FoundFfmpeg | None:
     """Return the FFmpeg whose libraries this process can load by their plain names.
 
     Args:
         load: How a shared library is loaded; raises ``OSError`` where there is none.
         environment: The process's environment.
+        versions: Those that count; by default those that torchcodec is built for.
     """
+    if versions is None:
+        versions = versions_for_torchcodec()
     for major, libavutil in _LIBAVUTIL_OF_FFMPEG.items():
+        if major not in versions:
+            continue
         try:
             load(f"libavutil.so.{libavutil}")
         except OSError:

@@ -54,7 +54,8 @@ class RunOptions:
         repo_id: The dataset's name on the Hub.
         data_files_root: Where ``data/`` and ``videos/`` are, if not below ``root``.
         revision: Branch, tag or commit on the Hub.
-        source: A label for where the bytes come from; it changes nothing.
+        source: A label for where the bytes come from; it changes nothing without ``no_local``.
+        no_local: Read from the Hub or the bucket even where a local copy is.
         scenario: A named set-up; fills in loader, source and workers.
         loader: What is measured.
         mode: What a sample is; see `leconvert.probe.modes`.
@@ -89,6 +90,7 @@ class RunOptions:
     data_files_root: str | None = None
     revision: str | None = None
     source: str | None = None
+    no_local: bool = False
     scenario: str | None = None
     loader: Loader | None = None
     mode: Mode = "single"
@@ -141,6 +143,24 @@ class RunOptions:
             if getattr(self, name).partition(":")[0] not in {"cpu", "cuda"}:
                 raise UsageError(f"{_flag(name)} is cpu, cuda or cuda:N.")
 
+        # No scenario names this loader, and none is the default.
+        if self.max_buffer_input_shards is not None and self.loader != "stream-lerobot":
+            raise UsageError(
+                "Only the loader stream-lerobot knows --max-buffer-input-shards.",
+                next_step="Leave it out, or choose --loader stream-lerobot.",
+            )
+
+    @property
+    def read_from(self) -> str:
+        """Where data and videos are really read from, whatever the label says.
+
+        ``local``, ``hub`` or ``bucket``, else the scheme of the URL. Of options that are `placed`.
+        """
+        if self.loader == "map":  # LeRobot downloads what is on the Hub, and reads the copy
+            return "local"
+        place = str(self.data_files_root or self.root)
+        return _label_of(place) or place.partition("://")[0]
+
     @property
     def timing(self) -> TimingPlan:
         """What is timed."""
@@ -160,8 +180,22 @@ class RunOptions:
         scenario = SCENARIOS[self.scenario] if self.scenario else None
         loader = self.loader or (scenario.loader if scenario else "stream")
         wanted = self.source or (scenario.source if scenario else None)
-        root = dataset_place(self.root, self.repo_id, wanted if scenario else None)
-        return replace(self, loader=loader, source=wanted or _label_of(root), root=root)
+        if self.no_local:
+            wanted = wanted or (None if self.root else "hub")
+        insists = scenario is not None or self.no_local
+        root = dataset_place(self.root, self.repo_id, wanted if insists else None)
+        placed = replace(self, loader=loader, source=wanted or _label_of(root), root=root)
+        if self.no_local and placed.read_from == "local":
+            raise UsageError(
+                "--no-local is given, but "
+                + (
+                    "the loader map reads a local copy, which it downloads."
+                    if loader == "map"
+                    else f"{placed.data_files_root or root} is local."
+                ),
+                next_step="Give --repo-id with --source hub or bucket, and the loader stream.",
+            )
+        return placed
 
     def resolved(self, *, cores: int, cameras: int, rank: int, world_size: int) -> RunOptions:
         """Return these options with workers and ranks filled in, once the dataset is known."""
@@ -219,7 +253,7 @@ def dataset_place(
 def _label_of(root: str) -> str | None:
     if root.startswith("hf://"):
         return "bucket" if root.startswith("hf://buckets/") else "hub"
-    return None if "://" in root else "local"
+    return None if "://" in root and not root.startswith("file://") else "local"
 
 
 def _flag(name: str) -> str:

@@ -1,5 +1,7 @@
 """Shares of nodes: whole groups of episodes that share files, so that no file is fetched twice.
 
+Where there are fewer such groups than nodes, single episodes are shared out instead.
+
 Pure. Which rank and worker of a node gets which episode is another matter: see `order`.
 """
 
@@ -97,7 +99,7 @@ def chosen_episodes(
         partition_index: This node.
 
     Raises:
-        UsageError: An episode does not exist, or a number makes no sense.
+        UsageError: An episode does not exist, a number makes no sense, or this node gets nothing.
     """
     places: IntArray = np.arange(len(indices))
     if episodes is not None:
@@ -117,4 +119,13 @@ def chosen_episodes(
     if num_partitions == 1:
         return places
     groups = group_episodes_by_files([numbers[places] for numbers in files])
-    return places[partition_episodes(groups, lengths[places], num_partitions)[partition_index]]
+    if len(groups) < num_partitions:
+        groups = list(np.arange(len(places))[:, None])
+    share = partition_episodes(groups, lengths[places], num_partitions)[partition_index]
+    if not len(share):
+        raise UsageError(
+            f"Partition {partition_index} of {num_partitions} has no episodes: there are only "
+            f"{len(places)}.",
+            next_step=f"Use at most {len(places)} partitions.",
+        )
+    return places[share]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ def run_probe(
         "wrong_frames": None if check is None else check["wrong_frames"],
         "unreadable_frames": loader.unreadable_frames,
         "check": check,
-        "notes": list(loader.notes),
+        "read_from": options.read_from,
+        "notes": [*loader.notes, *_remarks(options)],
         "decoder": _decoder_record(backend),
         "dataset": dataset_record(meta, data_files),
         "options": options.as_record(),
@@ -256,6 +258,16 @@ def _checked(
     from leconvert.probe.check import check_samples
 
     return check_samples(loader, subject, progress)
+
+
+def _remarks(options: RunOptions) -> list[str]:
+    """Return what a reader of the result should know about what decoded."""
+    if options.loader != "stream" or find_spec("torchcodec") is None or find_ffmpeg() is not None:
+        return []
+    return [
+        "PyAV decodes: torchcodec finds no FFmpeg that it is built for; `leconvert doctor` says "
+        "what to install"
+    ]
 
 
 def _decoder_record(backend: str) -> dict[str, Any]:

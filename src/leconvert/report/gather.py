@@ -128,6 +128,8 @@ def gather_run(run: OpenedRun) -> Story:
         clocks=clocks,
         cloned_bytes=found.video_bytes[0],
         copied_bytes=found.video_bytes[1],
+        worker_peak_bytes=max((w.peak_memory_bytes for w in workers.values()), default=0) or None,
+        packer_peak_bytes=_number(state.notes.get("peak_memory_bytes")) or None,
         probe=read_probe(run.paths, run_id),
         remarks=remarks,
     )

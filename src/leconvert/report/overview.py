@@ -127,6 +127,7 @@ def conversion_section(story: Story) -> Markup:
         ("Dataset", f"{count(story.episodes, 'episode')}, {count(story.frames, 'frame')} at "
                     f"{story.fps or '?'} frames/s"),
         ("Video bytes", _video(story)),
+        ("Peak memory", _memory(story)),
         ("Other files", None if not story.other_files else
          f"{count(story.other_files, 'file')}, {amount(story.other_bytes)} (meta/ and the like)"),
         ("Options", ", ".join(f"{key} {value}" for key, value in story.options.items()) or None),
@@ -153,6 +154,18 @@ def conversion_section(story: Story) -> Markup:
         numbers = table("Streams, in bytes", head, lines, numbers=range(1, len(head)))
         parts += [figure(chart, caption=words, name="sizes"), folded("Sizes as a table", numbers)]
     return section("conversion", "What was converted", parts)
+
+
+def _memory(story: Story) -> str | None:
+    told = [
+        f"{amount(peak)} {who}"
+        for who, peak in (
+            ("a worker's process at most", story.worker_peak_bytes),
+            ("the packer's", story.packer_peak_bytes),
+        )
+        if peak is not None
+    ]
+    return ", ".join(told) or None
 
 
 def _video(story: Story) -> str | None:

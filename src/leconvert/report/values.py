@@ -184,6 +184,8 @@ class Story:
         clocks: For each host how far the work dir's clock was ahead of its own, in seconds.
         cloned_bytes: Coded video bytes that are shared with the source.
         copied_bytes: Coded video bytes that were copied.
+        worker_peak_bytes: The most that one worker's process had resident; None if not known.
+        packer_peak_bytes: The most that the packer's had, before the swap; None if not known.
         probe: The probe's document, or what it said when it could not measure.
         remarks: What could not be read.
     """
@@ -215,6 +217,8 @@ class Story:
     clocks: Mapping[str, float] = field(default_factory=dict)
     cloned_bytes: int = 0
     copied_bytes: int = 0
+    worker_peak_bytes: int | None = None
+    packer_peak_bytes: int | None = None
     probe: Mapping[str, Any] | None = None
     remarks: Sequence[str] = ()
 

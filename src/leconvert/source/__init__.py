@@ -13,7 +13,7 @@ from leconvert.source.changes import (
     source_changed,
 )
 from leconvert.source.info import DatasetInfo, load_info
-from leconvert.source.legacy import EpisodeLines, load_tasks
+from leconvert.source.legacy import EpisodeLines, load_tasks, tasks_of_episodes
 from leconvert.source.paths import SourcePaths
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ __all__ = [
     "load_tasks",
     "scan_source",
     "source_changed",
+    "tasks_of_episodes",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING
 from leconvert.errors import SourceChangedError
 from leconvert.latency import THREADS_THAT_WAIT, Latency
 from leconvert.model import IntArray, StreamScan
-from leconvert.source.info import load_info
-from leconvert.source.legacy import EPISODES_PATH, STATS_PATH, TASKS_PATH
+from leconvert.source.info import EPISODES_PATH, STATS_PATH, TASKS_PATH, load_info
 from leconvert.source.paths import SourcePaths
+from leconvert.source.survey import extra_files
 from leconvert.text import count
 from leconvert.workdir.durable import storage_errors
+from leconvert.workdir.filesystem import forget_old_names, status_now
 
 if TYPE_CHECKING:
     from leconvert.workdir.opened import OpenedRun
@@ -35,6 +37,8 @@ __all__ = [
 
 _CHANGES_SHOWN = 20
 _FILES_AT_A_TIME = 256
+# Nothing, something below a file, a folder, or a link that leads to itself is no table.
+_NO_TABLE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP})
 _CONVERTED_META_FILES = ("meta/info.json", EPISODES_PATH, STATS_PATH, TASKS_PATH)
 
 
@@ -53,7 +57,7 @@ class FileFacts:
     def of(
         cls, path: str | os.PathLike[str], fleeting_inodes: frozenset[int] = frozenset()
     ) -> FileFacts:
-        """Return the facts of a regular file; symbolic links are followed.
+        """Return the facts of a regular file as they are now; symbolic links are followed.
 
         Args:
             path: The file.
@@ -63,7 +67,7 @@ class FileFacts:
             FileNotFoundError: Nothing is there.
             OSError: The file system refuses, or something else than a file is there.
         """
-        seen = os.stat(path)  # noqa: PTH116 - called for every file of a dataset
+        seen = status_now(path)
         if not stat.S_ISREG(seen.st_mode):
             raise OSError(f"{path} is not a regular file")
         inode = 0 if seen.st_dev in fleeting_inodes else seen.st_ino
@@ -81,13 +85,15 @@ def meta_digest(root: Path) -> str:
     A table that is not there counts as such: v2.0 has no statistics of episodes.
     """
     digest = hashlib.sha256()
+    forget_old_names(str(root / name) for name in _CONVERTED_META_FILES)
     for name in _CONVERTED_META_FILES:
         digest.update(name.encode() + b"\0")
-        path = root / name
-        if path.is_file():
-            with path.open("rb") as file:
+        try:
+            with (root / name).open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
-        else:
+        except OSError as error:
+            if error.errno not in _NO_TABLE:
+                raise
             digest.update(b"absent")
     return digest.hexdigest()
 
@@ -125,6 +131,7 @@ def changed_files(
                     strict=True,
                 )
             )
+            forget_old_names(file[0] for file in files)
             if pool is None:
                 with Latency() as latency:
                     found = [_change(file) for file in files]
@@ -145,7 +152,7 @@ def _change(file: tuple[str, int, int, int]) -> str | None:
     path, size_bytes, mtime_ns, inode = file
     try:
         with storage_errors(path):
-            now = os.stat(path)  # noqa: PTH116 - called three times for every file of a dataset
+            now = status_now(path)
     except OSError as error:
         return error.strerror or str(error)
     if now.st_size != size_bytes:
@@ -155,19 +162,24 @@ def _change(file: tuple[str, int, int, int]) -> str | None:
     return None
 
 
-def check_source_unchanged(run: OpenedRun) -> None:
+def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
     """Compare every source file with the plan: size, modification time, inode; tables by content.
 
-    The inode counts where the file system keeps it.
+    The inode counts where the file system keeps it. Of other files only the names count: what is in
+    them is compared with the result.
+
+    Args:
+        run: The run.
+        root: Where the source lies now; None for where it was when it was planned.
 
     Raises:
         SourceChangedError: ``details`` says what differs.
     """
     manifest = run.manifest
-    root = Path(manifest.source)
-    changes = _changed_tables(run)
+    root = root or Path(manifest.source)
+    changes = _changed_tables(run, root)
     if not changes:
-        paths = SourcePaths(root, load_info(root))
+        paths = SourcePaths(root, load_info(root, manifest.repairs))
         for layout in manifest.streams:
             scan, episode_index = run.scan.stream(layout.stream)
             changes += changed_files(paths, scan, episode_index)
@@ -175,25 +187,36 @@ def check_source_unchanged(run: OpenedRun) -> None:
         raise source_changed(root, changes)
 
 
-def check_tables_unchanged(run: OpenedRun) -> None:
-    """Compare the source's tables under ``meta/`` with the plan, by content.
+def check_tables_unchanged(run: OpenedRun, root: Path | None = None) -> None:
+    """Compare the source's tables under ``meta/`` with the plan, by content; other files by name.
+
+    Args:
+        run: The run.
+        root: Where the source lies now, as for `check_source_unchanged`.
 
     Raises:
         SourceChangedError: They differ.
     """
-    changes = _changed_tables(run)
+    root = root or Path(run.manifest.source)
+    changes = _changed_tables(run, root)
     if changes:
-        raise source_changed(Path(run.manifest.source), changes)
+        raise source_changed(root, changes)
 
 
-def _changed_tables(run: OpenedRun) -> list[str]:
+def _changed_tables(run: OpenedRun, root: Path) -> list[str]:
     try:
-        with storage_errors(run.manifest.source):
-            if meta_digest(Path(run.manifest.source)) == run.manifest.meta_digest:
-                return []
+        with storage_errors(root):
+            if meta_digest(root) != run.manifest.meta_digest:
+                return ["meta/: the tables differ from those that were planned"]
     except OSError as error:
         return [f"{error.filename}: {error.strerror}"]
-    return ["meta/: the tables differ from those that were planned"]
+    planned = set(run.manifest.extra_files)
+    paths = SourcePaths(root, load_info(root, run.manifest.repairs))
+    now = set(extra_files(root, paths.slice_of))
+    return [
+        f"{path}: {'no longer there' if path in planned else 'not there when planned'}"
+        for path in sorted(planned ^ now)
+    ]
 
 
 def source_changed(root: Path, changes: list[str]) -> SourceChangedError:

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from leconvert.errors import SourceError
 from leconvert.model import IntArray
-from leconvert.source.legacy import EPISODES_PATH, TASKS_PATH, EpisodeLines, load_tasks
+from leconvert.source.catalogue import CATALOGUE, TASKS_FROM_EPISODES
+from leconvert.source.info import EPISODES_PATH, TASKS_PATH
+from leconvert.source.legacy import EpisodeLines, load_tasks
 from leconvert.source.seen import Remark, Sightings, counted, shown
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "episode_length",
     "read_episode_table",
     "read_task_table",
+    "tasks_helps",
 ]
 
 # Columns of v3.0's table of episodes that a key of the same name would stand beside.
@@ -60,12 +64,16 @@ class EpisodeTable:
             has the episode.
         tasks: All of them where an episode lists several, none, or one that ``tasks.jsonl`` lacks
             (`NO_TASK`), by position.
+        has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
+        num_texts: Different texts of those.
     """
 
     index: IntArray
     length: IntArray
     task: IntArray
     tasks: Mapping[int, frozenset[int]]
+    has_one_text: npt.NDArray[np.bool_]
+    num_texts: int
 
     @property
     def has_gaps(self) -> bool:
@@ -157,6 +165,8 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
     length = np.empty(len(lines), dtype=np.int64)
     task = np.full(len(lines), NO_TASK, dtype=np.int64)
     several: dict[int, frozenset[int]] = {}
+    has_one_text = np.zeros(len(lines), dtype=np.bool_)
+    only_texts: set[str] = set()
     sightings = Sightings()
     for position, record in enumerate(lines):
         episode, texts = record["episode_index"], record.get("tasks")
@@ -184,15 +194,18 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
             task[position] = known[0]
         else:
             several[position] = frozenset(known or [NO_TASK] * len(texts))
+        has_one_text[position] = len(texts) == 1
+        only_texts.update(texts if len(texts) == 1 else ())
         if len(texts) > 1:
             said = f"Episode {episode} has {len(texts)} tasks."
             sightings.add(Remark("several-tasks", said, path=EPISODES_PATH))
         if len(known) < len(texts) and tasks.is_there:
             unknown = next(text for text in texts if text not in tasks.of_text)
             said = f"Episode {episode} lists the task {shown(unknown)}, which {TASKS_PATH} lacks."
-            sightings.add(Remark("task-mismatch", said, path=EPISODES_PATH))
+            helps = tasks_helps("task-mismatch", len(texts) == 1)
+            sightings.add(Remark("task-mismatch", said, path=EPISODES_PATH, helps=helps))
     remarks.extend(sightings.remarks())
-    table = EpisodeTable(lines.episode_index, length, task, several)
+    table = EpisodeTable(lines.episode_index, length, task, several, has_one_text, len(only_texts))
     if table.has_gaps:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
@@ -200,6 +213,17 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
         said += f"with {int(lines.episode_index[-1])}."
         remarks.append(Remark("episode-gap", said, path=EPISODES_PATH))
     return table
+
+
+def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
+    """Return the flags that help with an error of tasks.
+
+    Args:
+        code: The finding.
+        has_one_text: Whether the episodes that it is about list one task each.
+    """
+    flags = CATALOGUE[code].repairs
+    return tuple(flag for flag in flags if has_one_text or flag != TASKS_FROM_EPISODES)
 
 
 def _few(numbers: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.model import IntArray, StreamScan
+from leconvert.source.clip_checks import ClipFacts
 from leconvert.source.looker import NO_FILE, Block
 from leconvert.source.seen import Remark, Sightings
 from leconvert.source.table_checks import NOT_KNOWN
@@ -80,6 +82,9 @@ class Gathered:
         tasks: The tasks of those with several, by position.
         remarks: What was said about single episodes.
         sightings: What was said about many.
+        missing_stats: Features whose statistics are missing, and in which episodes.
+        stale_stats: Those whose statistics are stale, likewise.
+        clips: What clips of each decoder configuration are.
     """
 
     slices: Sequence[Slices]
@@ -89,6 +94,24 @@ class Gathered:
     tasks: Mapping[int, tuple[int, ...]]
     remarks: list[Remark]
     sightings: Sightings
+    missing_stats: Mapping[str, Sequence[int]]
+    stale_stats: Mapping[str, Sequence[int]]
+    clips: Mapping[str, ClipFacts]
+
+    def usual_clip(self, slices: Slices, kept: BoolArray) -> ClipFacts | None:
+        """Return what most clips of a stream are; of as many the first. None without any.
+
+        Args:
+            slices: The stream's.
+            kept: Whether each episode is kept, shape (E,).
+        """
+        kinds, firsts, counts = np.unique(
+            slices.kind[kept & slices.is_readable], return_index=True, return_counts=True
+        )
+        found: Counter[ClipFacts] = Counter()
+        for place in np.argsort(firsts).tolist():
+            found[self.clips[slices.kinds[kinds[place]]]] += int(counts[place])
+        return max(found, key=found.__getitem__, default=None)
 
     @property
     def num_files(self) -> int:
@@ -115,6 +138,9 @@ class Gatherer:
         self._tasks: dict[int, tuple[int, ...]] = {}
         self._remarks: list[Remark] = []
         self._sightings = Sightings()
+        self._missing_stats: dict[str, list[int]] = {}
+        self._stale_stats: dict[str, list[int]] = {}
+        self._clips: dict[str, ClipFacts] = {}
         self._done = 0
 
     def add(self, block: Block) -> int:
@@ -133,6 +159,11 @@ class Gatherer:
                 self._tasks[position] = facts.tasks
         self._remarks += block.remarks
         self._sightings.merge(block.sightings)
+        for name, episodes in block.missing_stats.items():
+            self._missing_stats.setdefault(name, []).extend(episodes)
+        for name, episodes in block.stale_stats.items():
+            self._stale_stats.setdefault(name, []).extend(episodes)
+        self._clips |= block.clips
         self._done = stop
         return len(block.rows) * len(self._streams)
 
@@ -152,4 +183,7 @@ class Gatherer:
             self._tasks,
             self._remarks,
             self._sightings,
+            self._missing_stats,
+            self._stale_stats,
+            self._clips,
         )

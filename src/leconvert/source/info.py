@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,11 +12,28 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
+from leconvert.source.lfs import is_pointer, refuse_pointers
+from leconvert.workdir.target import has_source_tables, old_dir
 
-__all__ = ["INFO_PATH", "DatasetInfo", "load_info", "read_info", "version_help"]
+__all__ = [
+    "EPISODES_PATH",
+    "INFO_PATH",
+    "STATS_PATH",
+    "TASKS_PATH",
+    "DatasetInfo",
+    "frame_rate",
+    "load_info",
+    "read_info",
+    "said_version",
+    "version_help",
+    "version_of_files",
+]
 
 INFO_PATH = "meta/info.json"
-_SUPPORTED_VERSIONS = ("v2.0", "v2.1")
+EPISODES_PATH = "meta/episodes.jsonl"
+STATS_PATH = "meta/episodes_stats.jsonl"
+TASKS_PATH = "meta/tasks.jsonl"
 _DEFAULT_CHUNK_SIZE = 1000
 _GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
 _MEND_IT = "Correct it there, or get the file again from where the dataset came from."
@@ -36,6 +55,7 @@ class DatasetInfo:
         data_path: Template of parquet paths.
         video_path: Template of video paths, None without cameras.
         chunks_size: Episodes a source chunk folder.
+        located: Where files lie that are not where their template says, by stream and episode.
     """
 
     raw: Mapping[str, Any]
@@ -47,6 +67,7 @@ class DatasetInfo:
     data_path: str
     video_path: str | None
     chunks_size: int
+    located: Mapping[tuple[str, int], str]
 
     @property
     def has_episode_stats(self) -> bool:
@@ -58,11 +79,16 @@ class DatasetInfo:
         return self.codebase_version != "v2.0"
 
 
-def load_info(root: Path) -> DatasetInfo:
+def load_info(
+    root: Path, repairs: Repairs = NO_REPAIRS, *, guess_version: bool = False
+) -> DatasetInfo:
     """Read and check ``meta/info.json``.
 
     Args:
         root: The dataset's folder, the one that holds ``meta/``.
+        repairs: What a conversion changes, of which this heeds how the source is read.
+        guess_version: Take the version that the files look like where ``codebase_version`` is none
+            that is read; without it that is an error.
 
     Raises:
         UnreadableSourceError: The folder or the file is missing or not JSON.
@@ -70,9 +96,12 @@ def load_info(root: Path) -> DatasetInfo:
     """
     path = root / INFO_PATH
     raw = read_info(root)
-    version = raw.get("codebase_version")
-    if version not in _SUPPORTED_VERSIONS:
-        raise _wrong_version(path, version)
+    version = repairs.assumed_version or raw.get("codebase_version")
+    if version not in SOURCE_VERSIONS:
+        guessed = version_of_files(root)
+        if guessed is None or not guess_version:
+            raise _wrong_version(path, version, guessed)
+        version = guessed
     features = raw.get("features")
     if not isinstance(features, dict) or not features:
         raise _bad(path, "has no table of features")
@@ -81,6 +110,7 @@ def load_info(root: Path) -> DatasetInfo:
             raise _bad(path, f"declares the feature {key!r} without a dtype")
         if set(key.split("/")) & _RESERVED_IN_KEYS or "\0" in key:
             raise _bad(path, f"declares the feature {key!r}, which cannot name a folder")
+    features = {**features, **repairs.declared_features}
     cameras = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video"))
     images = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "image"))
     data_path = raw.get("data_path")
@@ -95,14 +125,22 @@ def load_info(root: Path) -> DatasetInfo:
     return DatasetInfo(
         raw=raw,
         codebase_version=version,
-        fps=_fps(path, raw.get("fps")),
+        fps=Fraction(repairs.assumed_fps) if repairs.assumed_fps else _fps(path, raw.get("fps")),
         features=features,
         camera_keys=cameras,
         image_keys=images,
         data_path=data_path,
         video_path=video_path if isinstance(video_path, str) else None,
         chunks_size=chunks_size,
+        located={(file.stream, file.episode): file.path for file in repairs.located_files},
     )
+
+
+def version_of_files(root: Path) -> str | None:
+    """Return the v2.x version that a dataset's tables look like; None if they do not."""
+    if not (root / EPISODES_PATH).is_file() or (root / "meta/episodes").is_dir():
+        return None
+    return "v2.1" if (root / STATS_PATH).is_file() else "v2.0"
 
 
 def read_info(root: Path) -> dict[str, Any]:
@@ -113,6 +151,15 @@ def read_info(root: Path) -> dict[str, Any]:
     """
     path = root / INFO_PATH
     if not root.is_dir():
+        old = old_dir(root)
+        if not os.path.lexists(root) and has_source_tables(old):
+            raise UnreadableSourceError(
+                f"{root} is gone, and a dataset is kept as {old}: a conversion in place was "
+                "interrupted between two renames, or somebody moved it.",
+                path=str(root),
+                next_step="Run the same command, without --restart, to end that conversion; or put "
+                f"the dataset back: `mv {shlex.quote(str(old))} {shlex.quote(str(root))}`.",
+            )
         raise UnreadableSourceError(
             f"{root} is not a folder.",
             path=str(root),
@@ -120,6 +167,8 @@ def read_info(root: Path) -> dict[str, Any]:
         )
     if path.exists() and not path.is_file():
         raise UnreadableSourceError(f"{path} is no file.", path=str(path))
+    if is_pointer(path):
+        refuse_pointers(root, met_one=True)
     try:
         raw = json.loads(path.read_bytes())
         # Half a surrogate pair is JSON, but no text that the result's own table could hold.
@@ -148,19 +197,35 @@ def read_info(root: Path) -> dict[str, Any]:
 
 
 def _fps(path: Path, value: object) -> Fraction:
+    rate = frame_rate(value)
+    if rate is None:
+        raise SourceError(
+            f"{path} has fps {value!r}, which is no frame rate.",
+            path=str(path),
+            next_step="Run the command again with --assume-fps and the frames a second.",
+        )
+    return rate
+
+
+def frame_rate(value: object) -> Fraction | None:
+    """Return the rate that ``fps`` of ``info.json`` is; None if it is none."""
     # bool is an int to Python; true would otherwise pass as one frame a second.
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _bad(path, f"has fps {value!r}, which is no number")
-    if not 0 < value < 1_000_000:  # also refuses NaN
-        raise _bad(path, f"has fps {value!r}, which is no frame rate")
-    return Fraction(repr(value))
+        return None
+    return Fraction(repr(value)) if 0 < value < 1_000_000 else None  # also refuses NaN
 
 
 def _bad(path: Path, what: str) -> SourceError:
     return SourceError(f"{path} {what}.", path=str(path), next_step=_MEND_IT)
 
 
-def _wrong_version(path: Path, version: object) -> SourceError:
+def _wrong_version(path: Path, version: object, guessed: str | None) -> SourceError:
+    if guessed is not None:
+        return SourceError(
+            f"{path} {said_version(version)}; its files are those of {guessed}.",
+            path=str(path),
+            next_step=f"Run the command again with --assume-version {guessed}.",
+        )
     if isinstance(version, str) and version.startswith("v3"):
         return SourceError(
             f"{path.parent.parent} is already {version}.",
@@ -169,11 +234,17 @@ def _wrong_version(path: Path, version: object) -> SourceError:
             "another folder.",
         )
     return SourceError(
-        f"{path} says codebase_version {ascii(version)[:60]}; leconvert reads "
-        f"{' and '.join(_SUPPORTED_VERSIONS)}.",
+        f"{path} {said_version(version)}; leconvert reads {' and '.join(SOURCE_VERSIONS)}.",
         path=str(path),
         next_step=version_help(version),
     )
+
+
+def said_version(version: object) -> str:
+    """Return what a ``codebase_version`` says, as half a sentence."""
+    if version is None:
+        return "has no codebase_version"
+    return f"says codebase_version {ascii(version)[:60]}"
 
 
 def version_help(version: object) -> str | None:

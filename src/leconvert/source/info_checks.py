@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from leconvert.arrow import innermost_type, is_number
-from leconvert.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
+from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.source.episode_table import tasks_helps
 from leconvert.source.info import INFO_PATH, DatasetInfo
-from leconvert.source.seen import Remark, counted, shown
+from leconvert.source.seen import Remark, counted, said_of_paths, shown
+from leconvert.source.whole_checks import DataColumns
+from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_lerobot
+from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
 
 __all__ = [
     "Totals",
@@ -19,11 +22,11 @@ __all__ = [
     "check_declarations",
     "check_images",
     "check_totals",
+    "declared_as_stored",
     "is_of_numbers",
 ]
 
 _VISUAL_DTYPES = frozenset({"video", "image"})
-_ARROW_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _SHOWN = 5
 
 Features = Mapping[str, Mapping[str, Any]]
@@ -37,11 +40,11 @@ def check_declarations(features: Features) -> Iterator[Remark]:
     Args:
         features: Those that are left out among them.
     """
-    nested, unnamed, old_style = [], [], []
+    nested, unnamed, old_style, untold = [], [], [], []
     for name, feature in features.items():
         shape, names, dtype = feature.get("shape"), feature.get("names"), feature["dtype"]
         sizes = shape if isinstance(shape, list) else []
-        if not sizes or not all(type(size) is int and size > 0 for size in sizes):
+        if not _is_shape(shape):
             said = f"{INFO_PATH} declares {shown(name)} with the shape {shown(shape)}."
             yield Remark("shape-mismatch", said, path=INFO_PATH, feature=name)
         if names is not None and not _is_list_of_texts(names):
@@ -50,35 +53,45 @@ def check_declarations(features: Features) -> Iterator[Remark]:
             unnamed.append(name)
         if dtype == "video" and "video_info" in feature and "info" not in feature:
             old_style.append(name)
+        if not all(isinstance(feature.get(key) or {}, dict) for key in ("info", "video_info")):
+            untold.append(name)
     for code, said, found in (
         ("nested-names", "names of {} are no plain list; they stay as they are.", nested),
         ("null-names", "{} have no names.", unnamed),
         ("video-info", "{}: described under video_info instead of info.", old_style),
+        ("video-info", "what describes {} is no table of facts; it is left out.", untold),
     ):
         if found:
             yield Remark(code, f"{INFO_PATH}: {said.format(_few(found))}", path=INFO_PATH)
 
 
 def check_columns(
-    features: Features, schema: pa.Schema, *, num_tasks: int, left_out: Collection[str]
+    features: Features,
+    columns: DataColumns,
+    *,
+    num_tasks: int,
+    one_text_each: bool,
+    left_out: Collection[str],
 ) -> Iterator[Remark]:
     """Compare declared features with the columns that most tables have.
 
     Args:
         features: Those that are left out among them; what is said of these counts as repaired.
-        schema: The columns, likewise.
+        columns: The columns, likewise; there are some.
         num_tasks: Different tasks of the dataset.
+        one_text_each: Whether each episode lists one task.
         left_out: Features that are left out.
     """
-    stored = set(schema.names)
+    assert columns.schema is not None
+    stored = set(columns.schema.names)
     for name in DEFAULT_COLUMNS:
         if name not in stored:
             several = name == "task_index" and num_tasks != 1
             how = f"and there are {num_tasks} tasks to choose from" if several else "it is computed"
             said = f"The tables have no column {name}; {how}."
-            yield Remark(
-                "missing-column", said, feature=name, severity="error" if several else "warning"
-            )
+            helps = tasks_helps("missing-column", several and one_text_each)
+            severity = "error" if several else "warning"
+            yield Remark("missing-column", said, feature=name, severity=severity, helps=helps)
     for name, feature in features.items():
         dtype = feature["dtype"]
         if name not in stored:
@@ -90,18 +103,100 @@ def check_columns(
                 # Of no feature, so that nobody is told to drop it: the camera would go, too.
                 said = f"The tables have a column {shown(name)}, which is declared as a camera."
                 yield Remark("undeclared-column", said)
-        elif dtype not in TEXT_DTYPES:
-            found = _stored_dtype(schema.field(name).type)
-            if found is not None and found != dtype:
-                said = f"{shown(name)} is stored as {found}, {shown(dtype)} is declared."
-                yield Remark("dtype-mismatch", said, path=INFO_PATH, feature=name)
+        elif dtype == "image" and _holds_paths(columns.schema.field(name).type):
+            yield Remark("image-paths", said_of_paths(name), path=INFO_PATH, feature=name)
+        else:
+            yield from _check_type(name, feature, columns)
     for name in sorted(stored - features.keys()):
         said = f"The tables have a column {shown(name)}, which {INFO_PATH} does not declare."
-        if name in DEFAULT_COLUMNS:
-            # It cannot be left out; to declare it is all that is missing.
-            declared = {"dtype": DEFAULT_COLUMNS[name], "shape": [1], "names": None}
-            said = f"{said[:-1]}: add {json.dumps({name: declared})[1:-1]} to its features."
         yield Remark("undeclared-column", said, feature=name)
+        if name in columns.wrapped:
+            yield Remark("wrapped-scalar", _said_of_wrapped(name), feature=name)
+
+
+def _said_of_wrapped(name: str) -> str:
+    return f"{shown(name)} is stored as lists of one value, which LeRobot cannot load."
+
+
+def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, dict[str, Any]]:
+    """Return features whose declaration is to change, so that LeRobot reads what is stored.
+
+    Args:
+        features: As declared.
+        columns: What is stored; there is something.
+
+    Returns:
+        Feature to its new declaration.
+    """
+    assert columns.schema is not None
+    changes: dict[str, dict[str, Any]] = {}
+    for name in columns.schema.names:
+        if name in features and features[name]["dtype"] != "video":
+            declared = _readable_declaration(name, features[name], columns)
+            if declared is not None and not declared.items() <= features[name].items():
+                changes[name] = {**features[name], **declared}
+    return changes
+
+
+def _check_type(name: str, feature: Mapping[str, Any], columns: DataColumns) -> Iterator[Remark]:
+    """Say whether LeRobot reads a column as it is declared, or with which other declaration."""
+    assert columns.schema is not None
+    kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
+    declared = _readable_declaration(name, feature, columns)
+    if declared is None:
+        as_stored = {"dtype": dtype_name(kind), "shape": list_sizes(kind) or [1]}
+        of_images = feature["dtype"] == "image" or name in LANGUAGE_COLUMNS
+        reason = read_by_lerobot(name, feature if of_images else as_stored, kind).reason
+        if isinstance(lengths, str):
+            reason = f"it holds {lengths}"
+        said = f"{shown(name)} is stored as {shown(str(kind))}, which LeRobot cannot load"
+        yield Remark(
+            "unloadable-feature", f"{said}: {reason or 'it holds no files'}.", feature=name
+        )
+        return
+    if name in columns.wrapped:
+        yield Remark("wrapped-scalar", _said_of_wrapped(name), feature=name)
+    dtype, shape = feature["dtype"], feature.get("shape")
+    if declared["dtype"] != dtype:
+        said = f"{shown(name)} is stored as {declared['dtype']}, {shown(dtype)} is declared."
+        yield Remark("dtype-mismatch", said, path=INFO_PATH, feature=name)
+    if declared["shape"] != shape and _is_shape(shape):
+        said = f"{shown(name)} is stored in the shape {declared['shape']}, {shape} is declared."
+        yield Remark("shape-mismatch", said, path=INFO_PATH, feature=name)
+
+
+def _readable_declaration(
+    name: str, feature: Mapping[str, Any], columns: DataColumns
+) -> dict[str, Any] | None:
+    """Return dtype and shape with which LeRobot reads a column, as far as possible the declared.
+
+    Of a column that holds lists of one value they are those of the value.
+    """
+    assert columns.schema is not None
+    kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
+    as_declared = {"dtype": feature["dtype"], "shape": feature.get("shape")}
+    if feature["dtype"] == "image" or name in LANGUAGE_COLUMNS:
+        # Paths lead to files beside the dataset, and arrays of pixels are no files.
+        if read_by_lerobot(name, feature, kind).verdict == "exact":
+            return as_declared
+        if name in LANGUAGE_COLUMNS or dtype_name(kind) not in NUMBER_DTYPES:
+            return None
+    if isinstance(lengths, str):
+        return None
+    if name in columns.wrapped:
+        lengths = ()
+        kind = innermost_type(kind)
+    if read_by_lerobot(name, feature, kind, lengths).verdict == "exact":
+        return as_declared
+    return declaration_of(name, kind, lengths)
+
+
+def _is_shape(shape: object) -> bool:
+    return (
+        isinstance(shape, list)
+        and bool(shape)
+        and all(type(size) is int and size > 0 for size in shape)
+    )
 
 
 def check_images(features: Features, schema: pa.Schema) -> Iterator[Remark]:
@@ -121,7 +216,7 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Remark]:
         if pa.types.is_struct(kind):
             place = kind.get_field_index("bytes")
             held = kind.field(place).type if place >= 0 else pa.null()
-        if not _is_binary(held):
+        if not _is_binary(held) and not _holds_paths(kind):  # those have a finding of their own
             said = f"The images {shown(name)} are stored as {shown(str(kind))} and not as files: "
             said += "no statistics can be computed."
             yield Remark("uncomputable-stats", said, feature=name)
@@ -150,17 +245,13 @@ def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Remark]:
         yield Remark("stale-total", f"{INFO_PATH} states {', '.join(wrong)}.", path=INFO_PATH)
 
 
-def _stored_dtype(kind: pa.DataType) -> str | None:
-    """Return the type of a column's numbers as ``info.json`` would name it; None if untold."""
-    kind = innermost_type(kind)
-    if pa.types.is_null(kind):
-        return None
-    if pa.types.is_struct(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return "image"
-    if pa.types.is_large_string(kind):
-        return "string"
-    name = str(kind)
-    return _ARROW_NAMES.get(name, name)
+def _holds_paths(kind: pa.DataType) -> bool:
+    """Whether a column of images can hold nothing but the paths of files."""
+    while isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_struct(kind):
+        return bool(kind.get_field_index("bytes") < 0 <= kind.get_field_index("path"))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _is_binary(kind: pa.DataType) -> bool:

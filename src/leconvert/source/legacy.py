@@ -15,35 +15,61 @@ import orjson
 
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.model import IntArray
+from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.source.info import EPISODES_PATH, TASKS_PATH
 
 __all__ = [
-    "EPISODES_PATH",
-    "STATS_PATH",
-    "TASKS_PATH",
     "EpisodeLines",
     "load_tasks",
     "parse_line",
     "read_lines",
+    "tasks_of_episodes",
 ]
-
-EPISODES_PATH = "meta/episodes.jsonl"
-STATS_PATH = "meta/episodes_stats.jsonl"
-TASKS_PATH = "meta/tasks.jsonl"
 
 # Larger ones are no numbers of episodes or tasks, and would not fit where they are stored.
 _LARGEST_INDEX = 10**15
 _BEGINS_WITH_INDEX = re.compile(rb'\{"episode_index": ?([0-9]{1,15}),')
 
 
-def load_tasks(root: Path) -> list[tuple[int, str]]:
+def load_tasks(root: Path, repairs: Repairs = NO_REPAIRS) -> list[tuple[int, str]]:
     """Return (task_index, task) pairs as listed, in ascending order of the index.
 
     Whether indices repeat or leave gaps is for the scan to say.
 
+    Args:
+        root: The dataset folder.
+        repairs: What a conversion changes: where rows take their tasks from ``episodes.jsonl``,
+            the texts there that are not listed follow the others.
+
     Raises:
         UnreadableSourceError: The file is missing or malformed.
     """
+    if repairs.tasks_from is None:
+        return _listed_tasks(root / TASKS_PATH)
     path = root / TASKS_PATH
+    tasks = _listed_tasks(path) if path.exists() else []
+    texts = dict.fromkeys(tasks_of_episodes(root).values())
+    for _, text in tasks:
+        texts.pop(text, None)
+    first = tasks[-1][0] + 1 if tasks else 0
+    return [*tasks, *((first + place, text) for place, text in enumerate(texts))]
+
+
+def tasks_of_episodes(root: Path) -> dict[int, str]:
+    """Return the task of each episode for which ``episodes.jsonl`` lists one and no other.
+
+    Raises:
+        UnreadableSourceError: The table is missing or malformed.
+    """
+    found = {}
+    for record in EpisodeLines(root / EPISODES_PATH, validated=True):
+        texts = record.get("tasks")
+        if isinstance(texts, list) and len(texts) == 1:
+            found[int(record["episode_index"])] = str(texts[0])
+    return found
+
+
+def _listed_tasks(path: Path) -> list[tuple[int, str]]:
     tasks: list[tuple[int, str]] = []
     with _open(path) as lines:
         for number, line in enumerate(lines, 1):

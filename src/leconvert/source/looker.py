@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from leconvert import media, tables
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, IntArray, camera_of
 from leconvert.source.changes import FileFacts, signed_inode
-from leconvert.source.clip_checks import ClipCheck
-from leconvert.source.legacy import EPISODES_PATH, STATS_PATH, parse_line, read_lines
+from leconvert.source.clip_checks import ClipCheck, ClipFacts
+from leconvert.source.info import EPISODES_PATH, STATS_PATH
+from leconvert.source.legacy import parse_line, read_lines
+from leconvert.source.lfs import is_pointer, refuse_pointers
 from leconvert.source.paths import SourcePaths
 from leconvert.source.seen import Notes, Remark, Sightings, counted, shown
 from leconvert.source.stats_checks import StatsCheck
 from leconvert.source.table_checks import Extremes, RowFacts, TableCheck
+from leconvert.workdir.filesystem import forget_old_names
 from leconvert.workdir.trouble import storage_errors
 
 __all__ = ["NO_FILE", "Block", "Looker"]
@@ -60,6 +64,9 @@ class Block:
         rows: What the tables' rows say.
         remarks: About single episodes.
         sightings: About many.
+        missing_stats: Features whose statistics are missing, and in which episodes.
+        stale_stats: Those whose statistics are stale, likewise.
+        clips: What clips of each decoder configuration are.
     """
 
     numbers: list[IntArray] = field(default_factory=list)
@@ -67,6 +74,9 @@ class Block:
     rows: list[RowFacts] = field(default_factory=list)
     remarks: list[Remark] = field(default_factory=list)
     sightings: Sightings = field(default_factory=Sightings)
+    missing_stats: dict[str, list[int]] = field(default_factory=dict)
+    stale_stats: dict[str, list[int]] = field(default_factory=dict)
+    clips: dict[str, ClipFacts] = field(default_factory=dict)
 
 
 class Looker:
@@ -85,7 +95,6 @@ class Looker:
         stats: The table of statistics and where in it the episodes' lines begin, -1 for those
             without; None in versions that have no such table.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
-        computes_stats: Whether statistics of every feature are computed from the data.
     """
 
     def __init__(
@@ -98,11 +107,9 @@ class Looker:
         length: IntArray,
         stats: tuple[Path, IntArray] | None,
         fleeting_inodes: frozenset[int] = frozenset(),
-        computes_stats: bool = False,
     ) -> None:
         self._arguments = (
             paths, fps, features, streams, episode_index, length, stats, fleeting_inodes,
-            computes_stats,
         )  # fmt: skip
         self._fleeting_inodes = fleeting_inodes
         self._paths = paths
@@ -111,20 +118,23 @@ class Looker:
         self._episode_index = episode_index
         self._length = length
         self._stats = stats
-        self._check_table = TableCheck(
-            fps, features, has_cameras=len(streams) > 1, computes_stats=computes_stats
-        )
+        self._check_table = TableCheck(fps, features, has_cameras=len(streams) > 1)
         self._check_stats = StatsCheck(features)
         self._check_clip = {
-            stream: ClipCheck(features[camera])
+            stream: ClipCheck(features[camera], fps)
             for stream in streams
             if (camera := camera_of(stream)) is not None
         }
-        self._columns: dict[tuple[bytes, bytes | None], str] = {}
+        self._columns: dict[tuple[bytes, bytes | None], tuple[pa.Schema, str]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not what it remembers: another thread may be adding to that.
         return Looker, self._arguments
+
+    @property
+    def reads_no_stats(self) -> bool:
+        """Whether there is no table of statistics to look at."""
+        return self._stats is None
 
     def __call__(self, first: int, stop: int) -> Block:
         """Look at the episodes at places ``first`` to ``stop``."""
@@ -136,10 +146,11 @@ class Looker:
         for stream in self._streams:
             notes.stream = stream
             paths = list(self._paths.absolute(stream, indices))
+            forget_old_names(paths)
             if stream == DATA_STREAM:
-                facts = self._look_at_tables(paths, indices, lengths, first, notes, block.rows)
+                facts = self._look_at_tables(paths, indices, lengths, first, notes, block)
             else:
-                facts = self._look_at_clips(paths, indices, lengths, notes)
+                facts = self._look_at_clips(paths, indices, lengths, notes, block.clips)
             seen.append(facts)
             block.numbers.append(np.array([fact[:-1] for fact in facts], dtype=np.int64))
             block.kinds.append([fact.kind for fact in facts])
@@ -153,7 +164,7 @@ class Looker:
         lengths: Sequence[int],
         first: int,
         notes: Notes,
-        rows: list[RowFacts],
+        block: Block,
     ) -> list[_Facts]:
         found: list[_Facts] = []
         for path, index, length, line in zip(
@@ -173,22 +184,25 @@ class Looker:
                 facts = _unread(error, notes)
             # Nobody expects statistics of an episode without frames.
             if self._stats is not None and length:
-                self._check_line(line, length, extremes, notes)
+                missing, stale = self._check_line(line, length, extremes, notes)
+                for names, episodes in (missing, block.missing_stats), (stale, block.stale_stats):
+                    for name in names:
+                        episodes.setdefault(name, []).append(index)
             found.append(facts)
-            rows.append(row_facts)
+            block.rows.append(row_facts)
         return found
 
     def _check_line(
         self, line: bytes | None, length: int, extremes: Extremes, notes: Notes
-    ) -> None:
+    ) -> tuple[list[str], list[str]]:
         """Check an episode's line of statistics: one at a time, parsed it is many objects."""
         assert self._stats is not None
         try:
             record = None if line is None else parse_line(self._stats[0], line)
         except UnreadableSourceError as error:
             notes.sight("missing-stats", shown(error.message), path=STATS_PATH)
-            return
-        self._check_stats(record, length, extremes, notes)
+            return self._check_stats.features, []
+        return self._check_stats(record, length, extremes, notes)
 
     def _stats_lines(self, first: int, number: int) -> list[bytes | None]:
         if self._stats is None:
@@ -198,8 +212,8 @@ class Looker:
 
     def _table_facts(self, table: tables.DataFile, file: FileFacts) -> _Facts:
         key = table.schema_key
-        kind = self._columns.get(key) if key is not None else None
-        if kind is None:
+        known = self._columns.get(key) if key is not None else None
+        if known is None:
             schema = tables.read_data_schema(table.path)
             twice = [name for name, times in Counter(schema.names).items() if times > 1]
             if twice:
@@ -208,11 +222,15 @@ class Looker:
                     path=table.path,
                 )
             kind = "\n".join(sorted(f"{field.name!r}: {field.type}" for field in schema)) or "none"
+            known = schema, kind
             if key is not None:
                 # pandas adds the number of rows, so that there may be a schema a file.
                 if len(self._columns) >= _KEPT_SCHEMAS:
                     self._columns.clear()
-                self._columns[key] = kind
+                self._columns[key] = known
+        schema, kind = known
+        for name, lengths in table.lengths(schema).items():
+            kind += f"\n{name!r} of {lengths}"
         return _Facts(
             file.size_bytes,
             file.mtime_ns,
@@ -228,6 +246,7 @@ class Looker:
         indices: Sequence[int],
         lengths: Sequence[int],
         notes: Notes,
+        kinds: dict[str, ClipFacts],
     ) -> list[_Facts]:
         files: list[FileFacts | OSError] = []
         for path in paths:
@@ -243,7 +262,7 @@ class Looker:
             try:
                 if isinstance(file, OSError):
                     raise file
-                found.append(self._clip_facts(path, next(clips), file, length, notes))
+                found.append(self._clip_facts(path, next(clips), file, length, notes, kinds))
             except (OSError, UnreadableSourceError) as error:
                 found.append(_unread(error, notes))
         return found
@@ -255,6 +274,7 @@ class Looker:
         file: FileFacts,
         length: int,
         notes: Notes,
+        kinds: dict[str, ClipFacts],
     ) -> _Facts:
         if isinstance(clip, media.UnsupportedClipError):
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {clip.reason}.")
@@ -275,6 +295,8 @@ class Looker:
             said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
             notes.sight("other-tracks", said)
         self._check_clip[notes.stream](clip, notes)
+        if clip.config_key not in kinds:
+            kinds[clip.config_key] = ClipFacts.of(clip)
         return _Facts(
             file.size_bytes,
             file.mtime_ns,
@@ -326,12 +348,14 @@ def _unread(error: OSError | UnreadableSourceError, notes: Notes) -> _Facts:
     """Say why a file cannot be read; that one is missing is said once all are known.
 
     Raises:
-        UnreadableSourceError: This user may not read it.
+        UnreadableSourceError: This user may not read it, or it is a Git LFS pointer.
         StorageError: The mount or the server fails.
     """
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return _MISSING
     _refuse_if_the_file_may_be_sound(error, notes)
+    if is_pointer(notes.file):
+        refuse_pointers(Path(notes.file[: notes.folder_length]), met_one=True)
     if isinstance(error, UnreadableSourceError):
         said = shown(error.message)
     else:

@@ -24,6 +24,19 @@ LEGACY_META_FILES = (
 _CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
 # A width in a template could otherwise ask for a name of gigabytes.
 _NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
+# What other writers call the same numbers and names.
+_ALIASES = {
+    "chunk_index": _CHUNK,
+    "chunk": _CHUNK,
+    "chunk_id": _CHUNK,
+    "episode": _INDEX,
+    "episode_id": _INDEX,
+    "episode_idx": _INDEX,
+    "camera": _CAMERA,
+    "camera_key": _CAMERA,
+    "image_key": _CAMERA,
+}
+_ALIASED = re.compile(r"(?<!\{)(?P<open>(?:\{\{)*\{)(?P<name>" + "|".join(_ALIASES) + r")(?=[:!}])")
 _PATTERNS = {_CHUNK: r"[0-9]+", _INDEX: r"[0-9]+", _CAMERA: r".+"}
 
 
@@ -41,6 +54,10 @@ class SourcePaths:
         root: The dataset folder.
         info: Its ``info.json``.
 
+    Attributes:
+        root: The dataset folder.
+        other_names: Placeholders of the templates that LeRobot calls otherwise, sorted.
+
     Raises:
         PathTemplateError: A template has a placeholder that LeRobot does not define, is malformed,
             or names one file for all episodes.
@@ -50,12 +67,19 @@ class SourcePaths:
     def __init__(self, root: Path, info: DatasetInfo) -> None:
         self.root = root
         self._chunks_size = info.chunks_size
-        self._data = _plain(info.data_path)
-        self._video = _plain(info.video_path or "")
+        self._data = _canonical(_plain(info.data_path))
+        self._video = _canonical(_plain(info.video_path or ""))
+        self._located = info.located
+        self._owner = {path: owner for owner, path in info.located.items()}
+        templates = (info.data_path, info.video_path or "")
+        self.other_names = tuple(
+            sorted({found["name"] for text in templates for found in _ALIASED.finditer(text)})
+        )
         path = root / INFO_PATH
         self._data_pattern = _pattern(path, "data_path", self._data, {_CHUNK, _INDEX})
         self._video_pattern: re.Pattern[str] | None = None
         self._only_camera = next(iter(info.camera_keys), "")
+        self._cameras = info.camera_keys
         if info.camera_keys:
             self._video_pattern = _pattern(
                 path, "video_path", self._video, {_CHUNK, _INDEX, _CAMERA}
@@ -66,11 +90,23 @@ class SourcePaths:
                     "file.",
                     path=str(path),
                 )
+        self._data_name = _pattern_of_name(path, self._data, {_CHUNK, _INDEX})
+        self._video_name: re.Pattern[str] | None = None
+        if info.camera_keys:
+            self._video_name = _pattern_of_name(path, self._video, {_CHUNK, _INDEX, _CAMERA})
         for stream in (DATA_STREAM, *map(stream_of_camera, info.camera_keys)):
             _check_inside(path, self.relative(stream, 0))
+        for located in self._owner:
+            _check_inside(path, located)
 
     def relative(self, stream: str, episode_index: int) -> str:
         """Return the path of one slice's file, relative to the dataset."""
+        if self._located and (stream, episode_index) in self._located:
+            return self._located[stream, episode_index]
+        return self.template_path(stream, episode_index)
+
+    def template_path(self, stream: str, episode_index: int) -> str:
+        """Return the path that a slice's file has by its template, wherever it lies."""
         chunk = episode_index // self._chunks_size
         camera = camera_of(stream)
         if camera is None:
@@ -86,6 +122,9 @@ class SourcePaths:
         fill = (self._data if camera is None else self._video).format
         chunks_size = self._chunks_size
         for index in episode_indices:
+            if self._located and (stream, index) in self._located:
+                yield folder + self._located[stream, index]
+                continue
             yield folder + fill(
                 episode_chunk=index // chunks_size, episode_index=index, video_key=camera
             )
@@ -105,6 +144,8 @@ class SourcePaths:
         Args:
             relative: A path relative to the dataset.
         """
+        if relative in self._owner:
+            return self._owner[relative]
         found = self._data_pattern.fullmatch(relative)
         if found is not None:
             index = int(found[_INDEX])
@@ -117,10 +158,40 @@ class SourcePaths:
         stream, index = stream_of_camera(camera), int(found[_INDEX])
         return (stream, index) if self.relative(stream, index) == relative else None
 
+    def misplaced(self, relative: str) -> tuple[str, int] | None:
+        """Return the slice that a file may be of that lies elsewhere than the template says.
+
+        Its name must be the template's but for the digits' width, wherever its folder is; a clip's
+        folders must also tell the camera, if there are several.
+        """
+        folder, _, name = relative.rpartition("/")
+        found = self._data_name and self._data_name.fullmatch(name)
+        if found:
+            return DATA_STREAM, int(found[_INDEX])
+        found = self._video_name and self._video_name.fullmatch(name)
+        if not found:
+            return None
+        named = found.groupdict().get(_CAMERA)
+        cameras = [key for key in self._cameras if key == named or f"/{key}/" in f"/{folder}/"]
+        if not cameras and named is None and len(self._cameras) == 1:
+            cameras = [self._only_camera]
+        return (stream_of_camera(cameras[0]), int(found[_INDEX])) if len(cameras) == 1 else None
+
 
 def _plain(template: str) -> str:
     """Return a template without ``.`` and empty folders, as a walk finds the names it makes."""
     return re.sub(r"(?<![^/])(?:\./+)+", "", re.sub(r"/{2,}", "/", template))
+
+
+def _pattern_of_name(path: Path, template: str, allowed: set[str]) -> re.Pattern[str] | None:
+    """Return what matches the names of a template's files; None where folders tell the episode."""
+    name = template.rpartition("/")[2]
+    return _pattern(path, "template", name, allowed) if f"{{{_INDEX}" in name else None
+
+
+def _canonical(template: str) -> str:
+    """Return a template with LeRobot's names of the placeholders."""
+    return _ALIASED.sub(lambda found: found["open"] + _ALIASES[found["name"]], template)
 
 
 def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Pattern[str]:

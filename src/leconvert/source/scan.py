@@ -2,37 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from leconvert import tables
 from leconvert.errors import SourceError
-from leconvert.model import DATA_STREAM, IntArray, SourceScan, StreamScan, stream_of_camera
+from leconvert.model import (
+    DATA_STREAM,
+    IntArray,
+    SourceScan,
+    StreamScan,
+    camera_of,
+    stream_of_camera,
+)
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.repairs import RepairOptions, Repairs
+from leconvert.repairs import TEXT_DTYPES, RepairOptions, Repairs
 from leconvert.source.catalogue import check_accepted
 from leconvert.source.changes import meta_digest
+from leconvert.source.clip_checks import declared_as_encoded
+from leconvert.source.declare import declare_columns
 from leconvert.source.episode_table import (
     EpisodeTable,
     TaskTable,
     read_episode_table,
     read_task_table,
+    tasks_helps,
 )
 from leconvert.source.gathered import Gathered, Gatherer
-from leconvert.source.info import INFO_PATH, DatasetInfo, load_info
+from leconvert.source.info import (
+    INFO_PATH,
+    STATS_PATH,
+    DatasetInfo,
+    frame_rate,
+    load_info,
+    said_version,
+)
 from leconvert.source.info_checks import (
     check_columns,
     check_declarations,
     check_images,
     check_totals,
+    declared_as_stored,
     is_of_numbers,
 )
-from leconvert.source.legacy import STATS_PATH, EpisodeLines
+from leconvert.source.legacy import EpisodeLines, load_tasks
+from leconvert.source.lfs import refuse_pointers
 from leconvert.source.looker import Looker
+from leconvert.source.modality import (
+    check_modality,
+    read_modality,
+    stale_extensions,
+    task_columns,
+)
 from leconvert.source.paths import PathTemplateError, SourcePaths
 from leconvert.source.seen import Remark, counted, shown
 from leconvert.source.settle import (
@@ -40,7 +68,9 @@ from leconvert.source.settle import (
     SourceFacts,
     check_dropped_features,
     computes_all_stats,
+    redeclared,
     settle,
+    task_map_of,
 )
 from leconvert.source.survey import Survey, survey_folder
 from leconvert.source.whole_checks import (
@@ -54,6 +84,9 @@ from leconvert.source.whole_checks import (
     dropped_phantoms,
     expected_totals,
     has_first_clip,
+    located_remarks,
+    lost_instructions,
+    wrong_rate,
 )
 from leconvert.spread import Spread, do_all
 from leconvert.workdir.mounts import devices_with_fleeting_inodes
@@ -61,6 +94,7 @@ from leconvert.workdir.mounts import devices_with_fleeting_inodes
 __all__ = ["scan_source"]
 
 _EPISODES_PER_BLOCK = 32
+NOTHING_DECLARED: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 
 
 def scan_source(
@@ -89,10 +123,22 @@ def scan_source(
     """
     options = options or RepairOptions()
     check_accepted(options.accept)
-    info = load_info(root)
-    remarks = list(check_declarations(info.features))
+    takes_tasks = options.tasks_from is not None
+    info = load_info(root, options.reading, guess_version=True)
+    refuse_pointers(root)
+    remarks = [
+        *_version_remarks(info),
+        *_rate_remarks(info),
+        *check_declarations(info.features),
+    ]
     tasks = read_task_table(root, remarks)
     episodes = read_episode_table(root, tasks, remarks)
+    remarks = [
+        replace(remark, helps=tasks_helps(remark.code, bool(episodes.has_one_text.all())))
+        if remark.code == "missing-tasks"
+        else remark
+        for remark in remarks
+    ]
     streams = [
         DATA_STREAM,
         *(stream_of_camera(key) for key in info.camera_keys if key not in options.drop_features),
@@ -107,8 +153,20 @@ def scan_source(
         said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
         remarks.append(Remark("path-template", said, path=INFO_PATH))
         nothing = [_nothing(stream, len(episodes.index)) for stream in streams]
-        settled = settle(remarks, options, _facts(info, episodes, tasks, remarks))
+        settled = settle(
+            remarks,
+            options,
+            _facts(info, episodes, tasks.listed, remarks, takes_tasks=takes_tasks),
+        )
         return _scan(root, info, episodes, nothing, survey, b"", settled)
+    if options.locate_files:
+        info = replace(info, located=_located(root, paths, episodes, info, options.drop_features))
+        paths = SourcePaths(root, info)
+        remarks += located_remarks(info, paths)
+    if paths.other_names:
+        names = ", ".join(f"{{{name}}}" for name in paths.other_names)
+        said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
+        remarks.append(Remark("template-names", said, path=INFO_PATH))
     computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
     look = Looker(
         paths,
@@ -119,7 +177,6 @@ def scan_source(
         episodes.length,
         _stats_lines(root, info, episodes, remarks),
         devices_with_fleeting_inodes(),
-        computes_stats,
     )
     gathered = _look(look, streams, len(episodes.index), progress, spread)
     is_usual = paths.are_usual and len(streams) == 1 + len(info.camera_keys)
@@ -128,6 +185,7 @@ def scan_source(
         paths.slice_of,
         _Membership(episodes.index),
         info.camera_keys,
+        misplaced=paths.misplaced,
         num_known=gathered.num_files if is_usual else None,
     )
     survey.cameras.update(
@@ -141,16 +199,97 @@ def scan_source(
     remarks += _whole_remarks(
         info, paths, episodes, tasks, survey, gathered, columns, options.drop_features
     )
+    modality = read_modality(root)
+    remarks += check_modality(
+        root,
+        {**{name: {} for name in stored}, **info.features},
+        columns.schema,
+        options.drop_features,
+        remaps_tasks=options.remap_tasks and task_map_of(tasks.listed) is not None,
+    )
+    remarks = wrong_rate(info, remarks, episodes, gathered)
+    remarks = lost_instructions(remarks, episodes, gathered)
     remarks += dropped_phantoms(info, options.drop_features, survey)
-    if computes_stats and columns.schema is not None:
+    declarations, refused = declare_columns(info.features, columns, paths, episodes)
+    remarks = [_undeclared_remark(remark, declarations, refused) for remark in remarks]
+    corrected = {} if columns.schema is None else declared_as_stored(info.features, columns)
+    if columns.schema is not None:
         remarks += check_images(info.features, columns.schema)
-    settled = settle(remarks, options, _facts(info, episodes, tasks, remarks))
+    unsound = None if look.reads_no_stats else _computable(gathered, remarks)
+    if not computes_stats and unsound is not None:
+        remarks = [_stale_remark(remark, gathered.stale_stats, unsound) for remark in remarks]
+        anew = redeclared(info.features, corrected)
+        needed = {name: set(found) for name, found in gathered.missing_stats.items()}
+        remarks = [remark for remark in remarks if _is_of_computed(remark, needed, anew)]
+    features = {**info.features, **corrected}
+    # Of what turns out to be text nobody wants statistics.
+    remarks = [
+        remark
+        for remark in remarks
+        if remark.code not in ("missing-stats", "stale-stats")
+        or features.get(remark.feature or "", {}).get("dtype") not in TEXT_DTYPES
+    ]
+    facts = _facts(
+        info,
+        episodes,
+        load_tasks(root, Repairs(tasks_from="episodes")) if takes_tasks else tasks.listed,
+        remarks,
+        declarations,
+        takes_tasks=takes_tasks,
+        indices=task_columns(modality, columns.schema),
+    )
+    facts = replace(facts, corrected=corrected, unsound_stats=unsound)
+    settled = _with_right_declarations(settle(remarks, options, facts), info, columns)
+    settled = _with_right_cameras(settled, info, gathered)
+    stale = stale_extensions(survey.extra_files, settled.repairs)
+    settled = replace(settled, findings=(*settled.findings, *stale))
     scans = [
         slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM)
         for slices in gathered.slices
     ]
     schema = _result_schema(info, columns, settled.repairs)
     return _scan(root, info, episodes, scans, survey, schema, settled)
+
+
+def _located(
+    root: Path,
+    paths: SourcePaths,
+    episodes: EpisodeTable,
+    info: DatasetInfo,
+    left_out: Sequence[str],
+) -> dict[tuple[str, int], str]:
+    """Return where files lie that are not where their template says, if only one may be each."""
+    survey = survey_folder(
+        root,
+        paths.slice_of,
+        _Membership(episodes.index),
+        info.camera_keys,
+        misplaced=paths.misplaced,
+    )
+    return {
+        (stream, episode): found[0]
+        for (stream, episode), found in sorted(survey.misplaced.items())
+        if len(found) == 1
+        and camera_of(stream) not in left_out
+        and not (root / paths.template_path(stream, episode)).exists()
+    }
+
+
+def _version_remarks(info: DatasetInfo) -> Iterator[Remark]:
+    stated = info.raw.get("codebase_version")
+    if stated != info.codebase_version:
+        said = (
+            f"{INFO_PATH} {said_version(stated)}; the files are those of {info.codebase_version}."
+        )
+        helps = (f"--assume-version {info.codebase_version}",)
+        yield Remark("codebase-version", said, path=INFO_PATH, helps=helps)
+
+
+def _rate_remarks(info: DatasetInfo) -> Iterator[Remark]:
+    stated = info.raw.get("fps")
+    if frame_rate(stated) != info.fps:
+        said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
+        yield Remark("frame-rate", said, path=INFO_PATH, severity="repaired")
 
 
 def _look(
@@ -225,8 +364,11 @@ def _whole_remarks(
         for remark in gathered.sightings.remarks()
         if not (remark.code == "missing-stats" and remark.feature in absent)
     ]
+    one_text = dict(zip(episodes.index.tolist(), episodes.has_one_text.tolist(), strict=True))
     remarks += [
-        remark
+        replace(remark, helps=tasks_helps(remark.code, one_text[remark.episode]))
+        if remark.code == "task-index" and remark.episode is not None
+        else remark
         for remark in gathered.remarks
         # Where the column is of no numbers there are no statistics to compute.
         if remark.code != "uncomputable-stats" or is_of_numbers(columns.schema, remark.feature)
@@ -243,7 +385,11 @@ def _whole_remarks(
     if columns.schema is not None:
         num_tasks = len(tasks.of_text) if tasks.is_there else 0
         remarks += check_columns(
-            info.features, columns.schema, num_tasks=num_tasks, left_out=left_out
+            info.features,
+            columns,
+            num_tasks=num_tasks,
+            one_text_each=bool(episodes.has_one_text.all()),
+            left_out=left_out,
         )
     remarks += check_global_index(episodes, gathered, columns)
     remarks += check_tasks(paths, episodes, tasks, gathered)
@@ -254,19 +400,126 @@ def _whole_remarks(
 
 
 def _facts(
-    info: DatasetInfo, episodes: EpisodeTable, tasks: TaskTable, remarks: list[Remark]
+    info: DatasetInfo,
+    episodes: EpisodeTable,
+    tasks: Sequence[tuple[int, str]],
+    remarks: list[Remark],
+    declarations: Mapping[str, Mapping[str, Any]] = NOTHING_DECLARED,
+    *,
+    takes_tasks: bool,
+    indices: Sequence[str] = (),
 ) -> SourceFacts:
     return SourceFacts(
         episode_index=episodes.index,
+        length=episodes.length,
         features=info.features,
-        tasks=tasks.listed,
+        tasks=tasks,
         missing_columns=[
             remark.feature
             for remark in remarks
-            if remark.code == "missing-column" and remark.severity != "error" and remark.feature
+            if remark.code == "missing-column" and remark.feature
+            if remark.severity != "error" or (remark.helps and takes_tasks)
         ],
         has_episode_stats=info.has_episode_stats,
+        undeclared=[
+            remark.feature
+            for remark in remarks
+            if remark.code == "undeclared-column" and remark.feature
+        ],
+        declarations=declarations,
+        codebase_version=info.codebase_version,
+        located=info.located,
+        task_columns=indices,
+        assumed_fps=None if frame_rate(info.raw.get("fps")) == info.fps else f"{float(info.fps)!r}",
     )
+
+
+def _undeclared_remark(
+    remark: Remark, declarations: Mapping[str, object], refused: Mapping[str, str]
+) -> Remark:
+    """Say of a column that is not declared why it cannot be, where it cannot."""
+    if remark.code != "undeclared-column" or remark.feature in declarations:
+        return remark
+    why = refused.get(remark.feature or "")
+    said = f"{remark.message[:-1]}, and {why}." if why else remark.message
+    return replace(remark, message=said, helps=("--drop-feature",))
+
+
+def _computable(gathered: Gathered, remarks: Sequence[Remark]) -> dict[str, list[int]]:
+    """Return features whose statistics are unsound, and in which episodes they can be computed.
+
+    Those that are missing have to be.
+    """
+    never = {
+        (remark.feature, remark.episode)
+        for remark in remarks
+        if remark.code == "uncomputable-stats"
+    }
+    unsound = {name: list(episodes) for name, episodes in gathered.missing_stats.items()}
+    for name, episodes in gathered.stale_stats.items():
+        if (name, None) not in never:
+            found = [episode for episode in episodes if (name, episode) not in never]
+            unsound[name] = sorted([*unsound.get(name, ()), *found])
+    return unsound
+
+
+def _stale_remark(
+    remark: Remark, stale: Mapping[str, Sequence[int]], computable: Mapping[str, Sequence[int]]
+) -> Remark:
+    """Say that nothing helps with stale statistics that cannot be computed."""
+    name = remark.feature or ""
+    if remark.code != "stale-stats" or set(stale.get(name, ())) <= set(computable.get(name, ())):
+        return remark
+    said = f"{remark.message} They stay: none can be computed of all of the data."
+    return replace(remark, message=said, helps=())
+
+
+def _is_of_computed(remark: Remark, missing: Mapping[str, Set[int]], anew: Set[str]) -> bool:
+    """Whether a remark is not about statistics that need not be computed."""
+    if remark.code != "uncomputable-stats" or remark.feature in anew:
+        return True
+    episodes = missing.get(remark.feature or "", ())
+    return bool(episodes) if remark.episode is None else remark.episode in episodes
+
+
+def _with_right_declarations(settled: Settled, info: DatasetInfo, columns: DataColumns) -> Settled:
+    """Return what becomes of a source, its computed columns declared as they are in the result."""
+    repairs = settled.repairs
+    computed = {*repairs.computed_columns, *(["task_index"] if repairs.tasks_from else [])}
+    if columns.schema is None or not computed:
+        return settled
+    changed = {*computed, *repairs.unwrapped_columns}
+    stored = replace(
+        columns,
+        schema=tables.repaired_schema(columns.schema, repairs),
+        lengths={name: found for name, found in columns.lengths.items() if name not in changed},
+        wrapped=columns.wrapped - changed,
+    )
+    corrected = declared_as_stored(info.features, stored)
+    declared = {
+        name: feature
+        for name, feature in {**repairs.declared_features, **corrected}.items()
+        if name not in computed or name in corrected
+    }
+    return replace(
+        settled, repairs=replace(repairs, declared_features=dict(sorted(declared.items())))
+    )
+
+
+def _with_right_cameras(settled: Settled, info: DatasetInfo, gathered: Gathered) -> Settled:
+    """Return what becomes of a source, its cameras declared as most of their clips are."""
+    declared = dict(settled.repairs.declared_features)
+    for slices in gathered.slices[1:]:
+        camera = str(camera_of(slices.stream))
+        facts = gathered.usual_clip(slices, settled.kept)
+        if facts is not None:
+            feature = declared_as_encoded(info.features[camera], facts, info.fps)
+            if feature != info.features[camera]:
+                declared[camera] = feature
+    if declared == settled.repairs.declared_features:
+        return settled
+    repairs = replace(settled.repairs, declared_features=dict(sorted(declared.items())))
+    return replace(settled, repairs=repairs)
 
 
 def _result_schema(info: DatasetInfo, columns: DataColumns, repairs: Repairs) -> bytes:

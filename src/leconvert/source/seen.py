@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from leconvert.source.catalogue import CATALOGUE
+from leconvert.text import shown
 
-__all__ = ["Notes", "Remark", "Sightings", "counted", "shown"]
-
-_SHOWN_CHARACTERS = 200
+__all__ = ["Notes", "Remark", "Sightings", "counted", "said_of_paths", "shown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +24,7 @@ class Remark:
         feature: The feature, where it is about one.
         severity: As the catalogue says, unless the case says otherwise.
         is_acceptable: Whether it can be accepted where others of its code can.
+        helps: Flags of the catalogue's that help in this case; None where all do.
     """
 
     code: str
@@ -35,6 +35,7 @@ class Remark:
     feature: str | None = None
     severity: str = ""
     is_acceptable: bool = True
+    helps: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.severity:
@@ -57,7 +58,7 @@ class Sightings:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str, str], tuple[Remark, int]] = {}
+        self._seen: dict[tuple[object, ...], tuple[Remark, int]] = {}
 
     def add(self, remark: Remark, episodes: int = 1) -> None:
         """Note that something was seen in further episodes.
@@ -66,7 +67,7 @@ class Sightings:
             remark: It; its message tells the first case.
             episodes: In how many.
         """
-        kind = (remark.code, remark.stream or "", remark.feature or "")
+        kind = (remark.code, remark.stream or "", remark.feature or "", remark.helps)
         example, before = self._seen.get(kind, (remark, 0))
         self._seen[kind] = (example, before + episodes)
 
@@ -115,10 +116,11 @@ class Notes:
         feature: str | None = None,
         severity: str = "",
         is_acceptable: bool = True,
+        helps: tuple[str, ...] | None = None,
     ) -> None:
         """Say something about this slice alone."""
         place = self.episode, self.stream, self.path
-        self.remarks.append(Remark(code, message, *place, feature, severity, is_acceptable))
+        self.remarks.append(Remark(code, message, *place, feature, severity, is_acceptable, helps))
 
     def sight(
         self,
@@ -128,22 +130,34 @@ class Notes:
         feature: str | None = None,
         path: str | None = None,
         severity: str = "",
+        helps: tuple[str, ...] | None = None,
     ) -> None:
         """Say something that may hold for many slices of this stream."""
         self.sightings.add(
-            Remark(code, message, None, self.stream, path or self.path, feature, severity)
+            Remark(
+                code,
+                message,
+                None,
+                self.stream,
+                path or self.path,
+                feature,
+                severity,
+                helps=helps,
+            )
         )
 
 
-def shown(text: object) -> str:
-    """Return a name or value of a source as a message can hold it.
+def said_of_paths(feature: str, where: str = "") -> str:
+    """Return what is said of images that are paths.
 
-    Names may hold line breaks, quotes, and bytes that are no text; values may be long.
+    Args:
+        feature: The images.
+        where: Which of them; all by default.
     """
-    said = text if isinstance(text, str) and text.isprintable() else ascii(text)
-    if len(said) > _SHOWN_CHARACTERS:
-        said = said[: _SHOWN_CHARACTERS - 3] + "..."
-    return said
+    return (
+        f"The images {shown(feature)} are no files{where}, but their paths at best; put the files "
+        'into the tables first, as "Images as paths" in docs/howto/broken-datasets.md does.'
+    )
 
 
 def counted(number: int, noun: str) -> str:

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from leconvert.errors import SourceError, UsageError
-from leconvert.model import Finding, IntArray
+from leconvert.model import Extent, Finding, IntArray, Remedy, camera_of
 from leconvert.repairs import (
     DEFAULT_COLUMNS,
     TEXT_DTYPES,
     DroppedEpisode,
+    LocatedFile,
     RepairOptions,
     Repairs,
 )
-from leconvert.source.catalogue import CATALOGUE, DROP
+from leconvert.source.catalogue import CATALOGUE, DROP, TASKS_FROM_EPISODES
 from leconvert.source.seen import Remark, shown
 
 __all__ = [
@@ -31,12 +32,17 @@ __all__ = [
     "SourceFacts",
     "check_dropped_features",
     "computes_all_stats",
+    "redeclared",
     "settle",
     "task_map_of",
 ]
 
 _REINDEXED = ("frame_index", "episode_index", "index")
 _RENUMBERED = ("episode_index", "index")
+# What is said of how a column is stored, which no longer holds where it is computed.
+_OF_STORED_TYPES = frozenset(
+    {"wrapped-scalar", "unloadable-feature", "dtype-mismatch", "shape-mismatch"}
+)
 _SHOWN = 20
 
 
@@ -46,17 +52,36 @@ class SourceFacts:
 
     Attributes:
         episode_index: Index of each episode, ascending, shape (E,).
+        length: Frames of each, shape (E,).
         features: Declared features.
         tasks: (index, text) pairs as listed, ascending.
         missing_columns: Default columns that are computed because no table has them.
         has_episode_stats: Whether the version keeps statistics of episodes.
+        corrected: Features that are declared otherwise than they are stored, as they are stored.
+        unsound_stats: Features whose statistics are missing or stale and can be computed, and in
+            which episodes; None where there are none at all.
+        undeclared: Columns of the tables that are not declared.
+        declarations: What those of them are declared as that can be.
+        codebase_version: The version that the source is read as.
+        located: Where files lie that are not where their template says, by stream and episode.
+        task_columns: Columns beside ``task_index`` that hold task indices.
+        assumed_fps: The rate that is assumed, where ``info.json`` says another.
     """
 
     episode_index: IntArray
+    length: IntArray
     features: Mapping[str, Mapping[str, Any]]
     tasks: Sequence[tuple[int, str]]
     missing_columns: Sequence[str]
     has_episode_stats: bool
+    corrected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unsound_stats: Mapping[str, Sequence[int]] | None = None
+    undeclared: Sequence[str] = ()
+    declarations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    codebase_version: str = ""
+    located: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    task_columns: Sequence[str] = ()
+    assumed_fps: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,6 +133,22 @@ def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
             )
 
 
+def redeclared(
+    features: Mapping[str, Mapping[str, Any]], corrected: Mapping[str, Mapping[str, Any]]
+) -> set[str]:
+    """Return columns whose statistics are none: of another shape, or of what was called text.
+
+    Args:
+        features: As declared.
+        corrected: Columns that are declared otherwise than they are stored, as they are stored.
+    """
+    return {
+        name
+        for name, feature in corrected.items()
+        if feature["shape"] != features[name].get("shape") or features[name]["dtype"] in TEXT_DTYPES
+    }
+
+
 def settle(remarks: Sequence[Remark], options: RepairOptions, facts: SourceFacts) -> Settled:
     """Decide what is done about everything that was seen.
 
@@ -127,12 +168,25 @@ def settle(remarks: Sequence[Remark], options: RepairOptions, facts: SourceFacts
             dropped.setdefault(remark.episode, remark.code)
             severity = "repaired"
         decided.append((remark, severity))
-    repairs = _repairs(options, facts, dropped, {remark.code for remark in remarks})
-    findings = tuple(
-        _finding(remark, _mended(remark, severity, repairs, dropped))
-        for remark, severity in decided
-    )
+    repairs = _repairs(options, facts, dropped, remarks)
+    mended = [(remark, _mended(remark, severity, repairs, dropped)) for remark, severity in decided]
     kept = ~np.isin(facts.episode_index, np.fromiter(dropped, np.int64, len(dropped)))
+    features = {*facts.features, *facts.undeclared}.difference(repairs.dropped_features)
+    left = Extent(int(np.count_nonzero(kept)), int(facts.length[kept].sum()), len(features))
+    errors = [remark for remark, severity in mended if severity == "error"]
+    remedies = _Remedies(facts, left, kept, errors)
+    # What cannot stay needs no other repair.
+    lost = {error.feature for error in errors if error.feature and _is_lost(remedies(error))}
+    mended = [
+        (replace(remark, helps=("--drop-feature",)), severity)
+        if severity == "error" and remark.feature in lost and not _is_lost(remedies(remark))
+        else (remark, severity)
+        for remark, severity in mended
+    ]
+    findings = tuple(
+        _finding(remark, severity, remedies(remark) if severity == "error" else ())
+        for remark, severity in mended
+    )
     if not kept.any():
         shown_messages = [finding.message for finding in findings[:_SHOWN]]
         if len(findings) > _SHOWN:
@@ -166,27 +220,44 @@ def _severity(remark: Remark, options: RepairOptions) -> str:
     """Return a remark's severity as far as it depends on the options alone."""
     if remark.severity not in ("error", "warning"):
         return remark.severity
-    kind = CATALOGUE[remark.code]
-    if _is_allowed(kind.repair, remark, options):
+    if any(_is_given(flag, remark, options) for flag in _flags(remark)):
         return "repaired"
+    kind = CATALOGUE[remark.code]
     if remark.code in options.accept and kind.acceptable and remark.is_acceptable:
         return "warning"
     return remark.severity
 
 
-def _is_allowed(repair: str | None, remark: Remark, options: RepairOptions) -> bool:
-    """Whether the user gave a flag that repairs it; dropped episodes are decided later."""
-    if repair == "--retime":
+def _flags(remark: Remark) -> tuple[str, ...]:
+    """Return the flags that repair a remark, as the catalogue names them."""
+    return CATALOGUE[remark.code].repairs if remark.helps is None else remark.helps
+
+
+def _is_given(flag: str, remark: Remark, options: RepairOptions) -> bool:
+    """Whether the user gave a flag for a remark; dropped episodes are decided later."""
+    if flag == "--retime":
         return options.retime
-    if repair == "--reindex":
+    if flag == "--reindex":
         return options.reindex
-    if repair == "--remap-tasks":
+    if flag == "--remap-tasks":
         return options.remap_tasks
-    if repair == "--recompute-stats":
+    if flag == "--declare-features":
+        return options.declare_features
+    if flag == TASKS_FROM_EPISODES:
+        return options.tasks_from is not None
+    if flag == "--locate-files":
+        return options.locate_files
+    if flag.startswith("--assume-version"):
+        return options.assume_version is not None
+    if flag == "--unwrap-scalars":
+        return options.unwrap_scalars
+    if flag == "--fill-stats":
+        return options.fill_stats
+    if flag == "--recompute-stats":
         return options.recompute_stats or options.quantiles
-    if repair == "--drop-feature":
+    if flag == "--drop-feature":
         return remark.feature in options.drop_features
-    return repair == DROP and remark.episode is None and options.on_bad_episode == "drop"
+    return flag == DROP and remark.episode is None and options.on_bad_episode == "drop"
 
 
 def _mended(remark: Remark, severity: str, repairs: Repairs, dropped: Mapping[int, str]) -> str:
@@ -197,7 +268,13 @@ def _mended(remark: Remark, severity: str, repairs: Repairs, dropped: Mapping[in
         return "repaired"
     if remark.feature is not None and remark.feature in repairs.dropped_features:
         return "repaired"
-    if remark.code == "stale-stats" and remark.feature in repairs.computed_stats:
+    if (
+        remark.code in ("missing-stats", "stale-stats")
+        and remark.feature in repairs.computed_stats
+        and remark.feature not in repairs.stats_episodes
+    ):
+        return "repaired"
+    if remark.code in _OF_STORED_TYPES and remark.feature in repairs.computed_columns:
         return "repaired"
     if remark.code == "global-index" and "index" in repairs.computed_columns:
         return "repaired"
@@ -205,8 +282,12 @@ def _mended(remark: Remark, severity: str, repairs: Repairs, dropped: Mapping[in
 
 
 def _repairs(
-    options: RepairOptions, facts: SourceFacts, dropped: Mapping[int, str], codes: set[str]
+    options: RepairOptions,
+    facts: SourceFacts,
+    dropped: Mapping[int, str],
+    remarks: Sequence[Remark],
 ) -> Repairs:
+    codes = {remark.code for remark in remarks}
     computed = set(facts.missing_columns)
     if options.retime:
         computed.add("timestamp")
@@ -219,12 +300,35 @@ def _repairs(
     if task_map is not None and "task_index" in facts.missing_columns:
         # Every row is of the only task, whatever its index was.
         task_map = {index: 0 for index, _ in facts.tasks}
-    stale = set(computed) if task_map is None else {*computed, "task_index"}
+    stale = set(computed)
+    if task_map is not None or options.tasks_from is not None:
+        stale.add("task_index")
     gone = set(options.drop_features)
+    task_columns = [] if task_map is None else sorted(set(facts.task_columns) - gone)
+    stale.update(name for name in task_columns if name in facts.features)
+    features = {**facts.features, **facts.corrected}
+    declared = {name: ft for name, ft in facts.corrected.items() if name not in gone}
+    stale.update(redeclared(facts.features, declared))
+    if options.declare_features:
+        added = {name: ft for name, ft in facts.declarations.items() if name not in gone}
+        declared |= added
+        features |= added
+        stale.update(added)
+    texts = {name for name, feature in features.items() if feature["dtype"] in TEXT_DTYPES}
     if computes_all_stats(options, has_episode_stats=facts.has_episode_stats):
-        stale.update(
-            name for name, feature in facts.features.items() if feature["dtype"] not in TEXT_DTYPES
-        )
+        stale.update(features)
+    some: dict[str, tuple[int, ...]] = {}
+    if options.fill_stats:
+        left = set(facts.episode_index.tolist()) - dropped.keys()
+        if facts.unsound_stats is None:
+            stale.update(features)
+        for name, episodes in (facts.unsound_stats or {}).items():
+            wanted = tuple(sorted(left.intersection(episodes)))
+            if len(wanted) == len(left):
+                stale.add(name)
+            elif wanted and name not in stale | gone | texts:
+                some[name] = wanted
+    wrapped = {remark.feature for remark in remarks if remark.code == "wrapped-scalar"}
     return Repairs(
         dropped_episodes=tuple(
             DroppedEpisode(episode, code) for episode, code in sorted(dropped.items())
@@ -233,12 +337,30 @@ def _repairs(
         computed_columns=tuple(name for name in DEFAULT_COLUMNS if name in computed),
         added_columns=tuple(name for name in DEFAULT_COLUMNS if name in facts.missing_columns),
         task_map=task_map,
-        computed_stats=tuple(sorted(stale - gone)),
+        unwrapped_columns=tuple(sorted(name for name in wrapped - gone - computed if name))
+        if options.unwrap_scalars
+        else (),
+        computed_stats=tuple(sorted((stale | some.keys()) - gone - texts)),
+        stats_episodes=dict(sorted(some.items())),
         quantiles=options.quantiles,
+        assumed_version=facts.codebase_version if "codebase-version" in codes else None,
+        declared_features=dict(sorted(declared.items())),
+        tasks_from=options.tasks_from,
+        task_columns=tuple(task_columns),
+        assumed_fps=facts.assumed_fps,
+        located_files=tuple(
+            LocatedFile(stream, episode, path)
+            for (stream, episode), path in sorted(facts.located.items())
+            if episode not in dropped
+        ),
     )
 
 
-def _finding(remark: Remark, severity: str) -> Finding:
+def _finding(remark: Remark, severity: str, remedies: tuple[Remedy, ...]) -> Finding:
+    flags = [_written(flag, remark) for flag in _flags(remark)]
+    remedy = remedies[0].flag if remedies else None
+    if severity == "warning":
+        remedy = next((flag for flag in flags if flag is not None), None)
     return Finding(
         remark.code,
         severity,
@@ -246,14 +368,95 @@ def _finding(remark: Remark, severity: str) -> Finding:
         episode=remark.episode,
         stream=remark.stream,
         path=remark.path,
-        remedy=_remedy(remark) if severity in ("error", "warning") else None,
+        remedy=remedy,
+        remedies=remedies,
     )
 
 
-def _remedy(remark: Remark) -> str | None:
-    repair = CATALOGUE[remark.code].repair
-    if repair != "--drop-feature":
-        return repair
-    if remark.feature is None or remark.feature in DEFAULT_COLUMNS:
+def _is_lost(remedies: Sequence[Remedy]) -> bool:
+    return bool(remedies) and remedies[0].flag.startswith("--drop-feature ")
+
+
+def _written(flag: str, remark: Remark) -> str | None:
+    """Return a flag as a user types it; None where it cannot help with the remark."""
+    if flag == "--assume-fps":
+        return None  # nobody knows which
+    if flag != "--drop-feature":
+        return flag
+    name = _feature(remark)
+    if name is None or name in DEFAULT_COLUMNS:
         return None
-    return f"{repair} {shlex.quote(shown(remark.feature))}"
+    return f"{flag} {shlex.quote(shown(name))}"
+
+
+def _feature(remark: Remark) -> str | None:
+    return remark.feature or camera_of(remark.stream or "")
+
+
+class _Remedies:
+    """What each remedy of the errors would leave of a dataset.
+
+    Errors of one code and one stream or feature are one matter: a flag repairs all of them.
+
+    Args:
+        facts: The source.
+        base: What is left of it if nothing more is left out.
+        kept: Whether each episode stays so far, shape (E,).
+        errors: All errors.
+    """
+
+    def __init__(
+        self,
+        facts: SourceFacts,
+        base: Extent,
+        kept: npt.NDArray[np.bool_],
+        errors: Sequence[Remark],
+    ) -> None:
+        self._facts = facts
+        self._base = base
+        self._kept = kept
+        self._episodes: dict[tuple[str, str | None, str | None], set[int]] = {}
+        for remark in errors:
+            bad = self._episodes.setdefault(_matter(remark), set())
+            if remark.episode is not None:
+                bad.add(remark.episode)
+        self._known: dict[tuple[object, ...], tuple[Remedy, ...]] = {}
+
+    def __call__(self, remark: Remark) -> tuple[Remedy, ...]:
+        """Return the remedies of an error, the one first that loses least."""
+        matter = _matter(remark)
+        key = (*matter, _flags(remark))
+        if key not in self._known:
+            bad = np.isin(self._facts.episode_index, list(self._episodes[matter])) & self._kept
+            rest = self._kept & ~bad
+            rated = []
+            for place, flag in enumerate(_flags(remark)):
+                written = _written(flag, remark)
+                if written is None or (flag == DROP and not rest.any()):
+                    continue
+                keeps, lost = self._left(flag, remark, rest)
+                rated.append((lost, place, Remedy(written, keeps, self._base)))
+            self._known[key] = tuple(remedy for _, _, remedy in sorted(rated, key=lambda r: r[:2]))
+        return self._known[key]
+
+    def _left(self, flag: str, remark: Remark, rest: npt.NDArray[np.bool_]) -> tuple[Extent, float]:
+        """Return what a flag leaves, and how much it loses, in frames of one camera.
+
+        The tables of an episode count as much as the clips of a camera do.
+        """
+        base, frames = self._base, int(self._facts.length[rest].sum())
+        dtypes = [feature["dtype"] for feature in self._facts.features.values()]
+        cameras = dtypes.count("video")
+        if flag == DROP:
+            left = Extent(int(np.count_nonzero(rest)), frames, base.features)
+            return left, (base.frames - frames) * (1 + cameras)
+        if flag == "--drop-feature":
+            # Where an error names episodes, the feature is of no use in these.
+            is_camera = self._facts.features.get(_feature(remark) or "", {}).get("dtype") == "video"
+            share = 1.0 if is_camera else 1 / max(1, len(dtypes) - cameras)
+            return replace(base, features=base.features - 1), frames * share
+        return base, 0.0
+
+
+def _matter(remark: Remark) -> tuple[str, str | None, str | None]:
+    return remark.code, remark.stream, remark.feature

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from leconvert.repairs import TEXT_DTYPES
-from leconvert.source.legacy import STATS_PATH
+from leconvert.source.info import STATS_PATH
 from leconvert.source.seen import Notes, shown
 from leconvert.source.table_checks import Extremes
 
@@ -48,10 +48,15 @@ class StatsCheck:
                 size = shape[0] if is_vector and shape and type(shape[0]) is int else 0
                 self._numeric.append((name, size))
 
+    @property
+    def features(self) -> list[str]:
+        """Features that have statistics."""
+        return [*(name for name, _ in self._numeric), *self._visual]
+
     def __call__(
         self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: Notes
-    ) -> None:
-        """Check one line.
+    ) -> tuple[list[str], list[str]]:
+        """Check one line; return the features whose statistics are missing, and are stale.
 
         Args:
             line: It; None where the episode has none.
@@ -67,7 +72,9 @@ class StatsCheck:
                 f"{STATS_PATH} has {what} of episode {notes.episode}.",
                 path=STATS_PATH,
             )
-            return
+            return self.features, []
+        missing: list[str] = []
+        stale: list[str] = []
         for name, size in self._numeric:
             try:
                 entry = stats[name]
@@ -75,14 +82,15 @@ class StatsCheck:
                 mean, std = entry["mean"], entry["std"]
                 sound = (
                     len(low) == len(high) == len(mean) == len(std) > 0
-                    and len(counts) == 1
+                    and _is_count(counts)
                     and (not size or len(low) == size)
-                    and all(map(_is_of_numbers, (low, high, mean, std, counts)))
+                    and all(map(_is_of_numbers, (low, high, mean, std)))
                 )
             except (KeyError, TypeError):
                 sound = False
             if not sound:
                 self._say_unsound(stats, name, notes)
+                missing.append(name)
                 continue
             extremes = found.get(name)
             if extremes is None or name in self._not_compared:
@@ -92,7 +100,8 @@ class StatsCheck:
                     continue
             except TypeError:
                 pass  # nested
-            self._compare(name, entry, extremes, rows, notes)
+            if self._compare(name, entry, extremes, rows, notes):
+                stale.append(name)
         for name in self._visual:
             try:
                 entry = stats[name]
@@ -101,25 +110,33 @@ class StatsCheck:
                     and _is_of_channels(entry["max"])
                     and _is_of_channels(entry["mean"])
                     and _is_of_channels(entry["std"])
-                    and len(entry["count"]) == 1
-                    and _is_of_numbers(entry["count"])
+                    and _is_count(entry["count"])
                 )
             except (KeyError, TypeError):
                 sound = False
             if not sound:
                 self._say_unsound(stats, name, notes)
+                missing.append(name)
         # Those of what is not declared are copied, too.
         for name in stats.keys() - self._known:
             if not _can_be_copied(stats[name]):
-                self._say_unsound(stats, name, notes)
+                self._say_unsound(stats, name, notes, helps=("--recompute-stats",))
+        return missing, stale
 
-    def _say_unsound(self, stats: Mapping[str, Any], name: str, notes: Notes) -> None:
+    def _say_unsound(
+        self,
+        stats: Mapping[str, Any],
+        name: str,
+        notes: Notes,
+        helps: tuple[str, ...] | None = None,
+    ) -> None:
         what = "not numbers in the right shape" if name in stats else "not there"
         notes.sight(
             "missing-stats",
             f"Statistics of {shown(name)} are {what} in {STATS_PATH} for episode {notes.episode}.",
             feature=name,
             path=STATS_PATH,
+            helps=helps,
         )
 
     def _compare(
@@ -129,7 +146,8 @@ class StatsCheck:
         extremes: tuple[float, float],
         rows: int,
         notes: Notes,
-    ) -> None:
+    ) -> bool:
+        """Say where statistics are stale; return whether they are."""
         lows = [value for value in _numbers(entry["min"]) if math.isfinite(value)]
         highs = [value for value in _numbers(entry["max"]) if math.isfinite(value)]
         least, greatest = min(lows, default=math.nan), max(highs, default=math.nan)
@@ -139,7 +157,7 @@ class StatsCheck:
         elif entry["count"][0] != rows:
             said = f"of {shown(entry['count'][0])} frames, the table has {rows}"
         else:
-            return
+            return False
         notes.sight(
             "stale-stats",
             f"Statistics of {shown(name)} are stale: for episode {notes.episode} {STATS_PATH} has "
@@ -147,6 +165,7 @@ class StatsCheck:
             feature=name,
             path=STATS_PATH,
         )
+        return True
 
 
 def _differ(stated: float, found: float) -> bool:
@@ -189,7 +208,12 @@ def _can_be_copied(values: object) -> bool:
     return all(
         isinstance(found.get(key), int | float) or _is_of_numbers(found.get(key))
         for key in ("min", "max", "mean", "std", "count")
-    )
+    ) and _is_count(found["count"] if isinstance(found["count"], list) else [found["count"]])
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is a list of one number that can count frames: none or more."""
+    return len(value) == 1 and isinstance(value[0], int | float) and value[0] >= 0
 
 
 def _is_of_numbers(value: object, depth: int = 0) -> bool:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from bisect import insort
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from leconvert import tables
-from leconvert.errors import UnreadableSourceError
+from leconvert.dataset_files import EPISODE_FOLDERS, Links, files_below
 from leconvert.model import camera_of
 from leconvert.source.paths import LEGACY_META_FILES
 from leconvert.source.seen import Remark, counted, shown
 
-__all__ = ["Strays", "Survey", "extra_files", "files_below", "survey_folder"]
+__all__ = ["Strays", "Survey", "extra_files", "survey_folder"]
 
-_IGNORED_FOLDERS = frozenset({".cache", ".git"})
-_EPISODE_FOLDERS = ("data", "videos")
-# These may themselves be links: a dataset's parts can lie on several disks.
-_LINKED_FOLDERS = frozenset({"data", "meta", "videos"})
-_EPISODE_PREFIXES = ("data/", "videos/")
 _EXAMPLES = 3
 
 
@@ -51,7 +44,9 @@ class Survey:
         tables: Parquet files among the strays.
         clips: A stray whose name has that of a declared camera in it, by camera.
         strays: Files left behind, by the folder at the top.
+        links: Links left behind, as what they lead to is not in the folder.
         undeclared: Files by camera that is not declared.
+        misplaced: Strays that may be an episode's file, by stream and episode.
     """
 
     extra_files: tuple[str, ...] = ()
@@ -59,7 +54,9 @@ class Survey:
     tables: Strays = field(default_factory=Strays)
     clips: dict[str, str] = field(default_factory=dict)
     strays: dict[str, Strays] = field(default_factory=dict)
+    links: Strays = field(default_factory=Strays)
     undeclared: dict[str, Strays] = field(default_factory=dict)
+    misplaced: dict[tuple[str, int], list[str]] = field(default_factory=dict)
 
     def remarks(self, hidden: Collection[str]) -> Iterator[Remark]:
         """Yield what is left behind.
@@ -74,6 +71,10 @@ class Survey:
             said = f"{counted(strays.files, 'file')} {where}that no episode has: "
             said += f"{_listed(strays)}; left behind."
             yield Remark("stray-file", said, path=strays.examples[0])
+        if self.links.files:
+            said = f"{counted(self.links.files, 'link')} out of the dataset: {_listed(self.links)}"
+            said += "; left behind."
+            yield Remark("stray-file", said, path=self.links.examples[0])
         for camera, strays in sorted(self.undeclared.items()):
             said = f"{counted(strays.files, 'video')} of {shown(camera)}, which info.json does not "
             said += f"declare: {_listed(strays)}; left behind."
@@ -95,15 +96,17 @@ def survey_folder(
     has_episode: Callable[[int], bool],
     cameras: Collection[str],
     *,
+    misplaced: Callable[[str], tuple[str, int] | None] = lambda _: None,
     num_known: int | None = None,
 ) -> Survey:
-    """Walk through a source's folder; of links to folders only those in `_LINKED_FOLDERS` count.
+    """Walk through a source's folder, as `files_below` does.
 
     Args:
         root: The folder.
         slice_of: Says what a path stands for, as `SourcePaths.slice_of`.
         has_episode: Whether there is an episode of an index.
         cameras: Declared cameras.
+        misplaced: Says what a stray may be, as `SourcePaths.misplaced`.
         num_known: Files of episodes that are known to be there, if all of them are below ``data``
             and ``videos``. If there are no more files than these, nothing there is asked for its
             name.
@@ -113,12 +116,13 @@ def survey_folder(
     """
     survey = Survey()
     extra: list[str] = []
-    ignored = _IGNORED_FOLDERS
+    links = Links(root, with_parts=True)
+    passed_over: tuple[str, ...] = ()
     if num_known is not None:
-        files = sum(1 for top in _EPISODE_FOLDERS for _ in _files(root, f"{top}/", ignored))
+        files = sum(1 for top in EPISODE_FOLDERS for _ in files_below(root, f"{top}/"))
         if files == num_known:
-            ignored = ignored | set(_EPISODE_FOLDERS)
-    for path, is_file in _files(root, "", ignored):
+            passed_over = EPISODE_FOLDERS
+    for path, is_file in files_below(root, passed_over=passed_over):
         owner = slice_of(path) if is_file else None
         top = path.split("/", 1)[0] if "/" in path else ""
         if owner is not None:
@@ -130,17 +134,26 @@ def survey_folder(
             if has_episode(index):
                 survey.cameras.add(camera or "")
                 continue
-        elif is_file and top not in _EPISODE_FOLDERS and path not in _EPISODE_FOLDERS:
-            if not _is_replaced(path):
+        elif top not in EPISODE_FOLDERS and path not in EPISODE_FOLDERS:
+            if is_file and _is_replaced(path):
+                continue
+            if links.target(path) is None:
+                survey.links.add(path)
+                continue
+            if is_file:
                 extra.append(path)
-            continue
+                continue
         survey.strays.setdefault(top, Strays()).add(path)
+        if owner is None and is_file and (owner := misplaced(path)) and has_episode(owner[1]):
+            survey.misplaced.setdefault(owner, []).append(path)
         if path.endswith(".parquet"):
             survey.tables.add(path)
         for camera in cameras:
             if path.endswith(".mp4") and camera in path:
                 survey.clips[camera] = min(path, survey.clips.get(camera, path))
     survey.extra_files = tuple(sorted(extra))
+    for found in survey.misplaced.values():
+        found.sort()
     return survey
 
 
@@ -154,78 +167,17 @@ def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -
     Raises:
         UnreadableSourceError: A folder cannot be listed.
     """
+    links = Links(root, with_parts=True)
     return tuple(
         sorted(
             path
-            for path, is_file in _files(root, "", _IGNORED_FOLDERS | set(_EPISODE_FOLDERS))
+            for path, is_file in files_below(root, passed_over=EPISODE_FOLDERS)
             if is_file
-            and path not in _EPISODE_FOLDERS
             and slice_of(path) is None
             and not _is_replaced(path)
+            and links.target(path) is not None
         )
     )
-
-
-def files_below(root: Path) -> Iterator[tuple[str, bool]]:
-    """Yield every name below a dataset's folder that is no folder, and whether it is a file.
-
-    What tools keep beside a dataset (``.cache``, ``.git``) is passed over, and links to folders are
-    not followed.
-
-    Raises:
-        UnreadableSourceError: A folder cannot be listed.
-    """
-    return _files(root, "", _IGNORED_FOLDERS)
-
-
-def _files(root: Path, folder: str, ignored: Collection[str]) -> Iterator[tuple[str, bool]]:
-    """Yield every name below a folder that is no folder, in any order, and whether it is a file.
-
-    Args:
-        root: The source.
-        folder: The folder, relative to it and with a slash at its end; empty for the source.
-        ignored: Folders that are passed over.
-    """
-    folders = [folder]
-    while folders:
-        folder = folders.pop()
-        place = f"{root}/{folder}"[:-1]
-        try:
-            with os.scandir(place) as entries:
-                for entry in entries:
-                    path = folder + entry.name
-                    if entry.is_file(follow_symlinks=False):
-                        yield path, True
-                    elif entry.is_dir(follow_symlinks=False) or (
-                        path in _LINKED_FOLDERS and _is_folder(entry)
-                    ):
-                        if path not in ignored:
-                            folders.append(f"{path}/")
-                    elif not (path.startswith(_EPISODE_PREFIXES) and _is_folder(entry)):
-                        yield path, _is_file(entry)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                continue  # what is no folder, or no more, holds nothing
-            raise UnreadableSourceError(
-                f"{shown(place)} cannot be listed: {error.strerror}.",
-                path=place,
-                next_step="Check the disk or the network and run the same command again.",
-            ) from error
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder or a link to one: files of episodes may lie elsewhere."""
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that leads in circles
-        return False
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:
-        return False
 
 
 def _is_replaced(path: str) -> bool:

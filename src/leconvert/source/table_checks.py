@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS
-from leconvert.source.seen import Notes, counted, shown
+from leconvert.source.seen import Notes, counted, said_of_paths, shown
 from leconvert.tables import DataFile
 
 __all__ = ["NOT_KNOWN", "NO_INDEX", "Extremes", "RowFacts", "TableCheck"]
@@ -26,11 +25,13 @@ Times = npt.NDArray[np.floating[Any]]
 # How far LeRobot lets a frame lie from the timestamp that asks for it.
 _LEROBOT_TOLERANCE_SECONDS = 1e-4
 _FIRST_FRAMES = 2048
+_NO_TENSOR_FROM = 2**63
+_BROADCAST_RATES = ("23.976", "29.97", "59.94")
 _KEPT_TIMES = 256
 # No index or task has these numbers: it is not known; a value is none, such as NaN or 1.5.
 NOT_KNOWN = -(2**62)
 NO_INDEX = NOT_KNOWN + 1
-_NOT_COUNTED_DTYPES = frozenset({"video", "image", "string", "language"})
+_VISUAL_DTYPES = frozenset({"video", "image"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,6 @@ class TableCheck:
         fps: Frames a second.
         features: Declared features, without those that are left out.
         has_cameras: Whether timestamps are used to find video frames.
-        computes_stats: Whether statistics of every feature are computed from the data.
     """
 
     def __init__(
@@ -65,26 +65,23 @@ class TableCheck:
         features: Mapping[str, Mapping[str, Any]],
         *,
         has_cameras: bool,
-        computes_stats: bool = False,
     ) -> None:
         self._fps = fps
         self._expected: dict[str, Times] = {}
         self._right_times: set[tuple[object, bytes]] = set()
         self._times_severity = "" if has_cameras else "warning"
-        self._elements = {
-            name: size
+        # Whatever is declared: a column may be stored as numbers.
+        self._stored = [
+            name
             for name, feature in features.items()
-            if feature["dtype"] not in _NOT_COUNTED_DTYPES
-            and name not in DEFAULT_COLUMNS
-            and (size := _elements(feature.get("shape"))) is not None
-        }
-
+            if feature["dtype"] != "video" and name not in DEFAULT_COLUMNS
+        ]
+        self._images = [name for name, feature in features.items() if feature["dtype"] == "image"]
+        # Whose statistics may have to be computed, whatever is declared.
         self._computed = [
             name
             for name, feature in features.items()
-            if computes_stats
-            and feature["dtype"] not in _NOT_COUNTED_DTYPES
-            and name not in DEFAULT_COLUMNS
+            if feature["dtype"] not in _VISUAL_DTYPES and name not in DEFAULT_COLUMNS
         ]
 
     def __call__(self, file: DataFile, extremes: Extremes, notes: Notes) -> RowFacts:
@@ -100,15 +97,19 @@ class TableCheck:
         """
         rows = file.counts.rows
         columns = file.counts.columns
-        for name, elements in self._elements.items():
-            values = file.num_values(name)
-            if values is not None and values != rows * elements:
-                notes.sight(
-                    "shape-mismatch",
-                    f"{shown(name)} has {values / rows:g} values a row in {shown(notes.path)}, "
-                    f"{elements} are declared.",
+        for name in self._stored:
+            greatest = extremes.get(name, (0, 0))[1]
+            if greatest >= _NO_TENSOR_FROM and isinstance(greatest, int):
+                notes.say(
+                    "unloadable-feature",
+                    f"{shown(name)} goes up to {greatest} in {shown(notes.path)}, which LeRobot "
+                    f"cannot load: no tensor holds numbers from 2^63 on.",
                     feature=name,
                 )
+        for name in self._images:
+            if missing := file.missing_files(name):
+                where = f" in {missing} of {counted(rows, 'row')} of {shown(notes.path)}"
+                notes.sight("image-paths", said_of_paths(name, where), feature=name)
         for name in self._computed:
             values, empty = file.num_values(name), file.null_count(name)
             what = counted(empty or 0, "empty value")
@@ -179,13 +180,15 @@ class TableCheck:
         if right.all():
             return
         wrong = np.flatnonzero(~right)
+        rate = _steady_rate(times)
         worst = float(np.nanmax(offsets)) if not np.isnan(offsets).all() else float("nan")
         notes.say(
             "timestamps",
             f"{shown(notes.path)}: {len(wrong)} of {len(times)} timestamps are not frame / fps, "
             f"first at frame {int(wrong[0])} ({float(times[wrong[0]]):g} s), at worst "
-            f"{worst:g} s off.",
+            f"{worst:g} s off." + (f" They are frame / {rate}." if rate else ""),
             severity=self._times_severity,
+            helps=(f"--assume-fps {rate}", "--retime") if rate else None,
         )
 
     def _times(self, length: int, kind: np.dtype[Any]) -> Times:
@@ -201,6 +204,18 @@ class TableCheck:
             known = times.astype(np.float32) if kind == np.float32 else times
             self._expected[kind.str] = known
         return known[:length]
+
+
+def _steady_rate(times: npt.NDArray[Any]) -> str | None:
+    """Return the rate at which timestamps step from 0 on as LeRobot demands it; None for none."""
+    seconds = float(times[-1])
+    if not 0 < seconds < np.inf:
+        return None
+    found = (len(times) - 1) / seconds
+    rate = next((text for text in _BROADCAST_RATES if abs(found - float(text)) < 1e-3), None)
+    rate = rate or f"{found:.4g}"
+    expected = np.arange(len(times)) / float(rate)
+    return rate if (np.abs(times - expected) < _LEROBOT_TOLERANCE_SECONDS).all() else None
 
 
 @contextmanager
@@ -243,12 +258,3 @@ def _index(value: float) -> int:
 def _span(least: float, greatest: float) -> str:
     said = [f"{value:g}" if isinstance(value, float) else str(value) for value in (least, greatest)]
     return said[0] if least == greatest else " to ".join(said)
-
-
-def _elements(shape: object) -> int | None:
-    """Return the values a row of a declared shape; None where it makes no sense."""
-    if not isinstance(shape, list) or not shape:
-        return None
-    if not all(type(size) is int and 0 < size < 2**31 for size in shape):
-        return None
-    return prod(shape)

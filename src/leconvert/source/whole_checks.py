@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ import pyarrow as pa
 from leconvert import tables
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, camera_of, stream_of_camera
-from leconvert.source.episode_table import NO_TASK, EpisodeTable, TaskTable
+from leconvert.source.catalogue import CATALOGUE, DROP
+from leconvert.source.episode_table import NO_TASK, EpisodeTable, TaskTable, tasks_helps
 from leconvert.source.gathered import BoolArray, Gathered, Slices
-from leconvert.source.info import DatasetInfo
-from leconvert.source.legacy import EPISODES_PATH, TASKS_PATH
+from leconvert.source.info import EPISODES_PATH, INFO_PATH, TASKS_PATH, DatasetInfo
 from leconvert.source.paths import SourcePaths
 from leconvert.source.seen import Remark, Sightings, counted, shown
 from leconvert.source.survey import Survey
@@ -35,6 +35,9 @@ __all__ = [
     "dropped_phantoms",
     "expected_totals",
     "has_first_clip",
+    "located_remarks",
+    "lost_instructions",
+    "wrong_rate",
 ]
 
 
@@ -44,11 +47,16 @@ class DataColumns:
 
     Attributes:
         schema: Those of most tables, left-out ones among them; None where none could be read.
+        lengths: What the types do not say of the lists in them: their lengths, or why there are
+            none that all rows have; see `leconvert.tables.DataFile.lengths`.
         is_common: Whether each table can be joined with these, shape (E,).
+        wrapped: Columns that hold lists of one value, in some of these tables at least.
     """
 
     schema: pa.Schema | None
+    lengths: Mapping[str, tuple[int, ...] | str]
     is_common: BoolArray
+    wrapped: frozenset[str] = frozenset()
 
 
 def check_files(
@@ -61,7 +69,8 @@ def check_files(
         there = num_episodes - int(np.count_nonzero(missing))
         camera = camera_of(stream.stream)
         example = shown(paths.relative(stream.stream, int(episodes.index[0])))
-        if there == 0:
+        is_misplaced = any(owner[0] == stream.stream for owner in survey.misplaced)
+        if there == 0 and not is_misplaced:
             near = survey.stray_near(stream.stream)
             beside = f"on disk there is {shown(near)}" if near else "nothing like it is on disk"
             if camera is not None and near is None:
@@ -75,8 +84,33 @@ def check_files(
         what = "tables" if camera is None else "videos"
         for episode in episodes.index[missing].tolist():
             path = paths.relative(stream.stream, episode)
+            others = survey.misplaced.get((stream.stream, episode), [])
+            if others:
+                yield _misplaced(path, others, episode, stream.stream)
+                continue
             said = f"{shown(path)} is missing; there are {there} {what} of {num_episodes} episodes."
             yield Remark("missing-file", said, episode, stream.stream, path)
+
+
+def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> Remark:
+    listed = " and ".join(map(shown, others))
+    helps = CATALOGUE["misplaced-file"].repairs
+    if len(others) > 1:
+        said = f"{shown(path)} is missing; {listed} have its name, and nobody knows which it is."
+        helps = tuple(flag for flag in helps if flag != "--locate-files")
+    else:
+        said = f"{shown(path)} is missing; {listed} has its name."
+    return Remark("misplaced-file", said, episode, stream, path, helps=helps)
+
+
+def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Remark]:
+    """Say of which streams files are taken from elsewhere."""
+    sightings = Sightings()
+    for (stream, episode), path in sorted(info.located.items()):
+        said = f"{shown(paths.template_path(stream, episode))} lies at {shown(path)}."
+        remark = Remark("misplaced-file", said, stream=stream, path=path, helps=("--locate-files",))
+        sightings.add(remark)
+    yield from sightings.remarks()
 
 
 def common_columns(
@@ -101,37 +135,96 @@ def common_columns(
     readable = data.is_readable
     counts = np.bincount(data.kind[readable], minlength=len(data.kinds))
     if not counts.any():
-        return DataColumns(None, readable)
+        return DataColumns(None, {}, readable)
     common = int(counts.argmax())
-    schema = _schema_of(paths, episodes, data, common)
+    schema, lengths = _columns_of(paths, episodes, data, common)
+    wrapped = _wrapped(schema, lengths)
+    plain = _without(schema, left_out, unwrapped=wrapped)
     fits = np.zeros(len(data.kinds), dtype=np.bool_)
     fits[common] = True
-    reasons: dict[int, str] = {}
+    reasons: dict[int, list[tuple[str | None, str]]] = {}
     for kind in np.flatnonzero(counts).tolist():
         if kind == common:
             continue
-        other = _schema_of(paths, episodes, data, kind)
-        reason = _misfit(_without(other, left_out), _without(schema, left_out))
-        if reason is None:
-            fits[kind] = True
+        other, their_lengths = _columns_of(paths, episodes, data, kind)
+        also_wrapped = _wrapped(other, their_lengths)
+        misfit = _misfit(_without(other, left_out, unwrapped=also_wrapped), plain)
+        differing = _other_lengths(
+            {**_sizes(schema), **lengths},
+            {**_sizes(other), **their_lengths},
+            {*left_out, *wrapped, *also_wrapped},
+        )
+        if misfit is not None:
+            reasons[kind] = [(None, misfit)]
+        elif differing:
+            reasons[kind] = differing
         else:
-            reasons[kind] = reason
+            fits[kind] = True
+            wrapped |= also_wrapped
     is_common: BoolArray = fits[data.kind] & readable
     for position in np.flatnonzero(readable & ~is_common).tolist():
         episode = int(episodes.index[position])
         path = paths.relative(DATA_STREAM, episode)
-        said = f"{shown(path)} has other columns than most: {reasons[int(data.kind[position])]}."
-        remarks.append(Remark("schema-mismatch", said, episode, DATA_STREAM, path))
-    return DataColumns(schema, is_common)
+        for feature, reason in reasons[int(data.kind[position])]:
+            said = f"{shown(path)} has other columns than most: {reason}."
+            helps = None if feature is None else ("--drop-feature", DROP)
+            remarks.append(
+                Remark("schema-mismatch", said, episode, DATA_STREAM, path, feature, helps=helps)
+            )
+    return DataColumns(schema, lengths, is_common, frozenset(wrapped))
 
 
-def _schema_of(paths: SourcePaths, episodes: EpisodeTable, data: Slices, kind: int) -> pa.Schema:
+def _columns_of(
+    paths: SourcePaths, episodes: EpisodeTable, data: Slices, kind: int
+) -> tuple[pa.Schema, dict[str, tuple[int, ...] | str]]:
     episode = int(episodes.index[np.flatnonzero(data.kind == kind)[0]])
-    return tables.read_data_schema(next(paths.absolute(DATA_STREAM, [episode])))
+    path = next(paths.absolute(DATA_STREAM, [episode]))
+    schema = tables.read_data_schema(path)
+    with tables.DataFile(path) as table:
+        return schema, table.lengths(schema)
 
 
-def _without(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([field for field in schema if field.name not in names])
+def _sizes(schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
+    """Return the lengths of lists that the types of their columns say."""
+    sizes = {field.name: tables.list_sizes(field.type) for field in schema}
+    return {
+        name: tuple([size for size in found if size is not None])
+        for name, found in sizes.items()
+        if found and None not in found
+    }
+
+
+def _other_lengths(
+    wanted: Mapping[str, tuple[int, ...] | str],
+    found: Mapping[str, tuple[int, ...] | str],
+    left_out: Set[str],
+) -> list[tuple[str | None, str]]:
+    """Return columns whose lists have other lengths, as far as anybody can say, and which."""
+    return [
+        (name, f"{shown(name)}: {_told(found[name])} instead of {_told(wanted[name])}")
+        for name in sorted(wanted.keys() & found.keys() - left_out)
+        if found[name] != wanted[name] and isinstance(wanted[name], tuple)
+    ]
+
+
+def _told(lengths: tuple[int, ...] | str) -> str:
+    return lengths if isinstance(lengths, str) else f"lists of {' x '.join(map(str, lengths))}"
+
+
+def _without(schema: pa.Schema, names: Sequence[str], *, unwrapped: Set[str]) -> pa.Schema:
+    return pa.schema(
+        [
+            field.with_type(field.type.value_type) if field.name in unwrapped else field
+            for field in schema
+            if field.name not in names
+        ]
+    )
+
+
+def _wrapped(schema: pa.Schema, lengths: Mapping[str, tuple[int, ...] | str]) -> set[str]:
+    """Return columns whose lists hold one value each."""
+    known = {**_sizes(schema), **lengths}
+    return {name for name, found in known.items() if found == (1,)}
 
 
 def _misfit(found: pa.Schema, wanted: pa.Schema) -> str | None:
@@ -200,7 +293,8 @@ def check_tasks(
             if unknown[0] == NO_INDEX:
                 what = "whose task is no index"
             said = f"{shown(path)} has rows {what}."
-            yield Remark("task-index", said, episode, DATA_STREAM, path)
+            helps = tasks_helps("task-index", bool(episodes.has_one_text[position]))
+            yield Remark("task-index", said, episode, DATA_STREAM, path, helps=helps)
             continue
         own = episodes.tasks.get(position)
         if own is None:
@@ -209,9 +303,52 @@ def check_tasks(
         # Of an episode that lists nothing but unknown tasks that is said already.
         if strange and own != {NO_TASK}:
             said = f"Rows of episode {episode} have task {min(strange)}, which {EPISODES_PATH} "
-            remark = Remark("task-mismatch", f"{said}does not list for it.", stream=DATA_STREAM)
+            said += "does not list for it."
+            helps = tasks_helps("task-mismatch", bool(episodes.has_one_text[position]))
+            remark = Remark("task-mismatch", said, stream=DATA_STREAM, helps=helps)
             sightings.add(remark)
     yield from sightings.remarks()
+
+
+def wrong_rate(
+    info: DatasetInfo, remarks: Sequence[Remark], episodes: EpisodeTable, gathered: Gathered
+) -> list[Remark]:
+    """Say that ``fps`` is wrong where all timestamps step at one other rate; else propose none."""
+    off = [remark for remark in remarks if remark.code == "timestamps"]
+    found = {remark.helps for remark in off}
+    told = np.count_nonzero(gathered.has_rows & (episodes.length > 1))
+    if len(found) == 1 and None not in found and len(off) == told:
+        (helps,) = found
+        flag = (helps or ("",))[0]
+        said = f"info.json says {float(info.fps):g} frames a second; the timestamps of "
+        said += f"{counted(int(told), 'episode')} step at {flag.split()[-1]}."
+        severity = off[0].severity
+        rate = Remark("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
+        return [rate, *remarks]
+    return [
+        replace(remark, helps=None) if remark.code == "timestamps" else remark for remark in remarks
+    ]
+
+
+def lost_instructions(
+    remarks: Sequence[Remark], episodes: EpisodeTable, gathered: Gathered
+) -> list[Remark]:
+    """Make errors of task mismatches where rows tell nothing and the episodes everything.
+
+    Where all rows have one task and the episodes several, the rows were written without them:
+    LeRobot gives an item the task of its row.
+    """
+    of_rows = np.unique(gathered.task[gathered.has_rows])
+    if gathered.tasks or len(of_rows) != 1 or episodes.num_texts < 2:
+        return list(remarks)
+    said = f" All rows have task {of_rows[0]}, the episodes {episodes.num_texts} tasks, which "
+    said += "items would lack."
+    return [
+        replace(remark, severity="error", message=remark.message + said)
+        if remark.code == "task-mismatch"
+        else remark
+        for remark in remarks
+    ]
 
 
 def absent_features(

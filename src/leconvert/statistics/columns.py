@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from leconvert.arrow import innermost_type, is_list, is_number
+from leconvert.arrow import innermost_type, is_list, is_number, list_length
 from leconvert.statistics.quantiles import QUANTILES, rank_of
 
 __all__ = ["column_stats"]
@@ -114,26 +114,9 @@ def _dense_values(column: pa.Array | pa.ChunkedArray) -> Array | None:
             raise ValueError(f"{array.null_count} of its entries are null")
         if not is_list(array.type):
             break
-        shape.append(_list_length(array))
+        shape.append(list_length(array))
         array = array.flatten()
     return _primitive_values(array).reshape(shape)
-
-
-def _list_length(array: pa.Array) -> int:
-    if pa.types.is_fixed_size_list(array.type):
-        length = array.type.list_size
-    else:
-        width = np.dtype(np.int64 if pa.types.is_large_list(array.type) else np.int32)
-        offsets = np.frombuffer(
-            array.buffers()[1], width, len(array) + 1, array.offset * width.itemsize
-        )
-        lengths = np.diff(offsets)
-        length = int(lengths[0])
-        if np.any(lengths != length):
-            raise ValueError(f"its lists have {lengths.min()} to {lengths.max()} entries")
-    if not length:
-        raise ValueError("its lists are empty")
-    return int(length)
 
 
 def _primitive_values(array: pa.Array) -> Array:

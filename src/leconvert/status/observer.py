@@ -169,6 +169,7 @@ class RunObserver:
             unsettled=unsettled,
             failures=self._look_at_failures(failed),
             jobs=self._jobs.look(),
+            peak_memory_bytes=self._workers.peak_memory_bytes,
         )
         return self._last
 
@@ -241,7 +242,12 @@ class RunObserver:
         else:
             liveness = Liveness.RUNNING if process_is_running(holder) else Liveness.UNKNOWN
         packer = PackerStatus(
-            state.generation, state.step.value, holder.get("host"), holder.get("pid"), liveness
+            state.generation,
+            state.step.value,
+            holder.get("host"),
+            holder.get("pid"),
+            liveness,
+            state.notes.get("peak_memory_bytes", 0),
         )
         return packer, state.step in {PackStep.SWAPPED, PackStep.FINISHED}
 

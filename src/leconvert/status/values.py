@@ -62,6 +62,7 @@ class WorkerStatus:
     written_bytes: int = 0
     bytes_per_second: float = 0.0
     frames_per_second: float = 0.0
+    peak_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ class PackerStatus:
         host: The host of the one that held the lock last, or None.
         pid: Its process there.
         liveness: What is known about that process.
+        peak_memory_bytes: The most that the one that proved the result had resident; 0 where none
+            came so far.
     """
 
     number: int = 0
@@ -105,6 +108,7 @@ class PackerStatus:
     host: str | None = None
     pid: int | None = None
     liveness: Liveness = Liveness.UNKNOWN
+    peak_memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +179,8 @@ class RunStatus:
         failures: Why batches were set aside.
         one_host: The only host that may work on the run; None for any number of hosts.
         jobs: What was submitted to a scheduler, oldest first.
+        peak_memory_bytes: The most that one worker's process has had resident, of all that took
+            part, on any host; 0 where none has said.
     """
 
     run_id: str
@@ -202,6 +208,7 @@ class RunStatus:
     failures: Sequence[Failure]
     one_host: str | None = None
     jobs: Sequence[JobStatus] = ()
+    peak_memory_bytes: int = 0
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""

@@ -57,6 +57,11 @@ class WorkerObserver:
         """Workers that ended, as far as was seen."""
         return len(self._ended)
 
+    @property
+    def peak_memory_bytes(self) -> int:
+        """The most that one worker's process has had resident, as far as was seen."""
+        return max((record.peak_memory_bytes for record, _ in self._reports.values()), default=0)
+
     def look(self, leased: Sequence[BatchStatus]) -> list[WorkerStatus]:
         """Return the workers that have not ended, by host, process and token.
 
@@ -141,6 +146,7 @@ class WorkerObserver:
             written_bytes=record.written_bytes if record else 0,
             bytes_per_second=round(size_rate, 1),
             frames_per_second=round(frame_rate, 1),
+            peak_memory_bytes=record.peak_memory_bytes if record else 0,
         )
 
     def _liveness(self, token: str, known: Mapping[str, Any], silent: float) -> Liveness:

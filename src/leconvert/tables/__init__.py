@@ -18,6 +18,13 @@ from leconvert.tables.footers import (
     row_group_rows,
 )
 from leconvert.tables.join import JoinedTable, RowRange, footer_digest, join_tables
+from leconvert.tables.lerobot_reader import (
+    Reading,
+    declaration_of,
+    dtype_name,
+    list_sizes,
+    read_by_lerobot,
+)
 from leconvert.tables.opened import OpenedTable
 from leconvert.tables.paths import REPAIRS_PATH
 from leconvert.tables.records import (
@@ -42,6 +49,7 @@ __all__ = [
     "EpisodesReader",
     "JoinedTable",
     "OpenedTable",
+    "Reading",
     "RowRange",
     "RowRepair",
     "StatsAggregator",
@@ -50,12 +58,16 @@ __all__ = [
     "VideoSpan",
     "align_table",
     "converted_info",
+    "declaration_of",
     "deserialize_schema",
+    "dtype_name",
     "footer_digest",
     "fps_number",
     "join_tables",
     "kept_splits",
+    "list_sizes",
     "output_schema",
+    "read_by_lerobot",
     "read_data_footer",
     "read_data_schema",
     "read_episodes",

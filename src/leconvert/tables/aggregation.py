@@ -173,6 +173,9 @@ class _FeatureStats:
                 )
                 raise _malformed(self.name, lacking, f"{key} is missing") from error
             array = self._array(key, values, episodes)
+            if key == "count" and (array < 0).any():
+                strange = episodes[int(np.flatnonzero(array[:, 0] < 0)[0])]
+                raise _malformed(self.name, strange, "count is negative")
             shape = array.shape[1:]
             if key != "count":
                 self.shape = self.shape or shape

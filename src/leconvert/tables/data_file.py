@@ -8,9 +8,9 @@ as long to open a file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Self
 
@@ -18,11 +18,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from leconvert.arrow import innermost_type, is_list, list_length
 from leconvert.errors import UnreadableSourceError
 from leconvert.tables.chunk_shapes import INTEGER, ChunkEntry, ChunkShape
 from leconvert.tables.file_footers import FooterReader
 from leconvert.tables.file_schema import FileSchema, Leaf
 from leconvert.tables.footers import DataFooter, data_footer, open_parquet
+from leconvert.tables.lerobot_reader import list_sizes
 from leconvert.tables.opened import OpenedTable, unreadable
 from leconvert.tables.thrift import ThriftError, unzigzag
 
@@ -40,6 +42,7 @@ _DICTIONARY_PAGE = re.compile(
     re.DOTALL,
 )
 _HEADER_BYTES = 64
+_HAS_EMPTY_VALUES = "empty values in its lists"
 _KEPT_LAYOUTS = 16
 
 Number = int | float | bool
@@ -113,6 +116,14 @@ class DataFile:
         leaf = self._columns.places.get(column)
         return None if leaf is None else self._chunks[leaf].null_count
 
+    def missing_files(self, column: str) -> int | None:
+        """Return how many images of a column have no bytes, but a path at best; None if not known.
+
+        Only of columns that hold bytes and path of each image.
+        """
+        leaf = self._columns.files.get(column)
+        return None if leaf is None else self._chunks[leaf].null_count
+
     def raw(self, column: str) -> tuple[object, bytes] | None:
         """Return a column as it stands in a small file; None where that is not at hand.
 
@@ -126,8 +137,35 @@ class DataFile:
         pages = whole[chunk.start : chunk.start + chunk.compressed_bytes]
         return (parts.schema, chunk.shape), pages
 
+    def lengths(self, schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
+        """Return the lengths of the lists in columns whose type does not say them.
+
+        Such columns are read, and those of lists that may hold empty values. Rows without a list
+        take no part.
+
+        Args:
+            schema: The file's Arrow schema.
+
+        Returns:
+            Column to lengths, the outer list's first, or to what forbids that all rows become
+            arrays of one shape.
+
+        Raises:
+            UnreadableSourceError: A column cannot be read.
+        """
+        found: dict[str, tuple[int, ...] | str] = {}
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            sizes = list_sizes(kind)
+            if not sizes or pa.types.is_struct(innermost_type(kind)):
+                continue
+            if None in sizes or self.null_count(name) != 0:
+                lengths = _lengths_of(self._read(name))
+                if lengths is not None:
+                    found[name] = lengths
+        return found
+
     def numbers(self, column: str) -> Numbers:
-        """Return a column of one number a row, shape (rows,).
+        """Return a column of one number a row, shape (rows,); a list of one counts as its number.
 
         Where as many values stand in the dictionary as there are rows, that is the column: Arrow's
         dictionaries hold values in the order of their first appearance, so each row is the first,
@@ -140,6 +178,8 @@ class DataFile:
         if found is not None and len(found) == self.counts.rows:
             return found
         values = self._read(column)
+        if is_list(values.type) and _lengths_of(values) == (1,):
+            values = values.combine_chunks().flatten()
         kind = values.type
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             error = TypeError(f"column {column} is {kind}, no number a row")
@@ -218,6 +258,31 @@ class DataFile:
             reader.close()
 
 
+def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
+    """Return the lengths of lists, or why they have none in common; None without any list."""
+    kind, chunks = column.type, column.chunks
+    # Before they become one: not every version of pyarrow joins chunks of an extension type.
+    if isinstance(kind, pa.BaseExtensionType):
+        kind, chunks = kind.storage_type, [chunk.storage for chunk in chunks]
+    array = pa.chunked_array(chunks, kind).combine_chunks()
+    try:
+        array = array.drop_null() if array.null_count else array
+    except pa.ArrowNotImplementedError:  # of views, in some versions of pyarrow
+        return _HAS_EMPTY_VALUES
+    lengths: list[int] = []
+    while is_list(array.type):
+        if array.null_count:
+            return _HAS_EMPTY_VALUES
+        if not len(array):
+            return None
+        try:
+            lengths.append(list_length(array))
+        except ValueError:
+            return "lists that are empty, or of different lengths"
+        array = array.flatten()
+    return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
+
+
 def row_group_extremes(
     path: str, columns: Sequence[str]
 ) -> Iterator[dict[str, tuple[Number, Number]]]:
@@ -253,10 +318,12 @@ class _Columns:
         places: The place of each one's leaf, by the column's name.
         forms: How the values of each leaf are packed, of all columns; None where they are no
             numbers.
+        files: The place of the leaf ``bytes`` of columns of images.
     """
 
     places: dict[str, int]
     forms: tuple[str | None, ...]
+    files: Mapping[str, int] = field(default_factory=dict)
 
 
 def _extremes(
@@ -324,7 +391,12 @@ def _columns_of(schema: FileSchema) -> _Columns:
             several.add(name)
         leaves[name] = place
     places = {name: place for name, place in leaves.items() if name not in several}
-    found = _Columns(places, tuple(map(_form_of, schema.leaves)))
+    files = {
+        leaf.path[0].decode(errors="replace"): place
+        for place, leaf in enumerate(schema.leaves)
+        if leaf.path[1:] == (b"bytes",)
+    }
+    found = _Columns(places, tuple(map(_form_of, schema.leaves)), files)
     if len(_COLUMNS) >= _KEPT_LAYOUTS:
         _COLUMNS.clear()
     _COLUMNS[schema] = found

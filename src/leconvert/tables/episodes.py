@@ -27,6 +27,7 @@ from leconvert.tables.columns import RowBlock, storable, widened
 from leconvert.tables.footers import open_parquet, unreadable
 from leconvert.tables.paths import EPISODES_DIR, episodes_path
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
+from leconvert.workdir.trees import make_folders_below
 
 __all__ = ["EpisodeRecord", "VideoSpan", "read_episodes", "write_episodes"]
 
@@ -259,7 +260,7 @@ class _EpisodesWriter:
             entries = {name: entry for name, entry in features.items() if entry is not None}
             schema = rows.schema.with_metadata(huggingface_metadata(entries))
             path = self._root / self.paths[-1]
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders_below(self._root, path.parent)
             self._writer = pq.ParquetWriter(str(path), schema, compression="snappy")
         self._writer.write_table(rows.combine_chunks())
 

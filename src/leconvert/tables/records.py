@@ -15,6 +15,7 @@ import numpy as np
 
 from leconvert.model import FILES_PER_CHUNK, IntArray
 from leconvert.tables.paths import DATA_PATH_TEMPLATE, INFO_PATH, STATS_PATH, VIDEO_PATH_TEMPLATE
+from leconvert.workdir.trees import make_folders_below
 
 __all__ = ["converted_info", "fps_number", "kept_splits", "write_info", "write_stats"]
 
@@ -44,7 +45,8 @@ def converted_info(
     """Return the v3.0 ``info.json`` of a v2.x one.
 
     The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
-    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``.
+    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``; what is no table of facts
+    there is left out.
     ``info`` is left alone.
 
     Args:
@@ -62,6 +64,9 @@ def converted_info(
     rate = fps_number(fps)
     features = copy.deepcopy(dict(info["features"]))
     for key, feature in features.items():
+        for name in ("info", "video_info"):
+            if not isinstance(feature.get(name) or {}, Mapping):
+                del feature[name]  # LeRobot looks for keys in it
         # Video features carry the rate among the facts about their encoding.
         if feature.get("dtype") != "video":
             feature["fps"] = rate
@@ -119,7 +124,7 @@ def kept_splits(splits: object, index: IntArray) -> dict[str, str]:
 
 def write_info(root: str | os.PathLike[str], info: Mapping[str, Any]) -> None:
     """Write ``meta/info.json`` below ``root``, formatted as LeRobot formats it."""
-    _write_text(Path(root) / INFO_PATH, json.dumps(info, indent=4, ensure_ascii=False))
+    _write_text(Path(root), INFO_PATH, json.dumps(info, indent=4, ensure_ascii=False))
 
 
 def write_stats(root: str | os.PathLike[str], stats: Mapping[str, Any]) -> None:
@@ -131,7 +136,7 @@ def write_stats(root: str | os.PathLike[str], stats: Mapping[str, Any]) -> None:
             :meth:`~leconvert.tables.aggregation.StatsAggregator.result` returns it.
     """
     text = json.dumps(stats, indent=4, ensure_ascii=False, sort_keys=True, default=_without_numpy)
-    _write_text(Path(root) / STATS_PATH, text + "\n")
+    _write_text(Path(root), STATS_PATH, text + "\n")
 
 
 def _without_numpy(value: Any) -> Any:
@@ -141,6 +146,7 @@ def _without_numpy(value: Any) -> Any:
     raise TypeError(f"a statistic cannot be of type {type(value).__name__}")
 
 
-def _write_text(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _write_text(root: Path, name: str, text: str) -> None:
+    path = root / name
+    make_folders_below(root, path.parent)
     path.write_text(text, encoding="utf-8")

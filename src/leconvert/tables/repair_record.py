@@ -13,7 +13,9 @@ from leconvert.tables.paths import REPAIRS_PATH
 __all__ = ["read_repairs", "write_repairs"]
 
 _FORMAT = "leconvert/repairs"
-_VERSION = 1
+_VERSION = 2
+# Version 1 had fewer fields, which are those of a source that is read as it stands.
+_KNOWN_VERSIONS = (1, _VERSION)
 
 
 def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
@@ -32,7 +34,7 @@ def read_repairs(root: str | os.PathLike[str]) -> Repairs:
     path = Path(root) / REPAIRS_PATH
     try:
         record = json.loads(path.read_bytes())
-        if (record["format"], record["version"]) != (_FORMAT, _VERSION):
+        if record["format"] != _FORMAT or record["version"] not in _KNOWN_VERSIONS:
             raise ValueError(f"it is {record['format']} version {record['version']}")
         return Repairs.from_record(record)
     except FileNotFoundError:

@@ -6,13 +6,14 @@ episode, in whatever batch, writes the same.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 
-from leconvert.arrow import int64_array, int64_values
+from leconvert.arrow import int64_array, int64_values, is_list, list_length
 from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
 
@@ -26,13 +27,17 @@ def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
         schema: Schema of the source's data files.
         repairs: What is changed.
     """
-    kept = [
-        pa.field(field.name, _computed_type(field.name, field.type))
-        if field.name in repairs.computed_columns
-        else field
-        for field in schema
-        if field.name not in repairs.dropped_features
-    ]
+    computed = set(repairs.computed_columns)
+    if repairs.tasks_from is not None:
+        computed.add("task_index")
+    kept: list[pa.Field] = []
+    for field in schema:
+        if field.name in computed:
+            kept.append(pa.field(field.name, _computed_type(field.name, field.type)))
+        elif field.name in repairs.unwrapped_columns and is_list(field.type):
+            kept.append(pa.field(field.name, field.type.value_type))
+        elif field.name not in repairs.dropped_features:
+            kept.append(field)
     added = [
         pa.field(name, pa.type_for_alias(DEFAULT_COLUMNS[name])) for name in repairs.added_columns
     ]
@@ -66,12 +71,14 @@ class RowRepair:
         fps: Frames a second.
         position: The episode's place in the result, which is its index there.
         first_index: Place of its first frame in the result.
+        task: Result index of the task that all its rows have; None where they have their own.
     """
 
     repairs: Repairs
     fps: Fraction
     position: int
     first_index: int
+    task: int | None = None
 
     def __call__(self, table: pa.Table, *, path: str) -> pa.Table:
         """Return the repaired rows.
@@ -81,12 +88,19 @@ class RowRepair:
             path: Where they come from, for errors.
 
         Raises:
-            UnreadableSourceError: A row's task is not in the source's table of tasks.
+            UnreadableSourceError: A row's task is not in the source's table of tasks, or a list
+                that becomes its value holds none or several.
         """
         repairs = self.repairs
         table = table.drop_columns(
             [name for name in repairs.dropped_features if name in table.column_names]
         )
+        for name in repairs.unwrapped_columns:
+            place = table.schema.get_field_index(name)
+            # Of the dataset's files some may hold the value itself.
+            if is_list(table.schema.field(place).type) and name not in repairs.computed_columns:
+                values = _unwrapped(table.column(place), name, path)
+                table = table.set_column(place, pa.field(name, values.type), values)
         for name in repairs.computed_columns:
             place = table.schema.get_field_index(name)
             kind = _computed_type(name, table.schema.field(place).type if place >= 0 else None)
@@ -96,37 +110,66 @@ class RowRepair:
                 table = table.set_column(place, field, values)
             else:
                 table = table.append_column(field, values)
-        if repairs.task_map is not None and "task_index" not in repairs.computed_columns:
-            table = self._with_mapped_tasks(table, path)
+        if self.task is not None:
+            if "task_index" not in repairs.computed_columns:
+                place = table.schema.get_field_index("task_index")
+                kind = _computed_type("task_index", table.schema.field(place).type)
+                values = self._computed("task_index", table.num_rows, kind)
+                table = table.set_column(place, pa.field("task_index", kind), values)
+        elif repairs.task_map is not None and "task_index" not in repairs.computed_columns:
+            table = self._with_mapped_tasks(table, "task_index", path)
+        for name in repairs.task_columns:
+            table = self._with_mapped_tasks(table, name, path)
         return table
 
     def _computed(self, name: str, length: int, kind: pa.DataType) -> pa.Array:
         if name == "timestamp":
             return frame_times(length, self.fps, kind)
         if name in ("episode_index", "task_index"):
-            value = self.position if name == "episode_index" else 0
+            value = self.position if name == "episode_index" else self.task or 0
             numbers = np.full(length, value, dtype=np.int64)
         else:
             first = self.first_index if name == "index" else 0
             numbers = np.arange(first, first + length, dtype=np.int64)
         return int64_array(numbers).cast(kind)
 
-    def _with_mapped_tasks(self, table: pa.Table, path: str) -> pa.Table:
+    def _with_mapped_tasks(self, table: pa.Table, name: str, path: str) -> pa.Table:
         task_map = self.repairs.task_map or {}
-        place = table.schema.get_field_index("task_index")
+        place = table.schema.get_field_index(name)
         column = table.column(place)
         values = int64_values(column.cast(pa.int64()))
         distinct, inverse = np.unique(values, return_inverse=True)
         unknown = [value for value in distinct.tolist() if value not in task_map]
         if unknown:
             raise UnreadableSourceError(
-                f"{path} has rows of task {unknown[0]}, which tasks.jsonl does not list.",
+                f"{path} has rows with {name} {unknown[0]}, which tasks.jsonl does not list.",
                 path=path,
                 next_step="Add the task, or leave the episode out with --on-bad-episode drop.",
             )
         mapped = np.array([task_map[value] for value in distinct.tolist()], dtype=np.int64)
         numbers = int64_array(mapped[inverse]).cast(column.type)
-        return table.set_column(place, pa.field("task_index", column.type), numbers)
+        return table.set_column(place, pa.field(name, column.type), numbers)
+
+
+def _unwrapped(column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
+    """Return the values of a column of lists of one value; a row without a list has none."""
+    array = column.combine_chunks()
+    there = array.drop_null() if array.null_count else array
+    try:
+        if len(there) and list_length(there) != 1:
+            raise ValueError("its lists have several entries")
+    except ValueError as error:
+        raise UnreadableSourceError(
+            f"Column {name} of {path} cannot be unwrapped: {error}.",
+            path=path,
+            next_step="Leave the episode out (--on-bad-episode drop), or the feature "
+            f"(--drop-feature {shlex.quote(name)}).",
+        ) from error
+    if not array.null_count:
+        return array.flatten()
+    import pyarrow.compute as pc  # costs 50 ms, for rows without a list only
+
+    return pc.list_element(array, 0)
 
 
 def _computed_type(name: str, stored: pa.DataType | None) -> pa.DataType:

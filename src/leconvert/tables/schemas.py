@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from leconvert.arrow import is_list
+from leconvert.tables.lerobot_reader import list_sizes
 
 __all__ = [
     "HUGGINGFACE_KEY",
@@ -42,6 +43,7 @@ _DATASETS_DTYPES = {
 # file in which an entry has a name that it does not know.
 _NAMELESS = ("dictionary<", "fixed_size_binary[", "decimal32(", "decimal64(", "month_day_nano")
 _MAX_ARRAY_DIMENSIONS = 5
+_LIST_TYPES = ("List", "LargeList", "Sequence")
 
 
 def output_schema(source: pa.Schema, features: Mapping[str, Any]) -> pa.Schema:
@@ -71,6 +73,8 @@ def output_schema(source: pa.Schema, features: Mapping[str, Any]) -> pa.Schema:
             continue
         fields.append(pa.field(field.name, field.type, field.nullable, _kept_metadata(field)))
         entry = stored.get(field.name)
+        if _is_list_entry(entry) and not list_sizes(field.type):
+            entry = None  # of lists that were unwrapped
         if entry is None:
             entry = _declared_entry(feature, field.type)
         if entry is None:
@@ -155,6 +159,10 @@ def _kept_metadata(field: pa.Field) -> dict[bytes, bytes] | None:
 
 def _is_image_entry(entry: Any) -> bool:
     return isinstance(entry, Mapping) and entry.get("_type") == "Image"
+
+
+def _is_list_entry(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and entry.get("_type") in _LIST_TYPES
 
 
 def _can_be_image(arrow_type: pa.DataType) -> bool:

@@ -15,6 +15,7 @@ from leconvert.errors import SourceError
 from leconvert.tables.arrays import array_of
 from leconvert.tables.footers import open_parquet, unreadable
 from leconvert.tables.paths import TASKS_PATH
+from leconvert.workdir.trees import make_folders_below
 
 __all__ = ["read_tasks", "write_tasks"]
 
@@ -54,7 +55,7 @@ def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) 
     ]
     table = pa.Table.from_arrays(columns, schema=schema)
     path = Path(root) / TASKS_PATH
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders_below(Path(root), path.parent)
     pq.write_table(table, path)
 
 

@@ -105,6 +105,7 @@ def _encode_one(root: Path, spec: DatasetSpec, clip: Clip) -> Stats:
         codec=camera.codec,
         gop_size=camera.gop_size,
         options=options,
+        pixel_format=camera.pixel_format,
     )
     return histogram.stats(quantiles=spec.quantiles)
 

@@ -298,7 +298,7 @@ def _features(spec: DatasetSpec) -> dict[str, Any]:
                 "video.height": camera.height,
                 "video.width": camera.width,
                 "video.codec": CODEC_NAMES.get(camera.codec, camera.codec),
-                "video.pix_fmt": "yuv420p",
+                "video.pix_fmt": camera.pixel_format,
                 "video.is_depth_map": False,
                 "video.fps": _fps_number(spec),
                 "video.channels": 3,

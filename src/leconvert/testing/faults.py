@@ -88,6 +88,14 @@ class FaultyFileSystem(FileSystem):
         """
         self._rules.insert(0, _Rule(operation, match, action, None, False, 1))
 
+    def crash_before(self, operation: str, *, match: str = "") -> None:
+        """Let the process die right before the next such operation."""
+        self.before(operation, self._crash, match=match)
+
+    def _crash(self) -> None:
+        self._crashed = True
+        raise CrashError
+
     def read_bytes(self, path: Path) -> bytes:
         """See the base class, as for the others."""
         read = super().read_bytes

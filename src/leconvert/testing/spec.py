@@ -34,6 +34,7 @@ class CameraSpec:
         codec: FFmpeg's name of the encoder.
         gop_size: Frames from one keyframe to the next.
         options: Private options of the encoder.
+        pixel_format: FFmpeg's name of the stored pixel format.
         noise_amplitude: How far the noise in the lower half goes from mid-grey, up to 127; 0 for
             a gradient, which codes into few bytes.
         target_clip_bytes: Size of a clip of mean length, as a bit rate. libx264 keeps it within a
@@ -47,6 +48,7 @@ class CameraSpec:
     codec: str = "libx264"
     gop_size: int = 2
     options: Mapping[str, str] = field(default_factory=dict)
+    pixel_format: str = "yuv420p"
     noise_amplitude: int = 0
     target_clip_bytes: int | None = None
 

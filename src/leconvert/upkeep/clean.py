@@ -1,20 +1,22 @@
 """Removes what finished and given-up runs left, and nothing that may still be needed.
 
-What may go is decided from records, never from names or ages alone:
+What may go is decided from records and from what is there, never from names or ages alone:
 
 - a run that its work dir no longer names was given up by ``--restart``, or was never planned to the
-  end; unless it was interrupted while it put a result in place: then its trees may hold a dataset;
+  end; unless it was interrupted between the moves of its swap: then the dataset lies elsewhere;
 - the run that the work dir names goes once it is finished and its result stands at the target;
 - of a run under way go attempts whose batch is done by another attempt, and new trees of packers
-  that a later packer replaced.
+  that a later packer replaced;
+- a new tree goes only if it carries its run's mark: after an exchange the source has its name.
 
-The planner's lock is held throughout, and a run's packer lock while its things are removed.
+The planner's lock is held throughout, and a run's packer lock while its things are removed. As a
+lock may be lost, all is asked again right before it is removed, and whether a packer began since.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,19 +25,20 @@ from typing import Any
 from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.leasing import LeaseStore, list_batches, read_done
 from leconvert.workdir.durable import sync_dir
+from leconvert.workdir.filesystem import LOCAL
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.journal import Journal, JournalState, PackStep
-from leconvert.workdir.locks import packer_lock, planner_lock, remove_planner_lock
+from leconvert.workdir.locks import packer_lock, planner_lock, remove_planner_lock, target_lock
 from leconvert.workdir.manifest import read_manifest
-from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir
+from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir, target_lock_path
 from leconvert.workdir.removal import (
     is_being_removed,
     remove_leftovers,
     remove_new_tree,
     set_work_dir_aside,
 )
-from leconvert.workdir.staging import staging_trees
-from leconvert.workdir.target import codebase_version, is_converted
+from leconvert.workdir.staging import is_listed, is_new_tree, marked_by, run_of, staging_trees
+from leconvert.workdir.target import is_converted, old_dir
 from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import storage_errors
 
@@ -43,6 +46,7 @@ __all__ = ["CleanReport", "Leftover", "clean_work_dir"]
 
 _ATTEMPT = re.compile(r"([0-9]{4,})-")
 _HALF_REMOVED = "its removal was interrupted"
+_NO_MARK = "it does not carry its run's mark, and may hold a dataset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +122,24 @@ def clean_work_dir(
         if not dry_run:
             held.enter_context(planner_lock(work))
         current = work.current_run_id()
+        seen = {run_id: _generation(work, run_id) for run_id in work.list_runs()}
         found = list(_leftovers(work, give_up=give_up, locks=None if dry_run else held))
         found += _outlines(work, {row.path for row in found if row.removable})
         if target is not None:
             found += _strange_trees(target, set(work.list_runs()))
         removable = [row for row in found if row.removable]
+        targets = {target, *(_target(work.run(run_id), run_id) for run_id in seen)} - {None}
         if not dry_run:
             # What only records can explain goes before the records.
             for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
-                _remove(work, row, current)
+                _remove(work, row, current, seen)
     if not dry_run:
+        for place in targets:
+            if (
+                place is not None and target_lock_path(place).parent.exists()
+            ):  # of a packer that died
+                with suppress(BusyError, StorageError, OSError), target_lock(place, "-"):
+                    pass
         for row in removable:
             _remove_unlocked(work, row)
         if work.root.is_dir():
@@ -153,7 +165,7 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
             continue
         for tree in [] if target is None else _trees(target, run_id):
             if is_being_removed(tree):
-                yield Leftover(tree, "new tree", True, _HALF_REMOVED)
+                yield _judged(tree, run_id, _HALF_REMOVED)
         if run_id != current:
             why = "its work dir names another run" if current else "its work dir names no run"
             yield from _given_up(run, run_id, target, state, why)
@@ -195,22 +207,38 @@ def _target(run: RunPaths, run_id: str) -> Path | None:
 def _given_up(
     run: RunPaths, run_id: str, target: Path | None, state: JournalState, why: str
 ) -> Iterator[Leftover]:
-    finished = state.step in {PackStep.SWAPPED, PackStep.FINISHED}
-    if state.swap is not None and not finished:
-        reason = "it was interrupted while it put its result in place, and may hold the dataset"
-        yield Leftover(run.root, "run", False, reason)
+    between = None if target is None else _between_moves(target, run_id, state)
+    if between is not None:
+        yield Leftover(run.root, "run", False, between)
         return
     trees = [] if target is None else _whole_trees(target, run_id)
-    safe = [tree for tree in trees if not _is_source(tree)]
-    for tree in trees:
-        if tree in safe:
-            yield Leftover(tree, "new tree", True, f"of run {run_id}: {why}")
-        else:
-            yield Leftover(tree, "new tree", False, "it holds a v2.x dataset")
-    if len(safe) == len(trees):
+    rows = [_judged(tree, run_id, f"of run {run_id}: {why}") for tree in trees]
+    yield from rows
+    if all(row.removable for row in rows):
         yield Leftover(run.root, "run", True, why)
     else:
-        yield Leftover(run.root, "run", False, "its tree holds a v2.x dataset")
+        yield Leftover(run.root, "run", False, "a tree of its name may hold a dataset")
+
+
+def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None:
+    """Say why the dataset may lie elsewhere than at the target, None where it does not."""
+    again = "its own command, given again, puts that right"
+    with suppress(FileNotFoundError):
+        if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
+            return None
+        if marked_by(target) == run_id:
+            return f"it was interrupted when its result had taken the place of {target}; {again}"
+        old = old_dir(target)
+        if (state.swap or {}).get("old") and is_listed(old, LOCAL) > is_listed(target, LOCAL):
+            return f"it was interrupted between two renames, and the dataset is {old}; {again}"
+    return None
+
+
+def _judged(tree: Path, run_id: str, why: str) -> Leftover:
+    with suppress(FileNotFoundError):
+        if not is_new_tree(tree, run_id):
+            return Leftover(tree, "new tree", False, _NO_MARK)
+    return Leftover(tree, "new tree", True, why)
 
 
 def _trees(target: Path, run_id: str) -> list[Path]:
@@ -221,11 +249,6 @@ def _trees(target: Path, run_id: str) -> list[Path]:
 
 def _whole_trees(target: Path, run_id: str) -> list[Path]:
     return [tree for tree in _trees(target, run_id) if not is_being_removed(tree)]
-
-
-def _is_source(tree: Path) -> bool:
-    # A swap ends with the old tree under the new tree's name; the journal says so, and so does it.
-    return (codebase_version(tree) or "").startswith("v2")
 
 
 def _finished(work: WorkDir, run: RunPaths, target: Path | None, *, alone: bool) -> Leftover:
@@ -261,12 +284,11 @@ def _losers(run: RunPaths, run_id: str) -> Iterator[Leftover]:
 
 
 def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> Iterator[Leftover]:
-    if target is None or state.swap is not None:
+    if target is None or _between_moves(target, run_id, state) is not None:
         return
     trees = _whole_trees(target, run_id)
     for tree in sorted(trees, key=lambda path: int(path.suffix[1:]))[:-1]:
-        if not _is_source(tree):
-            yield Leftover(tree, "new tree", True, "a later packer works in another one")
+        yield _judged(tree, run_id, "a later packer works in another one")
 
 
 def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
@@ -274,7 +296,7 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
     with suppress(FileNotFoundError):
         for run_id, tree in staging_trees(target):
             if run_id not in known and is_being_removed(tree):
-                yield Leftover(tree, "new tree", True, _HALF_REMOVED)
+                yield _judged(tree, run_id, _HALF_REMOVED)
             elif run_id not in known:
                 reason = f"the records of run {run_id} are in another work dir, or gone"
                 yield Leftover(tree, "new tree", False, reason)
@@ -301,8 +323,42 @@ def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
         )
 
 
-def _remove(work: WorkDir, row: Leftover, current: str | None) -> None:
+def _generation(work: WorkDir, run_id: str) -> int:
+    return max(Journal(work.run(run_id), run_id).generations(), default=0)
+
+
+def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
+    """Raise unless what was seen of a run still holds: a lock may be lost, a number is not.
+
+    Raises:
+        BusyError: A packer began since, or the batch has another winner now.
+    """
+    run_ids = {
+        "new tree": [run_of(row.path)],
+        "attempt": [row.path.parents[2].name],
+        "run": [row.path.name],
+    }.get(row.kind, list(seen) if row.kind == "work dir" else [])
+    for run_id in run_ids:
+        if run_id in seen and _generation(work, run_id) != seen[run_id]:
+            raise _changed(f"A packer of run {run_id} began", row)
+    if row.kind == "attempt":
+        run = work.run(row.path.parents[2].name)
+        winner = str(read_done(run, run.root.name, int(row.path.parent.name))["attempt"])
+        if run.root / winner == row.path:
+            raise _changed(f"{row.path} was published", row)
+
+
+def _changed(what: str, row: Leftover) -> BusyError:
+    return BusyError(
+        f"{what} since it was looked at.",
+        path=str(row.path),
+        next_step="It was not removed; run the same command again.",
+    )
+
+
+def _remove(work: WorkDir, row: Leftover, current: str | None, seen: Mapping[str, int]) -> None:
     """Remove it, or what makes others take it up where locks lie in it."""
+    _ask_again(work, row, seen)
     if row.kind == "work dir":
         if work.current_run_id() != current:
             # Over NFS a host that was frozen has lost its lock when it comes back.
@@ -324,7 +380,7 @@ def _remove(work: WorkDir, row: Leftover, current: str | None) -> None:
     elif row.kind == "attempt":
         remove_tree(row.path, inside=row.path.parents[1])
     else:
-        remove_new_tree(row.path)
+        remove_new_tree(row.path, run_of(row.path))
 
 
 def _is_empty(folder: Path) -> bool:

@@ -1,21 +1,22 @@
 """Removes the source that a conversion in place kept, once the result is proven to hold it all.
 
-It is first renamed to a name of ours, **the commit point**: a crash before leaves it whole, and
-after it the next call removes the rest.
+The steps are those of ``convert --delete-source`` (`leconvert.packer.remove_compared`): what a
+removal that was interrupted left is compared like any other tree, and kept where it cannot be.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from leconvert.errors import LeconvertError
+from leconvert.packer import facts_of_tree, remove_compared, rest_of_removal
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.source import FileFacts
 from leconvert.tables import read_repairs
 from leconvert.upkeep.clean import CleanReport, Leftover
 from leconvert.verify import reason_to_keep, verify_pair
-from leconvert.workdir.durable import storage_errors, sync_dir
 from leconvert.workdir.target import codebase_version, old_dir, removed_old_dir
-from leconvert.workdir.trees import remove_tree
 
 __all__ = ["clean_kept_source"]
 
@@ -33,26 +34,38 @@ def clean_kept_source(
         dry_run: Make the proof, remove nothing.
         progress: Where to report.
     """
-    old, doomed = old_dir(target), removed_old_dir(target)
     removed: list[Leftover] = []
-    if doomed.is_dir():
-        removed.append(Leftover(doomed, "kept source", True, "its removal was interrupted"))
-        if not dry_run:
-            remove_tree(doomed)
-        if not old.exists():
-            return CleanReport(dry_run, tuple(removed), ())
-    doubt = _doubt(target, old, progress)
-    if doubt is not None:
-        kept = Leftover(old, "kept source", False, doubt)
-        return CleanReport(dry_run, tuple(removed), (kept,))
-    proven = f"every packet, row and other file of it is in {target}"
-    removed.append(Leftover(old, "kept source", True, proven))
-    if not dry_run:
-        with storage_errors(old):
-            old.rename(doomed)
-            sync_dir(doomed.parent)
-        remove_tree(doomed)
-    return CleanReport(dry_run, tuple(removed), ())
+    kept: list[Leftover] = []
+    old, doomed = old_dir(target), removed_old_dir(target)
+    for place in (doomed, old):
+        if place == doomed and not doomed.is_dir():
+            continue
+        if place == old and (removed or kept) and not old.exists():
+            break  # all that there was had the other name
+        before = _facts(target, place)
+        doubt = _doubt(target, place, progress)
+        if doubt is None and not dry_run:
+            doubt = remove_compared(target, place, partial(_second_doubt, target, before))
+        if doubt is not None:
+            if place == doomed and doomed.exists():
+                doubt = rest_of_removal(target)
+            kept.append(Leftover(place, "kept source", False, doubt))
+            continue
+        proven = f"every packet, row and other file of it is in {target}"
+        removed.append(Leftover(place, "kept source", True, proven))
+    return CleanReport(dry_run, tuple(removed), tuple(kept))
+
+
+def _facts(target: Path, old: Path) -> tuple[dict[str, FileFacts], dict[str, FileFacts]]:
+    return facts_of_tree(target), facts_of_tree(old)
+
+
+def _second_doubt(
+    target: Path, before: tuple[dict[str, FileFacts], dict[str, FileFacts]], old: Path
+) -> str | None:
+    if _facts(target, old) != before:
+        return "it or the result was changed while they were compared"
+    return reason_to_keep(target, old, read_repairs(target))
 
 
 def _doubt(target: Path, old: Path, progress: Progress) -> str | None:

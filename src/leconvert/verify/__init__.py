@@ -2,7 +2,6 @@
 
 from leconvert.verify.difference import Difference, VerificationReport
 from leconvert.verify.pair import verify_pair
-from leconvert.verify.proven import default_folder
 from leconvert.verify.sampling import Sampling
 from leconvert.verify.whole_source import reason_to_keep
 
@@ -10,7 +9,6 @@ __all__ = [
     "Difference",
     "Sampling",
     "VerificationReport",
-    "default_folder",
     "reason_to_keep",
     "verify_pair",
 ]

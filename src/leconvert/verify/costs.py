@@ -1,4 +1,4 @@
-"""How long pieces will take, a guess that decides who shares them and whether to record them."""
+"""How long pieces will take, a guess that decides who shares them."""
 
 from __future__ import annotations
 

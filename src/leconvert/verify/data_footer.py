@@ -67,6 +67,24 @@ class DataSchemas:
         source = tables.repaired_schema(tables.read_data_schema(path), self._repairs)
         return _plain(tables.output_schema(source, self._features))
 
+    def unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
+        """Yield what LeRobot would not read as the result's ``info.json`` is to declare it."""
+        for name, feature in self._features.items():
+            if feature["dtype"] == "video":
+                continue
+            what = f"column {name!r} that LeRobot reads"
+            wanted = f"{feature['dtype']} of shape {feature.get('shape')}"
+            if name not in found.names:
+                yield Difference(what, path, wanted, "none", stream=DATA_STREAM)
+                continue
+            kind = found.field(name).type
+            if tables.read_by_lerobot(name, feature, kind).verdict == "refused":
+                yield Difference(what, path, wanted, str(kind), stream=DATA_STREAM)
+        for name in found.names:
+            if name not in self._features or self._features[name]["dtype"] == "video":
+                what = f"column {name!r}"
+                yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
+
     def allow(self, found: pa.Schema) -> bool:
         """Tell whether any episode of the source gives a schema."""
         with self._lock:
@@ -112,6 +130,7 @@ def compare_footer(
     if not _same(found, expected) and not schemas.allow(found):
         for what, wanted, have in _schema_differences(expected, found):
             yield Difference(what, path, wanted, have, stream=DATA_STREAM)
+    yield from schemas.unreadable(found, path)
     if counts != list(lengths):
         return
     groups = zip(episodes, lengths, positions, first_indices, strict=True)

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from leconvert.errors import SourceError
+from leconvert.errors import SourceError, VerificationError
 from leconvert.latency import THREADS_THAT_WAIT, Latency
 from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.source import scan_source
-from leconvert.source.info import INFO_PATH, read_info, version_help
+from leconvert.source.info import INFO_PATH, read_info, said_version, version_help, version_of_files
+from leconvert.source.lfs import refuse_pointers
+from leconvert.text import count
 from leconvert.verify.catalogue import found, shortened
 from leconvert.verify.data_files import DataFileReport, check_data_file
 from leconvert.verify.dataset_routes import (
@@ -37,8 +40,9 @@ from leconvert.verify.other_files import special_files
 from leconvert.verify.task_table import read_task_rows
 from leconvert.verify.video_files import check_video_file
 
-__all__ = ["DatasetReport", "check_dataset"]
+__all__ = ["DatasetReport", "check_dataset", "checked_result"]
 
+_SHOWN = 20
 _SEVERITIES = ("error", "repaired", "warning", "info")
 # Where files are at hand: reading and arithmetic are done without Python's lock, parsing is not.
 _THREADS = 2
@@ -95,8 +99,11 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     """
     started = time.monotonic()
     raw = read_info(root)
+    refuse_pointers(root)
     version = raw.get("codebase_version")
-    if isinstance(version, str) and version.startswith("v2."):
+    guessed = version if version in SOURCE_VERSIONS else version_of_files(root)
+    if guessed is not None:
+        version = str(guessed)
         scan = scan_source(root, progress=progress)
         findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
         files = scan.num_episodes * len(scan.streams)
@@ -106,13 +113,41 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
         files = check.files
     else:
         raise SourceError(
-            f"{root / INFO_PATH} says codebase_version {version!r}; v2.x and v3.x can be checked.",
+            f"{root / INFO_PATH} {said_version(version)}; v2.x and v3.x can be checked.",
             path=str(root / INFO_PATH),
             next_step=version_help(version),
         )
     kept = sorted(shortened(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
     seconds = time.monotonic() - started
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
+
+
+def checked_result(result: Path, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
+    """Return the info.json of a complete v3.0 dataset, before it is sent anywhere.
+
+    Raises:
+        UnreadableSourceError: The folder holds no dataset.
+        SourceError: It holds one of another version.
+        VerificationError: The dataset is not complete.
+    """
+    info = read_info(result)
+    version = info.get("codebase_version")
+    if not isinstance(version, str) or not version.startswith("v3."):
+        raise SourceError(
+            f"{result} is {version}; only v3.0 datasets are sent.",
+            path=str(result),
+            next_step="Convert it first: `leconvert convert`.",
+        )
+    report = check_dataset(result, progress=progress)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    if errors:
+        raise VerificationError(
+            f"{result} is no complete v3.0 dataset: {count(len(errors), 'error')}.",
+            path=str(result),
+            next_step="`leconvert check` explains them. Nothing was sent.",
+            details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
+        )
+    return info
 
 
 class _Check:

@@ -64,7 +64,8 @@ def compare_samples(
         yield Difference("loads in LeRobot", "meta/", "a dataset", _first_line(error))
         return
     begins = np.cumsum(compare.episodes.length) - compare.episodes.length
-    tasks = dict(compare.episodes.repairs.tasks(load_tasks(compare.paths.root)))
+    repairs = compare.episodes.repairs
+    tasks = dict(repairs.tasks(load_tasks(compare.paths.root, repairs)))
     for _, place in sampling.frames(sampling.deep, compare.compared_lengths):
         number = int(begins[place.position]) + place.frame
         path = compare.path_of(DATA_STREAM, place.position)

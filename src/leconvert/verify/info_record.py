@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from leconvert import tables
+from leconvert import media, tables
+from leconvert.errors import UnreadableSourceError
+from leconvert.model import output_path, stream_of_camera
 from leconvert.source import load_tasks
+from leconvert.source.clip_checks import ClipFacts, declared_as_encoded
 from leconvert.tables.paths import INFO_PATH
 from leconvert.verify.difference import Difference
 from leconvert.verify.json_files import read_json_object
 from leconvert.verify.metadata import SourceEpisodes
+from leconvert.verify.routes import Routes, file_runs
 from leconvert.workdir.trouble import raise_storage_trouble
 
-__all__ = ["compare_info"]
+__all__ = ["compare_cameras", "compare_info"]
 
 # The conversion's own choice, which the source does not tell.
 _SIZE_LIMITS = ("data_files_size_in_mb", "video_files_size_in_mb")
@@ -59,7 +64,7 @@ def compare_info(
         has_videos=any(feature.get("dtype") == "video" for feature in features.values()),
         total_episodes=len(episodes),
         total_frames=episodes.num_frames,
-        total_tasks=len(repairs.tasks(load_tasks(source))),
+        total_tasks=len(repairs.tasks(load_tasks(source, repairs))),
         splits=tables.kept_splits(splits, episodes.index) if repairs else None,
     )
     for key in [*expected, *(key for key in info if key not in expected)]:
@@ -71,6 +76,41 @@ def compare_info(
                 yield Difference(key, INFO_PATH, "a positive number", _shown(info, key))
         elif not _same(expected.get(key), info.get(key)) or (key in expected) != (key in info):
             yield Difference(key, INFO_PATH, _shown(expected, key), _shown(info, key))
+
+
+def compare_cameras(
+    result: Path, features: Mapping[str, Any], routes: Routes, fps: Fraction
+) -> Iterator[Difference]:
+    """Compare what is declared of each camera with what the result's own files are.
+
+    A file whose header cannot be read is passed over here.
+
+    Args:
+        result: The v3.0 dataset.
+        features: The features that the result is to declare.
+        routes: Where episodes are.
+        fps: Frames a second.
+    """
+    for camera, feature in features.items():
+        if feature.get("dtype") != "video":
+            continue
+        stream = stream_of_camera(camera)
+        numbers = routes.file_number[stream]
+        clips: Counter[ClipFacts] = Counter()
+        for first, stop in file_runs(numbers) if len(numbers) else ():
+            path = result / output_path(stream, int(numbers[first]))
+            try:
+                clips[ClipFacts.of(media.read_clip_index(path))] += stop - first
+            except (UnreadableSourceError, OSError) as error:
+                raise_storage_trouble(error, path)
+        if not clips:
+            continue
+        usual = max(clips, key=clips.__getitem__)
+        expected = declared_as_encoded(feature, usual, fps)
+        for key in expected:
+            if not _same(expected[key], feature.get(key)):
+                what = f"{key} of camera {camera!r}, whose files differ"
+                yield Difference(what, INFO_PATH, _shown(expected, key), _shown(feature, key))
 
 
 def _compare_features(expected: Mapping[str, Any], found: object) -> Iterator[Difference]:

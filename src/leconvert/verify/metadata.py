@@ -18,7 +18,7 @@ from leconvert.model import IntArray
 from leconvert.repairs import Repairs
 from leconvert.source import EpisodeLines, load_tasks
 from leconvert.source.episode_table import episode_length
-from leconvert.source.legacy import STATS_PATH as LEGACY_STATS_PATH
+from leconvert.source.info import STATS_PATH as LEGACY_STATS_PATH
 from leconvert.tables.paths import STATS_PATH, TASKS_PATH
 from leconvert.verify.difference import Difference
 from leconvert.verify.episode_columns import compare_own_values
@@ -104,7 +104,7 @@ def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Diff
     Raises:
         UnreadableSourceError: A table cannot be read, on either side.
     """
-    expected, found = repairs.tasks(load_tasks(source)), tables.read_tasks(result)
+    expected, found = repairs.tasks(load_tasks(source, repairs)), tables.read_tasks(result)
     for have, wanted in zip_longest(found, expected):
         if have != wanted:
             yield Difference("tasks", TASKS_PATH, _task(wanted), _task(have))
@@ -205,7 +205,6 @@ def _compare_stats(
     lines: Iterator[dict[str, Any]],
     repairs: Repairs,
 ) -> Iterator[Difference]:
-    changed = {*repairs.dropped_features, *repairs.computed_stats}
     aggregate = tables.StatsAggregator()
     features: Set[str] = frozenset()
     names: list[str] = []
@@ -217,10 +216,12 @@ def _compare_stats(
             stats = {
                 name: values
                 for name, values in _source_stats(record, index).items()
-                if name not in changed
+                if name not in repairs.dropped_features and not repairs.computes_stats(name, index)
             }
             expected = dict(_flatten(stats, "stats"))
             for name in repairs.computed_stats:
+                if not repairs.computes_stats(name, index):
+                    continue
                 found_stats = stats_of_row(block, name, row)
                 if not found_stats:
                     yield Difference(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from leconvert.dataset_files import files_below
 from leconvert.repairs import Repairs
 from leconvert.source import SourcePaths
-from leconvert.source.survey import extra_files, files_below
+from leconvert.source.modality import MODALITY_PATH, feature_of_entry, read_modality
+from leconvert.source.survey import extra_files
 from leconvert.tables.paths import (
     EPISODES_DIR,
     INFO_PATH,
@@ -22,14 +25,10 @@ from leconvert.tables.paths import (
 from leconvert.verify.difference import Difference
 from leconvert.verify.hub_files import GIT_FILES, README_PATH, is_pushed_card
 from leconvert.verify.same_bytes import naming
-from leconvert.workdir.swap import TREE_RECORD
 from leconvert.workdir.trouble import raise_storage_trouble
 
 __all__ = ["compare_other_files", "special_files"]
 
-# A tree carries the mark of its run until its swap is finished; a packer that goes on after another
-# one verifies a tree that has it already.
-_NOT_THE_DATASETS = GIT_FILES | {TREE_RECORD}
 _EPISODE_FOLDERS = ("data/", "videos/")
 _BLOCK_BYTES = 1 << 20
 
@@ -64,9 +63,9 @@ def compare_other_files(
         repairs: What the conversion changed.
         read_bytes: Compare what is in the files that came along, not only their sizes.
     """
-    along = [path for path in extra_files(source, paths.slice_of) if path not in _NOT_THE_DATASETS]
+    along = [path for path in extra_files(source, paths.slice_of) if path not in GIT_FILES]
     wanted = {INFO_PATH, STATS_PATH, TASKS_PATH, *along, *([REPAIRS_PATH] if repairs else [])}
-    found = {path: at for path, at in files_below(result) if path not in _NOT_THE_DATASETS}
+    found = {path: at for path, at in files_below(result) if path not in GIT_FILES}
     if is_pushed_card(result):
         found.pop(README_PATH, None)
         wanted.discard(README_PATH)
@@ -85,8 +84,55 @@ def compare_other_files(
             there = "a folder" if (result / path).is_dir() else "nothing"
             there = "a link that leads to no file" if path in found else there
             yield Difference("file", path, "a file", there)
-    both = [path for path in along if found.get(path)]
+    named = {path for path in along if repairs.dropped_features and _names_features(path)}
+    for path in sorted(named):
+        if found.get(path):
+            yield from _compare_extension(result, source, path, set(repairs.dropped_features))
+    both = [path for path in along if found.get(path) and path not in named]
     yield from _compare_contents(result, source, both, read_bytes=read_bytes)
+
+
+def _names_features(path: str) -> bool:
+    name = path.removeprefix("meta/")
+    return name in ("modality.json", "stats_gr00t.json") or (
+        name.startswith("relative_stats") and name.endswith(".json")
+    )
+
+
+def _compare_extension(
+    result: Path, source: Path, path: str, dropped: set[str]
+) -> Iterator[Difference]:
+    """Compare a file of GR00T's, entry by entry: those of features that were left out are gone."""
+    try:
+        expected, found = (json.loads((root / path).read_bytes()) for root in (source, result))
+        if not isinstance(expected, dict):
+            raise ValueError("no object")
+    except (ValueError, RecursionError):
+        yield from _compare_contents(result, source, [path], read_bytes=True)
+        return
+    except OSError as error:
+        raise_storage_trouble(error, result / path)
+        yield Difference("readable file", path, "the source's content", str(error))
+        return
+    modality = read_modality(source) or {}
+    gone = {
+        kind: [name for name in names if feature_of_entry(kind, name, names[name]) in dropped]
+        for kind, names in modality.items()
+    }
+    if path == MODALITY_PATH:
+        expected = {
+            kind: {name: value for name, value in names.items() if name not in gone[kind]}
+            if kind in gone
+            else names
+            for kind, names in expected.items()
+        }
+    elif path.endswith("stats_gr00t.json"):
+        expected = {name: value for name, value in expected.items() if name not in dropped}
+    else:
+        groups = {*gone.get("state", ()), *gone.get("action", ())}
+        expected = {name: value for name, value in expected.items() if name not in groups}
+    if json.dumps(expected, sort_keys=True) != json.dumps(found, sort_keys=True):
+        yield Difference("entries", path, "the source's, without features left out", "others")
 
 
 def _compare_contents(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from leconvert import tables
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError
 from leconvert.model import DATA_STREAM, output_path, stream_of_camera
 from leconvert.progress import NO_PROGRESS, Progress, Stage
-from leconvert.repairs import Repairs
+from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.source import DatasetInfo, EpisodeLines, SourcePaths, load_info
-from leconvert.source.legacy import EPISODES_PATH, STATS_PATH
+from leconvert.source.info import EPISODES_PATH, STATS_PATH
 from leconvert.spread import Spread, do_all
 from leconvert.verify.costs import expected_seconds
 from leconvert.verify.difference import Difference, VerificationReport
 from leconvert.verify.episode_columns import compare_location, placing_columns, unusable_columns
-from leconvert.verify.info_record import compare_info
+from leconvert.verify.info_record import compare_cameras, compare_info
 from leconvert.verify.metadata import (
     SourceEpisodes,
     compare_aggregate_form,
@@ -35,8 +35,7 @@ from leconvert.verify.metadata import (
     unreadable_metadata,
 )
 from leconvert.verify.other_files import compare_other_files, special_files
-from leconvert.verify.pieces import Comparer, Piece, cut_pieces
-from leconvert.verify.proven import ProvenPieces, fingerprint, is_worth_recording
+from leconvert.verify.pieces import Comparer, cut_pieces
 from leconvert.verify.repair_record import compare_repairs
 from leconvert.verify.routes import Routes, file_runs, read_routes
 from leconvert.verify.sampling import EVERYTHING, Sampling
@@ -57,8 +56,6 @@ def verify_pair(
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None,
     repairs: Repairs | None = None,
     sampling: Sampling = EVERYTHING,
-    proven_in: Path | None = None,
-    fresh: bool = False,
     stop: threading.Event | None = None,
 ) -> VerificationReport:
     """Compare a v3.0 result with the v2.x dataset that it was converted from.
@@ -82,9 +79,6 @@ def verify_pair(
             in ``meta/repairs.json``. Anything else that differs is a difference.
         sampling: A share of the episodes whose files are compared, and pictures and samples that
             are decoded and loaded besides.
-        proven_in: A folder in which a long ``bytes`` records what it has proven, so that the same
-            call goes on if this one is interrupted; None for no record.
-        fresh: Do not go on from such a record.
         stop: Set it from another thread to stop after the pieces that are being compared.
 
     Returns:
@@ -101,7 +95,11 @@ def verify_pair(
         # An NFS client that looked for the result in vain goes on missing it for half a minute,
         # unless it lists the folder.
         list(result.parent.iterdir())
-    info = load_info(source)
+    try:
+        declared = tables.read_repairs(result)
+    except UnreadableSourceError:
+        declared = NO_REPAIRS  # what is wrong with it is said below
+    info = load_info(source, repairs or declared, guess_version=True)
     paths = SourcePaths(source, info)
     # Every line is parsed when its episode is compared.
     episodes = EpisodeLines(source / EPISODES_PATH, validated=True)
@@ -135,6 +133,9 @@ def verify_pair(
             return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
         differences += compare_location(result)
         routes = read_routes(table, streams)
+        differences += compare_cameras(
+            result, repairs.features(info.raw["features"]), routes, info.fps
+        )
     except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
         differences.append(_held_against(result, error))
         return VerificationReport(depth, differences, 0, 0, 0, 0)
@@ -160,23 +161,13 @@ def verify_pair(
     chosen = sampling.episodes(len(expected))
     compare = Comparer(result, paths, info, expected, routes, reads_bytes, clip_digests, chosen)
     frames = int(compare.compared_lengths.sum())
-    proven = None
-    pieces = cut_pieces(routes)
-    seconds = expected_seconds(compare, pieces)
-    if proven_in is not None and reads_bytes and is_worth_recording(sum(seconds)):
-        proven = ProvenPieces(proven_in, fingerprint(compare), fresh=fresh)
     with progress.stage("verify", frames * len(streams), "frames") as stage:
-        known = proven.pieces if proven else frozenset()
-        stage.advance(sum(compare.frames_of(piece) for piece in pieces if piece in known))
-        left = [each for each in zip(pieces, seconds, strict=True) if each[0] not in known]
-        differences += _compare_pieces(compare, left, stage, proven, spread, max_workers, stop)
+        differences += _compare_pieces(compare, stage, spread, max_workers, stop)
     differing = {difference.path for difference in differences}
     differences += compare_whole_files(result, paths, info, expected, routes.file_number, differing)
     pictures = samples = 0
     if not differences:
         pictures, samples, differences = _look_closer(compare, sampling, progress, stop)
-    if proven:
-        proven.finish()
     return VerificationReport(
         depth=depth,
         differences=tuple(differences),
@@ -192,28 +183,20 @@ def verify_pair(
 
 def _compare_pieces(
     compare: Comparer,
-    left: Sequence[tuple[Piece, float]],
     stage: Stage,
-    proven: ProvenPieces | None,
     spread: Spread | None,
     workers: int | None,
     stop: threading.Event | None,
 ) -> list[Difference]:
-    """Compare pieces, given with what they will cost; return what differs, in order."""
+    """Compare every piece; return what differs, in order."""
     differences: list[Difference] = []
-    pieces, weights = [piece for piece, _ in left], [cost for _, cost in left]
+    pieces = cut_pieces(compare.routes)
+    weights = expected_seconds(compare, pieces)
     with closing(do_all(compare, pieces, spread, weights=weights, workers=workers)) as compared:
-        try:
-            for piece, found in zip(pieces, compared, strict=True):
-                differences += found
-                if proven and not found:
-                    proven.add(piece)
-                stage.advance(compare.frames_of(piece))
-                _check_stop(stop)
-        except BaseException:
-            if proven:
-                proven.flush()
-            raise
+        for piece, found in zip(pieces, compared, strict=True):
+            differences += found
+            stage.advance(compare.frames_of(piece))
+            _check_stop(stop)
     return differences
 
 
@@ -248,7 +231,8 @@ def _look_closer(
 def _check_stop(stop: threading.Event | None) -> None:
     if stop is not None and stop.is_set():
         raise InterruptedRunError(
-            "Verification was interrupted.", next_step="Run the same command again to go on."
+            "Verification was interrupted.",
+            next_step="Run the same command again; it compares everything anew.",
         )
 
 

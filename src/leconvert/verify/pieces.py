@@ -20,7 +20,7 @@ import pyarrow as pa
 from leconvert import media, tables
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, IntArray, output_path
-from leconvert.source import SourcePaths
+from leconvert.source import SourcePaths, tasks_of_episodes
 from leconvert.source.info import DatasetInfo
 from leconvert.verify.difference import Difference
 from leconvert.verify.metadata import SourceEpisodes
@@ -74,6 +74,7 @@ class _Opened(threading.local):
         self._path = ""
         self._file: tables.StoredGroups | media.ClipIndex | None = None
         self._episodes: tables.EpisodesReader | None = None
+        self._tasks: tuple[dict[int, str], dict[str, int]] | None = None
 
     def file(self, path: str, *, is_table: bool) -> tables.StoredGroups | media.ClipIndex:
         if self._file is None or self._path != path:
@@ -85,6 +86,13 @@ class _Opened(threading.local):
     def episodes(self, root: Path) -> tables.EpisodesReader:
         self._episodes = self._episodes or tables.EpisodesReader(root)
         return self._episodes
+
+    def tasks(self, source: Path, result: Path) -> tuple[dict[int, str], dict[str, int]]:
+        """Return the text that the source lists for an episode, and the result's index of one."""
+        if self._tasks is None:
+            listed = {text: index for index, text in reversed(tables.read_tasks(result))}
+            self._tasks = tasks_of_episodes(source), listed
+        return self._tasks
 
 
 @dataclass(slots=True, eq=False)
@@ -149,7 +157,7 @@ class Comparer:
     @property
     def row_rules(self) -> RowRules:
         """What rows must be."""
-        return RowRules(self.info, self.episodes.repairs, self._computed_stats)
+        return RowRules(self.info, self.episodes.repairs, self._computed_stats, self._task_of)
 
     def path_of(self, stream: str, position: int) -> str:
         """Return the output file of an episode, relative to the result."""
@@ -166,6 +174,11 @@ class Comparer:
         first = position - self.place_in_file(DATA_STREAM, position)
         (span,) = self._row_spans(first, np.array([position]))
         return span
+
+    def _task_of(self, episode: int) -> int | None:
+        texts, indices = self._opened.tasks(self.paths.root, self.result)
+        text = texts.get(episode)
+        return None if text is None else indices.get(text, -1)
 
     def _positions(self, piece: Piece) -> IntArray:
         positions = np.arange(piece.first, piece.stop)

@@ -58,11 +58,14 @@ class RowRules:
         repairs: What the conversion changed.
         computed_stats: Gives the statistics of ``meta/episodes`` that it computed, columns
             ``stats/<feature>/<name>``, of the episode at a position of the result.
+        task_of: Gives the result's index of the task that ``episodes.jsonl`` lists for an episode
+            of the source; None where it lists another number of them.
     """
 
     info: DatasetInfo
     repairs: Repairs
     computed_stats: Callable[[int], Mapping[str, Any]]
+    task_of: Callable[[int], int | None]
 
     @property
     def decodes(self) -> bool:
@@ -200,6 +203,10 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
     columns = {name: table.column(name) for name in table.column_names}
     for name in repairs.dropped_features:
         columns.pop(name, None)
+    for name in repairs.unwrapped_columns:
+        if name in columns and is_list(columns[name].type):
+            values = [None if row is None else row[0] for row in columns[name].to_pylist()]
+            columns[name] = pa.chunked_array([pa.array(values, columns[name].type.value_type)])
     rows = range(span.length)
     demanded: dict[str, list[int] | list[float]] = {
         "timestamp": [row * fps.denominator / fps.numerator for row in rows],
@@ -211,7 +218,15 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
     if repairs.task_map is not None and "task_index" in columns:
         tasks = columns["task_index"].to_pylist()
         demanded["task_index"] = [repairs.task_map.get(task, -1) for task in tasks]
-    changed = [*repairs.computed_columns, *(["task_index"] if repairs.task_map else [])]
+    own = rules.task_of(span.episode) if repairs.tasks_from else None
+    if own is not None:
+        demanded["task_index"] = [own] * span.length
+    maps = bool(repairs.task_map) or own is not None
+    changed = [*repairs.computed_columns, *(["task_index"] if maps else [])]
+    for name in repairs.task_columns:
+        task_map = repairs.task_map or {}
+        values = [task_map.get(task, -1) for task in columns[name].to_pylist()]
+        columns[name] = pa.chunked_array([pa.array(values).cast(columns[name].type, safe=False)])
     for name in changed:
         # A stored type that cannot hold the values gives way to LeRobot's.
         kind = pa.type_for_alias(DEFAULT_COLUMNS[name])
@@ -225,7 +240,8 @@ def _compare_stats(
     span: RowSpan, found: pa.Table, rules: RowRules
 ) -> Iterator[tuple[str, object, object]]:
     """Compute again what the conversion computed of these rows, and compare."""
-    names = rules.computed_features
+    computes = rules.repairs.computes_stats
+    names = [name for name in rules.computed_features if computes(name, span.episode)]
     if not names:
         return
     stats = rules.computed_stats(span.position)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import filecmp
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from leconvert.dataset_files import names_to_keep
 from leconvert.errors import LeconvertError
 from leconvert.model import DATA_STREAM, stream_of_camera
 from leconvert.repairs import Repairs
@@ -46,7 +47,7 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
         shown = ", ".join(repairs.dropped_features)
         return f"features of it are not in the result: {shown}"
     try:
-        others = _other_files(source)
+        others = _other_files(source, repairs)
     except (LeconvertError, OSError, ValueError, KeyError, TypeError) as error:
         return f"its files could not be listed: {error}"
     missing = [name for name in others if not _same(source / name, result / name)]
@@ -58,20 +59,18 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
     return f"{len(missing)} files are not in the result: {shown}"
 
 
-def _other_files(source: Path) -> list[str]:
-    """Return every file but those whose content `verify_pair` compares; strays among them."""
+def _other_files(source: Path, repairs: Repairs) -> list[str]:
+    """Return every name but those whose content `verify_pair` compares; strays among them."""
     with (source / "meta/episodes.jsonl").open("rb") as lines:
         episodes = [int(json.loads(line)["episode_index"]) for line in lines if line.strip()]
-    info = load_info(source)
+    info = load_info(source, repairs)
     paths = SourcePaths(source, info)
     streams = [DATA_STREAM, *map(stream_of_camera, info.camera_keys)]
-    compared = {path for stream in streams for path in map(str, paths.absolute(stream, episodes))}
-    return sorted(
-        name
-        for path in source.rglob("*")
-        if not path.is_dir() and str(path) not in compared
-        if (name := path.relative_to(source).as_posix()) not in _CONVERTED
-    )
+    compared = {paths.relative(stream, index) for stream in streams for index in episodes}
+    # Links to folders of episodes; what they lead to stays.
+    on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
+    known = compared | on_the_way | _CONVERTED
+    return sorted(name for name in names_to_keep(source) if name not in known)
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -9,9 +9,19 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["CANNOT_FLAG", "CANNOT_LINK", "LOCAL", "FileSystem", "Identity"]
+__all__ = [
+    "CANNOT_FLAG",
+    "CANNOT_LINK",
+    "LOCAL",
+    "FileSystem",
+    "Identity",
+    "forget_old_names",
+    "status_now",
+]
 
 Identity = tuple[int, int]
 """Device and inode number: two names with the same identity are one file."""
@@ -141,6 +151,34 @@ def _renameat2(source: Path, target: Path, flags: int) -> None:
     if function(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), str(source), None, str(target))
+
+
+def status_now(path: str | os.PathLike[str]) -> os.stat_result:
+    """Return a file's status by opening it; symbolic links are followed.
+
+    An NFS client asks the server again when it opens a file. ``os.stat`` may answer with what the
+    client remembers, which is up to a minute old.
+
+    Raises:
+        OSError: The file is not there, or cannot be opened for reading.
+    """
+    # A named pipe would otherwise wait for somebody who writes.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def forget_old_names(paths: Iterable[str]) -> None:
+    """Make an NFS client ask again which files the names in these files' folders stand for.
+
+    Opening a file is not enough where the name leads to another file now, and the old one exists
+    under another name; or where the name was looked up in vain before. Opening the folder is.
+    """
+    for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
+        with suppress(OSError):  # whoever opens a file in it meets the same error
+            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 LOCAL = FileSystem()

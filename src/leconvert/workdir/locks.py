@@ -1,4 +1,4 @@
-"""One planner and one packer at a time, held by `filelock`.
+"""One planner, one packer and one swap of a target at a time, held by `filelock`.
 
 Not promised: that a holder which was frozen stays the only one. Over NFS the server gives the lock
 away when a host is silent, and that host's renames still go through. The lock spares work and
@@ -8,7 +8,8 @@ confusion; what makes a second packer harmless are packer generations (`leconver
 is locked instead: that excludes the processes of this host that see the same folder, and no others.
 It is enough. Two packers meet in the journal, where the generation decides, as after a lost lock;
 two planners write runs of their own, of which ``current`` names one, and the planner whose run it
-does not name finds out when it opens it.
+does not name finds out when it opens it; of two runs that swap at one target, the second finds that
+what came out of it is not what it saw there.
 
 **A lock whose holder is silent.** A packer that died or froze on another host holds its lock until
 the NFS server gives it away, which takes a minute or two. Therefore a packer replaces a nonce in
@@ -37,7 +38,7 @@ from leconvert.workdir.durable import replace_record, storage_errors
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.folders import make_durably
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.paths import RunPaths, WorkDir, target_lock_path
 from leconvert.workdir.records import encode_record, read_record
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ __all__ = [
     "planner_lock",
     "read_packer",
     "remove_planner_lock",
+    "target_lock",
 ]
 
 BEAT_SECONDS = 3.0
@@ -58,6 +60,7 @@ BEAT_SECONDS = 3.0
 
 _HOLDER_VERSION = 1
 _POLL_SECONDS = 0.5
+_REMOVALS = 2  # one error of the disk leaves no lock beside a dataset
 _NO_FLOCK = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
 
 
@@ -117,17 +120,82 @@ def packer_lock(
     beats: bool = False,
     fs: FileSystem = LOCAL,
 ) -> Iterator[None]:
-    """Hold the packer's lock of a run; see `hold_lock`.
+    """Hold the packer's lock of a run; see `hold_lock`. A run that was removed is not made again.
 
     Raises:
         BusyError: Another process packs this run.
         InterruptedRunError: The user gave up waiting.
         StorageError: The work dir cannot be written.
+        WorkDirError: The run was removed.
     """
-    with hold_lock(
-        run.packer_lock, "packer", run_id=run_id, worker=worker, wait=wait, beats=beats, fs=fs
-    ):
+    path = run.packer_lock
+    if not run.root.is_dir():
+        raise _removed(run, run_id)
+    with hold_lock(path, "packer", run_id=run_id, worker=worker, wait=wait, beats=beats, fs=fs):
+        try:
+            inside = set(run.root.iterdir())
+        except FileNotFoundError:
+            raise _removed(run, run_id) from None
+        # A lock makes the folders above it: here it would be all that is in them.
+        if inside <= {path, _holder(path)} and beats:
+            with suppress(OSError):
+                for made in (path, _holder(path)):
+                    made.unlink(missing_ok=True)
+                for folder in (run.root, run.root.parent, run.root.parent.parent):
+                    folder.rmdir()
+            raise _removed(run, run_id)
         yield
+
+
+def _removed(run: RunPaths, run_id: str) -> WorkDirError:
+    return WorkDirError(
+        f"Run {run_id} was removed while it was at work.",
+        path=str(run.root),
+        next_step="Look at its target: another process may have finished it. Otherwise convert "
+        "again.",
+    )
+
+
+@contextmanager
+def target_lock(
+    target: Path,
+    run_id: str,
+    *,
+    worker: WorkerIdentity | None = None,
+    wait: LockWait | None = None,
+    fs: FileSystem = LOCAL,
+) -> Iterator[None]:
+    """Hold the lock of a target while a result takes its place, and until the source is dealt with.
+
+    Runs with work dirs of their own meet here. The lock lies in a folder of its own beside the
+    target, and goes with its release.
+
+    Raises:
+        BusyError: A packer of another run is at it.
+        InterruptedRunError: The user gave up waiting.
+        StorageError: The folder cannot be written.
+    """
+    path = target_lock_path(target)
+    make_durably(path.parent)
+    held = False
+    try:
+        with hold_lock(path, "target", run_id=run_id, worker=worker, wait=wait, beats=True, fs=fs):
+            held = True
+            try:
+                yield
+            finally:
+                # The lock, and what others who died here left half written.
+                for _ in range(_REMOVALS):
+                    with suppress(OSError):
+                        for left in set(path.parent.iterdir()) - {_holder(path)}:
+                            left.unlink()
+    finally:
+        # Only now does nobody write it any more to show that the holder lives.
+        for _ in range(_REMOVALS):
+            with suppress(OSError):
+                if held:
+                    _holder(path).unlink(missing_ok=True)
+                path.parent.rmdir()  # unless it is somebody else's by now
 
 
 def read_packer(run: RunPaths, *, fs: FileSystem = LOCAL) -> Mapping[str, Any]:
@@ -158,7 +226,7 @@ def hold_lock(
 
     Args:
         path: The lock file; it stays after release.
-        role: ``planner`` or ``packer``, for messages.
+        role: ``planner``, ``packer`` or ``target``, for messages.
         run_id: The run, for the holder's record.
         worker: Who holds it; by default this process.
         wait: How to wait for a holder that gives no sign of life; None not to wait.
@@ -278,6 +346,13 @@ def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = 
     silent = ""
     if silent_seconds is not None:
         silent = f" and has given no sign of life for {silent_seconds:.0f} s"
+    if role == "target":
+        return BusyError(
+            f"{path} is held by {_named(path, fs)}, which puts the result of another run in place "
+            f"there{silent}.",
+            path=str(path),
+            next_step="Wait for it, and look at what stands there before you run this again.",
+        )
     return BusyError(
         f"{path} is held by {_named(path, fs)}, which is this work dir's {role}{silent}.",
         path=str(path),

@@ -35,7 +35,7 @@ from leconvert.model import (
     StreamScan,
 )
 from leconvert.repairs import NO_REPAIRS, Repairs
-from leconvert.workdir.durable import sync_dir, sync_file, write_durably
+from leconvert.workdir.durable import storage_errors, sync_dir, sync_file, write_durably
 from leconvert.workdir.one_host import plan_one_host
 from leconvert.workdir.paths import RunPaths
 from leconvert.workdir.records import encode_record, read_record
@@ -168,11 +168,18 @@ def write_plan(
     write_durably(run.manifest, record)
 
 
-def read_manifest(run: RunPaths, run_id: str) -> Manifest:
+def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> Manifest:
     """Read the head of a plan.
 
+    Args:
+        run: Paths of the run.
+        run_id: The run.
+        check_files: Compare the scan table and the batches with the digests that it names.
+
     Raises:
-        WorkDirError: It is missing, torn, of another run or of an unknown version.
+        WorkDirError: It is missing, torn, of another run or of an unknown version; or the files
+            beside it are not those that were planned.
+        StorageError: The work dir cannot be read.
     """
     try:
         fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run_id)
@@ -183,13 +190,32 @@ def read_manifest(run: RunPaths, run_id: str) -> Manifest:
             next_step="Run the convert or plan command again.",
         ) from None
     try:
-        return _manifest(run_id, fields)
+        manifest = _manifest(run_id, fields)
+        digests = {run.batches: fields["batches_sha256"], run.scan_table: fields["scan_sha256"]}
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise WorkDirError(
             f"{run.manifest} cannot be used: {error!r}.",
             path=str(run.manifest),
             next_step="Start a new run with --restart.",
         ) from error
+
+    for path, digest in digests.items() if check_files else ():
+        _check_file(path, digest)
+    return manifest
+
+
+def _check_file(path: Path, digest: str) -> None:
+    try:
+        with storage_errors(path):
+            found = _sha256(path)
+    except FileNotFoundError:
+        found = None
+    if found != digest:
+        raise WorkDirError(
+            f"{path} is {'missing' if found is None else 'not the file that was planned'}.",
+            path=str(path),
+            next_step="Start a new run with --restart.",
+        )
 
 
 def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
@@ -212,7 +238,7 @@ def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
         meta_digest=fields["meta_digest"],
         data_schema=base64.b64decode(fields["data_schema"]),
         extra_files=fields["extra_files"],
-        findings=[Finding(**entry) for entry in fields["findings"]],
+        findings=[Finding.from_record(entry) for entry in fields["findings"]],
         repairs=Repairs.from_record(fields.get("repairs")),
         outline=fields.get("outline"),
     )

@@ -8,7 +8,13 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["Mount", "devices_with_fleeting_inodes", "mount_of", "parse_mounts"]
+__all__ = [
+    "Mount",
+    "devices_with_fleeting_inodes",
+    "is_mount_point",
+    "mount_of",
+    "parse_mounts",
+]
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _FLEETING = frozenset({"exfat", "fuse", "fuseblk", "msdos", "vfat"})
@@ -63,6 +69,16 @@ def mount_of(folder: Path) -> Mount:
         if mount.point == best.point:
             best = mount
     return replace(best, free_bytes=usage.free, total_bytes=usage.total)
+
+
+def is_mount_point(folder: Path) -> bool:
+    """Tell whether something is mounted on a folder, which then cannot be renamed.
+
+    A folder that is mounted a second time elsewhere (a bind mount) has its parent's device number,
+    so that ``Path.is_mount`` does not see it.
+    """
+    real = os.path.realpath(folder)
+    return any(mount.point == real for mount in parse_mounts(_mount_table()))
 
 
 def devices_with_fleeting_inodes() -> frozenset[int]:

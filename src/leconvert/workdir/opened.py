@@ -71,7 +71,7 @@ def open_run(
             next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed.",
         )
     paths = work_dir.run(run_id)
-    manifest = read_manifest(paths, run_id)
+    manifest = read_manifest(paths, run_id, check_files=not only_look)
     here = tool_versions()
     differing = sorted(name for name in here if manifest.versions.get(name) != here[name])
     if differing and not allow_mixed_versions:

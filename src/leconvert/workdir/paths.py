@@ -21,6 +21,7 @@ __all__ = [
     "default_work_dir",
     "new_run_id",
     "removed_folder",
+    "target_lock_path",
 ]
 
 _CURRENT_VERSION = 1
@@ -40,6 +41,12 @@ def default_work_dir(target: Path) -> Path:
 def removed_folder(folder: Path) -> Path:
     """Return the name that a work dir or a new tree has while it is removed: ``<name>.removed``."""
     return folder.with_name(f"{folder.name}.removed")
+
+
+def target_lock_path(target: Path) -> Path:
+    """Return the lock beside a target: ``.<name>.leconvert-lock/lock``."""
+    real = Path(os.path.realpath(target))
+    return real.with_name(f".{real.name}.leconvert-lock") / "lock"
 
 
 def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:
@@ -305,11 +312,6 @@ class RunPaths:
     def journal_record(self, generation: int) -> Path:
         """What one packer noted."""
         return self.journal / f"{generation:04d}.json"
-
-    @property
-    def proven_dir(self) -> Path:
-        """What an interrupted verification of this run had proven."""
-        return self.root / "proven"
 
     def ensure(self) -> None:
         """Make the folders of the run durably; those that exist are kept.

@@ -10,6 +10,10 @@ handles, and no rename of a folder above stops it. A packer that was frozen half
 tree, lost its lock and came back would go on in the tree as its successor adopted it, completed it
 and put it in place. So nothing is removed under a name that somebody else may take up.
 
+**A name does not say what is in a tree.** A new tree is removed where it carries its run's mark
+(`leconvert.workdir.staging`), looked at after it got the other name, and the mark goes last: so
+whoever goes on with a removal sees whose it was.
+
 **Nor under a lock that lies in it**: over NFS a file that is open stays in its folder under another
 name until it is closed, and the folder with it.
 """
@@ -19,11 +23,11 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from leconvert.errors import BusyError, LeconvertError, StorageError
+from leconvert.errors import BusyError, LeconvertError, StorageError, TargetError
 from leconvert.workdir.durable import storage_errors, sync_dir
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.paths import WorkDir, removed_folder
-from leconvert.workdir.staging import staging_trees
+from leconvert.workdir.staging import TREE_RECORD, is_new_tree, staging_trees
 from leconvert.workdir.trees import remove_tree
 
 __all__ = [
@@ -36,14 +40,17 @@ __all__ = [
 ]
 
 
-def remove_work_dir(root: Path, run_id: str) -> bool:
+def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
     """Remove the work dir of a finished conversion, unless somebody plans or planned in it since.
+
+    New trees of runs that were given up in it go first: nothing else tells whose they are.
 
     Never raises for a disk that fails: the result is in its place by then.
 
     Args:
         root: The work dir, `leconvert.workdir.paths.default_work_dir` of a target.
         run_id: The run that is finished.
+        target: Its target.
 
     Returns:
         Whether it is gone, or somebody else's by now. What is left is removed when the same command
@@ -60,6 +67,11 @@ def remove_work_dir(root: Path, run_id: str) -> bool:
                 held.enter_context(planner_lock(work))
             if work.current_run_id() not in {None, run_id}:
                 return True
+            runs = set(work.list_runs())
+            for owner, tree in staging_trees(target):
+                if owner in runs:
+                    with suppress(TargetError):  # it may hold a dataset
+                        remove_new_tree(tree, owner)
             set_work_dir_aside(root)
     except BusyError:
         return True
@@ -95,24 +107,52 @@ def remove_leftovers(root: Path) -> bool:
     return False
 
 
-def remove_new_tree(tree: Path) -> None:
+def remove_new_tree(tree: Path, run_id: str) -> None:
     """Remove a packer's new tree, wherever an earlier removal of it ended.
 
     Args:
         tree: The tree, by its own name or by the one that it has while it is removed. Where another
             packer adopted it, there is nothing to remove.
+        run_id: The run that made it.
 
     Raises:
+        TargetError: It does not carry the run's mark; it was not touched.
         StorageError: The disk is read-only or fails.
     """
-    doomed = tree
-    if not is_being_removed(tree):
-        doomed = removed_folder(tree)
-        with storage_errors(tree), suppress(FileNotFoundError):
-            tree.rename(doomed)
-        # As for a work dir: half of a tree must not come back under a name that is taken up.
-        sync_dir(tree.parent)
-    remove_tree(doomed)
+    doomed = tree if is_being_removed(tree) else removed_folder(tree)
+    with suppress(FileNotFoundError):
+        _check_mark(tree, run_id)
+        if doomed != tree:
+            with storage_errors(tree):
+                tree.rename(doomed)
+            try:
+                # A packer that was frozen may have exchanged it for the target since.
+                _check_mark(doomed, run_id)
+            except TargetError:
+                with storage_errors(tree):
+                    doomed.rename(tree)
+                raise
+    # As for a work dir: half of a tree must not come back under a name that is taken up.
+    sync_dir(tree.parent)
+    with suppress(FileNotFoundError):
+        _check_mark(doomed, run_id)
+        for path in list(doomed.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
+            elif path.name != TREE_RECORD:
+                with storage_errors(path), suppress(FileNotFoundError):
+                    path.unlink()
+        remove_tree(doomed)
+
+
+def _check_mark(tree: Path, run_id: str) -> None:
+    if not is_new_tree(tree, run_id):
+        raise TargetError(
+            f"{tree} does not carry the mark of run {run_id}, so it may hold a dataset.",
+            path=str(tree),
+            next_step="It was not touched. Look at what it holds, and move it to a name of its own "
+            "if you need it, or remove it by hand.",
+        )
 
 
 def remove_left_trees(target: Path, run_id: str) -> None:
@@ -123,7 +163,8 @@ def remove_left_trees(target: Path, run_id: str) -> None:
     """
     for owner, tree in staging_trees(target):
         if owner == run_id and is_being_removed(tree):
-            remove_tree(tree)
+            with suppress(TargetError):  # it stays: `leconvert clean` names it
+                remove_new_tree(tree, run_id)
 
 
 def is_being_removed(tree: Path) -> bool:

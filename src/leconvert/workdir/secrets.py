@@ -11,13 +11,15 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-__all__ = ["HIDDEN", "without_secrets", "without_secrets_in"]
+__all__ = ["HIDDEN", "without_credentials", "without_secrets", "without_secrets_in"]
 
 HIDDEN = "***"
 
 _NAME = re.compile(r"token|secret|passw|api[-_]?key|credential|authorization", re.IGNORECASE)
 _HUB_TOKEN = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{8,}")
-_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+@")
+# A password may hold an @ itself; as a path a URL has lost a slash.
+_CREDENTIALS = re.compile(r"\b([a-z][a-z0-9+.-]*:/{1,2})[^/\s?#]+@", re.IGNORECASE)
+_QUERY = re.compile(rf"([?&][^=&#\s]*(?:{_NAME.pattern}|key|sig)[^=&#\s]*=)[^&#\s]+", re.IGNORECASE)
 _SHORTEST_VALUE = 6
 
 
@@ -52,10 +54,19 @@ def without_secrets_in(text: str, environment: Mapping[str, str] | None = None) 
     return _masked(text, _values(environment))
 
 
+def without_credentials(text: str) -> str:
+    """Return a text with what looks like a secret replaced by ``***``; asks no environment.
+
+    Hub tokens, a user's name and password in a URL, and secrets among its parameters.
+    """
+    text = _CREDENTIALS.sub(rf"\1{HIDDEN}@", _HUB_TOKEN.sub(HIDDEN, text))
+    return _QUERY.sub(rf"\1{HIDDEN}", text)
+
+
 def _masked(text: str, known: Sequence[str]) -> str:
     for value in known:
         text = text.replace(value, HIDDEN)
-    return _CREDENTIALS.sub(f"{HIDDEN}@", _HUB_TOKEN.sub(HIDDEN, text))
+    return without_credentials(text)
 
 
 def _values(environment: Mapping[str, str] | None) -> list[str]:

@@ -1,19 +1,24 @@
 """Puts a finished tree in the place of another, so that a crash at any moment loses nothing.
 
 Three places matter: the *target*, the *staging* tree beside it, and *old*, where a tree that was at
-the target ends (``<target>_old``). Which tree is the new one is told by a small record in it,
-``.leconvert-tree.json``, which names the run: unlike inode numbers it survives every file system's
-rename, and unlike ``info.json`` it differs between two conversions of the same source. It is
-written just before the swap and removed just after.
-
-**What happens next is decided by what is there, never by what an operation reported**
-(`next_action`, pure). The same loop swaps for the first time, goes on after a crash, and rolls
-back. Where the file system exchanges two names in one step, a reader always finds a whole dataset
-at the target; elsewhere (NFS) there is a moment between two renames with none, and the next run of
-any command completes it (`recover_swap`).
-
-What keeps a packer that was given up from moving anything is the name of the staging tree
+the target ends (``<target>_old``). Which tree is the new one is told by its mark
 (`leconvert.workdir.staging`).
+
+**What happens next is decided by what is there, never by what an operation reported** (two pure
+tables, `leconvert.workdir.swap_decision`). Where the file system exchanges two names in one step, a
+reader always finds a whole dataset at the target; elsewhere (NFS) there is a moment between two
+renames with none.
+
+**Only a process that has just compared the new tree with its source puts it in place**
+(`swap_into_place`). Who comes after a crash (`recover_swap`) gives the old tree its name if the
+exchange has happened, and takes everything else back: then the tree is compared anew.
+
+**What comes out of the target is looked at before it gets its name.** If another run put its own
+tree there in the same moment, the two are exchanged back.
+
+What keeps a packer that was given up from moving anything is the name of the staging tree. What
+keeps runs with other work dirs away is a lock beside the target
+(`leconvert.workdir.locks.target_lock`), as far as locks go.
 """
 
 from __future__ import annotations
@@ -25,24 +30,38 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from leconvert.errors import TargetError, WorkDirError
+from leconvert.errors import LeconvertError, TargetError
 from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree
-from leconvert.workdir.filesystem import CANNOT_FLAG, FileSystem
+from leconvert.workdir.filesystem import CANNOT_FLAG, LOCAL, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.records import encode_record, read_record
-from leconvert.workdir.staging import adopt_staging, is_listed, staging_dir, superseded
-from leconvert.workdir.swap_decision import Action, TreeState, next_action
-from leconvert.workdir.target import check_target, refusal
+from leconvert.workdir.staging import (
+    TREE_RECORD,
+    is_listed,
+    marked_by,
+    staging_dir,
+    staging_generations,
+    superseded,
+    take_over,
+)
+from leconvert.workdir.swap_decision import Action, TreeState, next_action, next_recovery
+from leconvert.workdir.target import check_target, old_dir, refusal
 
-__all__ = ["TREE_RECORD", "SwapOutcome", "SwapPlan", "recover_swap", "swap_into_place"]
+__all__ = [
+    "SwapOutcome",
+    "SwapPlan",
+    "check_no_other_swap",
+    "recover_swap",
+    "swap_into_place",
+]
 
-TREE_RECORD = ".leconvert-tree.json"
-_TREE_VERSION = 1
 _MOST_STEPS = 8
+_INFO_PATH = "meta/info.json"
+
+TreeStates = tuple[TreeState, TreeState, TreeState]
 
 
 class SwapOutcome(StrEnum):
-    """How a swap stands."""
+    """How a swap that was interrupted stands."""
 
     NOT_STARTED = "not-started"
     ROLLED_BACK = "rolled-back"
@@ -65,111 +84,164 @@ class SwapPlan:
 
 
 def swap_into_place(
-    plan: SwapPlan, journal: Journal, *, before_exchange: Callable[[], None] | None = None
+    plan: SwapPlan,
+    journal: Journal,
+    *,
+    before_exchange: Callable[[], None] | None = None,
+    came_out: Callable[[Path], None] | None = None,
 ) -> None:
     """Put the finished tree at ``plan.staging`` in the target's place.
 
-    Everything in it must be complete and verified; it is forced to the disk here, names only.
+    Everything in it must be complete and verified by this process; it is forced to the disk here,
+    names only.
 
-    Write order: names of the new tree; its record; journal ``swapping``; the moves; journal
-    ``swapped``; the record is removed. A crash after any of them is finished by `recover_swap`.
+    Write order: names of the new tree; journal ``swapping``; the moves; journal ``swapped``; the
+    new tree's mark is removed. `recover_swap` ends or takes back what a crash leaves.
 
     Args:
         plan: What goes where.
         journal: The run's journal, begun by this packer.
         before_exchange: Called last thing before the first move, for example to look once more
             whether the source changed; what it raises stops the swap with nothing moved.
+        came_out: Called with the tree that was at the target before that gets its name; what it
+            raises takes the swap back.
 
     Raises:
-        TargetError: The target cannot be replaced (see `check_target`); nothing was moved.
+        TargetError: The target cannot be replaced (see `check_target`), or is not what it was a
+            moment ago; nothing was moved.
         BusyError: Another packer took over.
-        StorageError: The disk is read-only or fails; run again to finish.
+        StorageError: The disk is read-only or fails; nothing was moved, or the next run ends it.
     """
     fs = journal.fs
     check_target(plan.target, plan.old)
+    check_no_other_swap(plan.target, journal.run_id, fs=fs)
+    if marked_by(plan.staging, fs=fs) != journal.run_id:
+        raise superseded(plan.staging)
     sync_tree(plan.staging, files=False, fs=fs)
-    _mark(plan.staging, journal)
+    seen = _content(plan.target, fs)
     if before_exchange is not None:
         before_exchange()
+
+    def check(tree: Path) -> None:
+        if _content(tree, fs) != seen:
+            raise refusal(
+                plan.target,
+                f"another run put its result at {plan.target} in the same moment",
+                "It stands there. Look at it before you convert again with --force-conversion.",
+            )
+        if came_out is not None:
+            came_out(tree)
+
     journal.write(
         PackStep.SWAPPING,
         swap={"target": str(plan.target), "old": None if plan.old is None else str(plan.old)},
     )
-    if _move(plan, journal) is not SwapOutcome.COMPLETED:
-        raise superseded(plan.staging)
+    _swap(plan, journal, check)
     _finish(plan.target, journal)
 
 
-def recover_swap(journal: Journal) -> SwapOutcome:
-    """Finish or roll back a swap that was interrupted, if there was one.
+def check_no_other_swap(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
+    """Refuse a target where another run has put its tree and has not ended its swap.
+
+    Raises:
+        TargetError: The tree at the target carries another run's mark.
+    """
+    owner = marked_by(target, fs=fs)
+    if owner not in {None, run_id}:
+        raise refusal(
+            target,
+            f"{target} is the result of run {owner}, whose swap has not ended",
+            "Give that run's command again, which ends it. If its work dir is gone, look at "
+            f"{target}, and remove {target / TREE_RECORD} if you want to replace it.",
+        )
+
+
+def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
+    """End or take back a swap that was interrupted, if there was one.
 
     Call it after ``journal.begin()``, before anything looks at the target: between two renames the
-    dataset is not there.
+    dataset is not there. It compares nothing and deletes nothing.
+
+    Args:
+        journal: The run's journal, begun by this packer.
+        target: The run's target.
 
     Returns:
-        ``COMPLETED`` if the new tree is in place, ``ROLLED_BACK`` if the old one was put back,
-        ``NOT_STARTED`` if no swap had begun.
+        ``COMPLETED`` if the new tree was put in place by an earlier process; whether it still
+        stands there, and is whole, is for the caller to see. ``ROLLED_BACK`` if the old one was put
+        back, ``NOT_STARTED`` if nothing had been moved.
 
     Raises:
         TargetError: What is there fits no step of a swap: somebody moved things by hand. Nothing
             was touched, and the details say what is where.
         StorageError: The disk is read-only or fails.
     """
-    state = journal.read()
-    if state.swap is None:
-        return SwapOutcome.NOT_STARTED
-    target = Path(str(state.swap["target"]))
-    if state.step is PackStep.PACKING and is_listed(target, journal.fs):
+    state, fs = journal.read(), journal.fs
+    # The mark counts more than the journal: a packer that lost its lock may have swapped while
+    # this one began, and noted it where nobody reads.
+    is_in = marked_by(target, fs=fs) == journal.run_id
+    if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
+        _finish(target, journal)
+        return SwapOutcome.COMPLETED
+    if not is_in and (
+        state.swap is None or (state.step is PackStep.PACKING and is_listed(target, fs))
+    ):
         return SwapOutcome.NOT_STARTED
     # While packing, the target can only be gone because a superseded packer died between its two
     # renames (a swap without an exchange): that is put right like a swap of our own.
-    if state.step in {PackStep.PACKING, PackStep.SWAPPING}:
-        # Adopting comes first: once the tree has our name, nobody else can move it.
-        staging = adopt_staging(target, journal, create=False)
-        old = state.swap.get("old")
-        plan = SwapPlan(
-            target,
-            staging or staging_dir(target, journal.run_id, journal.generation),
-            None if old is None else Path(str(old)),
-        )
-        outcome = _move(plan, journal)
-        if outcome is not SwapOutcome.COMPLETED:
-            journal.write(PackStep.PACKING)
-            return outcome
-    _finish(target, journal)
-    return SwapOutcome.COMPLETED
+    found = _generation_to_settle(target, journal, is_in=is_in)
+    # Taking it over comes first: once it has our name, nobody else can move it.
+    staging = staging_dir(target, journal.run_id, journal.generation)
+    if found is not None:
+        take_over(target, found, journal)
+    keeps_old = bool((state.swap or {}).get("old")) or (
+        is_in and found is not None and marked_by(staging, fs=fs) != journal.run_id
+    )
+    outcome = _settle(SwapPlan(target, staging, old_dir(target) if keeps_old else None), journal)
+    if outcome is SwapOutcome.COMPLETED:
+        _finish(target, journal)
+    else:
+        journal.write(PackStep.PACKING)
+    return outcome
 
 
-def _mark(staging: Path, journal: Journal) -> None:
-    # Written in place, without a temporary file that a crash would leave in the dataset: a torn
-    # record is written again, since the journal does not say `swapping` yet.
-    record, fs = staging / TREE_RECORD, journal.fs
-    try:
-        with storage_errors(record):
-            with suppress(FileNotFoundError):
-                fs.remove_file(record)
-            fs.write_new(
-                record, encode_record("tree", _TREE_VERSION, journal.run_id, {}), sync=True
-            )
-            fs.sync_dir(staging)
-    except FileNotFoundError:
-        raise superseded(staging) from None
+def _generation_to_settle(target: Path, journal: Journal, *, is_in: bool) -> int | None:
+    """Return whose tree matters: where the new one is in, the old one's; else the newest."""
+    generations = staging_generations(target, journal.run_id, fs=journal.fs)
+    if is_in:
+        others = [
+            number
+            for number in generations
+            if marked_by(staging_dir(target, journal.run_id, number), fs=journal.fs)
+            != journal.run_id
+        ]
+        return others[-1] if others else None
+    return generations[-1] if generations else None
 
 
-def _move(plan: SwapPlan, journal: Journal) -> SwapOutcome:
+def _swap(plan: SwapPlan, journal: Journal, check: Callable[[Path], None]) -> None:
+    """Put the new tree in, or raise with everything as it was, as far as the disk allows."""
     fs = journal.fs
-    restored = False
     failure: OSError | None = None
     for _ in range(_MOST_STEPS):
         seen = _look(plan, journal.run_id, fs)
         action = next_action(*seen, keep_old=plan.old is not None)
         if action is Action.DONE:
             sync_dir(plan.target.parent, fs=fs)
-            return SwapOutcome.COMPLETED
-        if action is Action.NOT_STARTED:
-            return SwapOutcome.ROLLED_BACK if restored else SwapOutcome.NOT_STARTED
+            return
+        if action is Action.SUPERSEDED:
+            raise superseded(plan.staging)
         if action is Action.REFUSE:
+            if plan.old is not None and seen[:2] == (TreeState.NEW, TreeState.OTHER):
+                # Whoever put something at `old` meanwhile is another run that swapped here.
+                _take_back(plan, seen, fs)
             raise _unexpected(plan, seen)
+        if (where := _came_out(plan, seen)) is not None:
+            try:
+                check(where)
+            except (LeconvertError, OSError):
+                _take_back(plan, seen, fs)
+                raise
         try:
             _act(action, plan, fs)
         except OSError as error:
@@ -177,10 +249,12 @@ def _move(plan: SwapPlan, journal: Journal) -> SwapOutcome:
                 # It reported an error and nothing moved. Once is enough: the state is known.
                 failure = error
                 break
-        restored = restored or action is Action.RESTORE_OLD
         sync_dir(plan.target.parent, fs=fs)
+    seen = _look(plan, journal.run_id, fs)
     if failure is None:
-        raise _unexpected(plan, _look(plan, journal.run_id, fs))
+        raise _unexpected(plan, seen)
+    if seen[0] is TreeState.MISSING and plan.old is not None:
+        _take_back(plan, seen, fs)  # a reader shall not go without until the next run
     with storage_errors(plan.target):
         if failure.errno in {errno.EBUSY, errno.EXDEV}:
             raise refusal(
@@ -189,6 +263,53 @@ def _move(plan: SwapPlan, journal: Journal) -> SwapOutcome:
                 "Convert with --output to a folder of its own.",
             ) from failure
         raise failure
+
+
+def _settle(plan: SwapPlan, journal: Journal) -> SwapOutcome:
+    """End or take back what another process began."""
+    fs = journal.fs
+    restored = False
+    for _ in range(_MOST_STEPS):
+        seen = _look(plan, journal.run_id, fs)
+        action = next_recovery(*seen, keep_old=plan.old is not None)
+        if action is Action.DONE:
+            sync_dir(plan.target.parent, fs=fs)
+            return SwapOutcome.COMPLETED
+        if action is Action.NOT_STARTED:
+            return SwapOutcome.ROLLED_BACK if restored else SwapOutcome.NOT_STARTED
+        is_foreign = action is Action.SET_OLD_ASIDE and marked_by(plan.staging, fs=fs) is not None
+        if action is Action.REFUSE or is_foreign:
+            raise _unexpected(plan, seen)
+        try:
+            _act(action, plan, fs)
+        except OSError:
+            if _look(plan, journal.run_id, fs) == seen:
+                with storage_errors(plan.target):
+                    raise
+        restored = restored or action is Action.RESTORE_OLD
+        sync_dir(plan.target.parent, fs=fs)
+    raise _unexpected(plan, _look(plan, journal.run_id, fs))
+
+
+def _came_out(plan: SwapPlan, seen: TreeStates) -> Path | None:
+    """Return where the tree is that was at the target and has just been taken away."""
+    if plan.old is None:
+        return None
+    if seen[0] is TreeState.NEW and seen[1] is TreeState.OTHER:
+        return plan.staging
+    if seen[0] is TreeState.MISSING and seen[1] is TreeState.NEW:
+        return plan.old
+    return None
+
+
+def _take_back(plan: SwapPlan, seen: TreeStates, fs: FileSystem) -> None:
+    # What cannot be taken back stays where it is; the next run finds out by looking.
+    with suppress(OSError):
+        if seen[0] is TreeState.NEW:
+            fs.exchange(plan.staging, plan.target)
+        elif plan.old is not None:
+            _rename(plan.old, plan.target, fs)
+        fs.sync_dir(plan.target.parent)
 
 
 def _act(action: Action, plan: SwapPlan, fs: FileSystem) -> None:
@@ -221,7 +342,7 @@ def _rename(source: Path, target: Path, fs: FileSystem) -> None:
         fs.replace(source, target)
 
 
-def _look(plan: SwapPlan, run_id: str, fs: FileSystem) -> tuple[TreeState, TreeState, TreeState]:
+def _look(plan: SwapPlan, run_id: str, fs: FileSystem) -> TreeStates:
     with storage_errors(plan.target.parent):
         # Listing makes an NFS client forget names that it believes absent, or present.
         names = set(fs.list_names(plan.target.parent))
@@ -229,33 +350,38 @@ def _look(plan: SwapPlan, run_id: str, fs: FileSystem) -> tuple[TreeState, TreeS
     target, staging, old = (
         TreeState.MISSING
         if place is None or place.name not in names
-        else _tree_state(place, run_id, fs)
+        else TreeState.NEW
+        if marked_by(place, fs=fs) == run_id
+        else TreeState.OTHER
         for place in places
     )
     return target, staging, old
 
 
-def _tree_state(tree: Path, run_id: str, fs: FileSystem) -> TreeState:
-    try:
-        record = read_record(tree / TREE_RECORD, "tree", version=_TREE_VERSION, fs=fs)
-    except (FileNotFoundError, NotADirectoryError):
-        return TreeState.OTHER
-    except WorkDirError:
-        return TreeState.OTHER  # not ours, or of another program's making
-    return TreeState.NEW if record.get("run_id") == run_id else TreeState.OTHER
+def _content(tree: Path, fs: FileSystem) -> tuple[bytes | None, bytes | None]:
+    """Return what tells a tree from another run's: its mark, if it has one, and its info."""
+
+    def read(path: Path) -> bytes | None:
+        with storage_errors(path):
+            try:
+                return fs.read_bytes(path)
+            except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                return None
+
+    return read(tree / TREE_RECORD), read(tree / _INFO_PATH)
 
 
 def _finish(target: Path, journal: Journal) -> None:
     if journal.read().step in {PackStep.PACKING, PackStep.SWAPPING}:
         journal.write(PackStep.SWAPPED)
     record = target / TREE_RECORD
-    if _tree_state(target, journal.run_id, journal.fs) is TreeState.NEW:
+    if marked_by(target, fs=journal.fs) == journal.run_id:
         with storage_errors(record), suppress(FileNotFoundError):
             journal.fs.remove_file(record)
         sync_dir(target, fs=journal.fs)
 
 
-def _unexpected(plan: SwapPlan, seen: tuple[TreeState, TreeState, TreeState]) -> TargetError:
+def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
     words = {
         TreeState.MISSING: "nothing",
         TreeState.NEW: "the new tree of this run",

@@ -13,6 +13,7 @@ from leconvert.errors import StorageError
 __all__ = [
     "CHECK_DISK",
     "any_storage_errors",
+    "lacks_permission",
     "raise_storage_trouble",
     "storage_error",
     "storage_errors",
@@ -71,6 +72,11 @@ def raise_storage_trouble(error: BaseException, path: Path | str) -> None:
 
 def _is_the_disks(error: OSError) -> bool:
     return error.errno in _NEXT_STEPS and type(error).__module__ == "builtins"
+
+
+def lacks_permission(error: BaseException) -> bool:
+    """Say whether it is a permission of this user that is missing, which waiting does not mend."""
+    return isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError)
 
 
 @contextmanager

@@ -118,10 +118,11 @@ def test_workers_hand_back_when_they_are_stopped_and_others_go_on(
     (job,) = read_jobs(planned.paths, planned.manifest.run_id)
     assert (job.engine, job.role, job.tasks) == ("ray", "workers", 1)
 
+    (site / "types.py").write_text("raise RuntimeError('of the folder that the user is in')")
     done = leconvert(
         "convert", "--root", small_source, "--output", tmp_path / "out", "--work-dir", work,
         "--episodes-per-batch", "1", "--engine", "ray", "--ray-address", address,
-        "--num-workers", "2", "--ray-ship-package", env=environment,
+        "--num-workers", "2", "--ray-ship-package", env=environment, cwd=site,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     convert(small_source, output=tmp_path / "inline")

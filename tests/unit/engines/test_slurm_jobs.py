@@ -53,7 +53,7 @@ def test_an_array_of_workers_word_for_word() -> None:
         "--exclusive",
     )
     assert job.script == (
-        "#!/bin/bash\nset -euo pipefail\n"
+        "#!/bin/bash\nset -euo pipefail\nexport PYTHONSAFEPATH=1\n"
         "exec uv run leconvert work '/shared/a work' --lease-seconds=60.0\n"
     )
     assert job.after is None

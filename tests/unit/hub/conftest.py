@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.hub.fixtures import api_of, hub, lone_client, pauses
 from leconvert.conversion import convert
 from leconvert.hub import outline as outlines
 from leconvert.hub import scratch
+from leconvert.hub.provenance import read_provenance, write_provenance
 from leconvert.hub.push import PushOptions, PushReport, push
 from leconvert.progress import NO_PROGRESS
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -25,16 +27,32 @@ REPO = "tester/arm"
 
 @pytest.fixture(scope="session")
 def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small dataset, converted; do not change it."""
+    """The small dataset, converted to be pushed; do not change it."""
     target = tmp_path_factory.mktemp("result") / "out"
-    convert(small_source, output=target)
+    convert(small_source, output=target, for_push=True)
     return target
 
 
 @pytest.fixture
 def result_copy(result: Path, tmp_path: Path) -> Path:
-    """A copy of the result that a test may change."""
+    """A copy of the result, without a record, that a test may change."""
     return Path(shutil.copytree(result, tmp_path / "changed"))
+
+
+@pytest.fixture
+def noted(result: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Copy the result, and note beside the copy what a test says of its source."""
+
+    def copy(**origin: str) -> Path:
+        target = tmp_path / "noted"
+        if not target.exists():
+            shutil.copytree(result, target)
+        known = read_provenance(result)
+        assert known is not None
+        write_provenance(target, replace(known, source="", source_facts="", **origin))
+        return target
+
+    return copy
 
 
 @pytest.fixture
@@ -44,13 +62,11 @@ def pushed(hub: StandIn, api_of: Callable[..., HfApi]) -> Callable[..., PushRepo
     def run(
         result: Path, repo_id: str = REPO, *, token: str | bool | None = None, **options: object
     ) -> PushReport:
-        provenance = options.pop("provenance", None)
         progress = options.pop("progress", NO_PROGRESS)
         return push(
             result,
             repo_id,
             PushOptions(**options),  # type: ignore[arg-type]
-            provenance=provenance,  # type: ignore[arg-type]
             api=api_of() if token is None else api_of(token),
             pause=lambda _: None,
             progress=progress,  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from tests.hub import READ_TOKEN, StandIn
 from leconvert.cli import main
 from leconvert.hub.arrival import download
 from leconvert.hub.origin import Origin, read_origin
+from leconvert.hub.provenance import provenance_path
 from leconvert.workdir.paths import WorkDir
 
 REPO = "tester/arm"
@@ -155,7 +156,8 @@ def test_offline_without_a_cache_there_is_nothing(
 def test_a_dataset_that_the_hub_has_in_v3_is_downloaded_instead(
     arm: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arm.add_commit(REPO, info_of("v3.0", "converted"))
+    deleted = ("meta/episodes.jsonl",)  # no v3.0 dataset has that
+    arm.add_commit(REPO, info_of("v3.0", "converted"), deleted=deleted)
     arm.repo(REPO).tags["v3.0"] = arm.repo(REPO).branches["main"]
     target = tmp_path / "arm"
     asked = ["convert", "--repo-id", REPO, "--root", str(target)]
@@ -170,7 +172,7 @@ def test_a_dataset_that_the_hub_has_in_v3_is_downloaded_instead(
     assert json.loads((target / "meta/info.json").read_bytes())["total_episodes"] == 5
     assert note_in(tmp_path / "arm_old") == "converted"
     names = sorted(path.name for path in tmp_path.iterdir() if path.name not in ("hub", "hf_home"))
-    assert names == ["arm", "arm_old"]
+    assert names == [".arm.leconvert-provenance", "arm", "arm_old"]
 
 
 def test_a_v3_tag_on_a_v2_dataset_does_not_count(arm: StandIn, tmp_path: Path) -> None:
@@ -231,4 +233,5 @@ def test_a_result_is_verified_against_the_hub(
     before = sorted(tmp_path.iterdir())
     assert main([*command, f"hf://datasets/{REPO}@v2.1"]) == 0
     assert f"{out} matches hf://datasets/{REPO}@v2.1: bytes, " in capsys.readouterr().out
-    assert sorted(tmp_path.iterdir()) == before
+    record = provenance_path(out)
+    assert sorted(tmp_path.iterdir()) == sorted([*before, record]), "nothing that was fetched stays"

@@ -19,9 +19,10 @@ from leconvert.errors import (
     TargetError,
 )
 from leconvert.hub.arrival import already_converted, download
-from leconvert.hub.download import download_dataset, download_dir, known_origin
+from leconvert.hub.download import download_dataset, known_origin
 from leconvert.hub.origin import Origin
 from leconvert.hub.remote import HubRepo
+from leconvert.workdir.incoming import download_dir, part_in
 
 FILES = {
     "meta/info.json": b'{"codebase_version": "v2.1"}',
@@ -48,7 +49,7 @@ def names(folder: Path) -> set[str]:
 def put(target: Path, files: dict[str, bytes]) -> None:
     """Leave files as a download that was interrupted does."""
     for name, content in files.items():
-        path = download_dir(target) / name
+        path = download_dir(target) / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
@@ -74,8 +75,7 @@ def test_a_download_that_is_stopped_has_no_name_yet_and_goes_on(
     with pytest.raises(InterruptedRunError):
         download_dataset(repo, "main", target, stop=stop)
     assert not target.exists()
-    left = names(download_dir(target))
-    whole = {name for name in left if not name.endswith(".part")}
+    whole = names(download_dir(target) / "tree")
     hub.log.clear()
     assert download_dataset(repo, "main", target) == Origin(REPO, "main", repo.commit)
     assert names(target) == {*FILES, ".gitattributes"}
@@ -91,7 +91,7 @@ def test_a_stop_that_comes_after_the_last_file_leaves_all_of_them_for_the_next_c
     target = tmp_path / "arm"
     put(target, FILES)
     attributes = b"*.parquet filter=lfs diff=lfs merge=lfs -text\n"
-    (download_dir(target) / ".gitattributes").write_bytes(attributes)
+    (download_dir(target) / "tree/.gitattributes").write_bytes(attributes)
     with pytest.raises(InterruptedRunError, match="is not complete yet"):
         download_dataset(repo, "main", target, stop=stop)
     assert not target.exists()
@@ -108,7 +108,7 @@ def test_one_file_that_cannot_be_had_ends_the_download_and_the_others_stay(
     with pytest.raises(HubError):
         download_dataset(repo, "main", target)
     assert not target.exists()
-    assert "data/b.parquet" not in names(download_dir(target))
+    assert "data/b.parquet" not in names(download_dir(target) / "tree")
 
 
 @pytest.mark.parametrize("wrong", [b"x" * 100, b"x" * 99], ids=["other bytes", "another size"])
@@ -164,12 +164,17 @@ def test_what_another_commit_left_is_no_room(
     repo: HubRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = tmp_path / "arm"
-    put(target, {"old.parquet": b"x" * 10_000, "data/b.parquet.part": b"b" * 150})
+    put(target, {"old.parquet": b"x" * 10_000})
+    begun = part_in(download_dir(target), "data/b.parquet")
+    begun.parent.mkdir(exist_ok=True)
+    begun.write_bytes(b"b" * 150)
+    begun.with_name("of another file").touch()
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 0, 100))
     with pytest.raises(StorageError, match="has 100 bytes free"):
         download_dataset(repo, "main", target)
-    assert names(download_dir(target)) == {"data/b.parquet.part"}, "a part is gone on with"
+    assert names(download_dir(target)) >= {f"begun/{begun.name}"}, "a part is gone on with"
+    assert [path.name for path in begun.parent.iterdir()] == [begun.name]
 
 
 # --- folders that are there already ---------------------------------------------------------------

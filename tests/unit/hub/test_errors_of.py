@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
+from huggingface_hub.utils import httpx
 from tests.hub import Fault, StandIn
 
 from leconvert.errors import (
@@ -164,3 +164,23 @@ def test_what_broke_a_thread_of_an_upload_is_told_and_not_that_a_thread_broke(
 def test_an_error_in_a_thread_that_is_not_the_hubs_stays_what_it_is() -> None:
     with pytest.raises(RuntimeError, match="mine"), hub_errors(REPO):
         raise RuntimeError("mine") from KeyError("x")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "seconds"),
+    [
+        (429, {"Retry-After": "7"}, 7),
+        (429, {"RateLimit": '"api";r=0;t=55'}, 55),
+        (429, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, 0),
+        (429, {}, 0),
+        (503, {"Retry-After": "7"}, 7),
+        (500, {"RateLimit": '"api";r=400;t=55'}, 0),
+    ],
+)
+def test_what_the_hub_asks_to_wait_is_read_from_either_header(
+    hub: StandIn, api_of: Client, status: int, headers: dict[str, str], seconds: float
+) -> None:
+    hub.break_requests(Fault("status", status=status, headers=headers, times=None))
+    with pytest.raises(HubUnavailableError) as caught:
+        _ask(api_of())
+    assert caught.value.wait_seconds == seconds

@@ -10,8 +10,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from huggingface_hub.utils import httpx
 from tests.hub import Fault, StandIn
 
 from leconvert.errors import (
@@ -22,8 +22,7 @@ from leconvert.errors import (
     StorageError,
     UnreadableSourceError,
 )
-from leconvert.hub import remote
-from leconvert.hub.fetch import Fetcher, partial_path
+from leconvert.hub.fetch import Fetcher
 from leconvert.hub.remote import Body, HubRepo
 from leconvert.hub.remote_file import RemoteFile
 
@@ -52,6 +51,10 @@ def store(hub: StandIn, content: bytes) -> None:
     hub.repo(REPO).large(hashlib.sha256(CLIP).hexdigest()).write_bytes(content)
 
 
+def part_of(target: Path) -> Path:
+    return target.with_suffix(".part")
+
+
 class Paused:
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -71,7 +74,9 @@ def test_a_file_arrives_whole(
     repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path, name: str
 ) -> None:
     arrived: list[int] = []
-    Fetcher(repo).download(files[name], tmp_path / "it", on_bytes=arrived.append)
+    Fetcher(repo).download(
+        files[name], tmp_path / "it", part_of(tmp_path / "it"), on_bytes=arrived.append
+    )
     assert (tmp_path / "it").read_bytes() == {"a.mp4": CLIP, "README.md": NOTE}[name]
     assert sum(arrived) == files[name].size_bytes
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["it"]
@@ -82,7 +87,9 @@ def test_a_body_that_breaks_off_goes_on_where_it_stopped(
 ) -> None:
     first = 1 << 20
     hub.break_requests(Fault("truncate", path="/resolve/", keep_bytes=first + 5))
-    Fetcher(repo, pause=Paused()).download(files["a.mp4"], tmp_path / "it")
+    Fetcher(repo, pause=Paused()).download(
+        files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
+    )
     assert (tmp_path / "it").read_bytes() == CLIP
     (_, whole), (status, rest) = ranges(hub)
     assert (whole, status) == (len(CLIP), 206)
@@ -96,12 +103,12 @@ def test_an_interrupted_download_is_finished_by_the_next(
     arrived: list[int] = []
     with pytest.raises(InterruptedRunError):
         Fetcher(repo, should_stop=lambda: bool(arrived)).download(
-            files["a.mp4"], target, on_bytes=arrived.append
+            files["a.mp4"], target, part_of(target), on_bytes=arrived.append
         )
     assert not target.exists()
-    left = partial_path(target).stat().st_size
+    left = part_of(target).stat().st_size
     assert left == arrived[0] > 0
-    Fetcher(repo).download(files["a.mp4"], target)
+    Fetcher(repo).download(files["a.mp4"], target, part_of(target))
     assert target.read_bytes() == CLIP
     assert ranges(hub)[-1] == (206, len(CLIP) - left)
 
@@ -115,7 +122,9 @@ def test_wrong_bytes_are_thrown_away_and_fetched_again(
     mend = Fault("none", path="/resolve/", interfere=lambda: store(hub, CLIP))
     hub.break_requests(Fault("none", path="/resolve/"), mend)
     arrived: list[int] = []
-    Fetcher(repo).download(files["a.mp4"], tmp_path / "it", on_bytes=arrived.append)
+    Fetcher(repo).download(
+        files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"), on_bytes=arrived.append
+    )
     assert (tmp_path / "it").read_bytes() == CLIP
     assert ranges(hub) == [(200, len(CLIP))] * 2
     assert sum(arrived) == len(CLIP)
@@ -134,7 +143,7 @@ def test_bytes_that_stay_wrong_are_an_error(
     if len(wrong) > len(CLIP):  # the stand-in sends no more than it lists, so less is expected
         file = RemoteFile(file.path, file.size_bytes - 4, file.digest)
     with pytest.raises(UnreadableSourceError, match="arrives with other content"):
-        Fetcher(repo).download(file, tmp_path / "it")
+        Fetcher(repo).download(file, tmp_path / "it", part_of(tmp_path / "it"))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
 
 
@@ -142,9 +151,27 @@ def test_a_part_that_is_no_part_of_the_file_is_thrown_away(
     repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
 ) -> None:
     target = tmp_path / "it"
-    partial_path(target).write_bytes(b"of another commit")
-    Fetcher(repo).download(files["a.mp4"], target)
+    part_of(target).write_bytes(b"of another commit")
+    Fetcher(repo).download(files["a.mp4"], target, part_of(target))
     assert target.read_bytes() == CLIP
+
+
+def test_what_counts_is_what_lies_on_the_disk(
+    hub: StandIn, repo: HubRepo, files: dict[str, RemoteFile], tmp_path: Path
+) -> None:
+    it = tmp_path / "it"
+    arrived: list[int] = []
+
+    def damage(size_bytes: int) -> None:
+        arrived.append(size_bytes)
+        if len(arrived) == 1:
+            with part_of(it).open("r+b") as part:
+                part.write(b"damage")
+
+    Fetcher(repo).download(files["a.mp4"], it, part_of(it), on_bytes=damage)
+    assert it.read_bytes() == CLIP
+    assert ranges(hub) == [(200, len(CLIP))] * 2
+    assert sum(arrived) == len(CLIP)
 
 
 def test_a_hub_that_asks_to_wait_is_given_the_time(
@@ -153,7 +180,7 @@ def test_a_hub_that_asks_to_wait_is_given_the_time(
     paused = Paused()
     busy = Fault("status", path="/resolve/", status=429, headers={"Retry-After": "7"})
     hub.break_requests(busy, Fault("status", path="/resolve/", status=503))
-    Fetcher(repo, pause=paused).download(files["a.mp4"], tmp_path / "it")
+    Fetcher(repo, pause=paused).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
     assert [status for status, _ in ranges(hub)] == [429, 503, 200]
     assert 7 + 1 <= sum(paused.seconds) <= 7 + 2, "as asked, then half to all of two seconds"
 
@@ -164,7 +191,9 @@ def test_a_hub_that_stays_silent_is_given_up(
     hub.break_requests(Fault("drop_before", path="/resolve/", times=None))
     paused = Paused()
     with pytest.raises(HubError, match=f"The Hub did not answer about {REPO}"):
-        Fetcher(repo, pause=paused, tries=4).download(files["a.mp4"], tmp_path / "it")
+        Fetcher(repo, pause=paused, tries=4).download(
+            files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it")
+        )
     assert len(ranges(hub)) == 4
     assert len(paused.seconds) >= 3
 
@@ -248,7 +277,7 @@ def test_a_whole_file_that_comes_again_from_its_beginning_is_not_appended_twice(
     text = bytes(range(100))
     file = RemoteFile("a", 100, hashlib.sha256(text).hexdigest())
     answers = Answers(repo, (0, text[:50]), (0, text))
-    fetcher_of(answers).download(file, tmp_path / "it")
+    fetcher_of(answers).download(file, tmp_path / "it", part_of(tmp_path / "it"))
     assert (tmp_path / "it").read_bytes() == text
     assert answers.asked == [(0, None), (50, None)]
 
@@ -264,7 +293,9 @@ def test_a_file_that_always_ends_too_early_is_given_up_by_its_name(
 ) -> None:
     answers = Answers(repo, (0, b""), (0, b""), (0, b""))
     with pytest.raises(HubError) as caught:
-        fetcher_of(answers, tries=3).download(RemoteFile("a.mp4", 100), tmp_path / "it")
+        fetcher_of(answers, tries=3).download(
+            RemoteFile("a.mp4", 100), tmp_path / "it", part_of(tmp_path / "it")
+        )
     assert caught.value.message == f"a.mp4 of {repo.name} breaks off again and again."
     assert caught.value.path == "a.mp4"
     assert len(answers.asked) == 3
@@ -289,12 +320,12 @@ def test_a_disk_that_does_not_answer_is_not_taken_for_the_hub(
             raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
 
     def on_the_disk(path: Path, mode: str = "r", **options: Any) -> Any:
-        return Disk() if path == partial_path(tmp_path / "it") else opened(path, mode, **options)
+        return Disk() if path == part_of(tmp_path / "it") else opened(path, mode, **options)
 
     monkeypatch.setattr(Path, "open", on_the_disk)
     with pytest.raises(StorageError, match="the server does not answer") as caught:
-        Fetcher(repo).download(files["a.mp4"], tmp_path / "it")
-    assert caught.value.path == str(partial_path(tmp_path / "it"))
+        Fetcher(repo).download(files["a.mp4"], tmp_path / "it", part_of(tmp_path / "it"))
+    assert caught.value.path == str(part_of(tmp_path / "it"))
 
 
 @pytest.mark.parametrize("place", [None, "bytes */100", "lines 10-20/100"])
@@ -315,21 +346,6 @@ def test_a_part_of_a_file_that_does_not_say_which_is_no_answer(
     with pytest.raises(HubError, match="a part of a file without its place in it"):
         Fetcher(repo, pause=Paused(), tries=2).read(files["a.mp4"], 10, 20)
     assert asked == ["bytes=10-19"] * 2
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"Retry-After": "7"}, 7),
-        ({"RateLimit": '"api";r=0;t=55'}, 55),
-        ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, 0),
-        ({}, 0),
-    ],
-)
-def test_what_a_hub_asks_to_wait_is_read_from_either_header(
-    headers: dict[str, str], seconds: float
-) -> None:
-    assert remote._asked_to_wait(httpx.Response(429, headers=headers)) == seconds
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "meta/../../x", ".."])

@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -35,6 +36,7 @@ from leconvert.model import LayoutOptions, SourceScan
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 from leconvert.source import scan_source
+from leconvert.testing import DatasetSpec, make_dataset, with_column
 from leconvert.testing.defects import edit_info, edit_lines, edit_table
 from leconvert.upkeep import clean_work_dir
 from leconvert.workdir.locks import planner_lock
@@ -319,6 +321,48 @@ def test_a_hub_that_refuses_a_header_is_not_asked_for_the_whole_file(
     asked = [r for r in arm.log if r.path.endswith("top/episode_000000.mp4")]
     assert len(asked) == 1
     assert not list(tmp_path.rglob("*top/episode_000000.mp4"))
+
+
+@pytest.mark.parametrize("declare", [False, True])
+def test_lists_and_what_is_not_declared_are_read_of_large_tables_too(
+    hub: StandIn,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    declare: bool,
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # the worker is a process of its own
+    frames = 20_000
+    spec = DatasetSpec(episodes=2, frames=frames, cameras=(), action_dim=2, state_dim=2)
+    source = make_dataset(tmp_path / "source", spec)
+    noise = np.random.default_rng(0).random((frames, 8))
+    columns = {
+        "action": pa.array(list(noise[:, :2]), pa.list_(pa.float32())),
+        "filler": pa.array(noise[:, 7]),
+        "force": pa.array(list(noise[:, 2:5]), pa.list_(pa.float64())),
+    }
+    for episode in range(2):
+        for name, values in columns.items():
+            edit_table(source, episode, lambda t, n=name, v=values: with_column(t, n, v))
+        path = source / f"data/chunk-000/episode_{episode:06d}.parquet"
+        assert path.stat().st_size > 1024**2
+    if declare:
+        declared = {"filler": [1], "force": [3]}
+        features = {n: {"dtype": "float64", "shape": s} for n, s in declared.items()}
+        edit_info(source, lambda info: info["features"].update(features))
+    hub.add_repo(REPO, source)
+    flags = ["--recompute-stats"] if declare else ["--declare-features", "--recompute-stats"]
+    work = ["--work-dir", str(tmp_path / "work"), "--orchestrate", "--scratch-limit", "64MB"]
+    out = ["--output", str(tmp_path / "out"), "--json", "--num-workers", "1"]
+    assert main(["convert", "--repo-id", REPO, *out, *work, *flags]) == 0, capsys.readouterr()
+    local = scan_source(source)
+    made = open_outline(arrival.outline(REPO, None, tmp_path / "other").source)
+    assert said(scan_source(made.tree)) == said(local)
+    [(_, is_whole)] = made.listing().find(["data/chunk-000/episode_000000.parquet"])
+    assert not is_whole
+    table = pq.read_table(tmp_path / "out/data")
+    assert np.array_equal(table.column("force").to_pylist()[:frames], noise[:, 2:5])
 
 
 @pytest.mark.usefixtures("only_headers")

@@ -18,7 +18,7 @@ def test_findings_are_counted_and_repairs_told_in_words() -> None:
         dropped_episodes=(DroppedEpisode(3, "missing-file"),), computed_columns=("timestamp",)
     )
     origin = Origin("tester/arm", "v2.1", "0" * 40)
-    made = Provenance.of(origin, {"layout": "streaming"}, findings, repairs.as_record())
+    made = Provenance.of(origin, {"layout": "streaming"}, findings, repairs)
     assert made == Provenance(
         repo_id="tester/arm",
         revision="v2.1",
@@ -37,7 +37,10 @@ def test_a_local_source_has_no_repo() -> None:
 def test_a_record_is_read_as_it_was_written_and_lies_beside_the_result(tmp_path: Path) -> None:
     result = tmp_path / "out"
     assert read_provenance(result) is None
-    told = Provenance("tester/arm", "main", "1" * 40, {"a": 1}, {"remux": 2}, ("x",), pushed=True)
+    told = Provenance(
+        "tester/arm", "main", "1" * 40, {"a": 1}, {"remux": 2}, ("x",), pushed=True,
+        source="hf://datasets/tester/arm", files={"meta/info.json": (1, "a" * 64)},
+    )  # fmt: skip
     write_provenance(result, told, run_id="run")
     assert read_provenance(result) == told
     assert [path.name for path in tmp_path.iterdir()] == [".out.leconvert-provenance"]

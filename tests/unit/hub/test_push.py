@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from leconvert.errors import (
     HubAccessError,
     HubConflictError,
     HubError,
+    HubUnavailableError,
     LeconvertError,
     SourceError,
     UnreadableSourceError,
@@ -26,8 +28,7 @@ from leconvert.errors import (
 from leconvert.hub.guard import check_complete
 from leconvert.hub.local_files import git_hash
 from leconvert.hub.plan_push import RemoteFile
-from leconvert.hub.provenance import Provenance
-from leconvert.hub.push import PushReport
+from leconvert.hub.push import PushReport, push
 from leconvert.hub.view import NOTHING, look_at
 from leconvert.progress import SilentProgress
 from leconvert.repairs import DroppedEpisode, Repairs
@@ -133,9 +134,13 @@ def test_a_branch_is_made_and_main_stays(
 ) -> None:
     repo = hub.add_repo(REPO, small_source)
     main = repo.branches["main"]
+    assert pushed(result, branch="v3", dry_run=True).tag == "none"
     report = pushed(result, branch="v3")
     assert repo.branches == {"main": main, "v3": report.commit}
-    assert repo.tags["v3.0"] == report.commit
+    assert (report.tag, repo.tags) == ("none", {})
+    repo.tags["v3.0"] = main
+    assert pushed(result, branch="v3").tag == "none"
+    assert repo.tags == {"v3.0": main}, "it names what main holds"
 
 
 def test_a_pull_request_is_left_to_others_and_found_again(
@@ -232,20 +237,27 @@ def test_a_commit_whose_answer_got_lost_is_found_and_counted(
 
 
 def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, pushed: Push, small_source: Path, noted: Callable[..., Path]
 ) -> None:
     repo = hub.add_repo(REPO, small_source)
-    origin = Provenance(repo_id=REPO, revision="main", commit=repo.branches["main"])
-    hub.add_commit(REPO, {"meta/tasks.jsonl": b"{}\n"})
-    with pytest.raises(HubConflictError, match="which was converted: 1 files differ") as caught:
-        pushed(result, provenance=origin)
-    assert caught.value.details == ("meta/tasks.jsonl",)
+    commit = repo.branches["main"]
+    result = noted(repo_id=REPO, revision="main", commit=commit)
+    head = hub.add_commit(REPO, {"meta/tasks.jsonl": b"{}\n"})
+    with pytest.raises(HubConflictError, match="which was converted: 1 file differs") as caught:
+        pushed(result)
+    assert caught.value.details == (
+        "there: 5 episodes and 44 frames, v2.1; the result: 5 episodes and 44 frames",
+        "18 files would be deleted, 1 replaced; they would stay in the history alone",
+        "differs: meta/tasks.jsonl",
+        "1 commit since it was converted",
+        f"{head[:12]} {repo.read_commit(head)['date'][:10]} a change",
+    )
     hub.add_commit(REPO, {"meta/tasks.jsonl": (small_source / "meta/tasks.jsonl").read_bytes()})
     hub.add_commit(REPO, {"README.md": b"# Better\n"})
-    report = pushed(result, provenance=origin)
+    report = pushed(result)
     card = (repo.folder / "blobs" / repo.tree(report.commit)["README.md"]["oid"]).read_text()
     assert card.count("# Better") == 1
-    assert f"/tree/{origin.commit}" in card
+    assert f"/tree/{commit}" in card
 
 
 @pytest.mark.parametrize(
@@ -341,12 +353,12 @@ def test_what_the_hub_does_not_take_is_told(
 def test_only_a_complete_v3_dataset_is_pushed(
     hub: StandIn, pushed: Push, small_source: Path, result_copy: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SourceError, match=r"is v2.1; only v3.0 datasets are pushed"):
+    with pytest.raises(SourceError, match=r"is v2.1; only v3.0 datasets are sent"):
         pushed(small_source)
     with pytest.raises(UnreadableSourceError, match="is not a LeRobot dataset"):
         pushed(tmp_path)
     next(result_copy.glob("videos/*/*/*.mp4")).unlink()
-    with pytest.raises(VerificationError, match=r"is no complete v3.0 dataset: 1 errors"):
+    with pytest.raises(VerificationError, match=r"is no complete v3.0 dataset: 1 error\."):
         pushed(result_copy)
     with pytest.raises(UsageError, match="exclude each other"):
         pushed(result_copy, branch="v3", create_pr=True)
@@ -366,10 +378,11 @@ def test_without_a_card_readme_stays_and_a_missing_one_comes_as_it_is(
 
 
 def test_a_card_that_is_no_utf8_is_never_changed(
-    hub: StandIn, pushed: Push, small_source: Path, result_copy: Path
+    hub: StandIn, pushed: Push, small_source: Path, noted: Callable[..., Path]
 ) -> None:
     latin = "# Größe\n".encode("latin-1")
-    hub.add_repo(REPO, small_source)
+    commit = hub.add_repo(REPO, small_source).branches["main"]
+    result_copy = noted(repo_id=REPO, revision="main", commit=commit)
     hub.add_commit(REPO, {"README.md": latin})
     with pytest.raises(HubConflictError) as caught:
         pushed(result_copy)
@@ -385,12 +398,11 @@ def test_a_card_that_is_no_utf8_is_never_changed(
 
 
 def test_a_link_that_leads_back_is_not_followed(
-    hub: StandIn, pushed: Push, result_copy: Path, tmp_path: Path
+    hub: StandIn, pushed: Push, result_copy: Path
 ) -> None:
-    extra = tmp_path / "extra"
-    extra.mkdir()
-    (extra / "notes.md").write_text("mine")
-    (result_copy / "extra").symlink_to(extra)
+    (result_copy / "notes").mkdir()
+    (result_copy / "notes/notes.md").write_text("mine")
+    (result_copy / "extra").symlink_to("notes")
     (result_copy / "back").symlink_to(result_copy)
     (result_copy / ".cache").mkdir()
     (result_copy / ".cache" / "x").write_text("not a part of the dataset")
@@ -436,7 +448,7 @@ def test_a_card_is_brought_up_to_date_in_a_commit_of_its_own_and_the_tag_stays(
     assert (second.added, second.card, second.tag, second.commits) == (0, "written", "kept", 1)
     assert repo.branches["main"] == second.commit != first.commit
     assert repo.tags["v3.0"] == first.commit
-    assert b"Pushed by leconvert" in content(hub, str(second.commit), "README.md")
+    assert b"from a local dataset by leconvert" in content(hub, str(second.commit), "README.md")
     third = pushed(result)
     assert (third.card, third.tag, third.commit) == ("kept", "kept", second.commit)
 
@@ -491,9 +503,82 @@ def test_a_tag_that_somebody_else_makes_in_between_is_a_conflict(
     hub.break_requests(theirs)
     with pytest.raises(HubConflictError) as caught:
         pushed(result)
-    assert caught.value.message == f"Somebody else made the tag v3.0 of {REPO} meanwhile."
+    assert caught.value.message == (
+        f"{REPO} changed meanwhile: the tag v3.0 was made, and names {old[:12]} now."
+    )
     assert repo.tags["v3.0"] == old
     assert pushed(result).tag == "moved"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "said"), [("b" * 40, "moved, and names bbbbbbbbbbbb now"), (None, "removed")]
+)
+def test_a_tag_that_somebody_moves_or_removes_during_the_upload_is_left_alone(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path, theirs: str | None, said: str
+) -> None:
+    repo = hub.add_repo(REPO, small_source, tags=("v3.0",))
+
+    def interfere() -> None:
+        del repo.tags["v3.0"]
+        repo.tags.update({} if theirs is None else {"v3.0": theirs})
+
+    hub.break_requests(Fault("none", path="/commit/", interfere=interfere))
+    with pytest.raises(HubConflictError) as caught:
+        pushed(result)
+    assert caught.value.message == f"{REPO} changed meanwhile: the tag v3.0 was {said}."
+    assert repo.tags.get("v3.0") == theirs
+    assert not [line for line in _writes(hub) if "/tag/" in line]
+
+
+def test_a_tag_that_another_push_of_the_same_result_sets_meanwhile_is_right(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source, tags=("v3.0",))
+
+    def set_it() -> None:
+        repo.tags["v3.0"] = repo.branches["main"]
+
+    hub.break_requests(Fault("none", method="POST", path="/tag/", interfere=set_it))
+    assert pushed(result).tag == "moved"
+    assert repo.tags["v3.0"] == repo.branches["main"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "refused", "waited"),
+    [
+        ({"Retry-After": "20"}, 4, [20.0] * 4),
+        ({"RateLimit": '"api";r=0;t=280'}, 3, [280.0] * 3),
+        ({}, 2, [2.0, 8.0]),
+    ],
+    ids=["retry-after", "rate limit", "not said"],
+)
+def test_a_hub_that_asks_to_wait_is_waited_for(
+    hub: StandIn, api_of: Client, result: Path, headers: dict[str, str], refused: int,
+    waited: list[float],
+) -> None:  # fmt: skip
+    paused: list[float] = []
+    said = Said()
+
+    def run() -> PushReport:
+        return push(result, "tester/new", api=api_of(), pause=paused.append, progress=said)
+
+    hub.break_requests(Fault("status", status=429, headers=headers, times=refused))
+    assert run().tag == "set"
+    assert paused == waited
+    assert all(line.startswith("The Hub takes no more requests about") for line in said.lines)
+    assert ("as the Hub asks" in said.lines[0]) == bool(headers)
+
+
+def test_a_hub_that_asks_for_too_long_is_not_waited_for(
+    hub: StandIn, api_of: Client, result: Path
+) -> None:
+    paused: list[float] = []
+    hub.break_requests(Fault("status", status=429, headers={"Retry-After": "400"}, times=None))
+    with pytest.raises(HubUnavailableError) as caught:
+        push(result, "tester/new", api=api_of(), pause=paused.append)
+    assert paused == [400.0, 400.0]
+    assert caught.value.next_step == "Wait 6 min 40 s. Run the same command again."
+    assert pickle.loads(pickle.dumps(caught.value)).wait_seconds == 400.0
 
 
 def test_a_repo_without_any_file_takes_a_dataset(hub: StandIn, pushed: Push, result: Path) -> None:
@@ -504,10 +589,10 @@ def test_a_repo_without_any_file_takes_a_dataset(hub: StandIn, pushed: Push, res
 
 
 def test_a_commit_that_is_still_the_head_is_replaced_without_another_listing(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path
+    hub: StandIn, pushed: Push, small_source: Path, noted: Callable[..., Path]
 ) -> None:
     head = hub.add_repo(REPO, small_source).branches["main"]
-    report = pushed(result, provenance=Provenance(repo_id=REPO, revision="main", commit=head))
+    report = pushed(noted(repo_id=REPO, revision="main", commit=head))
     listings = [r.path for r in hub.log if f"/tree/{head}" in r.path]
     assert len(listings) == 1
     assert report.before == head
@@ -522,19 +607,19 @@ def test_a_commit_that_is_still_the_head_is_replaced_without_another_listing(
     ],
 )
 def test_a_commit_that_was_converted_and_is_gone_is_a_conflict_and_no_answer_is_not(
-    hub: StandIn, pushed: Push, small_source: Path, result: Path,
+    hub: StandIn, pushed: Push, small_source: Path, noted: Callable[..., Path],
     status: int | None, error: type[LeconvertError], said: str,
 ) -> None:  # fmt: skip
     hub.add_repo(REPO, small_source)
     gone = "d" * 40  # the history was squashed since
+    result = noted(repo_id=REPO, revision="main", commit=gone)
     if status is not None:
         hub.break_requests(Fault("status", path=f"/tree/{gone}", status=status, times=None))
     with pytest.raises(error, match=said):
-        pushed(result, provenance=Provenance(repo_id=REPO, revision="main", commit=gone))
+        pushed(result)
     assert "v3.0" not in hub.repo(REPO).tags
     hub.break_requests()
-    origin = Provenance(repo_id=REPO, revision="main", commit=gone)
-    assert pushed(result, provenance=origin, force=True).tag == "set"
+    assert pushed(result, force=True).tag == "set"
 
 
 def test_a_repo_whose_branches_are_all_gone_holds_nothing(hub: StandIn, api_of: Client) -> None:
@@ -599,9 +684,9 @@ def test_files_of_one_size_are_told_apart_and_hidden_ones_left_out(
 ) -> None:
     hub.add_repo(REPO, small_source)
     (result_copy / ".DS_Store").write_bytes(b"a file manager's")
-    as_it_is = pushed(result_copy, dry_run=True)
+    as_it_is = pushed(result_copy, dry_run=True, force=True)
     (result_copy / "meta/modality.json").write_bytes(b"[]\n")
-    report = pushed(result_copy)
+    report = pushed(result_copy, force=True)
     assert (report.added, report.unchanged) == (as_it_is.added + 1, as_it_is.unchanged - 1)
     assert content(hub, "v3.0", "meta/modality.json") == b"[]\n"
     assert ".DS_Store" not in _at(hub)

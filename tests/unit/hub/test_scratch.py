@@ -17,6 +17,7 @@ from leconvert.errors import InterruptedRunError, StorageError, UsageError
 from leconvert.hub import scratch
 from leconvert.hub.remote_file import RemoteFile
 from leconvert.hub.scratch import ScratchOptions, ScratchSlot, hold_slot
+from leconvert.workdir.incoming import part_in
 
 BLOCK = 4096
 
@@ -26,7 +27,7 @@ def of(*blocks: int) -> list[RemoteFile]:
 
 
 def names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
 def interrupted(slot: ScratchSlot, blocks: int) -> None:
@@ -115,26 +116,28 @@ def test_a_limit_below_the_largest_file_names_the_smallest_that_does(slot: Take)
 
 def test_parts_of_a_killed_worker_are_used_and_all_else_removed(slot: Take, tmp_path: Path) -> None:
     left = tmp_path / "run/slot-0/files"
-    left.mkdir(parents=True)
-    for name in ("0.mp4.part", "1.mp4.part", "1.mp4", "other.mp4.part"):
-        (left / name).write_bytes(b"x" * BLOCK)
+    parts = [part_in(left, name) for name in ("0.mp4", "1.mp4")]
+    for path in (*parts, part_in(left, "other.mp4"), left / "whole/1.mp4"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * BLOCK)
     with ExitStack() as cleanup:
         mine = slot(None, cleanup)
         assert mine.files_dir == left
         with mine.reserved(of(2, 2), should_stop=never, pause=no_pause):
-            assert names_in(left) == ["0.mp4.part", "1.mp4.part"]
+            assert set(names_in(left)) == {path.name for path in parts}
 
 
 def test_parts_that_the_room_does_not_hold_are_removed(slot: Take, tmp_path: Path) -> None:
     left = tmp_path / "run/slot-0/files"
-    left.mkdir(parents=True)
-    for name in ("0.mp4.part", "1.mp4.part"):
-        (left / name).write_bytes(b"x" * BLOCK)
+    first, second = part_in(left, "0.mp4"), part_in(left, "1.mp4")
+    first.parent.mkdir(parents=True)
+    for path in (first, second):
+        path.write_bytes(b"x" * BLOCK)
     with ExitStack() as cleanup:
         mine = slot(3, cleanup)
         with mine.reserved(of(2, 2), should_stop=never, pause=no_pause) as granted:
             assert granted == 3 * BLOCK
-            assert names_in(left) == ["0.mp4.part"]
+            assert names_in(left) == [first.name]
 
 
 def test_what_dead_workers_left_goes_when_its_room_is_needed(slot: Take, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from leconvert.errors import HubError, InterruptedRunError
 from leconvert.hub import window as windows
 from leconvert.hub.remote_file import RemoteFile
 from leconvert.hub.window import Window
+from leconvert.workdir.incoming import part_in
 
 BLOCK = 4096
 
@@ -147,10 +148,11 @@ def test_a_part_that_a_failed_fetch_left_counts_until_its_room_is_needed(
     listed = files(1, 1, 2)
     window = window_of(listed, store, 2)
     store.errors["clips/1.mp4"] = HubError("no answer")
-    left = tmp_path / "clips/1.mp4.part"
+    left = part_in(tmp_path, "clips/1.mp4")
     assert Path(window.path(0)).exists()
     with pytest.raises(HubError):
         window.path(1)
+    left.parent.mkdir()
     left.write_bytes(b"x" * BLOCK)
     assert Path(window.path(2)).stat().st_size == 2 * BLOCK
     assert not left.exists()

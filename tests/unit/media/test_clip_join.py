@@ -357,6 +357,7 @@ def test_a_clip_of_another_configuration_is_refused(make_clip: MakeClip, tmp_pat
     with pytest.raises(SourceError, match="another decoder configuration") as caught:
         joined([small, large], tmp_path / "joined.mp4")
     assert str(large) in str(caught.value)
+    assert "--restart" in str(caught.value.next_step)
     assert names(tmp_path) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,17 +16,21 @@ from tests.trees import digest_of
 
 import leconvert
 from leconvert.cli import main
+from leconvert.dataset_files import published_files
 from leconvert.errors import (
     InstallationError,
     InterruptedRunError,
     SourceChangedError,
+    SourceError,
     StorageError,
     TargetError,
     UnreadableSourceError,
     UsageError,
+    VerificationError,
 )
-from leconvert.mirrors import download_tree, source_dir, upload_tree
+from leconvert.mirrors import download_tree, upload, upload_tree
 from leconvert.mirrors.store import open_store
+from leconvert.workdir.incoming import source_dir
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -191,7 +196,9 @@ def test_an_interrupted_upload_is_no_dataset_and_goes_on(
     report = upload_tree(result, url)
     assert set(calls.names).isdisjoint(sent)
     assert report.sent == len(calls.names) < report.files == len(names(url))
-    assert ".leconvert-upload.json" not in names(url)
+    assert names(url) == sorted(
+        path.relative_to(result).as_posix() for path in result.rglob("*") if path.is_file()
+    ), "the claim is gone"
 
 
 def test_a_place_where_something_is_is_refused(url: str, result: Path) -> None:
@@ -206,6 +213,90 @@ def test_an_unfinished_upload_of_another_tree_is_refused(url: str, result: Path)
     store.fs.pipe_file(store.path(".leconvert-upload.json"), b'{"tree": "another"}')
     with pytest.raises(TargetError, match="holds another, unfinished upload"):
         upload_tree(result, url)
+
+
+def test_an_upload_that_an_earlier_version_began_goes_on(url: str, result: Path) -> None:
+    sizes = published_files(result).sizes
+    content = {"format": "leconvert/upload", "version": 1, "tree": upload._digest(result, sizes)}
+    store = open_store(url)
+    store.fs.makedirs(store.root, exist_ok=True)
+    store.fs.pipe_file(store.path(".leconvert-upload.json"), json.dumps(content).encode())
+    upload_tree(result, url)
+    assert names(url) == list(sizes)
+
+
+@pytest.fixture
+def other(result: Path, tmp_path: Path) -> Path:
+    """A result with the same names, of which one has another content, and one more."""
+    folder = Path(shutil.copytree(result, tmp_path / "other"))
+    (folder / "README.md").write_text("# Another one\n")
+    (folder / "notes.md").write_text("only here")
+    return folder
+
+
+def is_whole(url: str, tree: Path) -> bool:
+    store = open_store(url)
+    there = {name: store.fs.cat_file(store.path(name)) for name in names(url)}
+    return there == {
+        path.relative_to(tree).as_posix(): path.read_bytes()
+        for path in tree.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("moment", ["before the claim", "while files are sent", "with the last"])
+def test_of_two_uploads_to_one_empty_place_one_arrives_whole(
+    url: str,
+    result: Path,
+    other: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    moment: str,
+) -> None:
+    ended: list[int] = []
+    began: list[str] = []
+    monkeypatch.setattr(upload, "_THREADS", 1)  # as signals are for the main thread
+
+    def send_the_other(name: str) -> None:
+        is_it = moment != "with the last" or name.endswith("meta/info.json")
+        if is_it and not began:
+            began.append(name)
+            ended.append(main(["mirror", str(other), url]))
+
+    method = "pipe_file" if moment == "before the claim" else "put_file"
+    Calls(url, method, monkeypatch).before = send_the_other
+    code = main(["mirror", str(result), url])
+    said = capsys.readouterr().err
+    if moment == "before the claim":
+        assert (code, ended) == (5, [0])
+        assert f"{url} holds something already" in said
+        assert is_whole(url, other)
+    else:
+        assert (code, ended) == (0, [5])
+        assert f"{url} holds another, unfinished upload already" in said
+        assert is_whole(url, result)
+
+
+def test_two_uploads_of_one_dataset_at_once_are_one(
+    url: str, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(url, "put_file", monkeypatch)
+    calls.before = lambda _: (
+        None if calls.names else (calls.names.append("x"), upload_tree(result, url))
+    )
+    upload_tree(result, url)
+    assert is_whole(url, result)
+
+
+def test_files_that_come_meanwhile_are_no_part_of_a_dataset(
+    url: str, result: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, store = Calls(url, "put_file", monkeypatch), open_store(url)
+    calls.before = lambda _: store.fs.pipe_file(store.path("data-of-others"), b"x")
+    with pytest.raises(TargetError, match="Somebody else sends to") as caught:
+        upload_tree(result, url)
+    assert caught.value.details == ("data-of-others",)
+    assert "meta/info.json" not in names(url)
 
 
 def test_a_store_that_keeps_less_is_noticed(
@@ -245,9 +336,17 @@ def test_a_library_that_is_missing_is_named(
     assert caught.value.next_step == "pip install 'leconvert[s3]'."
 
 
-def test_only_a_result_is_sent(small_source: Path, url: str) -> None:
-    with pytest.raises(UsageError, match="is no v3"):
+def test_only_a_complete_result_is_sent(
+    small_source: Path, result: Path, url: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceError, match=r"is v2.1; only v3.0 datasets are sent"):
         upload_tree(small_source, url)
+    for lost in ("data", "videos/observation.images.top/chunk-000/file-000.mp4"):
+        damaged = Path(shutil.copytree(result, tmp_path / lost.partition("/")[0]))
+        (damaged / lost).rename(tmp_path / f"lost-{damaged.name}")
+        with pytest.raises(VerificationError, match=r"is no complete v3.0 dataset"):
+            upload_tree(damaged, url)
+    assert names(url) == []
 
 
 def test_a_conversion_from_a_url_to_a_url(

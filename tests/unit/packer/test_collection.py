@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from leconvert.packer import pack_run
 from leconvert.packer.collection import Collector
 from leconvert.planner import open_or_plan
 from leconvert.repairs import RepairOptions
-from leconvert.testing import DatasetSpec, edit_table, make_dataset, with_column
+from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
 from leconvert.workdir.opened import OpenedRun
 
 
@@ -77,6 +79,53 @@ def change_stats(run: OpenedRun) -> None:
     path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
 
 
+def test_names_that_were_asked_for_too_early_are_found(
+    worked: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client goes on believing that there is no such name until the folder is opened."""
+    absent = {
+        path
+        for attempt in (attempt_of(worked, 0), attempt_of(worked, 1))
+        for path in (attempt, attempt.parent, *attempt.iterdir())
+    }
+    real_stat, real_open = os.stat, os.open
+
+    def check(path: Any) -> None:
+        if any(missing in absent for missing in (Path(path), *Path(path).parents)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        check(path)
+        return real_stat(path, **options)
+
+    def open_(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        check(path)
+        if flags & os.O_DIRECTORY:
+            absent.difference_update([one for one in absent if one.parent == Path(path)])
+        return real_open(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(os, "open", open_)
+    report = pack_run(worked)
+    assert report.joined > 0
+
+
+def test_a_size_that_the_client_remembers_from_an_earlier_look_does_not_count(
+    worked: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat
+    attempts = worked.paths.attempts_dir
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        if Path(path).is_relative_to(attempts) and Path(path).suffix:
+            return os.stat_result([*found[:6], 0, *found[7:]])  # as when it was being written
+        return found
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert pack_run(worked).joined > 0
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -105,13 +154,17 @@ def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew
 
 def test_what_helps_a_batch_that_was_set_aside_is_said_with_it(tmp_path: Path) -> None:
     source = make_dataset(tmp_path / "source", DatasetSpec(episodes=1, frames=3, cameras=()))
-    lists = pa.array([[1.0], [2.0, 3.0], [4.0, 5.0, 6.0]], pa.list_(pa.float32()))
-    edit_table(source, 0, lambda table: with_column(table, "action", lists))
+    images = pa.array([b"no picture"] * 3)
+    edit_table(source, 0, lambda table: with_column(table, "front", images))
+    edit_info(
+        source,
+        lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]}),
+    )
     with pytest.raises(BatchesFailedError) as caught:
         leconvert.convert(
             source, output=tmp_path / "out", repairs=RepairOptions(recompute_stats=True)
         )
     [detail] = caught.value.details
-    assert detail.startswith("batch 0: The statistics of action in ")
+    assert detail.startswith("batch 0: The statistics of front in ")
     assert "episode_000000.parquet" in detail
-    assert "(--drop-feature action)" in detail
+    assert "(--drop-feature front)" in detail

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +15,10 @@ from leconvert.errors import (
     IncompleteError,
     InterruptedRunError,
     StorageError,
+    UsageError,
     VerificationError,
 )
+from leconvert.leasing import LeaseStore
 from leconvert.model import LayoutOptions
 from leconvert.packer import PackOptions, Watcher, pack_run, proof, swap_has_begun
 from leconvert.packer import run as packing
@@ -23,6 +26,7 @@ from leconvert.packer.proof import prove_tree
 from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS
 from leconvert.verify import Difference, VerificationReport
+from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.opened import OpenedRun
 from leconvert.workdir.staging import staging_trees
@@ -83,6 +87,19 @@ def test_what_is_missing_is_told_even_where_the_new_tree_cannot_be_removed(
     assert staging_trees(Path(planned.manifest.target)) == []
 
 
+def test_a_batch_that_was_handed_back_is_not_told_as_leased(planned: OpenedRun) -> None:
+    store = LeaseStore(
+        planned.paths, planned.manifest.run_id, WorkerIdentity.of_this_process(), fs=planned.fs
+    )
+    given_back, held = store.claim(0), store.claim(1)
+    assert given_back is not None
+    assert held is not None
+    given_back.hand_back("SIGTERM")
+    with pytest.raises(IncompleteError, match="0 of 5 batches are done") as caught:
+        pack_run(planned, wait=False)
+    assert caught.value.details == ("1 are leased, 4 wait for a worker",)
+
+
 def test_a_packer_is_asked_to_stop_before_each_file(planned: OpenedRun) -> None:
     run_worker(planned.work_dir.root)
     stop = threading.Event()
@@ -112,25 +129,31 @@ def test_a_source_that_was_not_replaced_is_never_removed(
 ) -> None:
     run_worker(planned.work_dir.root)
     pack_run(planned)
-    report = pack_run(planned, PackOptions(delete_source=True))
-    assert report.kept_because == "it was not replaced"
-    assert report.removed is None
+    with pytest.raises(UsageError, match="--delete-source removes a source that was replaced"):
+        pack_run(planned, PackOptions(delete_source=True))
     assert (small_source / "meta/info.json").is_file()
 
 
-def test_a_source_is_kept_where_the_swap_was_proven_by_less_than_bytes(
-    source_copy: Path, tmp_path: Path
+def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_bytes(
+    source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_or_plan(source_copy, source_copy, tmp_path / "work", LayoutOptions())
     run_worker(run.work_dir.root)
     kept = pack_run(run).kept
     assert kept == source_copy.with_name("small_old")
+    depths: list[str] = []
+    compare = proof.verify_pair
+
+    def noting(*arguments: Any, depth: str, **options: Any) -> VerificationReport:
+        depths.append(depth)
+        assert arguments == (source_copy, kept)
+        return compare(*arguments, depth=depth, **options)
+
+    monkeypatch.setattr(proof, "verify_pair", noting)
     report = pack_run(run, PackOptions(delete_source=True))
-    assert report.kept_because == (
-        "the result was checked by structure before the swap, not by bytes"
-    )
-    assert report.kept == kept
-    assert (kept / "meta/info.json").is_file()
+    assert depths == ["bytes"]
+    assert (report.kept, report.removed, report.verified) == (None, kept, "bytes")
+    assert not kept.exists()
 
 
 # --- the proof ------------------------------------------------------------------------------------
@@ -149,7 +172,14 @@ def test_of_many_differences_twenty_are_shown_and_all_are_counted(
     journal.begin()
     with pytest.raises(VerificationError) as caught:
         prove_tree(
-            planned, journal, tmp_path / "tree", "structure", {}, threading.Event(), NO_PROGRESS
+            planned,
+            journal,
+            tmp_path / "tree",
+            Path(planned.manifest.source),
+            "structure",
+            {},
+            threading.Event(),
+            NO_PROGRESS,
         )
     assert len(caught.value.details) == 21
     assert caught.value.details[-1] == "... and 3 more"

@@ -79,6 +79,16 @@ def test_episodes_are_chosen_then_limited_then_partitioned() -> None:
     assert choose(episodes=[5, 7, 0], max_episodes=2, num_partitions=2) == [5]
 
 
+def test_where_files_are_fewer_than_nodes_single_episodes_are_shared_out() -> None:
+    shares = [choose(num_partitions=5, partition_index=index) for index in range(5)]
+    assert sorted(shares) == [[0], [1], [2], [5], [7]]
+
+
+def test_a_share_without_episodes_is_refused_in_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"^Partition 5 of 6 has no episodes: there are only 5\.$"):
+        choose(num_partitions=6, partition_index=5)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -195,7 +195,7 @@ def test_a_diagnosis_needs_no_dataset(without_video: Path) -> None:
 
 SOUND = {
     "torch": "2.7", "torchcodec": "0.11", "torchcodec_trouble": None,
-    "ffmpeg": FoundFfmpeg(7, "system"), "cuda": False, "wants_cuda": False,
+    "ffmpeg": FoundFfmpeg(7, "system"), "built_for": (4, 8), "cuda": False, "wants_cuda": False,
 }  # fmt: skip
 
 
@@ -205,7 +205,10 @@ SOUND = {
         ({}, []),
         ({"torch": None}, ["torch is not installed"]),
         ({"torchcodec": None}, ["torchcodec is not installed"]),
-        ({"ffmpeg": None, "torchcodec_trouble": "x"}, ["torchcodec finds no FFmpeg"]),
+        (
+            {"ffmpeg": None, "torchcodec_trouble": "x"},
+            ["torchcodec 0.11 finds no FFmpeg that it is built for"],
+        ),
         ({"torchcodec_trouble": "wrong symbol"}, ["torchcodec does not load (wrong symbol)"]),
         ({"wants_cuda": True}, ["torch sees no GPU"]),
         ({"wants_cuda": True, "cuda": True}, []),

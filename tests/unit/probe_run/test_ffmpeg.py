@@ -17,6 +17,7 @@ from leconvert.probe.ffmpeg import (
     restart_environment,
     search_path,
     start_again_with_ffmpeg,
+    versions_for_torchcodec,
     wheel_libraries,
 )
 
@@ -31,14 +32,36 @@ def loads(*names: str) -> object:
 
 @pytest.mark.parametrize(
     ("names", "major"),
-    [(("libavutil.so.60",), 8), (("libavutil.so.56", "libavutil.so.59"), 7), ((), None)],
+    [
+        (("libavutil.so.61", "libavutil.so.60"), 9),
+        (("libavutil.so.60",), 8),
+        (("libavutil.so.56", "libavutil.so.59"), 7),
+        ((), None),
+    ],
 )
 def test_the_newest_ffmpeg_that_torchcodec_knows_is_found(
     names: tuple[str, ...], major: int | None
 ) -> None:
-    found = find_ffmpeg(loads(*names), {})  # type: ignore[arg-type]
+    found = find_ffmpeg(loads(*names), {}, range(4, 10))  # type: ignore[arg-type]
 
     assert found == (None if major is None else FoundFfmpeg(major, "system"))
+
+
+def test_an_ffmpeg_that_torchcodec_is_not_built_for_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "torchcodec"
+    package.mkdir()
+    for name in ("__init__.py", "libtorchcodec_core7.so", "libtorchcodec_custom_ops8.so"):
+        (package / name).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torchcodec", raising=False)
+
+    assert versions_for_torchcodec() == [7, 8]
+    assert find_ffmpeg(loads("libavutil.so.61"), {}) is None  # type: ignore[arg-type]
+    assert find_ffmpeg(loads("libavutil.so.61", "libavutil.so.59"), {}) == FoundFfmpeg(  # type: ignore[arg-type]
+        7, "system"
+    )
 
 
 def test_links_to_the_wheel_are_told_from_the_systems_libraries(tmp_path: Path) -> None:

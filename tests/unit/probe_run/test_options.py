@@ -101,8 +101,6 @@ def test_a_file_of_anything_else_is_refused_with_its_name(
         ("--data_files_root=/e", "data_files_root", "/e"),
         ("--buffer_size=7", "episode_pool_size", 7),
         ("--episode_pool_size=7", "episode_pool_size", 7),
-        ("--max_num_shards=3", "max_buffer_input_shards", 3),
-        ("--max-buffer-input-shards=3", "max_buffer_input_shards", 3),
         ("--video_decode_device=cuda:1", "decode_device", "cuda:1"),
         ("--decode-device=cuda", "decode_device", "cuda"),
         ("--max_episodes=2", "max_episodes", 2),
@@ -132,6 +130,15 @@ def test_every_accepted_spelling_sets_its_option(spelling: str, name: str, value
 def test_options_that_make_no_sense_are_refused(argument: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         parsed("--root=/dataset", argument)
+
+
+@pytest.mark.parametrize("spelling", ["--max_num_shards=3", "--max-buffer-input-shards=3"])
+def test_shards_to_buffer_are_for_the_one_loader_that_has_them(spelling: str) -> None:
+    wanted = parsed("--root=/dataset", spelling, "--loader=stream-lerobot")
+    assert wanted.max_buffer_input_shards == 3
+    for loader in ((), ("--loader=map",), ("--loader=stream",), ("--scenario=mmap_local",)):
+        with pytest.raises(UsageError, match="Only the loader stream-lerobot knows"):
+            parsed("--root=/dataset", spelling, *loader)
 
 
 def test_a_dataset_must_be_given() -> None:
@@ -187,3 +194,48 @@ def test_a_name_means_the_local_copy_where_there_is_one(tmp_path: Path) -> None:
     assert dataset_place(None, "org/here", "bucket", environment) == "hf://buckets/org/here"
     with pytest.raises(UsageError, match="is not on this machine"):
         dataset_place(None, "org/there", "local", environment)
+
+
+@pytest.mark.parametrize(
+    ("root", "data_files_root", "read_from"),
+    [
+        ("/data/set", None, "local"), ("file:///data/set", None, "local"),
+        ("hf://datasets/a/b", None, "hub"), ("hf://datasets/a/b", "hf://buckets/a/b", "bucket"),
+        ("hf://datasets/a/b", "/data/set", "local"), ("s3://a/b", None, "s3"),
+    ],
+)  # fmt: skip
+def test_what_is_really_read_is_told_whatever_the_label_says(
+    root: str, data_files_root: str | None, read_from: str
+) -> None:
+    placed = RunOptions(root=root, data_files_root=data_files_root, source="warmed_bucket").placed()
+    assert (placed.source, placed.read_from) == ("warmed_bucket", read_from)
+
+
+def test_no_local_passes_over_a_local_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org" / "here").mkdir(parents=True)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path))
+
+    def read(*arguments: str) -> tuple[str | None, str]:
+        placed = parsed("--repo-id=org/here", *arguments).placed()
+        return placed.root, placed.read_from
+
+    assert read("--source=bucket") == (str(tmp_path / "org" / "here"), "local")
+    assert read("--no-local") == ("hf://datasets/org/here", "hub")
+    assert read("--no-local", "--source=bucket") == ("hf://buckets/org/here", "bucket")
+    assert read("--no-local", "--root=s3://a/b") == ("s3://a/b", "s3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--root=/data/set",), "/data/set is local"),
+        (("--root=hf://datasets/a/b", "--data-files-root=/data/set"), "/data/set is local"),
+        (("--root=hf://datasets/a/b", "--loader=map"), "the loader map reads a local copy"),
+        (("--root=hf://datasets/a/b", "--scenario=mmap_local"), "the loader map reads a local"),
+    ],
+)
+def test_no_local_is_refused_where_something_local_would_be_read(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        parsed("--no-local", *arguments).placed()

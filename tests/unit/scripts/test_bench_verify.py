@@ -62,7 +62,7 @@ def test_one_row_of_each_way_is_measured(
     row = script.run("bytes 1", tmp_path)
     assert row["command"] == (
         "python -m leconvert verify $SCRATCH/result --source $SCRATCH/source --json --bytes "
-        "--fresh --max-workers 1"
+        "--max-workers 1"
     )
     assert row["peak_rss_bytes"] > 2**20
     video = tmp_path / "result/videos/observation.images.top/chunk-000/file-000.mp4"

@@ -1,11 +1,16 @@
-"""What belongs into an archive, and what does not."""
+"""What belongs into an archive, what does not, and what it has to require."""
 
 from __future__ import annotations
 
+import ast
+import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 from tests.scripts import loaded_script
 
 WHEEL = (
@@ -40,3 +45,41 @@ def test_an_sdist_holds_what_builds_it_and_no_tests(script: ModuleType) -> None:
     assert script.trouble_in_sdist([*SDIST, "leconvert-0.1.0/tests/a.py"]) == [
         "the sdist holds tests"
     ]
+
+
+ROOT = Path(__file__).resolve().parents[3]
+MODULE_OF = {"pyyaml": "yaml"}
+# Used where they happen to be, and done without elsewhere.
+LOOKED_FOR = {"accelerate", "pynvml"}
+
+
+def test_a_lowest_installation_is_asked_for_what_every_installation_needs(
+    script: ModuleType,
+) -> None:
+    metadata = (
+        "Name: leconvert\nRequires-Dist: av>=15.1\nRequires-Dist: torch>=2.7; extra == 'probe'\n"
+        "Requires-Dist: numpy>=2\n\nRequires-Dist: of the description\n"
+    )
+    assert script.requirements_of(metadata) == ["av>=15.1", "numpy>=2"]
+
+
+def test_nothing_is_imported_that_another_package_happens_to_bring() -> None:
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    optional = [line for extra in about["optional-dependencies"].values() for line in extra]
+    required = {Requirement(line).name for line in [*about["dependencies"], *optional]}
+    allowed = {MODULE_OF.get(name, name) for name in required} | LOOKED_FOR
+    undeclared = {
+        f"{path.name} imports {name}"
+        for path in (ROOT / "src").rglob("*.py")
+        for name in _imported_by(ast.parse(path.read_text("utf-8")))
+        if name not in allowed | sys.stdlib_module_names | {"leconvert"}
+    }
+    assert undeclared == set()
+
+
+def _imported_by(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]

@@ -72,9 +72,35 @@ def test_a_server_that_fails_is_no_change(
     def stale(path: str) -> os.stat_result:
         raise OSError(errno.ESTALE, "Stale file handle", path)
 
-    monkeypatch.setattr(os, "stat", stale)
+    monkeypatch.setattr(changes, "status_now", stale)
     with pytest.raises(StorageError, match="episode_000000"):
         changed_files(paths, scan.streams[0], scan.episode_index)
+
+
+def test_a_file_that_may_not_be_read_is_no_change(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = scan_source(source_copy)
+    refused = source_copy / DATA.format(1)
+    real = os.open
+
+    def open_or_refuse(path: str, flags: int, mode: int = 0o777) -> int:
+        if str(path) == str(refused):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_or_refuse)
+    paths = SourcePaths(source_copy, load_info(source_copy))
+    with pytest.raises(StorageError, match=f"Cannot use {refused}: permission is denied"):
+        changed_files(paths, scan.streams[0], scan.episode_index)
+
+
+def test_a_named_pipe_in_a_files_place_is_told_and_not_waited_for(source_copy: Path) -> None:
+    path = source_copy / DATA.format(1)
+    path.unlink()
+    os.mkfifo(path)
+    scan = scan_source(source_copy)
+    assert [f.code for f in scan.findings if f.path == DATA.format(1)] == ["unreadable-file"]
 
 
 def test_a_folder_that_cannot_be_listed_is_an_error_and_no_loss(

@@ -35,6 +35,8 @@ from leconvert.source.looker import Looker
 from leconvert.source.paths import PathTemplateError
 from leconvert.source.seen import Notes
 from leconvert.source.stats_checks import StatsCheck
+from leconvert.source.whole_checks import DataColumns
+from leconvert.tables import list_sizes
 from leconvert.testing import (
     DatasetSpec,
     edit_info,
@@ -64,23 +66,25 @@ def said_of(name: str, kind: pa.DataType, dtype: str) -> list[tuple[str, str]]:
     declared = {field.name: {"dtype": str(field.type)} for field in schema}
     declared["timestamp"] = {"dtype": "float32"}
     declared[name] = {"dtype": dtype}
-    found = check_columns(declared, schema, num_tasks=1, left_out=())
+    declared = {name: feature | {"shape": [1]} for name, feature in declared.items()}
+    if list_sizes(kind):
+        declared[name]["shape"] = [2, 3][: len(list_sizes(kind))]
+    columns = DataColumns(schema, {}, np.ones(1, np.bool_))
+    found = check_columns(declared, columns, num_tasks=1, one_text_each=True, left_out=())
     return [(remark.code, remark.message) for remark in found]
 
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "stored"),
     [
-        (pa.list_(pa.float32()), "float32", None),
-        (pa.fixed_shape_tensor(pa.float32(), (2, 3)), "float32", None),
-        (pa.fixed_shape_tensor(pa.float32(), (2, 3)), "float64", "float32"),
-        (pa.large_list(pa.float16()), "float32", "float16"),
-        (pa.null(), "float32", None),
-        (pa.list_(pa.null()), "int64", None),
+        (pa.list_(pa.float32(), 2), "float32", None),
+        (pa.list_(pa.float32(), 2), "float64", "float32"),
+        (pa.list_(pa.list_(pa.bool_(), 3), 2), "int64", "bool"),
+        (pa.large_list(pa.float16()), "float16", None),
         (pa.large_string(), "float32", "string"),
         (pa.struct([("bytes", pa.binary()), ("path", pa.string())]), "image", None),
-        (pa.binary(), "float32", "image"),
-        (pa.large_string(), "string", None),
+        (pa.large_binary(), "image", None),
+        (pa.string(), "string", None),
     ],
     ids=str,
 )
@@ -92,6 +96,29 @@ def test_a_columns_type_is_told_by_its_numbers_however_they_are_nested(
         said = f"x is stored as {stored}, {dtype} is declared."
         expected.append(("dtype-mismatch", said))
     assert said_of("x", kind, dtype) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "why"),
+    [
+        (pa.binary(), "binary", "no tensor of binary"),
+        (pa.binary(), "float32", "no tensor of binary"),
+        (pa.timestamp("us"), "timestamp[us]", "no tensor of timestamp"),
+        (pa.list_(pa.string(), 2), "string", "list of texts"),
+        (pa.null(), "float32", "no tensor of null"),
+        (pa.list_(pa.null(), 2), "int64", "empty values"),
+        (pa.struct([("a", pa.int64())]), "image", "neither files nor paths"),
+        (pa.struct([("a", pa.int64())]), "int64", "no tensor of struct"),
+    ],
+    ids=str,
+)
+def test_what_no_declaration_makes_loadable_is_an_error(
+    kind: pa.DataType, dtype: str, why: str
+) -> None:
+    [(code, said)] = said_of("x", kind, dtype)
+    assert code == "unloadable-feature"
+    assert f"x is stored as {kind}, which LeRobot cannot load: " in said
+    assert why in said
 
 
 def test_a_column_of_a_camera_is_not_declared_as_a_column() -> None:
@@ -109,7 +136,7 @@ def test_configurations_beyond_those_that_are_kept_are_checked_again(
     monkeypatch.setattr(clip_checks, "_KEPT_CONFIGS", 1)
     clip = media.read_clip_index(sound_source / CLIP)
     other = replace(clip, config_key="another")
-    check = ClipCheck({"dtype": "video", "shape": [1, 2, 3]})
+    check = ClipCheck({"dtype": "video", "shape": [1, 2, 3]}, Fraction(30))
     notes = Notes()
     for seen in (clip, other, clip, clip):
         check(seen, notes)

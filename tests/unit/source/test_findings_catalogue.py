@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from leconvert.source.catalogue import CATALOGUE, Kind
+from leconvert.source.catalogue import CATALOGUE, Kind, check_accepted
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs/findings.md"
 
 
 def row(kind: Kind) -> str:
-    helps = f"`{kind.repair}`" if kind.repair else ""
-    if kind.acceptable:
-        helps += f", `--accept {kind.code}`"
+    flags = [*kind.repairs, *([f"--accept {kind.code}"] if kind.acceptable else [])]
+    helps = ", ".join(f"`{flag}`" for flag in flags)
     return f"| `{kind.code}` | {kind.severity} | {kind.meaning} | {helps} |"
 
 
@@ -24,17 +23,41 @@ def test_the_documentation_has_the_table_of_all_findings() -> None:
 
 
 def test_every_finding_is_made_somewhere_and_tested_somewhere() -> None:
+    # The plan adds what follows from the layout.
+    planner, its_test = ROOT / "src/leconvert/planner.py", ROOT / "tests/unit/test_planner.py"
     made = "".join(
         path.read_text()
-        for path in (ROOT / "src/leconvert/source").glob("*.py")
+        for path in [*(ROOT / "src/leconvert/source").glob("*.py"), planner]
         if path.name != "catalogue.py"
     )
-    tested = "".join(path.read_text() for path in Path(__file__).parent.glob("test_findings_*.py"))
+    tests = [*Path(__file__).parent.glob("test_findings_*.py"), its_test]
+    tested = "".join(path.read_text() for path in tests)
     for code in CATALOGUE:
         assert f'"{code}"' in made, code
         assert f'"{code}"' in tested, code
 
 
+def test_whatever_only_warns_can_be_named_as_accepted() -> None:
+    check_accepted([kind.code for kind in CATALOGUE.values() if kind.severity != "error"])
+
+
 def test_codes_are_names_that_need_no_quotes() -> None:
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code) for code in CATALOGUE)
     assert {kind.severity for kind in CATALOGUE.values()} == {"error", "warning", "info"}
+
+
+def test_the_how_to_names_for_each_symptom_the_flags_of_its_findings() -> None:
+    page = (ROOT / "docs/howto/broken-datasets.md").read_text()
+    cells = [line.split("|")[1:-1] for line in page.splitlines() if line.startswith("| ")]
+    rows = [row for row in cells if len(row) == 4]
+    told = set()
+    for _, codes, helps, _ in rows:
+        flags = re.findall(r"`(--[a-z-]+(?: (?:drop|episodes))?)", helps)
+        for code in re.findall(r"`([a-z0-9-]+)`", codes):
+            kind = CATALOGUE[code]
+            taken = {flag.partition(" v2")[0] for flag in kind.repairs} or {"--assume-version"}
+            assert set(flags) <= taken, code
+            told.add(code)
+    errors = {code for code, kind in CATALOGUE.items() if kind.severity == "error"}
+    without_a_flag = {"path-template", "task-conflict", "uncomputable-stats"}
+    assert errors - told == without_a_flag

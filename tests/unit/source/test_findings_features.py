@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -13,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from sound_dataset import LENGTHS, SOUND, TOP, WRIST, Only, Severities
+from tests.oddities import rotate
 
-from leconvert import media
+from leconvert import convert, media, tables
 from leconvert.repairs import RepairOptions
 from leconvert.source import scan_source
 from leconvert.source.clip_checks import pixel_format
@@ -56,10 +58,10 @@ def test_a_wider_type_than_declared_is_a_warning(source: Path, only: Only) -> No
         (TOP, [3, 48, 64], "channels first"),
         (TOP, [64, 48, 3], "48 x 64"),
         (TOP, "48x64x3", "with the shape 48x64x3"),
-        ("action", [7], "6 values a row"),
+        ("action", [7], "in the shape [6], [7] is declared"),
         ("action", [], "with the shape []"),
         ("action", [-6], "with the shape [-6]"),
-        ("observation.matrix", [2, 4], "6 values a row"),
+        ("observation.matrix", [2, 4], "in the shape [2, 3], [2, 4] is declared"),
     ],
 )
 def test_a_shape_that_does_not_fit_is_a_warning(
@@ -97,6 +99,15 @@ def test_clips_that_are_not_as_declared_are_one_warning(
         expected["video-info"] = {"info"}
     assert severities(scan) == expected
     assert any(said in f.message and "4 episodes" in f.message for f in scan.findings)
+
+
+@pytest.mark.parametrize("key", ["info", "video_info"])
+def test_a_description_that_is_no_table_is_left_out(source: Path, only: Only, key: str) -> None:
+    edit_info(source, lambda info: info["features"]["action"].update({key: True}))
+    assert only(scan_source(source), "video-info").severity == "info"
+    result = source.with_name("result")
+    convert(source, output=result)
+    assert key not in json.loads((result / "meta/info.json").read_bytes())["features"]["action"]
 
 
 def test_another_name_of_the_same_codec_is_right(source: Path) -> None:
@@ -159,7 +170,7 @@ def test_stale_statistics_are_one_warning_a_feature(
             lambda lines, e=episode: lines[e]["stats"][feature].update({key: value}),
         )
     finding = only(scan_source(source), "stale-stats")
-    assert (finding.severity, finding.remedy) == ("warning", "--recompute-stats")
+    assert (finding.severity, finding.remedy) == ("warning", "--fill-stats")
     assert finding.message.startswith(f"Statistics of {feature} are stale: for episode ")
     assert "4 episodes are like this" in finding.message
     scan = scan_source(source, RepairOptions(recompute_stats=True))
@@ -195,6 +206,8 @@ def test_statistics_that_were_rounded_or_are_no_number_are_right(source: Path) -
         lambda stats: stats["action"].update(min={str(number): 0.0 for number in range(6)}),
         lambda stats: stats["action"].update(count={"frames": 5}),
         lambda stats: stats["next.done"].update(count=[None]),
+        lambda stats: stats["action"].update(count=[-5]),
+        lambda stats: stats[TOP].update(count=[-5]),
         lambda stats: stats["observation.matrix"].update(std=[[0.1, 0.1, 0.1], [0.1, None, 0.1]]),
         lambda stats: stats["observation.matrix"].update(
             {key: [] for key in ("min", "max", "mean", "std")}
@@ -207,7 +220,7 @@ def test_missing_statistics_of_a_feature_are_one_error(
     for episode in (1, 2):
         edit_lines(source, "episodes_stats", lambda lines, e=episode: damage(lines[e]["stats"]))
     finding = only(scan_source(source), "missing-stats")
-    assert (finding.severity, finding.remedy) == ("error", "--recompute-stats")
+    assert (finding.severity, finding.remedy) == ("error", "--fill-stats")
     assert "2 episodes are like this" in finding.message
     scan = scan_source(source, RepairOptions(recompute_stats=True))
     assert only(scan, "missing-stats").severity == "repaired"
@@ -317,8 +330,6 @@ def test_empty_values_are_no_error_where_statistics_are_copied_or_there_are_none
     ("kind", "is_file"),
     [
         (pa.list_(pa.uint8()), False),
-        (pa.string(), False),
-        (pa.struct([("path", pa.string())]), False),
         (pa.struct([("bytes", pa.binary()), ("path", pa.string())]), True),
         (pa.large_binary(), True),
     ],
@@ -342,9 +353,40 @@ def test_images_that_are_no_files_have_no_statistics(
         scan = scan_source(source_without_cameras, options)
         return [f.remedy for f in scan.findings if f.code == "uncomputable-stats"]
 
-    assert remedies(RepairOptions()) == []
     expected = [] if is_file else ["--drop-feature front"]
+    assert remedies(RepairOptions()) == expected  # they are missing
     assert remedies(RepairOptions(recompute_stats=True)) == expected
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        pa.array(["images/0.png"] * 4),
+        pa.array([{"path": "images/0.png"}] * 4),
+        pa.array([{"bytes": b"file", "path": "0.png"}] * 3 + [{"bytes": None, "path": "0.png"}]),
+        pa.array([{"bytes": b"file"}] * 4),
+    ],
+    ids=lambda images: str(images.type),
+)
+@pytest.mark.parametrize("recompute", [False, True])
+def test_images_that_are_paths_are_no_images(
+    source_without_cameras: Path, images: pa.Array, *, recompute: bool
+) -> None:
+    for episode in range(3):
+        edit_table(
+            source_without_cameras, episode, lambda table: with_column(table, "front", images)
+        )
+    edit_info(
+        source_without_cameras,
+        lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]}),
+    )
+    found = scan_source(source_without_cameras, RepairOptions(recompute_stats=recompute)).findings
+    errors = [(finding.code, finding.remedy) for finding in found if finding.severity == "error"]
+    are_files = pa.types.is_struct(images.type) and images.type.num_fields == 1
+    are_files = are_files and images.type.field(0).name == "bytes"
+    if not recompute:  # they have no statistics in the source
+        errors.remove(("missing-stats", "--fill-stats"))
+    assert errors == ([] if are_files else [("image-paths", None)])
 
 
 # --- clips ------------------------------------------------------------------------------------
@@ -360,6 +402,21 @@ def test_frames_far_from_their_place_are_a_warning(source: Path, only: Only) -> 
     path.write_bytes(content)
     finding = only(scan_source(source), "frame-times")
     assert (finding.severity, finding.stream) == ("warning", f"videos/{TOP}")
+
+
+@pytest.mark.parametrize(
+    ("matrix", "how"),
+    [((0, 1, -1, 0), "rotated by 90 degrees"), ((-1, 0, 0, 1), "mirrored")],
+)
+def test_clips_that_are_to_be_shown_rotated_are_a_warning(
+    source: Path, only: Only, matrix: tuple[int, int, int, int], how: str
+) -> None:
+    for path in source.glob(f"videos/*/{TOP}/*.mp4"):
+        rotate(path, *matrix)
+    finding = only(scan_source(source), "rotated-frames")
+    assert finding.severity == "warning"
+    assert f"is to be shown {how}: torchcodec does so, PyAV does not" in finding.message
+    assert "are like this" in finding.message
 
 
 def test_audio_is_left_out_with_a_warning(
@@ -490,3 +547,160 @@ def test_real_recordings_have_exactly_what_is_known_of_them(
     assert "error" not in {finding.severity for finding in repaired.findings}
     assert repaired.repairs.computed_columns == ("timestamp", "frame_index")
     assert repaired.repairs.added_columns == ("frame_index",)
+
+
+@pytest.mark.parametrize("said", [None, 2, "v3.0", "v4"])
+def test_a_version_that_is_not_the_files_is_told_with_that_which_they_look_like(
+    source: Path, only: Only, said: object
+) -> None:
+    edit_info(source, lambda info: info.update(codebase_version=said))
+    finding = only(scan_source(source), "codebase-version")
+    assert (finding.severity, finding.remedy) == ("error", "--assume-version v2.1")
+    assert (
+        only(scan_source(source, RepairOptions(assume_version="v2.1")), "codebase-version").severity
+        == "repaired"
+    )
+
+
+def test_a_version_that_is_that_of_the_files_is_not_assumed(source: Path) -> None:
+    scan = scan_source(source, RepairOptions(assume_version="v2.1"))
+    assert not scan.findings
+    assert not scan.repairs
+
+
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        ("data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet", "{chunk_index}"),
+        ("data/chunk-{chunk:03d}/episode_{episode:06d}.parquet", "{chunk}, {episode}"),
+    ],
+)
+def test_other_names_of_placeholders_are_understood(
+    source: Path, only: Only, template: str, names: str
+) -> None:
+    edit_info(source, lambda info: info.update(data_path=template))
+    finding = only(scan_source(source), "template-names")
+    assert finding.severity == "info"
+    assert f"with {names}," in finding.message
+
+
+# --- what LeRobot loads -----------------------------------------------------------------------
+
+
+def add_column(root: Path, values: pa.Array, shape: list[int], dtype: str = "float64") -> None:
+    """Give the three episodes of four frames one more column, with statistics of anything."""
+    for episode in range(3):
+        edit_table(root, episode, lambda table: with_column(table, "x", values))
+    edit_info(root, lambda info: info["features"].update(x={"dtype": dtype, "shape": shape}))
+    numbers = {key: [0.0] for key in ("min", "max", "mean", "std")}
+
+    def add_stats(lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            line["stats"]["x"] = {**numbers, "count": [4]}
+
+    edit_lines(root, "episodes_stats", add_stats)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.list_(pa.float64()), pa.list_(pa.float64(), 1), pa.large_list(pa.float64())],
+    ids=str,
+)
+def test_lists_of_one_value_are_an_error_that_unwrapping_repairs(
+    source_without_cameras: Path, only: Only, kind: pa.DataType
+) -> None:
+    add_column(source_without_cameras, pa.array([[0.0]] * 4, kind), [1])
+    finding = only(scan_source(source_without_cameras), "wrapped-scalar")
+    assert (finding.severity, finding.remedy) == ("error", "--unwrap-scalars")
+    assert [remedy.flag for remedy in finding.remedies] == [
+        "--unwrap-scalars",
+        "--drop-feature x",
+    ]
+    scan = scan_source(source_without_cameras, RepairOptions(unwrap_scalars=True))
+    assert only(scan, "wrapped-scalar").severity == "repaired"
+    assert scan.repairs.unwrapped_columns == ("x",)
+    assert tables.deserialize_schema(scan.data_schema).field("x").type == pa.float64()
+
+
+def test_one_table_with_lists_of_one_value_among_others_is_unwrapped_too(
+    source_without_cameras: Path, only: Only
+) -> None:
+    add_column(source_without_cameras, pa.array([0.0] * 4), [1])
+    wrapped = pa.array([[0.0]] * 4)
+    edit_table(source_without_cameras, 1, lambda table: with_column(table, "x", wrapped))
+    assert only(scan_source(source_without_cameras), "wrapped-scalar").severity == "error"
+    scan = scan_source(source_without_cameras, RepairOptions(unwrap_scalars=True))
+    assert only(scan, "wrapped-scalar").severity == "repaired"
+
+
+def test_lists_of_other_lengths_in_one_table_are_that_tables_error(
+    source_without_cameras: Path, severities: Severities
+) -> None:
+    add_column(source_without_cameras, pa.array([[0.0, 0.0]] * 4), [2])
+    longer = pa.array([[0.0, 0.0]] * 3 + [[0.0] * 3])
+    edit_table(source_without_cameras, 1, lambda table: with_column(table, "x", longer))
+    scan = scan_source(source_without_cameras)
+    [finding] = [f for f in scan.findings if f.code == "schema-mismatch"]
+    assert finding.episode == 1
+    assert "x: lists that are empty, or of different lengths instead of lists of 2" in (
+        finding.message
+    )
+    assert {remedy.flag for remedy in finding.remedies} == {
+        "--drop-feature x",
+        "--on-bad-episode drop",
+    }
+    dropped = scan_source(source_without_cameras, RepairOptions(drop_features=("x",)))
+    assert "schema-mismatch" not in severities(dropped)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (pa.array([[0.0], [0.0, 1.0], [0.0], [0.0]]), "different lengths"),
+        (pa.array([[]] * 4, pa.list_(pa.float64())), "empty"),
+        (pa.array([[0.0, None]] * 4, pa.list_(pa.float64(), 2)), "empty values"),
+        (pa.array([b"x"] * 4), "no tensor of binary"),
+        (pa.array([2**63] * 4, pa.uint64()), "no tensor holds numbers from 2^63 on"),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value,
+)
+def test_what_lerobot_cannot_load_is_an_error_before_any_work(
+    source_without_cameras: Path, values: pa.Array, why: str
+) -> None:
+    add_column(source_without_cameras, values, [1], str(values.type))
+    found = scan_source(source_without_cameras).findings
+    errors = [finding for finding in found if finding.code == "unloadable-feature"]
+    assert all(why in finding.message for finding in errors)
+    assert {(f.severity, f.remedy) for f in errors} == {("error", "--drop-feature x")}
+    kept = scan_source(source_without_cameras, RepairOptions(drop_features=("x",)))
+    assert all(finding.severity != "error" for finding in kept.findings)
+
+
+def test_the_result_declares_what_is_stored(source_without_cameras: Path) -> None:
+    add_column(source_without_cameras, pa.array([[0.0, 0.0]] * 4), [3], "float32")
+    scan = scan_source(source_without_cameras, RepairOptions(fill_stats=True))
+    assert {f.code for f in scan.findings} == {
+        "dtype-mismatch",
+        "shape-mismatch",
+        "missing-stats",
+        "null-names",
+    }
+    assert scan.repairs.declared_features["x"] == {"dtype": "float64", "shape": [2]}
+    assert scan.repairs.computed_stats == ("x",)
+
+
+def test_only_statistics_that_are_missing_or_stale_are_filled(source_without_cameras: Path) -> None:
+    def break_some(lines: list[dict[str, Any]]) -> None:
+        del lines[1]["stats"]["action"]
+        lines[2]["stats"]["timestamp"]["max"] = [99.0]
+        for line in lines:
+            del line["stats"]["index"]
+
+    edit_lines(source_without_cameras, "episodes_stats", break_some)
+    scan = scan_source(source_without_cameras)
+    remedies = {f.code: [remedy.flag for remedy in f.remedies] for f in scan.findings}
+    assert remedies["missing-stats"] == ["--fill-stats", "--recompute-stats"]
+    scan = scan_source(source_without_cameras, RepairOptions(fill_stats=True))
+    assert {f.severity for f in scan.findings} == {"repaired"}
+    assert scan.repairs.computed_stats == ("action", "index", "timestamp")
+    assert scan.repairs.stats_episodes == {"action": (1,), "timestamp": (2,)}

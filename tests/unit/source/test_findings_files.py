@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -183,10 +182,10 @@ def test_a_column_of_a_type_that_loses_something_differs_from_the_others(
     ids=["list size", "time zone"],
 )
 def test_types_that_only_arrow_tells_apart_are_told_apart(
-    source: Path, only: Only, common: pa.DataType, other: pa.DataType
+    source: Path, common: pa.DataType, other: pa.DataType
 ) -> None:
     add_note(source, lambda episode: pa.nulls(LENGTHS[episode], other if episode == 2 else common))
-    finding = only(scan_source(source), "schema-mismatch")
+    [finding] = [f for f in scan_source(source).findings if f.code == "schema-mismatch"]
     assert finding.episode == 2
     assert f"note is {pa.nulls(0, other).type}" in finding.message.replace("element:", "item:")
 
@@ -388,18 +387,57 @@ def test_a_column_that_is_not_declared_can_be_left_out(source: Path, only: Only)
             source, episode, lambda table, v=values: with_column(table, "__index_level_0__", v)
         )
     finding = only(scan_source(source), "undeclared-column")
-    assert finding.remedy == "--drop-feature __index_level_0__"
+    assert [remedy.flag for remedy in finding.remedies] == [
+        "--declare-features",
+        "--drop-feature __index_level_0__",
+    ]
     scan = scan_source(source, RepairOptions(drop_features=("__index_level_0__",)))
     assert only(scan, "undeclared-column").severity == "repaired"
 
 
-def test_a_default_column_that_is_not_declared_says_how_to_declare_it(
+def test_a_default_column_that_is_not_declared_can_only_be_declared(
     source: Path, only: Only
 ) -> None:
     edit_info(source, lambda info: info["features"].pop("timestamp"))
     finding = only(scan_source(source), "undeclared-column")
-    assert (finding.severity, finding.remedy) == ("error", None)
-    entry = '"timestamp": {"dtype": "float32", "shape": [1], "names": null}'
-    assert f"add {entry} to its features." in finding.message
-    edit_info(source, lambda info: info["features"].update(json.loads(f"{{{entry}}}")))
-    assert scan_source(source).findings == ()
+    assert [remedy.flag for remedy in finding.remedies] == ["--declare-features"]
+    repairs = scan_source(source, RepairOptions(declare_features=True)).repairs
+    assert repairs.declared_features == {
+        "timestamp": {"dtype": "float32", "shape": [1], "names": None}
+    }
+
+
+def test_a_misplaced_file_has_its_own_name_and_its_cameras_folder(source: Path) -> None:
+    clip = source / CLIP.format(WRIST, 1)
+    (source / "videos/other").mkdir()
+    clip.rename(source / "videos/other/episode_000001.mp4")
+    codes = {finding.code for finding in scan_source(source).findings}
+    assert codes == {"missing-file", "stray-file"}  # whose clip it is cannot be told
+    (source / "videos/other" / WRIST).mkdir()
+    (source / "videos/other/episode_000001.mp4").rename(
+        source / "videos/other" / WRIST / "episode_1.mp4"
+    )
+    codes = {finding.code for finding in scan_source(source).findings}
+    assert codes == {"misplaced-file", "stray-file"}
+    scan = scan_source(source, RepairOptions(locate_files=True))
+    assert [finding.severity for finding in scan.findings] == ["repaired"]
+
+
+def test_files_of_gr00t_are_told_where_they_do_not_fit(source: Path, only: Only) -> None:
+    modality = source / "meta/modality.json"
+    modality.write_text('{"annotation": {"a": {"original_key": "annotation.b"}}}')
+    assert "annotation.b" in only(scan_source(source), "modality").message
+    modality.write_text("no JSON")
+    assert "no JSON object" in only(scan_source(source), "modality").message
+    modality.write_text("{}")
+    (source / "meta/stats_gr00t.json").write_text("{}")
+    for episode, length in enumerate([6, 5, 4, 7]):
+        values = pa.array([3] * length)
+        edit_table(source, episode, lambda table, v=values: with_column(table, "annotation.c", v))
+    edit_lines(source, "tasks", lambda lines: lines.append({**lines[0], "task_index": 3}))
+    edit_info(source, lambda info: info.update(total_tasks=1))
+    (source / CLIP.format(WRIST, 1)).unlink()
+    options = RepairOptions(on_bad_episode="drop", remap_tasks=True, declare_features=True)
+    found = {finding.code: finding.severity for finding in scan_source(source, options).findings}
+    assert found["annotation-tasks"] == "warning"
+    assert found["gr00t-stats"] == "warning"

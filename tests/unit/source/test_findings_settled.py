@@ -31,6 +31,7 @@ MISSING = Remark("missing-file", "A file is missing.", episode=1)
 def settled(*remarks: Remark, missing: tuple[str, ...] = (), **options: object) -> Settled:
     facts = SourceFacts(
         episode_index=np.arange(4),
+        length=np.full(4, 10),
         features=FEATURES,
         tasks=[(0, "a"), (1, "b")],
         missing_columns=missing,
@@ -186,6 +187,7 @@ def test_stale_statistics_of_what_is_computed_anew_are_mended() -> None:
 def test_rows_without_a_task_index_get_the_only_task_wherever_it_stood() -> None:
     facts = SourceFacts(
         episode_index=np.arange(2),
+        length=np.full(2, 10),
         features=FEATURES,
         tasks=[(3, "a"), (5, "a")],
         missing_columns=("task_index",),
@@ -199,7 +201,8 @@ def test_rows_without_a_task_index_get_the_only_task_wherever_it_stood() -> None
 
 @pytest.mark.parametrize("feature", [None, "index"])
 def test_what_no_flag_can_leave_out_has_no_remedy(feature: str | None) -> None:
-    undeclared = Remark("undeclared-column", "Not declared.", feature=feature)
+    helps = ("--drop-feature",)
+    undeclared = Remark("undeclared-column", "Not declared.", feature=feature, helps=helps)
     [finding] = settled(undeclared).findings
     assert (finding.severity, finding.remedy) == ("error", None)
 

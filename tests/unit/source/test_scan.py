@@ -102,9 +102,9 @@ def test_stale_totals_are_a_warning(source_copy: Path, edit_json: Callable[..., 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"codebase_version": "v3.0"}, "already v3.0"),
+        ({"codebase_version": "v3.0"}, "codebase_version 'v3.0'; its files are those of v2.1"),
         ({"codebase_version": "v1.6"}, "codebase_version 'v1.6'"),
-        ({"codebase_version": None}, "codebase_version None"),
+        ({"codebase_version": None}, "has no codebase_version; its files are those of v2.1"),
         ({"fps": True}, "fps True"),
         ({"fps": 0}, "fps 0"),
         ({"features": []}, "no table of features"),
@@ -121,14 +121,25 @@ def test_an_info_that_cannot_be_used_says_why(
     with pytest.raises(SourceError, match=r"info\.json|already") as caught:
         load_info(source_copy)
     assert sentence in caught.value.message
-    # Nothing helps with a version that is none.
-    assert caught.value.next_step or changes == {"codebase_version": None}
+    assert caught.value.next_step
+
+
+def test_what_has_no_tables_of_v2_is_v3_or_unknown(
+    source_copy: Path, edit_json: Callable[..., None]
+) -> None:
+    (source_copy / "meta/episodes.jsonl").unlink()
+    edit_json(source_copy / "meta/info.json", codebase_version="v3.0")
+    with pytest.raises(SourceError, match=r"is already v3\.0"):
+        scan_source(source_copy)
+    edit_json(source_copy / "meta/info.json", codebase_version=None)
+    with pytest.raises(SourceError, match=r"has no codebase_version; leconvert reads v2\.0"):
+        scan_source(source_copy)
 
 
 @pytest.mark.parametrize(
     ("template", "sentence"),
     [
-        ("data/{episode}.parquet", "unknown placeholder {episode}"),
+        ("data/{number}.parquet", "unknown placeholder {number}"),
         ("data/{episode_index.__class__}", "unknown placeholder"),
         ("data/all.parquet", "without {episode_index}"),
         ("data/{episode_index", "malformed"),
@@ -194,7 +205,7 @@ def test_a_malformed_table_of_statistics_is_not_needed_where_they_are_computed(
     (source_copy / "meta/episodes_stats.jsonl").write_text(content)
     findings = scan_source(source_copy).findings
     assert {(f.code, f.severity, f.remedy) for f in findings} == {
-        ("missing-stats", "error", "--recompute-stats")
+        ("missing-stats", "error", "--fill-stats")
     }
     assert any(sentence in finding.message for finding in findings)
     out = tmp_path / "out"
@@ -281,9 +292,11 @@ def test_files_that_keep_a_scan_waiting_are_waited_for_together(
 
     together = threading.Barrier(4)
     real = tables.DataFile
+    opened: set[str] = set()
 
     def slow(path: str) -> tables.DataFile:
-        if "episode_000004" not in path:
+        if "episode_000004" not in path and path not in opened:
+            opened.add(path)
             together.wait(timeout=30)  # broken unless four episodes are read at the same time
         return real(path)
 

@@ -67,9 +67,10 @@ def test_numbers_of_every_width_and_sign_are_what_they_are(
         pa.array([Decimal("1.5")] * 2, pa.decimal128(9, 2)),
         pa.array(["a", "b"]),
         pa.array([b"ab", b"cd"], pa.binary(2)),
-        pa.array([[1], [2]]),
+        pa.array([[1, 2], [3, 4]]),
+        pa.array([[1], [2, 3]]),
     ],
-    ids=lambda column: str(column.type),
+    ids=str,
 )
 def test_what_is_stored_as_a_number_and_is_none_is_no_number(
     tmp_path: Path, column: pa.Array
@@ -80,7 +81,14 @@ def test_what_is_stored_as_a_number_and_is_none_is_no_number(
                 read("x")
             assert caught.value.path == file.path
         # Of lists the extremes are those of what is in them.
-        assert file.extremes.get("x") == ((1, 2) if pa.types.is_list(column.type) else None)
+        greatest = max(map(max, column.to_pylist())) if pa.types.is_list(column.type) else None
+        assert file.extremes.get("x") == (greatest and (1, greatest))
+
+
+def test_a_list_of_one_number_is_its_number(tmp_path: Path) -> None:
+    for kind in (pa.list_(pa.int16()), pa.list_(pa.float64(), 1), pa.large_list(pa.int64())):
+        with DataFile(write(tmp_path, pa.array([[1], [2]], kind))) as file:
+            assert file.numbers("x").tolist() == [1, 2]
 
 
 def test_schemas_that_differ_in_the_sign_of_a_column_are_kept_apart(tmp_path: Path) -> None:

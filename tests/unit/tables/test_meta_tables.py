@@ -154,6 +154,7 @@ def test_widening_gives_the_bytes_of_knowing_beforehand(tmp_path: Path) -> None:
         return [record(index, weight=weight) for index, weight in enumerate(weights)]
 
     for name, first in (("widened", 3), ("known", 3.0)):
+        (tmp_path / name).mkdir()
         write_episodes(
             tmp_path / name,
             lambda first=first: episodes(first),
@@ -165,6 +166,7 @@ def test_widening_gives_the_bytes_of_knowing_beforehand(tmp_path: Path) -> None:
 
 def test_values_of_mixed_kinds_become_json_text_wherever_blocks_end(tmp_path: Path) -> None:
     for name, position in (("same", 1), ("other", 1400)):
+        (tmp_path / name).mkdir()
 
         def episodes(position: int = position) -> list[EpisodeRecord]:
             return [

@@ -77,7 +77,7 @@ def test_tasks_are_mapped_and_keep_their_type(kind: pa.DataType) -> None:
 
 
 def test_a_task_that_no_table_lists_is_named() -> None:
-    with pytest.raises(UnreadableSourceError, match=r"episode\.parquet has rows of task 5"):
+    with pytest.raises(UnreadableSourceError, match=r"episode\.parquet has rows with task_index 5"):
         repaired(rows(), Repairs(task_map={2: 0}))
 
 

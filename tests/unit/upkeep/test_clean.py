@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.trees import digest_of, snapshot
@@ -18,7 +20,7 @@ from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.leasing import LeaseStore
 from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
-from leconvert.packer import pack_run
+from leconvert.packer import pack_run, removal
 from leconvert.planner import open_or_plan
 from leconvert.testing.faults import CrashError
 from leconvert.upkeep import CleanReport, clean, clean_kept_source, clean_work_dir, kept_source
@@ -26,7 +28,8 @@ from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.opened import OpenedRun, open_run
 from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir, removed_folder
-from leconvert.workdir.staging import staging_dir
+from leconvert.workdir.records import encode_record
+from leconvert.workdir.staging import TREE_RECORD, staging_dir
 from leconvert.workdir.target import removed_old_dir
 from leconvert.workdir.trees import remove_tree
 
@@ -55,8 +58,13 @@ def begin_packing(run: OpenedRun) -> Path:
     journal = Journal(run.paths, run.manifest.run_id)
     journal.begin()
     tree = staging_dir(Path(run.manifest.target), run.manifest.run_id, journal.generation)
-    (tree / "data").mkdir(parents=True)
+    make_tree(tree, run.manifest.run_id)
     return tree
+
+
+def make_tree(tree: Path, run_id: str) -> None:
+    (tree / "data").mkdir(parents=True)
+    (tree / TREE_RECORD).write_bytes(encode_record("tree", 1, run_id, {}))
 
 
 def test_a_run_that_was_given_up_goes_with_its_tree_and_the_new_one_goes_on(
@@ -108,6 +116,43 @@ def test_a_run_under_way_loses_only_attempts_that_lost(
     second.hand_back("end of the test")
     run_worker(planned.work_dir.root)
     pack_run(planned)
+
+
+def test_an_attempt_that_won_since_it_was_looked_at_stays(
+    planned: OpenedRun, worker_on: WorkerOn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loser = worker_on("far").claim(2)
+    assert loser is not None
+    worker_on("near").log.write_end(2, 1, Outcome.HANDED_BACK, {"reason": "released"})
+    run_worker(planned.work_dir.root)
+
+    def voided_meanwhile(*_: object) -> list[object]:
+        planned.paths.done(2).unlink()
+        assert loser.publish_done({"shards": []}) == "won"
+        return []
+
+    monkeypatch.setattr(clean, "_outlines", voided_meanwhile)
+    with pytest.raises(BusyError, match="was published since it was looked at") as caught:
+        clean_work_dir(planned.work_dir.root)
+    assert caught.value.path == str(loser.attempt_dir)
+    assert loser.attempt_dir.exists()
+
+
+def test_a_tree_stays_where_a_packer_began_since_it_was_looked_at(
+    planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock may be lost over NFS; the journal's number is not."""
+    older, newer = begin_packing(planned), begin_packing(planned)
+
+    def begun_meanwhile(*_: object) -> list[object]:
+        Journal(planned.paths, planned.manifest.run_id).begin()
+        return []
+
+    monkeypatch.setattr(clean, "_outlines", begun_meanwhile)
+    with pytest.raises(BusyError, match=r"A packer of run .* began since it was looked at"):
+        clean_work_dir(planned.work_dir.root)
+    assert older.exists()
+    assert newer.exists()
 
 
 def test_an_attempt_whose_worker_may_still_write_stays(
@@ -233,11 +278,17 @@ def test_a_run_that_was_interrupted_in_the_middle_of_its_swap_stays_with_its_tre
     assert planned.paths.root.exists()
 
 
+@pytest.mark.parametrize("version", ["v2.1", "v3.0", None])
 def test_a_tree_that_holds_a_source_dataset_stays_whatever_the_records_say(
-    planned: OpenedRun, restarted: OpenedRun, small_source: Path
+    planned: OpenedRun,
+    restarted: OpenedRun,
+    small_source: Path,
+    edit_json: Callable[..., None],
+    version: str | None,
 ) -> None:
     tree = staging_dir(Path(planned.manifest.target), planned.manifest.run_id, 1)
     shutil.copytree(small_source, tree)
+    edit_json(tree / "meta/info.json", codebase_version=version)
     before = snapshot(tree)
     report = clean_work_dir(planned.work_dir.root)
     assert {tree, planned.paths.root} <= kept(report)
@@ -268,8 +319,8 @@ def test_a_tree_whose_removal_was_interrupted_goes_whoever_began_it(planned: Ope
         for run_id in (planned.manifest.run_id, "20200101T000000-abcdef")
     )
     newest = begin_packing(planned)
-    for tree in (own, strange):
-        (tree / "data").mkdir(parents=True)
+    make_tree(own, planned.manifest.run_id)
+    make_tree(strange, "20200101T000000-abcdef")
     assert removed(clean_work_dir(planned.work_dir.root)) == {own}
     assert removed(clean_work_dir(planned.work_dir.root, target=target)) == {strange}
     assert [own.exists(), strange.exists(), newest.exists()] == [False, False, True]
@@ -451,25 +502,54 @@ def test_the_kept_source_goes_only_with_proof(source_copy: Path) -> None:
     assert "not there" in clean_kept_source(source_copy).kept[0].reason
 
 
-def test_a_kept_source_whose_removal_was_interrupted_goes_with_the_next_call(
-    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("half", [False, True], ids=["before it began", "half way"])
+def test_what_an_interrupted_removal_left_goes_only_where_it_can_be_compared(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, half: bool
 ) -> None:
     leconvert.convert(source_copy)
     old = source_copy.with_name("small_old")
 
-    def die(*_: object) -> None:
+    def die(tree: Path) -> None:
+        if half:
+            next(tree.glob("videos/**/*.mp4")).unlink()
         raise CrashError
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept_source, "remove_tree", die)
+        patch.setattr(removal, "remove_tree", die)
         with pytest.raises(CrashError):
             clean_kept_source(source_copy)
     assert not old.exists(), "never half of it under its own name"
     doomed = removed_old_dir(source_copy)
-    assert removed(clean_kept_source(source_copy, dry_run=True)) == {doomed}
-    assert doomed.exists()
-    assert removed(clean_kept_source(source_copy)) == {doomed}
+    before = snapshot(doomed)
+    dry, wet = clean_kept_source(source_copy, dry_run=True), clean_kept_source(source_copy)
+    if half:
+        (row,) = wet.kept
+        assert (row.path, removed(dry), removed(wet)) == (doomed, set(), set())
+        assert f"`rm -r {doomed}`" in row.reason
+        assert snapshot(doomed) == before
+        shutil.rmtree(doomed)
+    else:
+        assert removed(dry) == removed(wet) == {doomed}
     assert sorted(path.name for path in source_copy.parent.iterdir()) == ["small"]
+
+
+def test_a_kept_source_that_changes_while_it_is_compared_gets_its_name_back(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leconvert.convert(source_copy)
+    old = source_copy.with_name("small_old")
+    real = kept_source.verify_pair
+
+    def verify(*arguments: Any, **options: Any) -> Any:
+        report = real(*arguments, **options)
+        os.utime(next(old.glob("videos/**/*.mp4")))
+        return report
+
+    monkeypatch.setattr(kept_source, "verify_pair", verify)
+    (row,) = clean_kept_source(source_copy).kept
+    assert (row.path, row.reason) == (old, "it or the result was changed while they were compared")
+    assert old.is_dir()
+    assert not removed_old_dir(source_copy).exists()
 
 
 @pytest.mark.parametrize("damage", ["row", "readme", "stray", "packet"])
@@ -496,15 +576,17 @@ def test_a_kept_source_that_holds_anything_else_stays(source_copy: Path, damage:
     assert snapshot(old) == before
 
 
-def test_a_kept_source_beside_one_whose_removal_was_interrupted_goes_as_well(
-    source_copy: Path,
-) -> None:
+def test_a_kept_source_stays_while_what_a_removal_left_is_in_its_way(source_copy: Path) -> None:
     leconvert.convert(source_copy)
     old, doomed = source_copy.with_name("small_old"), removed_old_dir(source_copy)
     doomed.mkdir()
-    assert removed(clean_kept_source(source_copy)) == {old, doomed}
+    report = clean_kept_source(source_copy)
+    assert report.removed == ()
+    assert [row.path for row in report.kept] == [doomed, old]
+    assert all(f"`rm -r {doomed}`" in row.reason for row in report.kept)
+    shutil.rmtree(doomed)
+    assert removed(clean_kept_source(source_copy)) == {old}
     assert not old.exists()
-    assert not doomed.exists()
 
 
 def test_only_a_v2_source_of_a_v3_result_is_compared(source_copy: Path) -> None:

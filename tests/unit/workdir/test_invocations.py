@@ -34,6 +34,13 @@ def run(tmp_path: Path) -> RunPaths:
         (["--token", "--root", "x"], ["--token", "--root", "x"]),
         (["--root", f"/data/{TOKEN}/set"], ["--root", "/data/***/set"]),
         (["https://me:pass@example.org/x"], ["https://***@example.org/x"]),
+        (["ftp://me:p@ss@host/x@1?y=2"], ["ftp://***@host/x@1?y=2"]),
+        (["ftp:/me:pass@host/x"], ["ftp:/***@host/x"]),
+        (["hf://datasets/a/b@v2.1"], ["hf://datasets/a/b@v2.1"]),
+        (
+            ["https://h/x?a=1&X-Amz-Signature=abc&token=d", "https://h/x?sig=e#f"],
+            ["https://h/x?a=1&X-Amz-Signature=***&token=***", "https://h/x?sig=***#f"],
+        ),
         (["--note", "my-own-secret!"], ["--note", "***"]),
         (["--root", "tokens", "passwords"], ["--root", "tokens", "passwords"]),
     ],

@@ -151,10 +151,11 @@ def test_a_beat_that_cannot_be_written_does_not_end_the_packer(
     run: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = 0
-    done = threading.Event()
+    entered, done = threading.Event(), threading.Event()
 
     def waiter(stop: threading.Event, seconds: float) -> bool:
         nonlocal beats
+        assert entered.wait(20)
         beats += 1
         if beats == 1:
             run.packer_lock.parent.rename(run.root.with_name("away"))
@@ -169,5 +170,6 @@ def test_a_beat_that_cannot_be_written_does_not_end_the_packer(
 
     monkeypatch.setattr(locks, "Beat", beat)
     with packer_lock(run, "r1", beats=True):
+        entered.set()
         assert done.wait(20)
     assert beats == 3

@@ -8,7 +8,7 @@ import pytest
 
 from leconvert.errors import WorkDirError
 from leconvert.workdir.manifest import BatchFile, read_manifest
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.opened import OpenedRun, open_run
 
 
 def test_a_run_without_a_manifest_was_never_planned_to_the_end(planned: OpenedRun) -> None:
@@ -17,6 +17,22 @@ def test_a_run_without_a_manifest_was_never_planned_to_the_end(planned: OpenedRu
         read_manifest(planned.paths, planned.manifest.run_id)
     assert caught.value.path == str(planned.paths.manifest)
     assert "again" in str(caught.value.next_step)
+
+
+@pytest.mark.parametrize("name", ["batches", "scan_table"])
+def test_a_file_that_is_not_the_one_that_was_planned_is_refused_at_open(
+    planned: OpenedRun, name: str
+) -> None:
+    path, root = getattr(planned.paths, name), planned.work_dir.root
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(WorkDirError, match="is not the file that was planned") as caught:
+        open_run(root)
+    assert (caught.value.path, caught.value.exit_code) == (str(path), 7)
+    path.unlink()
+    with pytest.raises(WorkDirError, match="is missing"):
+        open_run(root)
 
 
 def test_batches_are_read_by_number_as_they_are_in_order(planned: OpenedRun) -> None:

@@ -15,13 +15,14 @@ from leconvert.workdir import removal
 from leconvert.workdir.durable import sync_tree
 from leconvert.workdir.locks import packer_lock, planner_lock
 from leconvert.workdir.paths import WorkDir, default_work_dir, removed_folder
+from leconvert.workdir.records import encode_record
 from leconvert.workdir.removal import (
     remove_left_trees,
     remove_leftovers,
     remove_new_tree,
     remove_work_dir,
 )
-from leconvert.workdir.staging import staging_dir, staging_generations
+from leconvert.workdir.staging import TREE_RECORD, staging_dir, staging_generations
 from leconvert.workdir.trees import remove_tree
 from leconvert.workdir.trouble import any_storage_errors
 
@@ -39,9 +40,9 @@ def make_work_dir(parent: Path) -> Path:
 
 
 def test_a_work_dir_is_removed(work_dir: Path, tmp_path: Path) -> None:
-    assert remove_work_dir(work_dir, "r1")
+    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
     assert list(tmp_path.iterdir()) == []
-    assert remove_work_dir(work_dir, "r1"), "gone already is gone"
+    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set"), "gone already is gone"
 
 
 def test_a_death_at_any_operation_leaves_a_whole_run_or_none(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_a_death_at_any_operation_leaves_a_whole_run_or_none(tmp_path: Path) -> 
         before = [path.relative_to(root) for path in root.rglob("*")]
         try:
             with WatchedDisk(parent, fault=Fault(number, FaultKind.DIE)):
-                remove_work_dir(root, "r1")
+                remove_work_dir(root, "r1", root.parent / "set")
         except CrashError:
             pass
         else:
@@ -63,15 +64,15 @@ def test_a_death_at_any_operation_leaves_a_whole_run_or_none(tmp_path: Path) -> 
             assert [path for path in after if "planner.lock" not in path.name] == before
         assert remove_leftovers(root)
         assert list(parent.iterdir()) in ([root], [])
-        assert remove_work_dir(root, "r1")
+        assert remove_work_dir(root, "r1", root.parent / "set")
     pytest.fail("the removal never came to its end")
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.ESTALE, errno.EBUSY])
 def test_a_failing_disk_is_told_and_not_raised(work_dir: Path, tmp_path: Path, code: int) -> None:
     with WatchedDisk(tmp_path, fault=Fault(0, FaultKind.FAIL, code, lasts=True)):
-        assert not remove_work_dir(work_dir, "r1")
-    assert remove_work_dir(work_dir, "r1")
+        assert not remove_work_dir(work_dir, "r1", work_dir.parent / "set")
+    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,30 +80,30 @@ def test_what_an_earlier_removal_left_makes_room_for_the_next(work_dir: Path) ->
     left = removed_folder(work_dir)
     left.mkdir()
     (left / "current").write_text("of an earlier run")
-    assert remove_work_dir(work_dir, "r1")
+    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
     assert not left.exists()
 
 
 def test_a_work_dir_in_which_somebody_planned_since_is_theirs(work_dir: Path) -> None:
     WorkDir(work_dir).run("r2").ensure()
     WorkDir(work_dir).set_current("r2")
-    assert remove_work_dir(work_dir, "r1")
+    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
     assert WorkDir(work_dir).list_runs() == ["r1", "r2"]
 
 
 def test_a_work_dir_in_which_somebody_is_planning_is_theirs(work_dir: Path) -> None:
     with planner_lock(WorkDir(work_dir)):
-        assert remove_work_dir(work_dir, "r1")
+        assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
     assert WorkDir(work_dir).current_run_id() == "r1"
 
 
 def test_a_full_disk_does_not_keep_a_work_dir(work_dir: Path, tmp_path: Path) -> None:
     with WatchedDisk(tmp_path) as disk:
-        assert remove_work_dir(work_dir, "r1")
+        assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
     names = [operation.name for operation in disk.operations]
     root = make_work_dir(tmp_path)
     with WatchedDisk(tmp_path, fault=Fault(names.index("write"), FaultKind.FAIL, errno.ENOSPC)):
-        assert remove_work_dir(root, "r1")
+        assert remove_work_dir(root, "r1", root.parent / "set")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,13 +120,15 @@ def test_no_lock_of_a_work_dir_is_held_while_its_folders_go(
         return remove_tree(path)
 
     monkeypatch.setattr(removal, "remove_tree", remove)
-    assert remove_work_dir(work_dir, "r1")
+    assert remove_work_dir(work_dir, "r1", work_dir.parent / "set")
     assert freed == [removed_folder(work_dir)]
 
 
 def make_new_tree(target: Path, generation: int) -> Path:
     tree = staging_dir(target, "r1", generation)
     (tree / "data/chunk-000").mkdir(parents=True)
+    mark = encode_record("tree", 1, "r1", {})
+    (tree / TREE_RECORD).write_bytes(mark)
     (tree / "data/chunk-000/file-000.parquet").write_bytes(b"rows")
     return tree
 
@@ -137,7 +140,7 @@ def test_a_death_at_any_operation_leaves_a_new_tree_to_the_next_packer(tmp_path:
         tree = make_new_tree(target, 1)
         try:
             with WatchedDisk(target.parent, fault=Fault(number, FaultKind.DIE)):
-                remove_new_tree(tree)
+                remove_new_tree(tree, "r1")
         except CrashError:
             pass
         else:
@@ -158,7 +161,7 @@ def test_a_death_at_any_operation_leaves_a_new_tree_to_the_next_packer(tmp_path:
 def test_a_new_trees_other_name_is_on_the_disk_before_anything_in_it_goes(tmp_path: Path) -> None:
     tree = make_new_tree(tmp_path / "set", 1)
     with WatchedDisk(tmp_path) as disk:
-        remove_new_tree(tree)
+        remove_new_tree(tree, "r1")
     done = [(operation.name, operation.paths) for operation in disk.operations if operation.changes]
     renamed = next(place for place, (name, _) in enumerate(done) if name == "rename")
     assert done[renamed][1] == (str(tree), str(removed_folder(tree)))
@@ -167,11 +170,45 @@ def test_a_new_trees_other_name_is_on_the_disk_before_anything_in_it_goes(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_tree_without_the_runs_mark_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "set"
+    tree = make_new_tree(target, 1)
+    with pytest.raises(TargetError, match="does not carry the mark of run r2"):
+        remove_new_tree(tree, "r2")
+    # A packer that was frozen exchanges it for the target between the look and the rename.
+    rename = Path.rename
+
+    def exchanged_meanwhile(path: Path, to: Path) -> Path:
+        if path == tree and to == removed_folder(tree):
+            (tree / TREE_RECORD).unlink()
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", exchanged_meanwhile)
+    with pytest.raises(TargetError, match="may hold a dataset"):
+        remove_new_tree(tree, "r1")
+    assert (tree / "data/chunk-000/file-000.parquet").read_bytes() == b"rows"
+    rename(tree, removed_folder(tree))
+    remove_left_trees(target, "r1")
+    assert (removed_folder(tree) / "data/chunk-000/file-000.parquet").read_bytes() == b"rows"
+
+
+def test_trees_of_runs_that_were_given_up_go_with_the_work_dir(
+    work_dir: Path, tmp_path: Path
+) -> None:
+    make_new_tree(tmp_path / "set", 1)
+    WorkDir(work_dir).run("r2").ensure()
+    WorkDir(work_dir).set_current("r2")
+    assert remove_work_dir(work_dir, "r2", tmp_path / "set")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_new_tree_that_another_packer_adopted_stays(tmp_path: Path) -> None:
     tree = make_new_tree(tmp_path / "set", 1)
     adopted = staging_dir(tmp_path / "set", "r1", 2)
     tree.rename(adopted)
-    remove_new_tree(tree)
+    remove_new_tree(tree, "r1")
     assert (adopted / "data/chunk-000/file-000.parquet").exists()
 
 
@@ -179,7 +216,7 @@ def test_a_folder_that_we_did_not_make_is_left_alone(tmp_path: Path) -> None:
     theirs = tmp_path / "data"
     theirs.mkdir()
     with pytest.raises(WorkDirError, match="Refusing"):
-        remove_work_dir(theirs, "r1")
+        remove_work_dir(theirs, "r1", tmp_path / "set")
     assert theirs.is_dir()
 
 

@@ -17,15 +17,14 @@ from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.filesystem import LOCAL, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.paths import RunPaths, WorkDir
-from leconvert.workdir.staging import adopt_staging, staging_generations
+from leconvert.workdir.staging import TREE_RECORD, adopt_staging, staging_generations
 from leconvert.workdir.swap import (
-    TREE_RECORD,
     SwapOutcome,
     SwapPlan,
     recover_swap,
     swap_into_place,
 )
-from leconvert.workdir.swap_decision import Action, TreeState, next_action
+from leconvert.workdir.swap_decision import Action, TreeState, next_action, next_recovery
 from leconvert.workdir.target import check_target, old_dir
 
 OLD, NEW = "the v2.1 tree", "the v3.0 tree"
@@ -49,17 +48,16 @@ class Place:
         return old_dir(self.target) if self.in_place else None
 
     def journal(self, fs: FileSystem) -> Journal:
-        return Journal(self.run, "r1", fs=fs)
+        return Journal(self.run, self.run.root.name, fs=fs)
 
     def packs(self, fs: FileSystem) -> SwapOutcome:
         """What every packer does, from its start to the swap."""
         journal = self.journal(fs)
         journal.begin()
-        outcome = recover_swap(journal)
+        outcome = recover_swap(journal, self.target)
         if outcome is SwapOutcome.COMPLETED:
             return outcome
         staging = adopt_staging(self.target, journal)
-        assert staging is not None
         (staging / "content").write_text(NEW)
         swap_into_place(SwapPlan(self.target, staging, self.old), journal)
         return SwapOutcome.COMPLETED
@@ -296,7 +294,6 @@ def test_what_the_last_look_raises_stops_the_swap_with_nothing_moved(tmp_path: P
     journal = place.journal(LOCAL)
     journal.begin()
     staging = adopt_staging(place.target, journal)
-    assert staging is not None
     (staging / "content").write_text(NEW)
 
     def source_changed() -> None:
@@ -338,7 +335,7 @@ def test_a_rolled_back_swap_can_begin_anew(tmp_path: Path) -> None:
         tree.rmdir()
     journal = place.journal(fs)
     journal.begin()
-    assert recover_swap(journal) is SwapOutcome.ROLLED_BACK
+    assert recover_swap(journal, place.target) is SwapOutcome.ROLLED_BACK
     assert content(place.target) == OLD
     place.packs(fs)
     place.check_finished()
@@ -351,7 +348,9 @@ def test_a_target_lost_by_a_dead_zombie_is_put_back_even_while_packing(tmp_path:
     journal = place.journal(nfs())
     journal.begin()
     journal.write(PackStep.PACKING)
-    assert recover_swap(journal) is SwapOutcome.COMPLETED
+    assert recover_swap(journal, place.target) is SwapOutcome.ROLLED_BACK
+    assert content(place.target) == OLD
+    place.packs(nfs())
     place.check_finished()
 
 
@@ -365,54 +364,94 @@ def _crash_between_the_renames(place: Place) -> None:
                 raise
 
 
-def test_a_crash_table_of_the_decision(tmp_path: Path) -> None:
-    missing, new, other = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
+MISSING_, NEW_, OTHER_ = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
+
+
+def test_a_table_of_what_a_packer_does_next() -> None:
     in_place = {
-        (other, new, missing): Action.EXCHANGE,
-        (missing, new, other): Action.MOVE_NEW_IN,
-        (missing, new, missing): Action.MOVE_NEW_IN,
-        (new, other, missing): Action.SET_OLD_ASIDE,
-        (new, missing, other): Action.DONE,
-        (other, missing, missing): Action.NOT_STARTED,
-        (missing, missing, other): Action.RESTORE_OLD,
-        (missing, missing, new): Action.RESTORE_OLD,
-        (other, new, other): Action.REFUSE,
-        (new, other, other): Action.REFUSE,
-        (missing, missing, missing): Action.REFUSE,
-        (missing, other, other): Action.RESTORE_OLD,
-        (missing, other, missing): Action.REFUSE,
-        (other, other, missing): Action.REFUSE,
-        (other, missing, other): Action.NOT_STARTED,
+        (OTHER_, NEW_, MISSING_): Action.EXCHANGE,
+        (MISSING_, NEW_, OTHER_): Action.MOVE_NEW_IN,
+        (NEW_, OTHER_, MISSING_): Action.SET_OLD_ASIDE,
+        (NEW_, MISSING_, OTHER_): Action.DONE,
+        (MISSING_, MISSING_, OTHER_): Action.RESTORE_OLD,
+        (MISSING_, MISSING_, NEW_): Action.RESTORE_OLD,
+        (MISSING_, OTHER_, OTHER_): Action.RESTORE_OLD,
+        (OTHER_, MISSING_, MISSING_): Action.SUPERSEDED,
+        (OTHER_, MISSING_, OTHER_): Action.SUPERSEDED,
+        (NEW_, MISSING_, MISSING_): Action.SUPERSEDED,
+        (MISSING_, NEW_, MISSING_): Action.REFUSE,
+        (OTHER_, NEW_, OTHER_): Action.REFUSE,
+        (NEW_, OTHER_, OTHER_): Action.REFUSE,
+        (MISSING_, MISSING_, MISSING_): Action.REFUSE,
+        (MISSING_, OTHER_, MISSING_): Action.REFUSE,
+        (OTHER_, OTHER_, MISSING_): Action.REFUSE,
     }
     for (target, staging, old), action in in_place.items():
         assert next_action(target, staging, old, keep_old=True) is action
     fresh = {
-        (missing, new): Action.MOVE_NEW_IN,
-        (new, missing): Action.DONE,
-        (missing, missing): Action.NOT_STARTED,
-        (other, new): Action.REFUSE,
-        (other, missing): Action.NOT_STARTED,
-        (other, other): Action.REFUSE,
-        (missing, other): Action.REFUSE,
-        (new, other): Action.DONE,
+        (MISSING_, NEW_): Action.MOVE_NEW_IN,
+        (NEW_, MISSING_): Action.DONE,
+        (NEW_, OTHER_): Action.DONE,
+        (MISSING_, MISSING_): Action.SUPERSEDED,
+        (OTHER_, MISSING_): Action.SUPERSEDED,
+        (OTHER_, NEW_): Action.REFUSE,
+        (OTHER_, OTHER_): Action.REFUSE,
+        (MISSING_, OTHER_): Action.REFUSE,
     }
     for (target, staging), action in fresh.items():
-        assert next_action(target, staging, missing, keep_old=False) is action
+        assert next_action(target, staging, MISSING_, keep_old=False) is action
+
+
+def test_a_table_of_what_the_next_process_does_about_it() -> None:
+    in_place = {
+        (OTHER_, NEW_, MISSING_): Action.NOT_STARTED,
+        (OTHER_, NEW_, OTHER_): Action.NOT_STARTED,
+        (OTHER_, MISSING_, MISSING_): Action.NOT_STARTED,
+        (OTHER_, MISSING_, OTHER_): Action.NOT_STARTED,
+        (MISSING_, NEW_, OTHER_): Action.RESTORE_OLD,
+        (MISSING_, MISSING_, OTHER_): Action.RESTORE_OLD,
+        (MISSING_, OTHER_, OTHER_): Action.RESTORE_OLD,
+        (NEW_, OTHER_, MISSING_): Action.SET_OLD_ASIDE,
+        (NEW_, MISSING_, OTHER_): Action.DONE,
+        (NEW_, MISSING_, MISSING_): Action.DONE,
+        (NEW_, OTHER_, OTHER_): Action.REFUSE,
+        (MISSING_, NEW_, MISSING_): Action.REFUSE,
+        (MISSING_, MISSING_, MISSING_): Action.REFUSE,
+        (MISSING_, OTHER_, MISSING_): Action.REFUSE,
+        (OTHER_, OTHER_, MISSING_): Action.REFUSE,
+    }
+    for (target, staging, old), action in in_place.items():
+        assert next_recovery(target, staging, old, keep_old=True) is action
+    fresh = {
+        (MISSING_, NEW_): Action.NOT_STARTED,
+        (MISSING_, MISSING_): Action.NOT_STARTED,
+        (OTHER_, NEW_): Action.NOT_STARTED,
+        (OTHER_, MISSING_): Action.NOT_STARTED,
+        (NEW_, MISSING_): Action.DONE,
+        (NEW_, OTHER_): Action.DONE,
+        (MISSING_, OTHER_): Action.REFUSE,
+        (OTHER_, OTHER_): Action.REFUSE,
+    }
+    for (target, staging), action in fresh.items():
+        assert next_recovery(target, staging, MISSING_, keep_old=False) is action
 
 
 def test_a_tree_that_is_not_new_never_replaces_one_that_is() -> None:
     for target, staging, old in itertools.product(TreeState, repeat=3):
         for keep_old in (True, False):
             action = next_action(target, staging, old, keep_old=keep_old)
+            later = next_recovery(target, staging, old, keep_old=keep_old)
+            assert later not in {Action.EXCHANGE, Action.MOVE_NEW_IN}, "nothing was compared"
             if action in {Action.EXCHANGE, Action.MOVE_NEW_IN}:
                 assert staging is TreeState.NEW
                 assert target is not TreeState.NEW
             if action is Action.EXCHANGE:
                 assert old is TreeState.MISSING
-            if action is Action.SET_OLD_ASIDE:
-                assert (target, old) == (TreeState.NEW, TreeState.MISSING)
-            if action is Action.RESTORE_OLD:
-                assert target is TreeState.MISSING
+            for any_action in (action, later):
+                if any_action is Action.SET_OLD_ASIDE:
+                    assert (target, old) == (TreeState.NEW, TreeState.MISSING)
+                if any_action is Action.RESTORE_OLD:
+                    assert target is TreeState.MISSING
 
 
 def test_targets_that_cannot_be_swapped_are_refused_with_a_next_step(tmp_path: Path) -> None:
@@ -472,12 +511,10 @@ def test_an_adopted_tree_keeps_what_its_predecessor_built(tmp_path: Path) -> Non
     first = place.journal(LOCAL)
     first.begin()
     tree = adopt_staging(place.target, first)
-    assert tree is not None
     (tree / "content").write_text(NEW)
     second = place.journal(LOCAL)
     second.begin()
     adopted = adopt_staging(place.target, second)
-    assert adopted is not None
     assert content(adopted) == NEW
     assert staging_generations(place.target, "r1") == [2]
     with pytest.raises(BusyError):
@@ -606,3 +643,143 @@ def test_a_target_in_a_folder_that_cannot_be_written_is_refused(
         check_target(tmp_path / "set", None)
     assert caught.value.path == str(tmp_path / "set")
     assert "--output" in str(caught.value.next_step)
+
+
+# --- whose tree it is ----------------------------------------------------------------------------
+
+
+def test_a_tree_without_the_runs_mark_is_never_taken_for_a_new_one(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    theirs = place.root / ".set.leconvert-r1.1"
+    theirs.mkdir()
+    (theirs / "content").write_text("precious")
+    with pytest.raises(TargetError, match="does not carry the mark of run r1") as caught:
+        place.packs(ext4())
+    assert caught.value.path == str(theirs)
+    assert content(theirs) == "precious"
+    theirs.rename(place.root / "theirs")  # as the message says
+    place.packs(ext4())
+    assert content(place.target) == NEW
+
+
+def test_a_tree_that_a_crash_left_empty_or_with_half_a_mark_is_this_runs(tmp_path: Path) -> None:
+    for raw in (None, b"", b'{"format": "lec'):
+        place = make_place(tmp_path / f"{raw!r}", in_place=True)
+        tree = place.root / ".set.leconvert-r1.1"
+        tree.mkdir()
+        if raw is not None:
+            (tree / TREE_RECORD).write_bytes(raw)
+        place.packs(ext4())
+        place.check_finished()
+
+
+def test_a_packer_that_lost_its_lock_does_not_build_in_the_users_old_tree(tmp_path: Path) -> None:
+    """The first packer exchanges while the second, which began meanwhile, takes its tree over."""
+    place = make_place(tmp_path / "p", in_place=True)
+    tree = place.root / ".set.leconvert-r1.1"
+    second_fs = ext4()
+    second_fs.before("replace", lambda: LOCAL.exchange(tree, place.target), match=tree.name)
+
+    def second_takes_over() -> None:
+        second = place.journal(second_fs)
+        second.begin()
+        with pytest.raises(BusyError, match="taken over"):
+            adopt_staging(place.target, second)
+
+    fs = ext4()
+    fs.before("exchange", second_takes_over)
+    with pytest.raises(BusyError):
+        place.packs(fs)
+    [kept] = place.root.glob(".set.leconvert-r1.*")
+    assert content(kept) == OLD
+    assert sorted(path.name for path in kept.iterdir()) == ["content"]
+    assert content(place.target) == NEW
+    assert place.packs(ext4()) is SwapOutcome.COMPLETED, "by its mark, whatever the journal says"
+    place.check_finished()
+
+
+@pytest.mark.parametrize("make_fs", KINDS)
+@pytest.mark.parametrize("nth", range(4))
+def test_two_runs_that_swap_at_one_target_in_the_same_moment_lose_nothing(
+    tmp_path: Path, make_fs: MakeFs, nth: int
+) -> None:
+    """Their work dirs differ, and so their locks and journals; nothing else keeps them apart."""
+    place = make_place(tmp_path / "p", in_place=True)
+    other = Place(place.root, WorkDir(place.root / "other").run("r2"), in_place=True)
+    other.run.journal.mkdir(parents=True)
+    ended: list[str] = []
+
+    def other_packs() -> None:
+        with suppress(TargetError):
+            other.packs(make_fs(None))
+            ended.append("other")
+
+    fs = make_fs(None)
+    moment = ("exchange", "rename_no_replace", "replace", "sync_dir")[nth]
+    fs.before(moment, other_packs, match="/p/.set" if nth < 3 else "/p")
+    with suppress(TargetError):
+        place.packs(fs)
+        ended.append("mine")
+    assert len(ended) == 1, "one of the two says that it is done"
+    assert content(place.target) == NEW
+    assert content(place.root / "set_old") == OLD
+    lost = "r1" if ended == ["other"] else "r2"
+    left = [path for path in place.root.iterdir() if path.name.startswith(".set.leconvert-")]
+    met = not fs.pending_faults or make_fs is nfs
+    assert [(content(path), f"-{lost}." in path.name) for path in left] == [(NEW, True)] * met
+    assert not (place.target / TREE_RECORD).exists()
+
+
+def test_another_runs_tree_that_comes_out_of_the_target_is_exchanged_back(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    other = Place(place.root, WorkDir(place.root / "other").run("r2"), in_place=True)
+    other.run.journal.mkdir(parents=True)
+    other_fs = ext4()
+    other_fs.crash_before("rename_no_replace")
+
+    def other_exchanges() -> None:
+        with pytest.raises(CrashError):
+            other.packs(other_fs)
+
+    fs = ext4()
+    fs.before("exchange", other_exchanges)
+    with pytest.raises(TargetError, match="another run put its result"):
+        place.packs(fs)
+    assert (place.target / TREE_RECORD).read_bytes().count(b'"r2"') == 1
+    assert content(place.root / ".set.leconvert-r2.1") == OLD
+    assert content(place.root / ".set.leconvert-r1.1") == NEW
+    assert not (place.root / "set_old").exists()
+    other.packs(ext4())
+    assert content(place.root / "set_old") == OLD
+
+
+def test_what_comes_out_is_looked_at_before_it_is_named(tmp_path: Path) -> None:
+    for make_fs in (ext4, nfs):
+        place = make_place(tmp_path / make_fs.__name__, in_place=True)
+        journal = place.journal(make_fs(None))
+        journal.begin()
+        staging = adopt_staging(place.target, journal)
+        (staging / "content").write_text(NEW)
+        seen: list[str | None] = []
+
+        def not_the_planned_one(tree: Path, seen: list[str | None] = seen) -> None:
+            seen.append(content(tree))
+            raise TargetError("it is not what was planned.")
+
+        with pytest.raises(TargetError, match="not what was planned"):
+            swap_into_place(
+                SwapPlan(place.target, staging, place.old), journal, came_out=not_the_planned_one
+            )
+        assert seen == [OLD]
+        assert (content(place.target), content(staging)) == (OLD, NEW)
+
+
+def test_a_second_rename_that_fails_takes_the_first_one_back(tmp_path: Path) -> None:
+    place = make_place(tmp_path / "p", in_place=True)
+    fs = nfs()
+    fs.fail("replace", errno.EIO, match="/p/.set.leconvert-r1.1")
+    with pytest.raises(StorageError):
+        place.packs(fs)
+    assert content(place.target) == OLD
+    place.packs(nfs())
+    place.check_finished()

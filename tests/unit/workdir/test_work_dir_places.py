@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from leconvert.errors import TargetError, UsageError
-from leconvert.workdir.places import check_places
+import leconvert
+from leconvert.cli.main import main
+from leconvert.errors import TargetError, UsageError, WorkDirError
+from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir
+from leconvert.workdir.places import check_places, work_dir_beside
+
+SOMEBODY = 54321
 
 
 @pytest.mark.parametrize(
@@ -43,3 +50,97 @@ def test_a_target_without_a_folder_to_be_in_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="does not exist") as caught:
         check_places(tmp_path / "set", tmp_path / "nowhere" / "out", tmp_path / "work")
     assert caught.value.path == str(tmp_path / "nowhere")
+
+
+@pytest.fixture
+def give_away(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Let a path, and what is below it, look like somebody else's."""
+    lost: list[Path] = []
+    real = Path.lstat
+
+    def lstat(path: Path) -> os.stat_result:
+        seen = real(path)
+        theirs = any(path.is_relative_to(one) for one in lost)
+        return os.stat_result([*seen[:4], SOMEBODY, *seen[5:]]) if theirs else seen
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    return lost.append
+
+
+@pytest.fixture
+def begun(source_copy: Path) -> Path:
+    """A work dir with a run, beside a dataset in a folder where anybody may make names."""
+    assert main(["plan", "--root", str(source_copy)]) == 0
+    source_copy.parent.chmod(0o1777)
+    return default_work_dir(source_copy)
+
+
+def test_a_work_dir_that_another_user_put_beside_the_dataset_is_not_used_unasked(
+    source_copy: Path,
+    begun: Path,
+    give_away: Callable[[Path], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    capsys.readouterr()
+    give_away(begun)
+    for command in (["convert", "--root"], ["plan", "--root"], ["clean", "--give-up", "--of"]):
+        assert main([*command, str(source_copy)]) == 7
+        said = capsys.readouterr().err
+        assert f"{begun} belongs to another user (user id {SOMEBODY}), and anybody may" in said
+        assert f"`--work-dir {begun}`" in said
+    with pytest.raises(WorkDirError, match="not used unasked"):
+        leconvert.convert(source_copy)
+    assert begun.is_dir()
+    # The other work dir, the first remedy, the second one.
+    other = str(source_copy.parent / "work")
+    assert main(["plan", "--root", str(source_copy), "--work-dir", other]) == 0
+    assert main(["plan", "--root", str(source_copy), "--work-dir", str(begun)]) == 0
+    assert main(["clean", "--give-up", str(begun)]) == 0
+    assert not list(WorkDir(begun).list_runs())
+
+
+def test_users_who_share_a_folder_that_not_anybody_may_write_to_use_each_others_runs(
+    source_copy: Path, begun: Path, give_away: Callable[[Path], None]
+) -> None:
+    source_copy.parent.chmod(0o2775)
+    give_away(begun)
+    assert work_dir_beside(source_copy) == begun
+    assert main(["plan", "--root", str(source_copy)]) == 0
+
+
+@pytest.mark.parametrize("planted", ["run", "current", "manifest", "journal"])
+def test_a_record_that_another_user_put_into_an_open_work_dir_is_not_used_unasked(
+    source_copy: Path, begun: Path, give_away: Callable[[Path], None], planted: str
+) -> None:
+    work = WorkDir(begun)
+    run: RunPaths = work.run(work.list_runs()[0])
+    run.journal.mkdir(exist_ok=True)
+    run.journal_record(1).touch()
+    path = {
+        "run": run.root,
+        "current": work.current,
+        "manifest": run.manifest,
+        "journal": run.journal_record(1),
+    }[planted]
+    give_away(path)
+    assert work_dir_beside(source_copy) == begun, "nobody else could put it there"
+    path.parent.chmod(0o777)
+    with pytest.raises(WorkDirError, match="not used unasked"):
+        work_dir_beside(source_copy)
+
+
+def test_what_a_server_gives_to_another_user_is_this_users_own(
+    source_copy: Path,
+    begun: Path,
+    give_away: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    give_away(begun)
+    real = os.fstat
+
+    def squashed(descriptor: int) -> os.stat_result:
+        seen = real(descriptor)
+        return os.stat_result([*seen[:4], SOMEBODY, *seen[5:]])
+
+    monkeypatch.setattr(os, "fstat", squashed)
+    assert work_dir_beside(source_copy) == begun

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from every_lab.report import Row
 
 from nfs_lab.scenarios.conditions import clock_skew, latency, server_restart, set_clock, set_latency
-from nfs_lab.scenarios.contests import brief, late_names, races
+from nfs_lab.scenarios.contests import brief, changed_source, late_names, races
 from nfs_lab.scenarios.costs import costs
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import packer_power_loss, worker_power_loss
@@ -20,6 +20,7 @@ SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
     "promises": promises,
     "races": races,
     "late-names": late_names,
+    "changed-source": changed_source,
     "worker-power-loss": worker_power_loss,
     "packer-power-loss": packer_power_loss,
     "frozen-host": frozen_hosts,

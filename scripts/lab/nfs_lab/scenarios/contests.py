@@ -14,10 +14,11 @@ from every_lab.report import Row
 from nfs_lab.scenarios.ground import Ground
 from nfs_lab.scenarios.power import lose_a_worker
 
-__all__ = ["brief", "late_names", "races"]
+__all__ = ["brief", "changed_source", "late_names", "races"]
 
 _CONTESTS = 200
 _BRIEF_CONTESTS = 40
+_CHANGED = 4
 _NO_RUN = 7
 _NO_RESULT = (3, 7, 10, 11)
 
@@ -88,6 +89,37 @@ def races(ground: Ground) -> Iterator[Row]:
     conversion.remove()
 
 
+def changed_source(ground: Ground) -> Iterator[Row]:
+    """Change a file of the source on another host after the proof, right before the swap."""
+    for number, (how, change) in enumerate(
+        (
+            ("overwritten in place, same size", "printf x | dd of={} bs=1 seek=99 conv=notrunc"),
+            ("moved aside, and another one put there", "mv {0} {0}.mine && cp {0}.mine {0}"),
+        )
+    ):
+        first, second, *_ = ground.all_on()
+        conversion = ground.conversion(f"changed-{number}", ground.small())
+        conversion.plan(first, in_place=True)
+        conversion.work(second).finish()
+        packer = conversion.pack(
+            first, "--delete-source", halt="leconvert.packer.run:swap_into_place#1"
+        )
+        packer.wait_for("halted")
+        clips = second.shell(f"find {conversion.source}/videos -name episode_000003.mp4").split()
+        second.shell(change.format(clips[0]))
+        packer.go_on()
+        packer.finish(_CHANGED)
+        names = sorted(second.shell(f"ls -A {conversion.folder}/dataset/meta").split())
+        demand("episodes.jsonl" in names, f"The source is not in its place: {names}")
+        conversion.remove()
+        yield Row(
+            "changed source",
+            f"a clip is {how}, on another host, between the proof and the swap of "
+            "`pack --delete-source`",
+            f"the swap is refused (exit {_CHANGED}), the source stays",
+        )
+
+
 def _check_each_won_once(reports: list[dict[str, Any]], contests: int) -> None:
     won = Counter(batch for report in reports for batch in report["won"])
     demand(
@@ -117,6 +149,9 @@ def late_names(ground: Ground) -> Iterator[Row]:
     conversion.leconvert(second, "work", conversion.work_dir, codes=(_NO_RUN,))
     second.shell(f"! test -e {conversion.target()}")
     conversion.plan(first)
+    attempts = f"{conversion.work_dir}/runs/*/attempts"
+    for batch_id in range(conversion.batches):
+        first.shell(f"! test -e $(echo {attempts})/{batch_id:06d}")
     conversion.work(second).finish()
     conversion.check_published_once()
     conversion.pack(first).finish()
@@ -128,7 +163,8 @@ def late_names(ground: Ground) -> Iterator[Row]:
     conversion.remove()
     yield Row(
         "late names",
-        "a worker starts before there is a plan and again at once after; `verify` on a host that "
-        "looked for the result in vain",
-        f"the worker finds the plan at once; the result is seen after {seconds:.1f} s",
+        "a worker starts before there is a plan and again at once after; the packer's host looked "
+        "for the workers' folders in vain; `verify` on a host that looked for the result in vain",
+        "the worker finds the plan at once, the packer what the workers wrote; "
+        f"the result is seen after {seconds:.1f} s",
     )

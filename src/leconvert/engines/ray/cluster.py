@@ -29,7 +29,7 @@ _OBJECT_STORE_BYTES = 75 * 2**20
 _WHERE_TO_FIND_ONE = (
     "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
 )
-_WORKER = ("-m", "leconvert.engines.ray.tied")
+_WORKER = ("-P", "-m", "leconvert.engines.ray.tied")
 
 
 @dataclass(frozen=True, slots=True)

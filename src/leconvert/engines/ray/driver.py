@@ -182,6 +182,9 @@ def main() -> int:
         events.flush()
 
     order = Order.from_line(sys.stdin.readline())
+    if not order.options.runtime_env:  # which may name folders relative to this one
+        # Ray lets workers import from its driver's folder, where a user's inspect.py may lie.
+        os.chdir(order.logs_dir)
     try:
         cluster = RayCluster(order.options)
         check_room(cluster)

@@ -18,7 +18,7 @@ from leconvert.errors import EngineError
 
 __all__ = ["Begun", "DriverProcess"]
 
-_PROGRAM = (sys.executable, "-m", "leconvert.engines.ray")
+_PROGRAM = (sys.executable, "-P", "-m", "leconvert.engines.ray")
 # Besides the cluster's own answer: a Ray is imported, and perhaps started.
 _SECONDS_TO_START = 60.0
 _GRACE_SECONDS = 30.0

@@ -1,0 +1,497 @@
+"""A run whose swap failed, was cut off, or is over: what the next command makes of what is there.
+
+Between two commands the source changes, options change, the result is removed or damaged, somebody
+moves things by hand, or another run converts the same dataset. Nothing is deleted that the very
+process did not compare, and every remedy that a message names is tried.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+
+import leconvert as package
+from leconvert.packer import proof
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.faults import CrashError
+from leconvert.verify import VerificationReport, verify_pair
+from leconvert.workdir import filesystem
+from tests.program import Leconvert
+from tests.trees import digest_of, snapshot
+
+NO_REPLACE, EXCHANGE = 1, 2
+
+
+def make(root: Path, episodes: int) -> Path:
+    camera = CameraSpec(key="observation.images.top", width=32, height=32)
+    spec = DatasetSpec(
+        episodes=episodes, frames=6, cameras=(camera,), extra_files={"README.md": "# x\n"}
+    )
+    return make_dataset(root, spec)
+
+
+@pytest.fixture(scope="session")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("four") / "set", 4)
+
+
+@pytest.fixture(scope="session")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("six") / "set", 6)
+
+
+@pytest.fixture
+def dataset(four: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(four, tmp_path / "set"))
+
+
+@contextmanager
+def failing(flags: int, *, dies: bool = False) -> Iterator[None]:
+    """Let the swap's renames with these flags fail, or the process die at the first of them."""
+    real = filesystem._renameat2
+
+    def broken(source: Any, target: Any, found: int) -> None:
+        if found != flags or Path(target).name not in {"set", "set_old", "out"}:
+            real(source, target, found)
+        elif dies:
+            raise CrashError
+        else:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filesystem, "_renameat2", broken)
+        yield
+
+
+def grow(dataset: Path, grown: Path) -> None:
+    """Record two more episodes, as a robot does: files are added, tables are written anew."""
+    for path in sorted(grown.rglob("*")):
+        at = dataset / path.relative_to(grown)
+        if path.is_file() and (path.parent.name == "meta" or not at.exists()):
+            at.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, at)
+
+
+def episodes_of(dataset: Path) -> tuple[str, int]:
+    info = json.loads((dataset / "meta/info.json").read_bytes())
+    return info["codebase_version"], info["total_episodes"]
+
+
+def beside(dataset: Path) -> list[str]:
+    return sorted(path.name for path in dataset.parent.iterdir())
+
+
+def a_clip_of(dataset: Path) -> Path:
+    return next(iter(sorted((dataset / "videos").rglob("*.mp4"))))
+
+
+def remedy(done: CompletedProcess[str]) -> str:
+    """Return the shell commands that the message names."""
+    return next(words for words in re.findall("`([^`]*)`", done.stderr) if words.startswith("mv"))
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, str]]:
+    """What was compared with what, by what depth, in this process."""
+    seen: list[tuple[Path, Path, str]] = []
+
+    def noting(result: Path, source: Path, *, depth: str, **options: Any) -> VerificationReport:
+        seen.append((result, source, depth))
+        return verify_pair(result, source, depth=depth, **options)
+
+    monkeypatch.setattr(proof, "verify_pair", noting)
+    return seen
+
+
+# --- a swap that failed ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [["--delete-source"], []], ids=["delete-source", "plain"])
+def test_a_source_that_changed_after_a_failed_exchange_is_not_replaced(
+    dataset: Path, six: Path, leconvert_here: Leconvert, options: list[str]
+) -> None:
+    with failing(EXCHANGE):
+        assert leconvert_here("convert", "--root", dataset, *options).returncode == 11
+    grow(dataset, six)
+    before = snapshot(dataset)
+    done = leconvert_here("convert", "--root", dataset, *options)
+    assert done.returncode == 4, done.stderr
+    assert "changed after it was planned" in done.stderr
+    assert snapshot(dataset) == before
+    done = leconvert_here("convert", "--root", dataset, *options, "--restart")
+    assert done.returncode == 0, done.stderr
+    assert episodes_of(dataset) == ("v3.0", 6)
+    assert beside(dataset) == (["set"] if options else ["set", "set_old"])
+
+
+def test_the_same_beside_the_source(
+    dataset: Path, six: Path, tmp_path: Path, leconvert_here: Leconvert
+) -> None:
+    command = ["convert", "--root", dataset, "--output", tmp_path / "out"]
+    with failing(NO_REPLACE):
+        assert leconvert_here(*command).returncode == 11
+    grow(dataset, six)
+    assert leconvert_here(*command).returncode == 4
+    assert not (tmp_path / "out").exists()
+    assert leconvert_here(*command, "--restart").returncode == 0
+    assert episodes_of(tmp_path / "out") == ("v3.0", 6)
+    assert beside(dataset) == ["out", "set"]
+
+
+def test_after_a_failed_exchange_all_is_compared_again(
+    dataset: Path, four: Path, leconvert_here: Leconvert, compared: list[Any]
+) -> None:
+    command = ["convert", "--root", dataset, "--delete-source"]
+    with failing(EXCHANGE):
+        assert leconvert_here(*command).returncode == 11
+    compared.clear()
+    [tree] = dataset.parent.glob(".set.leconvert-*.1")
+    clip = a_clip_of(tree)
+    status, raw = clip.stat(), bytearray(clip.read_bytes())
+    raw[-1] ^= 1
+    with clip.open("r+b") as file:
+        file.write(raw)
+    os.utime(clip, ns=(status.st_atime_ns, status.st_mtime_ns))  # nothing but its bytes tells
+    done = leconvert_here(*command)
+    assert done.returncode == 10, done.stderr
+    assert [depth for *_, depth in compared] == ["bytes"]
+    assert snapshot(dataset) == snapshot(four) | {}
+    assert leconvert_here(*command, "--restart").returncode == 0
+    assert beside(dataset) == ["set"]
+
+
+def test_options_that_changed_after_a_failed_exchange_are_not_ignored(
+    dataset: Path, leconvert_here: Leconvert
+) -> None:
+    with failing(EXCHANGE):
+        assert leconvert_here("convert", "--root", dataset).returncode == 11
+    other = ["convert", "--root", dataset, "--layout", "streaming"]
+    done = leconvert_here(*other)
+    assert done.returncode == 6, done.stderr
+    assert "layout: not planned, streaming now" in done.stderr
+    assert episodes_of(dataset)[0] == "v2.1"
+    assert leconvert_here(*other, "--restart").returncode == 0
+    assert beside(dataset) == ["set", "set_old"]
+
+
+def test_after_a_failed_exchange_workers_do_what_is_lost(
+    dataset: Path, leconvert_here: Leconvert
+) -> None:
+    with failing(EXCHANGE):
+        assert leconvert_here("convert", "--root", dataset).returncode == 11
+    [tree] = dataset.parent.glob(".set.leconvert-*.1")
+    shutil.rmtree(tree)
+    next((dataset.parent / ".set.leconvert-work").rglob("attempts/**/*.mp4")).unlink()
+    assert leconvert_here("convert", "--root", dataset).returncode == 9
+    assert leconvert_here("convert", "--root", dataset).returncode == 0
+    assert beside(dataset) == ["set", "set_old"]
+
+
+def test_a_source_that_vanished_after_a_failed_exchange_is_not_replaced(
+    dataset: Path, leconvert_here: Leconvert
+) -> None:
+    with failing(EXCHANGE):
+        assert leconvert_here("convert", "--root", dataset).returncode == 11
+    dataset.rename(dataset.with_name("mine"))
+    assert leconvert_here("convert", "--root", dataset).returncode in {3, 5}
+    assert not dataset.exists()
+    dataset.with_name("mine").rename(dataset)
+    assert leconvert_here("convert", "--root", dataset).returncode == 0
+
+
+# --- a process that died when the exchange had happened -------------------------------------------
+
+
+def exchanged(dataset: Path, **options: Any) -> Path:
+    """Convert in place, and die right after the exchange; return where the source lies."""
+    with failing(NO_REPLACE, dies=True), pytest.raises(CrashError):
+        package.convert(dataset, **options)
+    assert episodes_of(dataset)[0] == "v3.0"
+    [kept] = dataset.parent.glob(".set.leconvert-*.1")
+    assert episodes_of(kept)[0] == "v2.1"
+    return kept
+
+
+def test_a_swap_that_came_to_its_exchange_is_ended_and_compared_again(
+    dataset: Path, four: Path, leconvert_here: Leconvert, compared: list[Any]
+) -> None:
+    exchanged(dataset, delete_source=True)
+    compared.clear()
+    done = leconvert_here("convert", "--root", dataset, "--delete-source")
+    assert done.returncode == 0, done.stderr
+    assert compared == [(dataset, dataset.with_name("set_old"), "bytes")]
+    assert beside(dataset) == ["set"]
+    assert verify_pair(dataset, four, depth="bytes").ok
+
+
+@pytest.mark.parametrize("options", [["--delete-source"], []], ids=["delete-source", "plain"])
+def test_a_source_that_changed_after_the_exchange_is_never_deleted(
+    dataset: Path, six: Path, leconvert_here: Leconvert, options: list[str]
+) -> None:
+    grow(exchanged(dataset), six)
+    command = ["convert", "--root", dataset, *options]
+    done = leconvert_here(*command)
+    assert done.returncode == 4, done.stderr
+    assert episodes_of(dataset.with_name("set_old")) == ("v2.1", 6)
+    assert leconvert_here(*command).returncode == 4, "nor at the next try"
+    subprocess.run(remedy(done), shell=True, check=True)
+    done = leconvert_here(*command)
+    assert done.returncode == 0, done.stderr
+    assert episodes_of(dataset) == ("v3.0", 6)
+    assert episodes_of(dataset.with_name("set_v30")) == ("v3.0", 4)
+
+
+def test_a_file_that_somebody_put_into_the_old_tree_is_not_deleted_with_it(
+    dataset: Path, leconvert_here: Leconvert
+) -> None:
+    (exchanged(dataset) / "notes.txt").write_text("mine")
+    done = leconvert_here("convert", "--root", dataset, "--delete-source")
+    assert done.returncode == 4, done.stderr
+    assert "notes.txt: not there when planned" in done.stderr
+    assert (dataset.with_name("set_old") / "notes.txt").read_text() == "mine"
+    subprocess.run(remedy(done), shell=True, check=True)
+    done = leconvert_here("convert", "--root", dataset, "--delete-source")
+    assert done.returncode == 0, done.stderr
+    assert (dataset / "notes.txt").read_text() == "mine"
+
+
+def test_other_options_after_the_exchange_are_refused_and_nothing_is_removed(
+    dataset: Path, leconvert_here: Leconvert
+) -> None:
+    exchanged(dataset)
+    done = leconvert_here("convert", "--root", dataset, "--layout", "streaming", "--delete-source")
+    assert done.returncode == 6, done.stderr
+    assert str(dataset.with_name("set_old")) in done.stderr
+    assert episodes_of(dataset.with_name("set_old"))[0] == "v2.1"
+    assert leconvert_here("convert", "--root", dataset).returncode == 0
+    assert beside(dataset) == ["set", "set_old"]
+
+
+def test_a_damaged_result_after_the_exchange_keeps_the_source_and_says_how_to_begin_anew(
+    dataset: Path, four: Path, leconvert_here: Leconvert
+) -> None:
+    exchanged(dataset)
+    a_clip_of(dataset).unlink()
+    done = leconvert_here("convert", "--root", dataset, "--delete-source")
+    assert done.returncode == 10, done.stderr
+    assert snapshot(dataset.with_name("set_old")).keys() == snapshot(four).keys()
+    subprocess.run(remedy(done), shell=True, check=True)
+    done = leconvert_here("convert", "--root", dataset, "--delete-source")
+    assert done.returncode == 0, done.stderr
+    assert verify_pair(dataset, four, depth="bytes").ok
+
+
+# --- a run that is over ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(dataset: Path, tmp_path: Path, leconvert_here: Leconvert) -> list[Any]:
+    """A conversion beside the source whose work dir was kept; the command."""
+    command = ["convert", "--root", dataset, "--output", tmp_path / "out"]
+    command += ["--work-dir", tmp_path / "work"]
+    assert leconvert_here(*command).returncode == 0
+    return command
+
+
+def test_a_finished_run_answers_for_its_result_by_comparing_it_again(
+    dataset: Path,
+    tmp_path: Path,
+    leconvert_here: Leconvert,
+    finished: list[Any],
+    compared: list[Any],
+) -> None:
+    before = snapshot(tmp_path / "out")
+    assert leconvert_here(*finished).returncode == 0
+    assert leconvert_here(*finished, "--no-verify").returncode == 0
+    assert leconvert_here("pack", tmp_path / "work", "--verify", "bytes").returncode == 0
+    depths = ("structure", "structure", "bytes")
+    assert compared == [(tmp_path / "out", dataset, depth) for depth in depths]
+    assert snapshot(tmp_path / "out") == before
+
+
+def test_a_finished_run_whose_result_is_gone_is_done_anew(
+    tmp_path: Path, leconvert_here: Leconvert, finished: list[Any]
+) -> None:
+    digest = digest_of(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out")
+    done = leconvert_here("pack", tmp_path / "work")
+    assert done.returncode == 5
+    assert "no v3.0 dataset stands at" in done.stderr
+    done = leconvert_here(*finished)
+    assert done.returncode == 0, done.stderr
+    assert "Converting anew" in done.stderr
+    assert digest_of(tmp_path / "out") == digest
+
+
+@pytest.mark.parametrize("damage", ["removed", "altered", "added"])
+def test_a_finished_run_does_not_answer_for_a_result_that_was_touched(
+    tmp_path: Path, leconvert_here: Leconvert, finished: list[Any], damage: str
+) -> None:
+    clip = a_clip_of(tmp_path / "out")
+    if damage == "removed":
+        clip.unlink()
+    elif damage == "altered":
+        clip.write_bytes(clip.read_bytes()[:-1])
+    else:
+        clip.with_name("mine.mp4").write_bytes(b"mine")
+    before = snapshot(tmp_path / "out")
+    for command in (finished, ["pack", tmp_path / "work"]):
+        done = leconvert_here(*command)
+        assert done.returncode == 10, done.stderr
+    assert "--force-conversion" in done.stderr
+    assert snapshot(tmp_path / "out") == before
+    done = leconvert_here(*finished, "--force-conversion")
+    assert done.returncode == 0, done.stderr
+    assert snapshot(tmp_path / "out_old") == before
+    assert episodes_of(tmp_path / "out") == ("v3.0", 4)
+
+
+def test_a_finished_run_does_not_answer_for_a_source_that_grew(
+    dataset: Path, six: Path, tmp_path: Path, leconvert_here: Leconvert, finished: list[Any]
+) -> None:
+    grow(dataset, six)
+    done = leconvert_here(*finished)
+    assert done.returncode == 4
+    assert "--force-conversion" in done.stderr
+    assert episodes_of(tmp_path / "out") == ("v3.0", 4)
+    assert leconvert_here(*finished, "--force-conversion").returncode == 0
+    assert episodes_of(tmp_path / "out") == ("v3.0", 6)
+    assert episodes_of(tmp_path / "out_old") == ("v3.0", 4)
+
+
+def test_a_finished_run_does_not_answer_for_other_options(
+    tmp_path: Path, leconvert_here: Leconvert, finished: list[Any]
+) -> None:
+    finished += ["--drop-feature", "observation.images.top"]
+    done = leconvert_here(*finished)
+    assert done.returncode == 6, done.stderr
+    assert "drop_feature" in done.stderr
+    assert (tmp_path / "out/videos").exists()
+    assert leconvert_here(*finished, "--force-conversion").returncode == 0
+    assert not (tmp_path / "out/videos").exists()
+
+
+def test_a_proof_of_a_finished_run_in_place_is_made_anew_before_its_source_is_deleted(
+    dataset: Path, four: Path, leconvert_here: Leconvert
+) -> None:
+    command = ["convert", "--root", dataset, "--keep-work-dir"]
+    assert leconvert_here(*command, "--verify", "bytes").returncode == 0
+    a_clip_of(dataset).unlink()
+    old = dataset.with_name("set_old")
+    before = snapshot(old)
+    for again in (command, [*command, "--delete-source"]):
+        done = leconvert_here(*again)
+        assert done.returncode == 10, done.stderr
+    assert snapshot(old) == before
+    subprocess.run(remedy(done), shell=True, check=True)
+    assert leconvert_here(*command, "--delete-source").returncode == 0
+    assert verify_pair(dataset, four, depth="bytes").ok
+    assert not old.exists()
+
+
+def test_a_finished_run_whose_source_the_user_removed_answers_for_a_whole_result_only(
+    dataset: Path, leconvert_here: Leconvert
+) -> None:
+    command = ["convert", "--root", dataset, "--keep-work-dir"]
+    assert leconvert_here(*command).returncode == 0
+    shutil.rmtree(dataset.with_name("set_old"))
+    assert leconvert_here(*command, "--delete-source").returncode == 0
+    a_clip_of(dataset).unlink()
+    done = leconvert_here(*command)
+    assert done.returncode == 10
+    assert "the source that it was made from is gone" in done.stderr
+
+
+def test_a_source_that_was_put_back_is_converted_again(
+    dataset: Path, leconvert_here: Leconvert
+) -> None:
+    command = ["convert", "--root", dataset, "--keep-work-dir"]
+    assert leconvert_here(*command).returncode == 0
+    dataset.rename(dataset.with_name("first"))
+    done = leconvert_here(*command)
+    assert done.returncode == 5, done.stderr
+    subprocess.run(remedy(done), shell=True, check=True)
+    assert leconvert_here(*command).returncode == 0
+    assert digest_of(dataset) == digest_of(dataset.with_name("first"))
+
+
+# --- two runs of one dataset ----------------------------------------------------------------------
+
+
+def test_the_second_of_two_runs_of_one_dataset_is_told_that_all_is_done(
+    dataset: Path, four: Path, tmp_path: Path, leconvert_here: Leconvert
+) -> None:
+    for name in ("one", "two"):
+        work = tmp_path / name
+        assert leconvert_here("plan", "--root", dataset, "--work-dir", work).returncode == 0
+        assert leconvert_here("work", work).returncode == 0
+    assert leconvert_here("pack", tmp_path / "one").returncode == 0
+    done = leconvert_here("pack", tmp_path / "two")
+    assert done.returncode == 5, done.stderr
+    assert f"{dataset} was converted by another run meanwhile" in done.stderr
+    assert f"the source is kept as {dataset}_old" in done.stderr
+    assert leconvert_here("clean", tmp_path / "two", "--give-up").returncode == 0
+    assert beside(dataset) == ["one", "set", "set_old", "two"]
+    assert list((tmp_path / "two").iterdir()) == []
+    assert snapshot(dataset.with_name("set_old")).keys() == snapshot(four).keys()
+
+
+def test_while_one_run_swaps_another_one_of_the_same_dataset_is_refused(
+    dataset: Path, tmp_path: Path, leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from leconvert.cli import main
+    from leconvert.packer import run as packing
+
+    for name in ("one", "two"):
+        work = tmp_path / name
+        assert leconvert_here("plan", "--root", dataset, "--work-dir", work).returncode == 0
+        assert leconvert_here("work", work).returncode == 0
+    swap = packing.swap_into_place
+    codes: list[int] = []
+
+    def with_another_one(*arguments: Any, **options: Any) -> None:
+        if not codes:
+            codes.append(-1)
+            codes[0] = main(["pack", str(tmp_path / "two")])
+        swap(*arguments, **options)
+
+    monkeypatch.setattr(packing, "swap_into_place", with_another_one)
+    assert leconvert_here("pack", tmp_path / "one").returncode == 0
+    assert codes == [12]
+    assert episodes_of(dataset)[0] == "v3.0"
+    assert leconvert_here("pack", tmp_path / "two").returncode == 5
+
+
+def test_two_conversions_of_one_dataset_that_start_together_lose_nothing(
+    dataset: Path, four: Path, tmp_path: Path, leconvert_here: Leconvert
+) -> None:
+    command = [sys.executable, "-m", "leconvert", "convert", "--root", str(dataset), "--work-dir"]
+    processes = [
+        subprocess.Popen([*command, str(tmp_path / name)], stderr=subprocess.PIPE, text=True)
+        for name in ("one", "two")
+    ]
+    said = [process.communicate(timeout=120)[1] for process in processes]
+    codes = [process.returncode for process in processes]
+    assert sorted(codes)[0] == 0, said
+    assert sorted(codes)[1] in {3, 4, 5, 12}, said
+    assert verify_pair(dataset, four, depth="bytes").ok
+    kept = snapshot(dataset.with_name("set_old"))
+    assert {name: rest[2] for name, rest in kept.items()} == {
+        name: rest[2] for name, rest in snapshot(four).items()
+    }
+    lost = tmp_path / ("one" if codes[0] else "two")
+    if lost.exists() and any(lost.iterdir()):
+        assert leconvert_here("clean", lost, "--give-up").returncode == 0
+    assert [name for name in beside(dataset) if name.startswith(".")] == []

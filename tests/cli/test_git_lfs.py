@@ -1,0 +1,74 @@
+"""Clones without Git LFS: pointers where files should be, of every kind, told at the first look."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import leconvert as library
+from tests.program import Leconvert
+
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+    "size 1048576\n"
+)
+
+
+@pytest.mark.parametrize("is_clone", [True, False])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "meta/info.json",
+        "meta/tasks.jsonl",
+        "meta/episodes_stats.jsonl",
+        "meta/modality.json",
+        "data/*/*.parquet",
+        "videos/*/*/*.mp4",
+        "data/*/episode_000004.parquet",
+        "videos/*/*/episode_000004.mp4",
+    ],
+)
+def test_pointers_are_counted_and_the_way_out_is_named(
+    source_copy: Path, tmp_path: Path, leconvert: Leconvert, pattern: str, is_clone: bool
+) -> None:
+    if is_clone:
+        (source_copy / ".git").mkdir()
+        (source_copy / ".git/pointer").write_text(POINTER)
+    files = sum(path.is_file() for path in source_copy.rglob("*")) - is_clone
+    pointers = list(source_copy.glob(pattern))
+    for path in pointers:
+        path.write_text(POINTER)
+    out = tmp_path / "out"
+    for command in (["convert", "--root", source_copy, "--output", out], ["check", source_copy]):
+        refused = leconvert(*command)
+        assert refused.returncode == 3
+        said = re.sub(r"\s+", " ", refused.stderr)
+        assert f"{len(pointers)} of {files} files in {source_copy} are Git LFS pointers" in said
+        assert (f"Run `git lfs pull` in {source_copy}" in said) == is_clone
+        assert ("no clone" in said) != is_clone
+        assert "--" not in said.split("→")[1]  # no flag helps
+    assert not out.exists()
+
+
+def test_pointers_among_images_beside_the_tables_are_told(
+    source_copy: Path, leconvert: Leconvert
+) -> None:
+    image = source_copy / "images/observation.images.top/episode_000000/frame_000000.png"
+    image.parent.mkdir(parents=True)
+    image.write_text(POINTER)
+    assert "1 of " in leconvert("check", source_copy).stderr
+
+
+def test_pointers_in_a_v30_dataset_are_told_too(
+    small_source: Path, tmp_path: Path, leconvert: Leconvert
+) -> None:
+    library.convert(small_source, output=tmp_path / "out")
+    for path in (tmp_path / "out").rglob("*.mp4"):
+        path.write_text(POINTER)
+    refused = leconvert("check", tmp_path / "out")
+    assert refused.returncode == 3
+    assert "2 of " in refused.stderr
+    assert "Git LFS pointers" in refused.stderr

@@ -1,0 +1,184 @@
+"""What `leconvert check --plan-repairs` prints ends well, and loses what it says."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from leconvert.testing import (
+    CameraSpec,
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
+from tests.program import Leconvert
+
+TOP, WRIST = "observation.images.top", "observation.images.wrist"
+LENGTHS = (6, 4, 5, 7)
+
+
+def _clip(root: Path, camera: str, episode: int) -> Path:
+    return root / f"videos/chunk-000/{camera}/episode_{episode:06d}.mp4"
+
+
+def _lose_wrist(root: Path, *episodes: int) -> None:
+    for episode in episodes:
+        _clip(root, WRIST, episode).unlink(missing_ok=True)
+
+
+def _cut_table(root: Path) -> None:
+    path = root / "data/chunk-000/episode_000001.parquet"
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def _shift_times(root: Path) -> None:
+    for episode, length in enumerate(LENGTHS[:1]):
+        times = pa.array([0.5 + frame / 30 for frame in range(length)], pa.float32())
+        edit_table(root, episode, lambda table: with_column(table, "timestamp", times))  # noqa: B023
+
+
+def _count_rows_from_one(root: Path) -> None:
+    numbers = pa.array(range(1, LENGTHS[3] + 1), pa.int64())
+    edit_table(root, 3, lambda table: with_column(table, "frame_index", numbers))
+
+
+def _add_a_column(root: Path) -> None:
+    for path in sorted(root.glob("data/*/*.parquet")):
+        try:
+            table = pq.read_table(path)
+        except pa.ArrowInvalid:  # cut
+            continue
+        pq.write_table(table.append_column("torque", pa.array([1.5] * table.num_rows)), path)
+
+
+def _repeat_a_task(root: Path) -> None:
+    def repeat(tasks: list[dict[str, Any]]) -> None:
+        tasks.append({"task_index": 2, "task": tasks[0]["task"]})
+
+    edit_lines(root, "tasks", repeat)
+
+
+def _lose_statistics(root: Path) -> None:
+    edit_lines(root, "episodes_stats", lambda lines: lines[2]["stats"].pop("action"))
+
+
+def _declare_what_is_not_there(root: Path) -> None:
+    feature = {"dtype": "float32", "shape": [3], "names": None}
+    edit_info(root, lambda info: info["features"].update(force=feature))
+
+
+def _empty_an_episode(root: Path) -> None:
+    edit_lines(root, "episodes", lambda lines: lines[1].update(length=0))
+
+
+def _forget_the_version(root: Path) -> None:
+    edit_info(root, lambda info: info.pop("codebase_version"))
+
+
+DEFECTS: dict[str, Callable[[Path], None]] = {
+    "a clip is missing": lambda root: _lose_wrist(root, 2),
+    "most clips of a camera are missing": lambda root: _lose_wrist(root, 0, 1, 2),
+    "a table is cut": _cut_table,
+    "times are shifted": _shift_times,
+    "rows are counted from one": _count_rows_from_one,
+    "a column is not declared": _add_a_column,
+    "a task is listed twice": _repeat_a_task,
+    "statistics are missing": _lose_statistics,
+    "a feature has no data": _declare_what_is_not_there,
+    "an episode is empty": _empty_an_episode,
+    "the version is not told": _forget_the_version,
+}
+CASES = [(name,) for name in DEFECTS] + list(combinations(DEFECTS, 2))[::5] + [tuple(DEFECTS)]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    spec = DatasetSpec(
+        episodes=len(LENGTHS),
+        frames=LENGTHS,
+        cameras=(CameraSpec(TOP, 32, 32), CameraSpec(WRIST, 32, 32)),
+        state_dim=2,
+        action_dim=2,
+    )
+    return make_dataset(tmp_path_factory.mktemp("plan-repairs") / "sound", spec)
+
+
+@pytest.mark.parametrize("defects", CASES, ids=", ".join)
+def test_the_command_ends_well_and_loses_exactly_what_was_said(
+    leconvert: Leconvert, sound: Path, tmp_path: Path, defects: tuple[str, ...]
+) -> None:
+    source = Path(shutil.copytree(sound, tmp_path / "a source"))
+    for defect in defects:
+        DEFECTS[defect](source)
+    planned = leconvert("check", source, "--plan-repairs", "--json")
+    assert planned.returncode == 0, planned.stderr
+    plan = json.loads(planned.stdout)
+    program, *arguments = shlex.split(plan["command"])
+    assert program == "leconvert"
+    result = tmp_path / "result"
+    done = leconvert(*arguments, "--output", result, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["episodes"], report["frames"]) == (
+        plan["keeps"]["episodes"],
+        plan["keeps"]["frames"],
+    )
+    features = json.loads((result / "meta/info.json").read_bytes())["features"]
+    assert len(features) == plan["keeps"]["features"]
+    assert not set(plan["left_out"]["features"]) & set(features)
+    dropped = {entry["episode"] for entry in report["repairs"].get("dropped_episodes", ())}
+    assert dropped == set(plan["left_out"]["episodes"])
+    assert plan["keeps"]["episodes"] + len(dropped) == plan["of"]["episodes"] == len(LENGTHS)
+    assert leconvert("verify", result, "--source", source, "--bytes").returncode == 0
+
+
+def test_a_flag_that_others_make_superfluous_is_not_given(
+    leconvert: Leconvert, sound: Path, tmp_path: Path
+) -> None:
+    """An episode that lacks a table and a clip has to go: then the camera need not."""
+    source = Path(shutil.copytree(sound, tmp_path / "source"))
+    _cut_table(source)
+    _lose_wrist(source, 1)
+    planned = leconvert("check", source, "--plan-repairs")
+    assert planned.returncode == 0, planned.stderr
+    command, *said = planned.stdout.splitlines()
+    assert command == f"leconvert convert --root {source} --on-bad-episode drop"
+    assert said[0] == "  keeps 3 of 4 episodes, 18 of 22 frames, 9 of 9 features"
+
+
+def test_a_sound_dataset_needs_nothing(leconvert: Leconvert, sound: Path) -> None:
+    planned = leconvert("check", sound, "--plan-repairs")
+    assert planned.stdout == f"leconvert convert --root {sound}\n  keeps everything\n"
+
+
+def test_what_no_flag_repairs_is_refused(leconvert: Leconvert, sound: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(sound, tmp_path / "source"))
+    (source / "meta/tasks.jsonl").unlink()
+    edit_lines(source, "episodes", lambda lines: lines[0].update(tasks=[]))
+    planned = leconvert("check", source, "--plan-repairs")
+    assert planned.returncode == 3
+    assert planned.stdout == ""
+    assert "missing-tasks" in planned.stderr
+    assert "Repair the source" in planned.stderr
+
+
+def test_a_dataset_of_v30_has_nothing_to_convert(
+    leconvert: Leconvert, sound: Path, tmp_path: Path
+) -> None:
+    result = tmp_path / "result"
+    assert leconvert("convert", "--root", sound, "--output", result).returncode == 0
+    planned = leconvert("check", result, "--plan-repairs")
+    assert planned.returncode == 3
+    assert "is already v3.0" in planned.stderr

@@ -1,0 +1,105 @@
+"""Whoever stands in a folder with an `inspect.py` or a `types.py` converts as anybody else does."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leconvert import convert
+from leconvert.doctor.asking import library_loads, probe_diagnosis
+from leconvert.engines import LocalEngine
+from leconvert.engines.site import Site
+from leconvert.engines.slurm_jobs import SlurmOptions, worker_job
+from leconvert.errors import IncompleteError, ProbeError
+from leconvert.probe.child import probe_result
+from leconvert.spread import _other_process
+from tests.program import Leconvert
+
+# What Python imports before any module of a program, and what no program can do without it.
+_BEFORE_ANY_PROGRAM = ("types", "threading", "warnings")
+_IN_A_PROGRAM = ("inspect", "logging", "json", "random", "selectors", "numpy", "pyarrow")
+
+
+def _with_modules(folder: Path, names: tuple[str, ...]) -> Path:
+    folder.mkdir()
+    for name in names:
+        (folder / f"{name}.py").write_text(f"raise RuntimeError('{name} of the folder')\n")
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return _with_modules(tmp_path / "folder", (*_BEFORE_ANY_PROGRAM, *_IN_A_PROGRAM))
+
+
+def test_worker_processes_do_not_see_it(
+    leconvert: Leconvert, small_source: Path, tmp_path: Path, folder: Path
+) -> None:
+    arguments = ("--root", small_source, "--output", tmp_path / "out", "--num-workers", "2")
+    done = leconvert("convert", *arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_m_does_not_see_it(
+    leconvert_anew: Leconvert, small_source: Path, tmp_path: Path
+) -> None:
+    folder = _with_modules(tmp_path / "folder", _IN_A_PROGRAM)
+    checked = leconvert_anew("check", small_source, cwd=folder)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_python_m_works_in_a_folder_that_is_gone(small_source: Path, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    words = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m leconvert check {small_source}"
+    gone.mkdir()
+    checked = subprocess.run(["sh", "-c", words], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_processes_that_share_a_scan_do_not_see_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    with _other_process() as process:
+        answer, _ = process.communicate(pickle.dumps(len) + pickle.dumps(("three",)))
+    assert process.returncode == 0
+    assert pickle.loads(answer) == len("three")
+
+
+def test_what_the_doctor_and_the_probe_start_does_not_see_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    found, trouble = probe_diagnosis()
+    assert trouble is None
+    assert found is not None
+    assert library_loads("libc.so.6")
+    with pytest.raises(ProbeError, match="is not a folder"):
+        probe_result(folder / "nowhere", duration_s=0.1)
+
+
+def test_a_job_of_slurm_does_not_see_it(folder: Path) -> None:
+    site = Site(program=f"{sys.executable} -m leconvert")
+    job = worker_job(SlurmOptions(site=site), 1, ["--help"], log_dir="logs")
+    ran = subprocess.run(
+        ["bash"], input=job.script, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_workers_that_die_at_their_start_are_told_with_their_last_lines_and_their_logs(
+    small_source: Path, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    engine = LocalEngine(1, program=(sys.executable, "-m", "leconvert", "work"))
+    with pytest.raises(IncompleteError) as failed:
+        convert(small_source, output=tmp_path / "out", engine=engine)
+    (ended,) = [line for line in failed.value.details if line.startswith("worker ")]
+    assert ended.endswith(" of the folder")
+    assert failed.value.next_step is not None
+    (logs,) = tmp_path.glob(".out.leconvert-work/runs/*/logs")
+    assert str(logs) in failed.value.next_step

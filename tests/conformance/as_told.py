@@ -1,0 +1,163 @@
+"""Convert as a user does who follows each message to the letter, and see whether LeRobot opens it.
+
+    python -m tests.conformance.as_told
+
+prints a table: each oddity of `tests.oddities` and each real recording, how many tries it takes,
+with which flags, what is kept, and whether every frame loads with both of LeRobot's decoders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leconvert.cli import main
+
+__all__ = ["BACKENDS", "Ending", "convert_as_told", "why_it_does_not_load"]
+
+BACKENDS = ("pyav", "torchcodec")
+_MOST_TRIES = 5
+# How a conversion that met something may end: never as a bug (1).
+_CODES = {0, 2, 3, 4, 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How it ended for a user who did what was said.
+
+    Attributes:
+        code: The last exit code.
+        flags: What was given in the end.
+        tries: How many conversions it took.
+        said: What was said last, where it did not end well.
+        record: The report of a conversion that ended well.
+        trouble: What should not be; None where nothing was.
+    """
+
+    code: int
+    flags: tuple[str, ...]
+    tries: int
+    said: str
+    record: dict[str, Any]
+    trouble: str | None = None
+
+
+def convert_as_told(root: Path, result: Path) -> Ending:
+    """Convert, and give the first remedy of each error until nothing more helps."""
+    flags: dict[str, None] = {}
+    code, tries = 0, 0
+
+    def ending(trouble: str | None = None, *, said: str = "", **record: Any) -> Ending:
+        return Ending(code, tuple(flags), tries, said, record, trouble)
+
+    while tries < _MOST_TRIES:
+        tries += 1
+        words = [word for flag in flags for word in shlex.split(flag)]
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(["convert", "--root", str(root), "--output", str(result), "--json", *words])
+        said = err.getvalue()
+
+        if code not in _CODES or "Traceback" in said:
+            return ending(f"it ended with {code}: {said[-600:]}", said=said)
+        record = json.loads(out.getvalue())
+        if code == 0:
+            return ending(**record)
+        message, next_step = record["message"], record.get("next_step") or ""
+        said = f"{message} {next_step}"
+        if not next_step:
+            return ending(f"no next step: {message}", said=said)
+        errors = [found for found in record.get("findings", ()) if found["severity"] == "error"]
+        if not errors or not all(error["remedies"] for error in errors):
+            return ending(said=said)
+        new = [error["remedies"][0]["flag"] for error in errors]
+        if set(new) <= set(flags):
+            return ending(f"in a circle: {list(flags)}, then {new}", said=said)
+        if not next_step.startswith(f"Run the command again with {' '.join(dict.fromkeys(new))};"):
+            return ending(f"the next step is not the gentlest: {next_step}", said=said)
+        flags.update(dict.fromkeys(new))
+    return ending(f"no end after {_MOST_TRIES} tries", said=said)
+
+
+def why_it_does_not_load(
+    root: Path, num_episodes: int, *, backend: str = "pyav", all_frames: bool = False
+) -> str | None:
+    """Load items through LeRobot; None where it does.
+
+    Args:
+        root: The result.
+        num_episodes: How many it is to have.
+        backend: LeRobot's name of the decoder.
+        all_frames: Every item instead of the first, a middle and the last one of each episode.
+    """
+    from lerobot.datasets import LeRobotDataset
+
+    try:
+        dataset = LeRobotDataset("ours/told", root=root, video_backend=backend)
+        for episode in dataset.meta.episodes:
+            first, stop = episode["dataset_from_index"], episode["dataset_to_index"]
+            wanted: Iterable[int] = {first, (first + stop) // 2, stop - 1}
+            for index in range(first, stop) if all_frames else wanted:
+                item = dataset[index]
+                assert int(item["index"]) == index
+                assert int(item["episode_index"]) == episode["episode_index"]
+                assert isinstance(item["task"], str)
+        assert dataset.meta.total_episodes == num_episodes
+    except Exception as error:  # noqa: BLE001 - whatever LeRobot says to it
+        return f"LeRobot: {type(error).__name__}: {str(error)[:300]}"
+    return None
+
+
+def _row(name: str, source: Path, result: Path) -> str:
+    ended = convert_as_told(source, result)
+    flags = ", ".join(f"`{flag}`" for flag in ended.flags) or "none"
+    if ended.trouble is not None:
+        return f"| {name} | {ended.tries} | {flags} | | **{ended.trouble}** |"
+    if ended.code:
+        return f"| {name} | {ended.tries} | {flags} | refused: {ended.said[:160]} | |"
+    info = json.loads((source / "meta/info.json").read_bytes())
+    kept = json.loads((result / "meta/info.json").read_bytes())
+    episodes = len((source / "meta/episodes.jsonl").read_text().splitlines())
+    features = {*info["features"], *kept["features"]}
+    extent = f"{kept['total_episodes']} of {episodes} episodes, {kept['total_frames']} frames, "
+    extent += f"{len(kept['features'])} of {len(features)} features"
+    loads = [
+        f"{backend}: {why or 'every frame'}"
+        for backend in BACKENDS
+        for why in [
+            why_it_does_not_load(result, kept["total_episodes"], backend=backend, all_frames=True)
+        ]
+    ]
+    return f"| {name} | {ended.tries} | {flags} | {extent} | {'; '.join(loads)} |"
+
+
+def print_table(names: Iterable[str]) -> None:
+    """Try each, and print a row."""
+    from tests.conftest import SHARED_DATA
+    from tests.oddities import IN_THE_WILD, ODDITIES
+
+    makers = IN_THE_WILD | ODDITIES
+    recordings = {path.name: path for path in sorted(SHARED_DATA.iterdir())}
+    print("| dataset | tries | flags | kept | in LeRobot |")
+    print("|---|--:|---|---|---|")
+    for name in list(names) or [*recordings, *makers]:
+        with tempfile.TemporaryDirectory(prefix="as-told-") as folder:
+            source = Path(folder, "source")
+            if name in recordings:
+                shutil.copytree(recordings[name], source)
+            else:
+                makers[name](source)
+            print(_row(name, source, Path(folder, "result")), flush=True)
+
+
+if __name__ == "__main__":
+    print_table(sys.argv[1:])

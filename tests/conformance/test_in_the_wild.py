@@ -1,0 +1,69 @@
+"""What public datasets have, made small: each message followed to the letter keeps what is there.
+
+`python -m tests.conformance.as_told` prints the table, real recordings and all frames included.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.conformance.as_told import BACKENDS, convert_as_told, why_it_does_not_load
+from tests.oddities import IN_THE_WILD, LENGTHS
+
+_VERSION = "--assume-version v2.1"
+# The flags that are asked for, and the features that go: those without data.
+_EXPECTED: dict[str, tuple[list[str], set[str]]] = {
+    "no statistics of default columns": (["--fill-stats"], set()),
+    "no statistics at all": (["--fill-stats"], set()),
+    "wall-clock timestamps": (["--retime"], set()),
+    "state and action are not declared": (["--declare-features"], set()),
+    "a declared column is in no table": (["--drop-feature force"], {"force"}),
+    "numbers in lists of one": (["--unwrap-scalars"], set()),
+    "a binary column": (["--drop-feature raw"], {"raw"}),
+    "files in other chunks than the template says": (["--locate-files"], set()),
+    "a camera that most episodes lack": (
+        ["--drop-feature observation.images.side"],
+        {"observation.images.side"},
+    ),
+    "a task listed twice": (["--remap-tasks"], set()),
+    "instructions only in episodes.jsonl": (["--tasks-from episodes"], set()),
+    "annotations that index tasks, one listed twice": (["--remap-tasks"], set()),
+    "modality.json names a feature without data": (
+        ["--drop-feature observation.force"],
+        {"observation.force"},
+    ),
+    "{chunk_index} in the templates": ([], set()),
+    "no codebase_version": ([_VERSION], set()),
+    "version instead of codebase_version": ([_VERSION], set()),
+    "says v3.0, lies in the files of v2.1": ([_VERSION], set()),
+    "h264 declared, is mpeg4": ([], set()),
+    "float32 declared, is double": ([], set()),
+}
+
+
+@pytest.mark.parametrize("name", _EXPECTED)
+def test_two_tries_keep_what_can_be_kept_and_lerobot_loads_every_frame(
+    name: str, tmp_path: Path
+) -> None:
+    source, result = tmp_path / "source", tmp_path / "result"
+    IN_THE_WILD[name](source)
+    before = json.loads((source / "meta/info.json").read_bytes())["features"]
+    ended = convert_as_told(source, result)
+    flags, gone = _EXPECTED[name]
+    assert (ended.trouble, ended.code, list(ended.flags)) == (None, 0, flags), ended.said
+    assert ended.tries == 1 + bool(flags)
+    info = json.loads((result / "meta/info.json").read_bytes())
+    assert (info["total_episodes"], info["total_frames"]) == (len(LENGTHS), sum(LENGTHS))
+    assert before.keys() - info["features"].keys() == gone
+    for backend in BACKENDS:
+        assert why_it_does_not_load(result, len(LENGTHS), backend=backend, all_frames=True) is None
+
+
+def test_git_lfs_pointers_are_refused_with_what_gets_the_files(tmp_path: Path) -> None:
+    IN_THE_WILD["Git LFS pointers instead of files"](tmp_path / "source")
+    ended = convert_as_told(tmp_path / "source", tmp_path / "result")
+    assert (ended.code, ended.trouble, ended.tries) == (3, None, 1)
+    assert "6 of 10 files" in ended.said
+    assert "Git LFS" in ended.said

@@ -1,0 +1,251 @@
+"""What is odd about types, shapes and statistics: a conversion that succeeds, LeRobot loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lerobot.datasets import LeRobotDataset
+
+import leconvert
+from leconvert.errors import FindingsError
+from leconvert.repairs import RepairOptions
+from leconvert.statistics import episode as statistics
+from leconvert.testing import (
+    CameraSpec,
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
+from leconvert.verify import verify_pair
+from leconvert.verify.dataset import check_dataset
+
+LENGTHS = (4, 3, 5)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    spec = DatasetSpec(episodes=3, frames=LENGTHS, cameras=())
+    return make_dataset(tmp_path / "source", spec)
+
+
+def add_column(root: Path, row: Any, kind: pa.DataType, declared: dict[str, Any]) -> None:
+    """Add a column that has the same value in each row, and no statistics."""
+    for episode, length in enumerate(LENGTHS):
+        values = pa.array([row] * length, kind)
+        edit_table(root, episode, lambda table, v=values: with_column(table, "x", v))
+    edit_info(root, lambda info: info["features"].update(x={"names": None, **declared}))
+
+
+def loaded(root: Path) -> Any:
+    """Return `x` of the last item, of a dataset in which nothing is found amiss."""
+    assert check_dataset(root).findings == ()
+    dataset = LeRobotDataset("test/dataset", root=root)
+    assert len(dataset) == sum(LENGTHS)
+    return dataset[len(dataset) - 1]["x"]
+
+
+def test_lists_of_one_value_are_refused_and_load_once_they_are_unwrapped(
+    source: Path, tmp_path: Path
+) -> None:
+    add_column(source, [2.5], pa.list_(pa.float64()), {"dtype": "float32", "shape": [1]})
+    with pytest.raises(FindingsError) as stopped:
+        leconvert.convert(source, output=tmp_path / "out")
+    assert "--unwrap-scalars" in str(stopped.value.next_step)
+    repairs = RepairOptions(unwrap_scalars=True, fill_stats=True)
+    report = leconvert.convert(source, output=tmp_path / "out", repairs=repairs, verify="bytes")
+    assert report.repairs["unwrapped_columns"] == ["x"]
+    assert report.repairs["computed_stats"] == ["x"]
+    assert loaded(tmp_path / "out").item() == 2.5
+    info = json.loads((tmp_path / "out/meta/info.json").read_text())
+    assert info["features"]["x"]["dtype"] == "float64"
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "dtype", "shape", "as_stored"),
+    [
+        (1.5, pa.float64(), "float32", [1], ("float64", [1])),
+        (7, pa.int16(), "float32", [1], ("int16", [1])),
+        (True, pa.bool_(), "int64", [1], ("bool", [1])),
+        ([1.5, 2.5], pa.list_(pa.float64()), "float32", [3], ("float64", [2])),
+        ([[1, 2, 3]] * 2, pa.list_(pa.list_(pa.int8())), "int8", [3, 2], ("int8", [2, 3])),
+        ([[1.5]], pa.list_(pa.list_(pa.float32())), "float32", [1], ("float32", [1, 1])),
+        (1.5, pa.float32(), "float32", [], ("float32", [1])),
+        ("red", pa.string(), "float32", [1], ("string", [1])),
+    ],
+)
+def test_the_result_declares_what_is_stored_and_loads(
+    source: Path,
+    tmp_path: Path,
+    row: Any,
+    kind: pa.DataType,
+    dtype: str,
+    shape: list[int],
+    as_stored: tuple[str, list[int]],
+) -> None:
+    add_column(source, row, kind, {"dtype": dtype, "shape": shape})
+    repairs = RepairOptions(fill_stats=True)
+    report = leconvert.convert(source, output=tmp_path / "out", repairs=repairs, verify="bytes")
+    declared = report.repairs["declared_features"]["x"]
+    assert (declared["dtype"], declared["shape"]) == as_stored
+    told = {f.code for f in report.findings if f.severity == "warning"}
+    assert told & {"dtype-mismatch", "shape-mismatch"}
+    found = loaded(tmp_path / "out")
+    assert (found if isinstance(found, str) else found.tolist()) == row
+
+
+TOP = "observation.images.top"
+
+
+@pytest.mark.parametrize("place", ["info", "video_info"])
+@pytest.mark.parametrize(
+    ("codec", "facts", "shape", "expected"),
+    [
+        ("mpeg4", {"video.codec": "h264"}, [32, 48, 3], {"video.codec": "mpeg4"}),
+        ("h264", {"video.codec": "av1"}, [32, 48, 3], {"video.codec": "h264"}),
+        ("h264", {"video.pix_fmt": "yuv444p"}, [32, 48, 3], {"video.pix_fmt": "yuv420p"}),
+        ("h264", {"video.fps": 25}, [32, 48, 3], {"video.fps": 30}),
+        (
+            "h264",
+            {"video.height": 48, "video.width": 32, "video.channels": 1},
+            [48, 32, 3],
+            {"video.height": 32, "video.width": 48, "video.channels": 3},
+        ),
+        ("h264", {}, [3, 32, 48], {}),
+        ("h264", {}, [32, 48, 4], {}),
+        ("h264", {"has_audio": True, "audio.codec": "aac"}, [32, 48, 3], {"has_audio": False}),
+    ],
+)
+def test_the_result_declares_what_the_clips_are(
+    tmp_path: Path,
+    place: str,
+    codec: str,
+    facts: dict[str, Any],
+    shape: list[int],
+    expected: dict[str, Any],
+) -> None:
+    camera = CameraSpec(key=TOP, width=48, height=32, codec=codec)
+    spec = DatasetSpec(episodes=3, frames=LENGTHS, cameras=(camera,))
+    source = make_dataset(tmp_path / "source", spec)
+
+    def declare(info: dict[str, Any]) -> None:
+        feature = info["features"][TOP]
+        feature[place] = {**feature.pop("info"), **facts}
+        feature["shape"] = shape
+
+    edit_info(source, declare)
+    out = tmp_path / "out"
+    report = leconvert.convert(source, output=out, verify="bytes")
+    warned = {f.code for f in report.findings if f.severity == "warning"}
+    assert warned & {"codec-mismatch", "shape-mismatch"}
+    feature = json.loads((out / "meta/info.json").read_text())["features"][TOP]
+    declared = report.repairs["declared_features"][TOP]
+    assert (declared["shape"], declared[place]) == (feature["shape"], feature["info"])
+    assert feature["shape"] == [32, 48, 3]
+    assert feature["names"][2].startswith("channel")
+    assert expected.items() <= feature["info"].items()
+    assert "audio.codec" not in feature["info"]
+    assert check_dataset(out).findings == ()
+    assert LeRobotDataset("test/dataset", root=out)[0][TOP].shape == (3, 32, 48)
+
+    edit_info(out, lambda info: info["features"][TOP].update(shape=[9, 9, 3]))
+    said = [difference.what for difference in verify_pair(out, source).differences]
+    assert f"shape of feature {TOP!r}" in said
+
+
+def test_a_wrong_declaration_of_a_camera_is_no_result_though_the_record_has_it(
+    tmp_path: Path,
+) -> None:
+    spec = DatasetSpec(episodes=3, frames=LENGTHS, cameras=(CameraSpec(key=TOP),))
+    source = make_dataset(tmp_path / "source", spec)
+    edit_info(source, lambda info: info["features"][TOP]["info"].update({"video.codec": "av1"}))
+    out = tmp_path / "out"
+    leconvert.convert(source, output=out)
+    record = json.loads((out / "meta/repairs.json").read_text())
+    feature = record["declared_features"][TOP]
+    feature["info"]["video.codec"] = "vp9"
+    (out / "meta/repairs.json").write_text(json.dumps(record))
+    edit_info(out, lambda info: info["features"].update({TOP: feature}))
+    [difference] = verify_pair(out, source).differences
+    assert difference.what == f"info of camera {TOP!r}, whose files differ"
+
+
+def test_bytes_are_refused_before_any_work(source: Path, tmp_path: Path) -> None:
+    add_column(source, b"x", pa.binary(), {"dtype": "binary", "shape": [1]})
+    with pytest.raises(FindingsError) as stopped:
+        leconvert.convert(source, output=tmp_path / "out")
+    assert "--drop-feature x" in str(stopped.value.next_step)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_result_that_lerobot_refuses_does_not_take_its_place(
+    source: Path, tmp_path: Path
+) -> None:
+    add_column(source, [2.5], pa.list_(pa.float64()), {"dtype": "float64", "shape": [1]})
+    repairs = RepairOptions(unwrap_scalars=True, fill_stats=True)
+    out = tmp_path / "out"
+    leconvert.convert(source, output=out, repairs=repairs)
+    [path] = out.glob("data/*/*.parquet")
+    table = pq.read_table(path)
+    wrapped = pa.array([[2.5]] * table.num_rows)
+    at = table.schema.get_field_index("x")
+    pq.write_table(table.set_column(at, "x", wrapped), path)
+    said = [difference.what for difference in verify_pair(out, source).differences]
+    assert "column 'x' that LeRobot reads" in said
+
+
+def test_pictures_are_decoded_only_where_their_statistics_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cameras = [CameraSpec(key=f"observation.images.{name}") for name in ("left", "right")]
+    spec = DatasetSpec(episodes=4, frames=6, cameras=cameras)
+    source = make_dataset(tmp_path / "source", spec)
+    before = [
+        json.loads(line) for line in (source / "meta/episodes_stats.jsonl").read_text().splitlines()
+    ]
+    right = cameras[1].key
+
+    def break_some(lines: list[dict[str, Any]]) -> None:
+        del lines[2]["stats"][right]
+        for line in lines:
+            del line["stats"]["index"]
+
+    edit_lines(source, "episodes_stats", break_some)
+    decoded: list[str] = []
+    real = statistics.decode_shown
+
+    def counted(path: str, frames: Any, **options: Any) -> Any:
+        for number, picture in real(path, frames, **options):
+            decoded.append(str(path))
+            yield number, picture
+
+    monkeypatch.setattr(statistics, "decode_shown", counted)
+    report = leconvert.convert(
+        source,
+        output=tmp_path / "out",
+        repairs=RepairOptions(fill_stats=True),
+        verify="bytes",
+        orchestrate=False,
+    )
+    assert len(decoded) == 6
+    assert {Path(path).name for path in decoded} == {"episode_000002.mp4"}
+    assert all(right in path for path in decoded)
+    assert report.repairs["computed_stats"] == ["index", right]
+    assert report.repairs["stats_episodes"] == {right: [2]}
+    assert check_dataset(tmp_path / "out").findings == ()
+    rows = pq.read_table(tmp_path / "out/meta/episodes").to_pylist()
+    for row, line in zip(rows, before, strict=True):
+        for name in (cameras[0].key, right, "action", "index"):
+            kept = name != "index" and (name, row["episode_index"]) != (right, 2)
+            values = row[f"stats/{name}/mean"]
+            if kept:
+                assert values == line["stats"][name]["mean"]
+            else:
+                assert str(values).count("[") == str(line["stats"][name]["mean"]).count("[")

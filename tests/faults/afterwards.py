@@ -1,0 +1,437 @@
+"""A swap that broke, then something else, then the same command: old or new, whole.
+
+After a fault in the swap of a conversion the source changes, the options change, something is
+damaged or moved by hand, or another conversion of the same target runs. Then the same command
+runs, and what its message says is done, until it succeeds or there is nothing left to do.
+
+At every operation that names, moves or removes something, and at every end,
+
+- the bytes of the source lie in one place and in no other, unless a process that was asked to
+  remove them put their conversion at the target and compared the two;
+- a tree that somebody put there by hand lies in one place too;
+- what a reader finds is a tree that was put there by hand, or one of the whole datasets;
+- a command that succeeds leaves the conversion of the source as it lies there, by its options.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from tests.faults.trials import (
+    TREE_RECORD,
+    Case,
+    Outcome,
+    Place,
+    Row,
+    in_a_process,
+    make_source,
+    name_of,
+)
+from tests.trees import digest_of
+
+from leconvert import conversion
+from leconvert.testing.disk import Fault, WatchedDisk
+from leconvert.testing.power import PowerModel
+from leconvert.upkeep.clean import clean_work_dir
+
+__all__ = ["AFTERWARDS", "Datasets", "after_trial"]
+
+_OTHER_OPTIONS = {"video_file_size_in_mb": 0.0001}
+_MOST_REMEDIES = 4
+_MOVES = frozenset({"rename", "replace", "rename_no_replace", "exchange", "unlink", "rmdir"})
+_REFUSALS = frozenset({3, 4, 5, 6, 8, 9, 10, 12})
+"""Exit codes of refusals that docs/reference/exit-codes.md has for such a run; no disk failed."""
+_ENDS = (
+    "There is nothing left to convert",
+    "is already",
+)
+"""What a message says where nothing is left to do."""
+
+
+class Datasets:
+    """Datasets that trials start from or change to, and what becomes of each.
+
+    Args:
+        root: A folder that does not exist.
+        template: What is planned.
+    """
+
+    def __init__(self, root: Path, template: Path) -> None:
+        root.mkdir(parents=True)
+        self.sources = {
+            "planned": template,
+            "grown": make_source(root / "grown", (3, 2, 2)),
+            "overwritten": Path(shutil.copytree(template, root / "overwritten")),
+            "foreign": make_source(root / "foreign", (4,), seed=7),
+        }
+        data = "data/chunk-000/episode_000000.parquet"
+        other = make_source(root / "other", (3, 2), seed=7)
+        shutil.copyfile(other / data, self.sources["overwritten"] / data)
+        self.digest = {name: digest_of(path) for name, path in self.sources.items()}
+        self.converted: dict[tuple[str, bool], str] = {}
+        for name, source in self.sources.items():
+            for other_options in (False, True):
+                output = root / f"{name}-{other_options}"
+                options: dict[str, Any] = _OTHER_OPTIONS if other_options else {}
+                conversion.convert(source, output=output, max_workers=1, **options)
+                self.converted[name, other_options] = digest_of(output)
+        assert len(set(self.converted.values())) == len(self.converted)
+
+
+@dataclass(slots=True)
+class Scene:
+    """What is where, and what the user asks for.
+
+    Attributes:
+        place: The folder of the trial.
+        datasets: The datasets.
+        version: Which of them the source is now.
+        removed: Whether it was removed, after a process compared it.
+        by_hand: Digests of trees that nobody but the user may remove.
+        damaged: Digests of trees that somebody damaged.
+        options: What is asked for besides the case's options.
+    """
+
+    place: Place
+    datasets: Datasets
+    version: str = "planned"
+    removed: bool = False
+    by_hand: set[str] = field(default_factory=set)
+    damaged: set[str] = field(default_factory=set)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Path:
+        return self.place.target
+
+    @property
+    def result(self) -> str:
+        """The digest of what a command that succeeds leaves."""
+        return self.datasets.converted[self.version, "video_file_size_in_mb" in self.options]
+
+    def trees(self) -> dict[Path, str]:
+        """Return every dataset's folder, and its digest without a swap's mark."""
+        folders = [path for path in sorted(self.place.root.iterdir()) if path.is_dir()]
+        return {
+            path: _digest(path)
+            for path in folders
+            if (path / "meta").is_dir() or path == self.target
+        }
+
+    def source(self) -> Path | None:
+        """Return where the source lies."""
+        wanted = self.datasets.digest[self.version]
+        return next((path for path, digest in self.trees().items() if digest == wanted), None)
+
+    def moment(self) -> Iterator[str]:
+        """Say what is not as promised, at any moment."""
+        trees = self.trees()
+        found = list(trees.values())
+        count = found.count(self.datasets.digest[self.version])
+        shown = trees.get(self.target)
+        if not count and shown == self.result and self.place.case.delete_source:
+            self.removed = True
+        if count != 1 and not (count == 0 and self.removed):
+            yield f"the source lies in {count} places"
+        for digest in self.by_hand:
+            if digest not in found:
+                yield "what was put there by hand is gone"
+        whole = {*self.datasets.digest.values(), *self.datasets.converted.values()}
+        whole |= self.by_hand | self.damaged
+        if shown is not None and shown not in whole:
+            yield "a reader finds no whole dataset"
+
+    def end(self, outcome: Outcome) -> Iterator[str]:
+        """Say what is not as promised when a command has ended."""
+        yield from self.moment()
+        if outcome.how == "refused" and outcome.exit_code not in _REFUSALS:
+            yield f"exit code {outcome.exit_code}: {outcome.said}"
+        if outcome.how in {"broke", "hung", "died"}:
+            yield f"it {outcome.how}: {outcome.said}"
+        if outcome.how == "succeeded" and self.trees().get(self.target) != self.result:
+            yield "it succeeded, and the result is not the conversion of the source"
+
+
+def _digest(tree: Path) -> str:
+    mark = tree / TREE_RECORD
+    if not mark.exists():
+        return digest_of(tree)
+    kept = mark.read_bytes()
+    mark.unlink()
+    try:
+        return digest_of(tree)
+    finally:
+        mark.write_bytes(kept)
+
+
+# --- what happens in between; each says whether there was anything to do ----------------------
+
+
+def _changed(scene: Scene, version: str) -> bool:
+    there = scene.source()
+    if there is None or there.name.endswith(".leconvert-removed"):
+        return False  # nobody comes by that name
+    new = scene.datasets.sources[version]
+    for path in sorted(new.rglob("*")):
+        if path.is_file():
+            place = there / path.relative_to(new)
+            if not place.exists() or place.read_bytes() != path.read_bytes():
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(path.read_bytes())
+    scene.version = version
+    return True
+
+
+def _other_options(scene: Scene) -> bool:
+    scene.options |= _OTHER_OPTIONS
+    return True
+
+
+def _new_tree(scene: Scene) -> Path | None:
+    """Return where the new tree lies, if it is anywhere and the source is somewhere else."""
+    if scene.source() is None:
+        return None
+    trees = [
+        path
+        for path in scene.trees()
+        if (path / "meta/info.json").exists() and not (path / "meta/episodes.jsonl").exists()
+    ]
+    return next(iter(trees), None)
+
+
+def _tree_removed(scene: Scene) -> bool:
+    tree = _new_tree(scene)
+    if tree is not None:
+        shutil.rmtree(tree)
+    return tree is not None
+
+
+def _tree_damaged(scene: Scene) -> bool:
+    tree = _new_tree(scene)
+    if tree is None or not (clips := sorted(tree.rglob("*.mp4"))):
+        return False
+    content = clips[0].read_bytes()
+    clips[0].unlink()  # it may be one file with a shard
+    if scene.place.case.delete_source:  # whoever deletes compares every byte
+        clips[0].write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        clips[0].write_bytes(content[:-1])
+    scene.damaged.add(_digest(tree))
+    return True
+
+
+def _shards(scene: Scene) -> list[Path]:
+    return sorted(scene.place.root.glob("**/attempts/**/*.mp4"))
+
+
+def _shard_removed(scene: Scene) -> bool:
+    shards = _shards(scene)
+    for shard in shards[:1]:
+        shard.unlink()
+    return bool(shards)
+
+
+def _shard_damaged(scene: Scene) -> bool:
+    shards = _shards(scene)
+    for shard in shards[:1]:
+        content = shard.read_bytes()
+        shard.unlink()
+        shard.write_bytes(content[: len(content) // 2])
+    return bool(shards)
+
+
+def _old_put_back(scene: Scene) -> bool:
+    old = scene.target.with_name("set_old")
+    if not old.exists():
+        return False
+    if scene.target.exists():
+        scene.by_hand.add(_digest(scene.target))
+        scene.target.rename(scene.target.with_name("moved-new"))
+    old.rename(scene.target)
+    return True
+
+
+def _target_moved_away(scene: Scene) -> bool:
+    if not scene.target.exists():
+        return False
+    digest = _digest(scene.target)
+    if digest != scene.datasets.digest[scene.version]:
+        scene.by_hand.add(digest)
+    scene.target.rename(scene.target.with_name("moved-away"))
+    return True
+
+
+def _foreign_old(scene: Scene) -> bool:
+    old = scene.target.with_name(f"{scene.target.name}_old")
+    if old.exists():
+        return False
+    shutil.copytree(scene.datasets.sources["foreign"], old)
+    scene.by_hand.add(scene.datasets.digest["foreign"])
+    return True
+
+
+def _foreign_target(scene: Scene) -> bool:
+    if scene.target.exists():
+        return False
+    shutil.copytree(scene.datasets.sources["foreign"], scene.target)
+    scene.by_hand.add(scene.datasets.digest["foreign"])
+    return True
+
+
+def _second_conversion(scene: Scene) -> bool:
+    work_dir = scene.place.root / "elsewhere"
+    outcome = _run(scene, work_dir=work_dir)
+    return outcome.how in {"succeeded", "refused"} or not list(scene.end(outcome))
+
+
+AFTERWARDS: Mapping[str, Callable[[Scene], bool]] = {
+    "episodes added": lambda scene: _changed(scene, "grown"),
+    "a file overwritten": lambda scene: _changed(scene, "overwritten"),
+    "other options": _other_options,
+    "new tree removed": _tree_removed,
+    "new tree damaged": _tree_damaged,
+    "shard removed": _shard_removed,
+    "shard damaged": _shard_damaged,
+    "old put back": _old_put_back,
+    "target moved away": _target_moved_away,
+    "foreign at old": _foreign_old,
+    "foreign at target": _foreign_target,
+    "second conversion": _second_conversion,
+}
+
+
+# --- a trial ----------------------------------------------------------------------------------
+
+
+class _Eyes:
+    """Looks at the scene after each operation that moves or removes something."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+
+    def before(self, name: str, paths: tuple[str, ...]) -> None:
+        pass
+
+    def after(self, name: str, paths: tuple[str, ...]) -> None:
+        if name not in _MOVES or ".leconvert-work" in paths[-1] or "elsewhere" in paths[-1]:
+            return
+        for problem in self._scene.moment():
+            raise AssertionError(f"after {name} {' '.join(paths)}: {problem}")
+
+
+def _run(scene: Scene, **more: Any) -> Outcome:
+    def act(disk: WatchedDisk) -> None:
+        scene.place.convert(disk, **scene.options | more)
+
+    outcome = in_a_process(scene.place, None, act, cast("PowerModel", _Eyes(scene)))
+    list(scene.moment())  # what the process removed, it removed after it compared
+    scene.options.pop("restart", None)
+    return outcome
+
+
+def _follow(scene: Scene, outcome: Outcome) -> bool:
+    """Do what a message says; return whether there was anything to do."""
+    done = _follow_once(scene, outcome)
+    for name, digest in scene.datasets.digest.items():
+        if scene.trees().get(scene.target) == digest and scene.place.case.in_place:
+            scene.version = name  # the user put another dataset there, and shall have that
+            scene.by_hand.discard(digest)
+    return done
+
+
+def _follow_once(scene: Scene, outcome: Outcome) -> bool:
+    advice, root = outcome.advice, scene.place.root
+    done = False
+    for command in re.findall(r"`([^`]+)`", advice):
+        for part in command.split(" && "):
+            words = shlex.split(part)
+            if words[0] == "mv":
+                Path(words[1]).rename(words[2])
+                done = True
+            elif words[:2] == ["rm", "-r"]:
+                shutil.rmtree(words[2])
+                done = True
+            elif words[:2] == ["leconvert", "clean"] and "--give-up" in words:
+                clean_work_dir(Path(words[2]), give_up=True)
+                done = True
+        if done:
+            return True
+    away = root / "moved-away"
+    if away.exists() and ("put the result back" in advice or "is not a folder" in outcome.said):
+        away.rename(scene.target)
+        return True
+    if "or move it away" in advice:
+        scene.target.rename(root / "moved-target")
+        return True
+    if "give the same options as before" in advice:
+        scene.options.clear()
+        return True
+    if "--force-conversion" in advice and not scene.options.get("force_conversion"):
+        scene.options["force_conversion"] = True
+        return True
+    if "--restart" in advice:
+        scene.options["restart"] = True
+        return True
+    if "Put the tree that you want to keep at the target" in advice:
+        there = scene.source()
+        for number, path in enumerate(scene.trees()):
+            if path != there:
+                path.rename(root / f"moved-{number}")
+        if there is not None and scene.place.case.in_place and there != scene.target:
+            there.rename(scene.target)
+        return True
+    if "remove or rename it" in advice:
+        old = scene.target.with_name(f"{scene.target.name}_old")
+        old.rename(root / "moved-old")
+        return True
+    return "again" in advice
+
+
+def after_trial(
+    case: Case, fault: Fault, afterwards: str, datasets: Datasets, template: Path, root: Path
+) -> Row | None:
+    """Break a swap, let something else happen, and go on as the messages say.
+
+    Returns:
+        The row; None where there was nothing to do, such as a result to damage.
+    """
+    scene = Scene(Place(case, template, root, own_source=True), datasets)
+    first = in_a_process(scene.place, fault)
+    problems = [f"after the fault: {problem}" for problem in scene.moment()]
+    try:
+        if not AFTERWARDS[afterwards](scene):
+            return None
+        again = outcome = _run(scene)
+        said = []
+        problems += [f"then: {problem}" for problem in scene.end(outcome)]
+        while outcome.how == "refused" and not any(end in _words(outcome) for end in _ENDS):
+            said.append(_words(outcome))
+            if len(said) > _MOST_REMEDIES or not _follow(scene, outcome):
+                problems.append(f"no end: {' | '.join(said)}")
+                break
+            outcome = _run(scene)
+            problems += [f"after the remedy {said[-1]}: {p}" for p in scene.end(outcome)]
+        if outcome.how == "succeeded" and (left := _left_over(scene, first)):
+            problems.append(f"left over: {left}")
+    finally:
+        shutil.rmtree(root)
+    ended = "done" if outcome.how == "succeeded" else f"{outcome.error}"
+    row = Row(case.name, fault.at, name_of(fault), first, again, tuple(problems))
+    return replace(row, afterwards=afterwards, ended=f"{ended} after {len(said)}")
+
+
+def _words(outcome: Outcome) -> str:
+    return f"{outcome.said} {outcome.advice}"
+
+
+def _left_over(scene: Scene, first: Outcome) -> list[str]:
+    names = [path.name for path in scene.place.root.iterdir() if ".leconvert-" in path.name]
+    # What a removal left that was interrupted is not removed unseen.
+    half_gone = f".{scene.target.name}_old.leconvert-removed"
+    return [name for name in names if name != half_gone or first.how == "succeeded"]
