@@ -20,7 +20,7 @@ from queue import Empty
 from typing import Any
 
 from leconvert.leasing import Board, LeaseStore, WorkerIdentity
-from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.records import RunPaths, WorkDir
 
 RUN_ID = "bench"
 _LOOK_SECONDS = 1.0

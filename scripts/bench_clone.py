@@ -56,7 +56,7 @@ START = "process start"
 # What a conversion has imported when it ends; nothing else takes long. Then the report of one that
 # has no stages, as every runner of ours ends with a report.
 START_CODE = (
-    "import leconvert.cli.convert, leconvert.conversion, filelock; print('{\"stage_seconds\": {}}')"
+    "import leconvert.cli.convert, leconvert.api, filelock; print('{\"stage_seconds\": {}}')"
 )
 RUNNERS = (
     Runner(CONVERT),

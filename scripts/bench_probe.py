@@ -106,7 +106,7 @@ def in_turn(runs: Sequence[Run], repeat: int, repeats: int) -> list[Run]:
 def make_source(kind: str, root: Path, options: argparse.Namespace) -> None:
     """Generate the v2.1 dataset, in a process of its own."""
     from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-    from leconvert.testing.spec import RandomLengths
+    from leconvert.testing.dataset import RandomLengths
 
     keys = [f"observation.images.{name}" for name in CAMERAS]
     encoder, encoder_options = CODECS.get(kind, ("", {}))

@@ -26,17 +26,11 @@ import numpy as np
 import torch
 
 import bench_common
+from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
-from leconvert.cli.text import table
-from leconvert.probe.resampling.options import ResampleOptions
-from leconvert.probe.resampling.packing import pack
-from leconvert.probe.resampling.run import open_source, run_resample
-from leconvert.probe.resampling.tables import (
-    loader_table,
-    result_table,
-    speedup_table,
-    training_table,
-)
+from leconvert.resampling.kernel import pack
+from leconvert.resampling.report import loader_table, result_table, speedup_table, training_table
+from leconvert.resampling.run import ResampleOptions, open_source, run_resample
 
 SETUPS: Mapping[str, Mapping[str, Any]] = {
     "even": {"threads": 1},

@@ -45,7 +45,7 @@ from leconvert import tables
 from leconvert._version import __version__
 from leconvert.layout import cut_batches, layout_streams
 from leconvert.model import Batch, LayoutOptions, SourceScan, StreamLayout, StreamScan
-from leconvert.workdir.manifest import Manifest, tool_versions
+from leconvert.workdir.run import Manifest, tool_versions
 
 CAMERAS = 4
 FRAMES = 300
@@ -98,8 +98,8 @@ def simulated_manifest(
 
 def bench_plan(episodes: int, folder: Path) -> dict[str, Any]:
     """Lay out, cut batches and write the plan."""
-    from leconvert.workdir.manifest import BatchFile, ScanTable, write_plan
-    from leconvert.workdir.paths import WorkDir
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.run import BatchFile, ScanTable, write_plan
 
     scan = simulated_scan(episodes)
     started = time.perf_counter()
@@ -176,8 +176,8 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
 
 def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
     """Scan a real dataset: footers and MP4 headers."""
+    from leconvert.parallel import Spread
     from leconvert.source import scan_source
-    from leconvert.spread import Spread
 
     cpu, wall = time.process_time(), time.perf_counter()
     scan = scan_source(dataset, spread=Spread(threads=threads))
@@ -194,8 +194,8 @@ def bench_scan(dataset: Path, threads: int) -> dict[str, Any]:
 def plan_leases(batches: int, work_dir: Path, source: Path) -> dict[str, Any]:
     """Plan a run of exactly so many batches, for workers that write nothing."""
     from leconvert.testing import DatasetSpec, make_dataset
-    from leconvert.workdir.manifest import write_plan
-    from leconvert.workdir.paths import WorkDir
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.run import write_plan
 
     make_dataset(source, DatasetSpec(episodes=1, cameras=()))  # a worker looks at its info.json
     scan = replace(

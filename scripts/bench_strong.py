@@ -39,8 +39,8 @@ from leconvert.engines import LocalEngine
 from leconvert.leasing import read_done
 from leconvert.model import DATA_STREAM
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.spec import RandomLengths
-from leconvert.workdir.opened import open_run
+from leconvert.testing.dataset import RandomLengths
+from leconvert.workdir.run import open_run
 
 
 def make_source(root: Path, episodes: int) -> None:

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from tests.hub import WRITE_TOKEN, StandIn  # noqa: E402
 
 from leconvert import __version__  # noqa: E402
-from leconvert.conversion import convert  # noqa: E402
+from leconvert.api import convert  # noqa: E402
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset  # noqa: E402
 
 REPO = "tester/arm"

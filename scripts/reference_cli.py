@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from leconvert.cli.commands import build_parser
+from leconvert.cli.main import build_parser
 from leconvert.cli.parser import Parser
 
 __all__ = ["cli_page"]

@@ -25,11 +25,11 @@ from leconvert.leasing import Board, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch
 from leconvert.packer import check_all_done
-from leconvert.packer.collection import Collector
+from leconvert.packer.assembly import Collector
 from leconvert.status import run_status
-from leconvert.workdir.filesystem import FileSystem
+from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.opened import open_run
+from leconvert.workdir.run import open_run
 from leconvert.worker import Worker
 
 __all__ = ["CountingFileSystem", "finish_run", "lease_run"]

@@ -13,11 +13,12 @@ import sys
 import time
 from typing import Self
 
-from leconvert.cli.signals import stop_on_signals
+from leconvert.api import run_worker
+from leconvert.cli.main import stop_on_signals
 from leconvert.cli.work import add_arguments
-from leconvert.conversion import LeaseOptions, run_worker
 from leconvert.errors import LeconvertError
 from leconvert.progress import SilentProgress, Stage
+from leconvert.worker_pool import LeaseOptions
 
 
 class SlowDisk(SilentProgress):

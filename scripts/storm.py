@@ -36,7 +36,7 @@ import leconvert
 from leconvert.cli import main as leconvert_main
 from leconvert.cli import pack, work  # loaded here, so that a forked process has them
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.records import RunPaths, WorkDir
 
 ROOT = Path(__file__).resolve().parent.parent
 LEASE_SECONDS = 0.5

@@ -14,7 +14,7 @@ from hypothesis import settings
 from tests.program import Leconvert, run_leconvert, start_leconvert
 
 if TYPE_CHECKING:
-    from leconvert.workdir.opened import OpenedRun
+    from leconvert.workdir.run import OpenedRun
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Before NumPy, Arrow and torch are imported: tests run beside each other, their arrays are tiny,

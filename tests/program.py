@@ -22,10 +22,10 @@ _FORKS = multiprocessing.get_context("forkserver")
 _PRELOADED = (
     "pytest",
     "tests.program",
-    "leconvert.conversion",
+    "leconvert.api",
     "leconvert.status",
     "leconvert.upkeep",
-    "leconvert.verify",
+    "leconvert.compare",
     "pyarrow.parquet",
 )
 

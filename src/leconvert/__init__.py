@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from leconvert._version import __version__
 
 if TYPE_CHECKING:
-    from leconvert.conversion import ConversionReport, convert
+    from leconvert.api import ConversionReport, convert
+    from leconvert.compare import VerificationReport, verify_pair
     from leconvert.errors import LeconvertError
-    from leconvert.hub.push import push
-    from leconvert.hub.push_report import PushOptions, PushReport
-    from leconvert.verify import VerificationReport, verify_pair
+    from leconvert.hub.push import PushOptions, PushReport, push
 
 __all__ = [
     "ConversionReport",
@@ -33,14 +32,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "ConversionReport": "leconvert.conversion",
+    "ConversionReport": "leconvert.api",
     "LeconvertError": "leconvert.errors",
-    "PushOptions": "leconvert.hub.push_report",
-    "PushReport": "leconvert.hub.push_report",
-    "VerificationReport": "leconvert.verify",
-    "convert": "leconvert.conversion",
+    "PushOptions": "leconvert.hub.push",
+    "PushReport": "leconvert.hub.push",
+    "VerificationReport": "leconvert.compare",
+    "convert": "leconvert.api",
     "push": "leconvert.hub.push",
-    "verify_pair": "leconvert.verify",
+    "verify_pair": "leconvert.compare",
 }
 
 

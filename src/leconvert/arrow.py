@@ -6,12 +6,31 @@ asked for one, and that costs more than a small conversion. Arrays made from buf
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.model import IntArray
 
-__all__ = ["innermost_type", "int64_array", "int64_values", "is_list", "is_number", "list_length"]
+__all__ = [
+    "MixedKindsError",
+    "array_of",
+    "array_of_numbers",
+    "innermost_type",
+    "int64_array",
+    "int64_values",
+    "is_list",
+    "is_number",
+    "list_length",
+    "repeated_int64",
+    "type_of",
+    "type_of_numbers",
+]
 
 
 def int64_array(values: IntArray) -> pa.Array:
@@ -83,3 +102,159 @@ def innermost_type(kind: pa.DataType) -> pa.DataType:
             kind = kind.value_type
         else:
             return kind
+
+
+# ------------------------------------------------------------------------------------------------
+# Arrow arrays from JSON values, built from buffers.
+#
+# ``pyarrow.array`` imports pandas where it is installed, which costs half a second and 50 MB that
+# a converter has no use for. JSON has few kinds of values, so the arrays are put together here.
+
+
+_INT64 = np.iinfo(np.int64)
+
+
+class MixedKindsError(TypeError):
+    """Values that no single column type holds; never leaves this package."""
+
+
+def type_of(values: Sequence[Any], *, truth_counts: bool = False) -> pa.DataType:
+    """Return the narrowest type that holds JSON values, None included.
+
+    Integers beside fractions are float64; mappings are structs with the keys of all, in order of
+    first appearance.
+
+    Args:
+        values: What was parsed.
+        truth_counts: Whether truth values beside numbers are numbers, 0 and 1.
+
+    Raises:
+        MixedKindsError: The values are of kinds that do not go together, or of none that JSON has.
+    """
+    kinds = set(map(type, values)) - {type(None)}
+    if not kinds:
+        return pa.null()
+    if truth_counts and bool in kinds and kinds <= {bool, int, float} and len(kinds) > 1:
+        kinds.remove(bool)
+    if kinds == {bool}:
+        return pa.bool_()
+    if kinds == {int}:
+        numbers = [value for value in values if value is not None]
+        if min(numbers) < _INT64.min or max(numbers) > _INT64.max:
+            raise MixedKindsError("an integer needs more than 64 bits")
+        return pa.int64()
+    if kinds <= {int, float}:
+        return pa.float64()
+    if kinds == {str}:
+        return pa.string()
+    if kinds == {list}:
+        return pa.list_(type_of(_flat(values), truth_counts=truth_counts))
+    if kinds == {dict}:
+        names = dict.fromkeys(chain.from_iterable(value for value in values if value is not None))
+        return pa.struct([pa.field(str(name), type_of(_children(values, name))) for name in names])
+    raise MixedKindsError(" and ".join(sorted(kind.__name__ for kind in kinds)))
+
+
+def array_of(values: Sequence[Any], wanted: pa.DataType) -> pa.Array:
+    """Return JSON values as an array of a type that :func:`type_of` gave for them or for more.
+
+    Raises:
+        MixedKindsError: The type does not hold the values.
+    """
+    if pa.types.is_null(wanted):
+        return pa.nulls(len(values))
+    valid = [value is not None for value in values]
+    validity = None if all(valid) else _bits(valid)
+    try:
+        buffers, children = _storage(values, wanted)
+    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise MixedKindsError(f"{wanted} does not hold all values: {error}") from error
+    return pa.Array.from_buffers(wanted, len(values), [validity, *buffers], children=children)
+
+
+def type_of_numbers(numbers: npt.NDArray[Any]) -> pa.DataType:
+    """Return the type of a column of regular nested lists.
+
+    Args:
+        numbers: Booleans, integers or fractions of shape (rows, ...).
+    """
+    found = {"b": pa.bool_(), "i": pa.int64(), "f": pa.float64()}[numbers.dtype.kind]
+    for _ in range(numbers.ndim - 1):
+        found = pa.list_(found)
+    return found
+
+
+def array_of_numbers(numbers: npt.NDArray[Any], wanted: pa.DataType) -> pa.Array:
+    """Return an array of regular nested lists.
+
+    Args:
+        numbers: Booleans, integers or fractions of shape (rows, ...).
+        wanted: The type that :func:`type_of_numbers` gave for them, or one with wider numbers.
+
+    Raises:
+        MixedKindsError: The type has another nesting.
+    """
+    kinds: list[pa.DataType] = []
+    inner = wanted
+    while pa.types.is_list(inner):
+        kinds.append(inner)
+        inner = inner.value_type
+    if len(kinds) != numbers.ndim - 1:
+        raise MixedKindsError(f"{wanted} does not hold lists of shape {numbers.shape[1:]}")
+    flat = numbers.reshape(-1)
+    if pa.types.is_boolean(inner):
+        values = _bits(flat)
+    else:
+        dtype = np.int64 if pa.types.is_int64(inner) else np.float64
+        values = pa.py_buffer(np.ascontiguousarray(flat, dtype))
+    array = pa.Array.from_buffers(inner, len(flat), [None, values])
+    for depth in range(numbers.ndim - 1, 0, -1):
+        length = math.prod(numbers.shape[:depth])
+        size = numbers.shape[depth]
+        offsets = pa.py_buffer(np.arange(0, (length + 1) * size, size, dtype=np.int32))
+        array = pa.Array.from_buffers(kinds[depth - 1], length, [None, offsets], children=[array])
+    return array
+
+
+def repeated_int64(number: int, length: int) -> pa.Array:
+    """Return an array that repeats one integer."""
+    repeated = np.full(length, number, np.int64)
+    return pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(repeated)])
+
+
+def _storage(
+    values: Sequence[Any], wanted: pa.DataType
+) -> tuple[list[pa.Buffer], list[pa.Array] | None]:
+    """Return the buffers behind the validity, and the arrays of nested values."""
+    if pa.types.is_boolean(wanted):
+        return [_bits([bool(value) for value in values])], None
+    if pa.types.is_int64(wanted) or pa.types.is_float64(wanted):
+        dtype = np.int64 if pa.types.is_int64(wanted) else np.float64
+        filled = [0 if value is None else value for value in values]
+        return [pa.py_buffer(np.array(filled, dtype))], None
+    if pa.types.is_string(wanted):
+        encoded = [b"" if value is None else value.encode() for value in values]
+        return [_offsets(encoded), pa.py_buffer(b"".join(encoded))], None
+    if pa.types.is_list(wanted):
+        present = [value or [] for value in values]
+        return [_offsets(present)], [array_of(_flat(present), wanted.value_type)]
+    if pa.types.is_struct(wanted):
+        fields = [wanted.field(number) for number in range(wanted.num_fields)]
+        return [], [array_of(_children(values, field.name), field.type) for field in fields]
+    raise TypeError("JSON has no such values")
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return list(chain.from_iterable(value for value in values if value is not None))
+
+
+def _children(values: Sequence[Any], name: Any) -> list[Any]:
+    return [None if value is None else value.get(name) for value in values]
+
+
+def _bits(flags: Sequence[bool] | npt.NDArray[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(np.array(flags, np.bool_), bitorder="little"))
+
+
+def _offsets(values: Sequence[Any]) -> pa.Buffer:
+    return pa.py_buffer(np.array(list(accumulate(map(len, values), initial=0)), np.int32))

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.text import count, shown
-from leconvert.workdir.staging import TREE_RECORD
-from leconvert.workdir.trouble import storage_errors
+from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.swap import TREE_RECORD
 
 __all__ = [
     "EPISODE_FOLDERS",

@@ -7,11 +7,11 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from leconvert.conversion import ConversionReport, convert
+from leconvert.api import ConversionReport, convert
+from leconvert.compare import VerificationReport, verify_pair
 from leconvert.errors import StorageError, TargetError
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.verify import VerificationReport, verify_pair
 
 __all__ = ["DEMO_SPEC", "DemoReport", "run_demo"]
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from leconvert.errors import InstallationError
+from leconvert.errors import InstallationError, UsageError
 
-__all__ = ["Machine", "check_linux"]
+__all__ = ["Machine", "check_linux", "home_folder", "lerobot_home"]
+
 
 _SYSTEMS = {"darwin": "macOS", "win32": "Windows"}
 _UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2**63
@@ -150,3 +151,39 @@ def _idle_file_pages(path: Path) -> int:
         if name in {"inactive_file", "total_inactive_file"} and value.isdigit():
             return int(value)
     return 0
+
+
+# ------------------------------------------------------------------------------------------------
+# The user's own folders, which a container may not have.
+
+
+def home_folder() -> Path:
+    """Return the user's home folder.
+
+    Raises:
+        UsageError: There is none: HOME is not set, and the user id has no name, as in containers.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UsageError(
+            "This user has no home folder: HOME is not set, and the user id has no name.",
+            next_step="Set HOME to a folder that this user may write to.",
+        ) from None
+
+
+def lerobot_home(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return where LeRobot keeps datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``.
+
+    Args:
+        environment: The process's environment.
+
+    Raises:
+        UsageError: Neither is set, and there is no home folder for the default.
+    """
+    given = environment.get("HF_LEROBOT_HOME")
+    if given is not None:
+        return Path(os.path.expanduser(given))  # noqa: PTH111 - never fails, as Path's does
+    hub_home = environment.get("HF_HOME")
+    cache = home_folder() / ".cache" / "huggingface" if hub_home is None else Path(hub_home)
+    return Path(os.path.expanduser(cache / "lerobot"))  # noqa: PTH111

@@ -59,7 +59,7 @@ def test_two_processes_meet_and_both_tell_the_outcome(folder: Path) -> None:
 def test_a_file_system_without_hard_links_is_for_one_host_and_has_a_code(tmp_path: Path) -> None:
     code = (
         "import errno, sys\n"
-        "from leconvert.workdir.filesystem import FileSystem\n"
+        "from leconvert.workdir.fs import FileSystem\n"
         "def link(self, source, target):\n"
         "    raise OSError(errno.EPERM, 'Operation not permitted')\n"
         "FileSystem.link = link\n"

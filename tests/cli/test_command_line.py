@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.values import block_align, megabytes, seconds, size_in_bytes, some_seconds, whole
+from leconvert.cli.parser import block_align, megabytes, seconds, size_in_bytes, some_seconds, whole
 from tests.program import Leconvert
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from leconvert.cli.doctor_view import doctor_lines
-from leconvert.doctor import Examination, Package, examination, examine
+from leconvert import doctor as examination
+from leconvert.cli.doctor import doctor_lines
+from leconvert.doctor import Examination, Package, examine
 from leconvert.fscheck import Finding, Promise
 from tests.program import Leconvert
 
@@ -106,15 +107,15 @@ def test_without_torch_no_process_is_started(found: Callable[..., Examination]) 
 def test_what_does_not_load_is_lacking_and_stops_nothing(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "leconvert.hub.access", None)
+    monkeypatch.setitem(sys.modules, "leconvert.hub.client", None)
 
     def broken() -> None:
         raise ImportError("libavcodec.so.61: cannot open shared object file")
 
-    monkeypatch.setattr("leconvert.media.carried.carried_ffmpeg", broken)
+    monkeypatch.setattr("leconvert.media.pyav.carried_ffmpeg", broken)
     seen = found()
     assert seen.lacks == ("PyAV does not load: libavcodec.so.61: cannot open shared object file.",)
-    assert "leconvert.hub.access" in seen.hub["trouble"]
+    assert "leconvert.hub.client" in seen.hub["trouble"]
     assert seen.as_record()["ok"] is False
 
 

@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 import leconvert as package
+from leconvert.compare import VerificationReport, verify_pair
 from leconvert.packer import proof
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.faults import CrashError
-from leconvert.verify import VerificationReport, verify_pair
-from leconvert.workdir import filesystem
+from leconvert.workdir import fs
 from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
 
@@ -60,7 +60,7 @@ def dataset(four: Path, tmp_path: Path) -> Path:
 @contextmanager
 def failing(flags: int, *, dies: bool = False) -> Iterator[None]:
     """Let the swap's renames with these flags fail, or the process die at the first of them."""
-    real = filesystem._renameat2
+    real = fs._renameat2
 
     def broken(source: Any, target: Any, found: int) -> None:
         if found != flags or Path(target).name not in {"set", "set_old", "out"}:
@@ -71,7 +71,7 @@ def failing(flags: int, *, dies: bool = False) -> Iterator[None]:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(source))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filesystem, "_renameat2", broken)
+        patch.setattr(fs, "_renameat2", broken)
         yield
 
 

@@ -203,11 +203,11 @@ def test_two_downloads_of_one_repo_at_once_do_not_mix(
 def test_two_fetches_from_one_url_at_once_do_not_mix(
     small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.mirrors import download
+    from leconvert import stores
 
     out = tmp_path / "out"
     second: list[subprocess.CompletedProcess[str]] = []
-    bring = download._bring
+    bring = stores._bring
 
     def bring_while_another_starts(*arguments: object) -> None:
         if not second:
@@ -215,8 +215,8 @@ def test_two_fetches_from_one_url_at_once_do_not_mix(
             second.append(run_leconvert(*command))
         bring(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(download, "_THREADS", 1)
-    monkeypatch.setattr(download, "_bring", bring_while_another_starts)
+    monkeypatch.setattr(stores, "_THREADS", 1)
+    monkeypatch.setattr(stores, "_bring", bring_while_another_starts)
     assert convert(small_source, out) == 0
     assert second[0].returncode == 12
     assert main(["verify", str(out), "--source", str(small_source), "--bytes"]) == 0

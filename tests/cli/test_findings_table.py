@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.findings import findings_lines
+from leconvert.cli.output import findings_lines
 from leconvert.model import Finding
 from tests.program import Leconvert
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from leconvert import errors
-from leconvert.cli.commands import build_parser
-from leconvert.cli.examples import EXAMPLES
-from leconvert.cli.parser import Parser
+from leconvert.cli.main import build_parser
+from leconvert.cli.parser import EXAMPLES, Parser
 
 COMMANDS = {parser.prog: parser for parser in build_parser().declared()}
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.check_fs_view import check_lines
-from leconvert.fscheck import CheckReport, Mount, probe_folder
+from leconvert.cli.check_fs import check_lines
+from leconvert.fscheck import CheckReport, probe_folder
+from leconvert.workdir.fs import Mount
 from tests.program import Leconvert
 
 PROGRAM = [sys.executable, "-m", "leconvert"]
@@ -65,7 +66,7 @@ def test_an_interrupt_before_anything_is_loaded_ends_without_a_traceback() -> No
         "import sys\n"
         "class Interrupted:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'leconvert.cli.commands':\n"
+        "        if name == 'leconvert.cli.main':\n"
         "            raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupted())\n"
         "import leconvert.__main__\n"
@@ -141,7 +142,7 @@ def test_a_permission_that_is_missing_is_called_so(
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path / "info.json"))
 
-    monkeypatch.setattr("leconvert.verify.dataset.check_dataset", denied)
+    monkeypatch.setattr("leconvert.check.dataset.check_dataset", denied)
     refused = leconvert_here("check", tmp_path)
     assert refused.returncode == 11
     assert refused.stderr.splitlines() == [

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from tests.ranks import run_as_ranks
 
 
 def frames_of_rank(root: str, out_dir: str) -> list[int]:
     """Run the command; return which frames the very same stream gives this rank in an epoch."""
     from leconvert.cli import main
-    from leconvert.probe import EpisodeStream, StreamLoader
+    from leconvert.loading import EpisodeStream, StreamLoader
 
     words = ["probe", "run", "--root", root, "--out-dir", out_dir]
     words += ["--scenario", "stream_bucket_2node", "--num-workers", "2", "--batch-size", "4"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from tests.program import Leconvert
 
 LAUNCHER = """\

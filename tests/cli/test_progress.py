@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.progress import progress_for
-from leconvert.cli.progress_bars import BarProgress
-from leconvert.cli.progress_lines import LineProgress
-from leconvert.cli.text import amount, table
+from leconvert.cli.output import table
+from leconvert.cli.progress import BarProgress, LineProgress, progress_for
+from leconvert.text import amount
 
 
 def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path) -> None:
@@ -64,7 +63,7 @@ def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_p
 
 def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("leconvert.cli.progress_lines.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("leconvert.cli.progress.time.monotonic", lambda: now[0])
     stream = io.StringIO()
     with LineProgress(stream).stage("work", 10 * 1024**2, "B") as stage:
         now[0] = 2.0
@@ -89,7 +88,7 @@ def test_a_stage_in_which_nothing_comes_to_its_end_shows_that_it_lives(
             return written
 
     told = threading.Event()
-    monkeypatch.setattr("leconvert.cli.progress_lines._LINE_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr("leconvert.cli.progress._LINE_EVERY_SECONDS", 0.001)
     stream = Stream()
     with LineProgress(stream).stage("work", 1024, "B"):
         assert told.wait(30)
@@ -100,7 +99,7 @@ def test_a_bar_whose_stage_does_not_move_has_a_clock_that_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refreshed = threading.Event()
-    monkeypatch.setattr("leconvert.cli.progress_bars._SHOW_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr("leconvert.cli.progress._SHOW_EVERY_SECONDS", 0.001)
     monkeypatch.setattr("tqdm.tqdm.refresh", lambda *_, **__: refreshed.set())
     with BarProgress(io.StringIO()).stage("work", 1024, "B"):
         assert refreshed.wait(30)

@@ -10,11 +10,12 @@ import pytest
 
 import leconvert
 from leconvert.cli.main import main
+from leconvert.compare import Difference, VerificationReport, verify_pair
 from leconvert.errors import InterruptedRunError, StorageError, VerificationError
-from leconvert.packer import proof, removal
+from leconvert.packer import proof
+from leconvert.packer import proof as removal
 from leconvert.progress import SilentProgress, Stage
 from leconvert.repairs import RepairOptions
-from leconvert.verify import Difference, VerificationReport, verify_pair
 from tests.trees import snapshot
 
 

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import HfApi
 
-from leconvert import conversion
+from leconvert import api as conversion
+from leconvert.api import convert
 from leconvert.cli.main import main
-from leconvert.conversion import convert
 from leconvert.errors import StorageError
 from leconvert.hub import provenance
 from leconvert.hub import push as push_module

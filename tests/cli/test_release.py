@@ -6,7 +6,7 @@ import json
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.leasing import LeaseStore, WorkerIdentity
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert
 
 

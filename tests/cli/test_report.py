@@ -40,7 +40,7 @@ def test_a_page_that_fails_at_last_does_not_call_the_conversion_failed(
     def full(path: Path, _: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("leconvert.report.write.replace_record", full)
+    monkeypatch.setattr("leconvert.workdir.fs.replace_record", full)
     out = tmp_path / "out"
     assert main(["convert", "--root", str(small_source), "--output", str(out), "--report"]) == 11
     said = capsys.readouterr().err

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from leconvert import convert
-from leconvert.doctor.asking import library_loads, probe_diagnosis
+from leconvert.doctor import library_loads, probe_diagnosis
 from leconvert.engines import LocalEngine
-from leconvert.engines.site import Site
-from leconvert.engines.slurm_jobs import SlurmOptions, worker_job
+from leconvert.engines.slurm import Site, SlurmOptions, worker_job
 from leconvert.errors import IncompleteError, ProbeError
-from leconvert.probe.child import probe_result
-from leconvert.spread import _other_process
+from leconvert.parallel import _other_process
+from leconvert.probe.run import probe_result
 from tests.program import Leconvert
 
 # What Python imports before any module of a program, and what no program can do without it.

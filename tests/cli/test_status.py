@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.cli.status_view import WIDTH, status_lines
+from leconvert.cli.status import WIDTH, status_lines
 from leconvert.leasing import BatchState, BatchStatus
 from leconvert.status import (
     Failure,

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
-from leconvert.conversion import convert
-from leconvert.workdir.opened import OpenedRun
+from leconvert.api import convert
+from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert
 
 _SBATCH = """\

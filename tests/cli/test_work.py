@@ -16,7 +16,7 @@ from leconvert.leasing.state import BatchState
 from leconvert.model import LayoutOptions
 from leconvert.planner import open_or_plan
 from leconvert.status import run_status
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert, started
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
@@ -88,7 +88,7 @@ def test_a_signal_ends_a_worker_that_waits(planned: OpenedRun, number: signal.Si
 def test_a_signal_ends_a_worker_whose_disk_fails(planned: OpenedRun) -> None:
     code = (
         "import errno\n"
-        "from leconvert.workdir.patience import Patience\n"
+        "from leconvert.workdir.locks import Patience\n"
         "from leconvert.leasing import Board\n"
         "def broken(self):\n"
         "    raise OSError(errno.EIO, 'Input/output error', 'the work dir')\n"

@@ -16,8 +16,8 @@ import pytest
 from reference import convert_with_reference
 
 import leconvert
+from leconvert.check import check_dataset
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.verify.dataset import check_dataset
 
 LENGTHS = (12, 7, 9)
 TASKS = ("Pick é.", "Place.")

@@ -23,8 +23,7 @@ from PIL import Image
 
 from leconvert.media import decode_image, decode_shown
 from leconvert.statistics import ImageStats, clip_stats, sample_indices, table_stats
-from leconvert.statistics.quantiles import QUANTILES
-from leconvert.statistics.sampling import downsampled
+from leconvert.statistics.columns import QUANTILES, downsampled
 
 Array = np.ndarray[Any, Any]
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data"

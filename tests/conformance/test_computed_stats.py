@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 from lerobot.datasets import compute_stats as reference
 
 from leconvert.statistics import column_stats
-from leconvert.statistics.quantiles import QUANTILES
+from leconvert.statistics.columns import QUANTILES
 
 Array = np.ndarray[Any, Any]
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data"

@@ -17,9 +17,9 @@ from comparison import V21Source
 from reference import convert_with_reference
 
 import leconvert
+from leconvert.compare import verify_pair
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.spec import RandomLengths
-from leconvert.verify import verify_pair
+from leconvert.testing.dataset import RandomLengths
 
 RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from tests.conformance.reference import convert_with_reference
 
-from leconvert.conversion import convert
-from leconvert.probe.compare import compare_samples, compare_with_map
-from leconvert.probe.depth import DepthScale
-from leconvert.probe.loader import StreamLoader
-from leconvert.probe.stream import EpisodeStream
+from leconvert.api import convert
+from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.loading.batches import DepthScale
+from leconvert.probe import compare_with_map
+from leconvert.probe.compare import compare_samples
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 TOP = "observation.images.top"

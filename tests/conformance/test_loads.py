@@ -12,6 +12,8 @@ import pytest
 from lerobot.datasets import LeRobotDataset
 
 import leconvert
+from leconvert.check import check_dataset
+from leconvert.compare import verify_pair
 from leconvert.errors import FindingsError
 from leconvert.repairs import RepairOptions
 from leconvert.statistics import episode as statistics
@@ -24,8 +26,6 @@ from leconvert.testing import (
     make_dataset,
     with_column,
 )
-from leconvert.verify import verify_pair
-from leconvert.verify.dataset import check_dataset
 
 LENGTHS = (4, 3, 5)
 

@@ -21,10 +21,10 @@ import pytest
 from lerobot.datasets import LeRobotDataset
 
 import leconvert
+from leconvert.check import check_dataset
 from leconvert.errors import FindingsError, LeconvertError
 from leconvert.repairs import RepairOptions
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
-from leconvert.verify.dataset import check_dataset
 
 LENGTHS = (3, 1, 4)
 COLUMNS_A_DATASET = 4

@@ -17,13 +17,19 @@ import pytest
 import torch
 from tests.ranks import free_port, run_as_ranks
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.errors import InterruptedRunError, PlanMismatchError, ProbeError, UsageError
-from leconvert.probe.checkpoints import checkpoint_dir, newest_checkpoint, read_checkpoint
 from leconvert.probe.options import RunOptions
-from leconvert.probe.train import StepFacts, TrainOptions, train
-from leconvert.probe.train_data import open_stream_loader
-from leconvert.probe.training_log import TrainingLog
+from leconvert.probe.train import (
+    StepFacts,
+    TrainingLog,
+    TrainOptions,
+    checkpoint_dir,
+    newest_checkpoint,
+    open_stream_loader,
+    read_checkpoint,
+    train,
+)
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = [15, 9, 21, 1, 12]

@@ -11,7 +11,7 @@ from lerobot.datasets import LeRobotDataset
 from tests.hub import StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.hub.push import push
 from leconvert.testing import read_label
 

@@ -23,7 +23,7 @@ from leconvert.tables.lerobot_reader import (
     dtype_name,
     read_by_lerobot,
 )
-from leconvert.testing.pixels import encode_png
+from leconvert.testing.dataset import encode_png
 
 NUMBERS = [
     pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(),

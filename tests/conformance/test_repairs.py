@@ -16,10 +16,10 @@ from lerobot.datasets import LeRobotDataset
 from tests.trees import digest_of
 
 import leconvert
+from leconvert.compare import verify_pair
 from leconvert.errors import FindingsError
 from leconvert.repairs import RepairOptions
 from leconvert.testing import DatasetSpec, make_dataset
-from leconvert.verify import verify_pair
 
 PHANTOM = "observation.images.egoview"
 

@@ -15,7 +15,7 @@ from comparison import V21Source
 import leconvert
 from leconvert.reach import is_out_of_reach
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
-from leconvert.testing.spec import RandomLengths
+from leconvert.testing.dataset import RandomLengths
 
 _WORKERS = 12
 _TOP = CameraSpec(key="observation.images.top", width=32, height=32, options={"bf": "0"})

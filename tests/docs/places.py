@@ -16,8 +16,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from leconvert.api import convert
 from leconvert.cli import main
-from leconvert.conversion import convert
 from leconvert.hub.provenance import provenance_path
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import StandIn

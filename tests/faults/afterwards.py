@@ -35,10 +35,10 @@ from tests.faults.trials import (
 )
 from tests.trees import digest_of
 
-from leconvert import conversion
+from leconvert import api
 from leconvert.testing.disk import Fault, WatchedDisk
 from leconvert.testing.power import PowerModel
-from leconvert.upkeep.clean import clean_work_dir
+from leconvert.upkeep import clean_work_dir
 
 __all__ = ["AFTERWARDS", "Datasets", "after_trial"]
 
@@ -79,7 +79,7 @@ class Datasets:
             for other_options in (False, True):
                 output = root / f"{name}-{other_options}"
                 options: dict[str, Any] = _OTHER_OPTIONS if other_options else {}
-                conversion.convert(source, output=output, max_workers=1, **options)
+                api.convert(source, output=output, max_workers=1, **options)
                 self.converted[name, other_options] = digest_of(output)
         assert len(set(self.converted.values())) == len(self.converted)
 

@@ -18,7 +18,7 @@ import pytest
 from tests.faults.trials import CASES, Place, make_source
 from tests.trees import digest_of
 
-from leconvert import conversion
+from leconvert import api
 from leconvert.testing.disk import Operation, WatchedDisk, names_and_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def test_no_change_of_the_disk_goes_unseen(
     before = {str(path) for path in place.root.rglob("*")}
     disk = WatchedDisk(place.root, has_links=case.has_links)
     with disk:
-        conversion.convert(
+        api.convert(
             place.source,
             output=None if case.in_place else place.target,
             max_workers=1,
@@ -95,9 +95,9 @@ def test_two_runs_do_the_same_operations_in_the_same_order(
 def test_a_watched_conversion_writes_the_bytes_of_any_other(
     smallest_source: Path, tmp_path: Path
 ) -> None:
-    conversion.convert(smallest_source, output=tmp_path / "plain")
+    api.convert(smallest_source, output=tmp_path / "plain")
     with WatchedDisk(tmp_path):
-        conversion.convert(smallest_source, output=tmp_path / "watched")
+        api.convert(smallest_source, output=tmp_path / "watched")
     assert digest_of(tmp_path / "watched") == digest_of(tmp_path / "plain")
 
 

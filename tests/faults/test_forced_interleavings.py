@@ -18,8 +18,8 @@ import pytest
 from tests.trees import digest_of, snapshot
 
 import leconvert
-from leconvert import conversion, execution, planner
-from leconvert.conversion import run_worker
+from leconvert import api, planner, worker_pool
+from leconvert.api import run_worker
 from leconvert.errors import (
     BusyError,
     LeconvertError,
@@ -32,14 +32,13 @@ from leconvert.model import LayoutOptions
 from leconvert.packer import Watcher, pack_run
 from leconvert.packer import run as packing
 from leconvert.planner import open_or_plan
-from leconvert.shards import ShardWriter
 from leconvert.testing.faults import CrashError
 from leconvert.workdir import locks
 from leconvert.workdir.journal import Journal
-from leconvert.workdir.opened import OpenedRun, open_run
-from leconvert.workdir.paths import WorkDir, default_work_dir
-from leconvert.workdir.staging import TREE_RECORD
-from leconvert.worker import Worker
+from leconvert.workdir.records import WorkDir, default_work_dir
+from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.workdir.swap import TREE_RECORD
+from leconvert.worker import ShardWriter, Worker
 
 PATIENCE_SECONDS = 60
 
@@ -274,14 +273,14 @@ def test_a_conversion_that_ends_late_leaves_the_work_dir_to_the_next_one(
     small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_digest: str
 ) -> None:
     out = tmp_path / "out"
-    report = conversion._report
+    report = api._report
 
     def planned_meanwhile(*arguments: Any) -> Any:
         out.rename(tmp_path / "first")
         plan(small_source, out, default_work_dir(out), restart=True)
         return report(*arguments)
 
-    monkeypatch.setattr(conversion, "_report", planned_meanwhile)
+    monkeypatch.setattr(api, "_report", planned_meanwhile)
     leconvert.convert(small_source, output=out)
     run_worker(default_work_dir(out))
     pack_run(open_run(default_work_dir(out)))
@@ -484,8 +483,8 @@ def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
     call = lambda: leconvert.convert(source_copy, output=output)  # noqa: E731
     loser = Frozen(call)
     modules = {
-        "open_or_plan": conversion, "_write": planner, "record_invocation": conversion,
-        "work_and_pack": conversion, "pack_run": execution, "packer_lock": packing,
+        "open_or_plan": api, "_write": planner, "record_invocation": api,
+        "work_and_pack": api, "pack_run": worker_pool, "packer_lock": packing,
         "_acquire": locks,
     }  # fmt: skip
     step = getattr(modules[before], before)

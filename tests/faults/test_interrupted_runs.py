@@ -17,8 +17,8 @@ import pytest
 from tests.trees import digest_of, snapshot
 
 import leconvert
+from leconvert.api import run_worker
 from leconvert.cli.main import main
-from leconvert.conversion import LeaseOptions, run_worker
 from leconvert.errors import (
     IncompleteError,
     InterruptedRunError,
@@ -33,9 +33,10 @@ from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 from leconvert.progress import SilentProgress, Stage
 from leconvert.testing.faults import CrashError
-from leconvert.workdir.filesystem import FileSystem
-from leconvert.workdir.opened import OpenedRun, open_run
-from leconvert.workdir.paths import default_work_dir
+from leconvert.workdir.fs import FileSystem
+from leconvert.workdir.records import default_work_dir
+from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.worker_pool import LeaseOptions
 
 KILLS = 12
 
@@ -141,7 +142,7 @@ def test_ctrl_c_hands_back_and_says_so(small_source: Path, tmp_path: Path) -> No
     """A signal that comes while the program starts is the shell's affair; this one comes later."""
     code = (
         "import os, signal, sys\n"
-        "from leconvert.shards import ShardWriter\n"
+        "from leconvert.worker import ShardWriter\n"
         "from leconvert.cli import main\n"
         "original = ShardWriter.write\n"
         "def interrupted(self, *arguments, **options):\n"
@@ -374,7 +375,7 @@ def test_sigterm_makes_a_worker_process_hand_back(planned: OpenedRun) -> None:
     """The worker is frozen inside a batch, asked to end, and thawed."""
     code = (
         "import os, signal, sys\n"
-        "from leconvert.shards import ShardWriter\n"
+        "from leconvert.worker import ShardWriter\n"
         "from leconvert.cli import main\n"
         "original = ShardWriter.write\n"
         "def frozen(self, *arguments, **options):\n"
@@ -436,7 +437,7 @@ def test_a_work_dir_that_is_removed_under_a_worker_is_a_sentence(
 ) -> None:
     code = (
         "import shutil, sys\n"
-        "from leconvert.shards import ShardWriter\n"
+        "from leconvert.worker import ShardWriter\n"
         "from leconvert.cli import main\n"
         "original = ShardWriter.write\n"
         "def removed(self, *arguments, **options):\n"

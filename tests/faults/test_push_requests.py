@@ -23,7 +23,7 @@ from tests.hub import Fault, LoggedRequest, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, only_loopback, pauses
 from tests.hub.store import Repo
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.errors import HubConflictError, HubUnavailableError
 from leconvert.hub.provenance import read_provenance
 from leconvert.hub.push import PushOptions, push

@@ -15,7 +15,7 @@ from tests.trees import digest_of
 
 import leconvert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.workdir.extents import can_clone
+from leconvert.workdir.fs import can_clone
 
 MAKERS = {"xfs": ["mkfs.xfs", "-q", "-m", "reflink=1"], "btrfs": ["mkfs.btrfs", "-q"]}
 

@@ -30,14 +30,15 @@ from unittest import mock
 
 from tests.trees import digest_of, snapshot
 
-from leconvert import conversion, execution
+from leconvert import api, worker_pool
 from leconvert.errors import LeconvertError
 from leconvert.packer import run as packing
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.disk import Fault, FaultKind, Operation, WatchedDisk
 from leconvert.testing.power import Loss, PowerModel
-from leconvert.workdir import host, identity, mounts
-from leconvert.workdir.filesystem import FileSystem
+from leconvert.workdir import fs, identity
+from leconvert.workdir import identity as host
+from leconvert.workdir.fs import FileSystem
 
 __all__ = [
     "CASES",
@@ -250,7 +251,7 @@ class Place:
                 "episodes_per_batch": self.case.episodes_per_batch,
                 "delete_source": self.case.delete_source,
             }
-            conversion.convert(self.source, **given | options)
+            api.convert(self.source, **given | options)
 
     def left_over(self) -> list[str]:
         """Return the names beside the result and its source."""
@@ -340,8 +341,8 @@ class _Recorder:
 def _stages_marked(disk: WatchedDisk) -> Iterator[None]:
     """Mark operations with what the program is doing."""
     marks = (
-        (conversion, "open_or_plan", "plan", "work"),
-        (execution, "pack_run", "pack", "clean"),
+        (api, "open_or_plan", "plan", "work"),
+        (worker_pool, "pack_run", "pack", "clean"),
         (packing, "swap_into_place", "swap", "finish"),
     )
     disk.stage = "plan"
@@ -483,7 +484,7 @@ def _proc_handed_down(birth: int) -> Iterator[None]:
         mock.patch.object(host, "boot_id", return_value=_BOOT),
         mock.patch.object(identity, "_boot", return_value=f"{_BOOT}/trials"),
         mock.patch.object(identity, "_start_time", start_time),
-        mock.patch.object(mounts, "_mount_table", return_value=_MOUNT_TABLE),
+        mock.patch.object(fs, "_mount_table", return_value=_MOUNT_TABLE),
     ):
         yield
 

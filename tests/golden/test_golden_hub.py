@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import WorkDirError
-from leconvert.hub.origin import Origin, origin_path, read_origin
+from leconvert.hub.fetch import HubRepo, RemoteFile
 from leconvert.hub.outline import open_outline
-from leconvert.hub.provenance import Provenance, provenance_path, read_provenance
-from leconvert.hub.remote import HubRepo
-from leconvert.hub.remote_file import RemoteFile
-from leconvert.mirrors.download import read_notes
-from leconvert.mirrors.store import StoredFile
+from leconvert.hub.provenance import (
+    Origin,
+    Provenance,
+    origin_path,
+    provenance_path,
+    read_origin,
+    read_provenance,
+)
+from leconvert.stores import StoredFile, read_notes
 
 GOLDEN = Path(__file__).parent / "v1_hub"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -12,20 +12,15 @@ import pytest
 
 from leconvert.errors import WorkDirError
 from leconvert.leasing import WorkerIdentity, list_batches, read_done, read_failed, read_workers
-from leconvert.leasing.log import LeaseLogFiles
+from leconvert.leasing.leases import LeaseLogFiles, LeaseStore
 from leconvert.leasing.state import BatchState, Generation, Outcome
-from leconvert.leasing.store import LeaseStore
 from leconvert.model import Batch, Shard
-from leconvert.workdir.exclusion import Exclusion
-from leconvert.workdir.host import HostIdentity
-from leconvert.workdir.invocation import read_invocations
-from leconvert.workdir.jobs import JobRecord, read_jobs
+from leconvert.workdir.activity import JobRecord, read_invocations, read_jobs, read_probe
+from leconvert.workdir.exclusion import Exclusion, read_one_host
+from leconvert.workdir.identity import HostIdentity
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.manifest import BatchFile, ScanTable, read_manifest
-from leconvert.workdir.one_host import read_one_host
-from leconvert.workdir.paths import RunPaths, WorkDir
-from leconvert.workdir.probe_record import read_probe
-from leconvert.workdir.records import read_record
+from leconvert.workdir.records import RunPaths, WorkDir, read_record
+from leconvert.workdir.run import BatchFile, ScanTable, read_manifest
 
 GOLDEN = Path(__file__).parent / "v1"
 RUN_ID = "20260102T030405-abcdef"

@@ -17,10 +17,10 @@ from every_lab.waiting import wait_until
 from slurm_lab import SlurmCluster
 from slurm_lab.requirements import missing_packages
 
+from leconvert.api import convert
 from leconvert.cli import main
-from leconvert.conversion import convert
-from leconvert.status.observer import run_status
-from leconvert.workdir.opened import open_run
+from leconvert.status import run_status
+from leconvert.workdir.run import open_run
 from tests.trees import digest_of
 
 _SECONDS = 90.0

@@ -36,7 +36,7 @@ from leconvert.leasing.state import (
     observe,
 )
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir.paths import WorkDir
+from leconvert.workdir.records import WorkDir
 
 WORKERS = 3
 LEASE_SECONDS = 60.0

@@ -17,8 +17,8 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.media import ClipIndex
 from leconvert.media.boxes import read_moov
 from leconvert.media.encode import encode_clip
+from leconvert.media.index import read_plainly
 from leconvert.media.parse import parse_moov
-from leconvert.media.plain import read_plainly
 
 INTERESTING = [0, 1, 2, 7, 8, 12, 20, 0xFF, 0xFFFF, 2**24, 2**31 - 1, 2**31, 2**32 - 1]
 FUZZ = settings(

@@ -17,7 +17,7 @@ from leconvert.report.values import (
     StreamFigures,
     Verification,
 )
-from leconvert.workdir.invocation import Invocation
+from leconvert.workdir.activity import Invocation
 
 __all__ = ["BEGIN", "HOSTILE", "run_story"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.errors import (
     BatchesFailedError,
     StorageError,
@@ -20,13 +20,12 @@ from leconvert.errors import (
 from leconvert.leasing import LeaseStore, WorkerIdentity, WorkerReporter, void_done
 from leconvert.packer import PackOptions, pack_run
 from leconvert.report import gather, gather_run, page
-from leconvert.report.attempts import moment
-from leconvert.report.values import AttemptEnd, StoryState
+from leconvert.report.values import AttemptEnd, StoryState, moment
 from leconvert.upkeep import clean_work_dir
-from leconvert.workdir.durable import replace_record
-from leconvert.workdir.invocation import record_invocation
-from leconvert.workdir.opened import OpenedRun, open_run
+from leconvert.workdir.activity import record_invocation
+from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record
+from leconvert.workdir.run import OpenedRun, open_run
 from tests.trees import digest_of, snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -299,11 +298,11 @@ def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Pa
 def test_a_result_that_differs_is_told_with_the_first_differences(
     source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.packer import metadata
+    from leconvert.packer import assembly
 
-    kept = metadata.tables.write_tasks
+    kept = assembly.tables.write_tasks
     monkeypatch.setattr(
-        metadata.tables, "write_tasks", lambda root, tasks: kept(root, [(0, "Wrong."), *tasks[1:]])
+        assembly.tables, "write_tasks", lambda root, tasks: kept(root, [(0, "Wrong."), *tasks[1:]])
     )
     with pytest.raises(VerificationError):
         convert(source_copy, output=tmp_path / "out", report=tmp_path / "page.html")
@@ -318,7 +317,7 @@ def test_a_result_that_differs_is_told_with_the_first_differences(
 def test_a_run_that_is_done_but_not_packed_waits_for_its_packer(
     small_source: Path, tmp_path: Path, planned: OpenedRun
 ) -> None:
-    from leconvert.conversion import run_worker
+    from leconvert.api import run_worker
 
     run_worker(tmp_path / "work")
     story = gather(tmp_path / "work")

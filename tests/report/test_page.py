@@ -12,10 +12,10 @@ import pytest
 
 from leconvert.errors import UsageError
 from leconvert.report import check_report_place, page, write_report
-from leconvert.report.markup import Markup, element, escaped, joined
-from leconvert.report.timeline import TimeAxis, durations, lanes_by_host, rates, ticks
+from leconvert.report.charts import TimeAxis, durations, lanes_by_host, rates, ticks
+from leconvert.report.parts import Markup, element, escaped, joined
 from leconvert.report.values import Attempt, AttemptEnd, Packer, Story, StoryState
-from leconvert.workdir.invocation import Invocation
+from leconvert.workdir.activity import Invocation
 from tests.report.stories import BEGIN, HOSTILE, TOKEN, run_story
 
 

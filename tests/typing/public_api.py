@@ -12,13 +12,14 @@ from typing import Any, assert_type
 import torch
 
 import leconvert
-from leconvert.conversion import ConversionReport, LeaseOptions, run_worker
+from leconvert.api import ConversionReport, Submission, run_worker, submit_run
 from leconvert.engines import Engine, LocalEngine, SlurmEngine, SlurmOptions
 from leconvert.errors import FindingsError, LeconvertError
-from leconvert.probe import EpisodeStream, Resampled, StreamLoader, resample
+from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.resampling import Resampled, resample
 from leconvert.status import RunStatus, run_status
-from leconvert.submission import Submission, submit_run
 from leconvert.worker import WorkerSummary
+from leconvert.worker_pool import LeaseOptions
 
 
 def converting() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from leconvert.leasing import LeaseStore, WorkerIdentity
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 
 
 class TurnedClock:
@@ -47,7 +47,7 @@ def holder_here(planned: OpenedRun) -> Iterator[subprocess.Popen[str]]:
         "import sys\n"
         "from pathlib import Path\n"
         "from leconvert.leasing import LeaseStore, WorkerIdentity\n"
-        "from leconvert.workdir.opened import open_run\n"
+        "from leconvert.workdir.run import open_run\n"
         "run = open_run(Path(sys.argv[1]))\n"
         "identity = WorkerIdentity.of_this_process()\n"
         "lease = LeaseStore(run.paths, run.manifest.run_id, identity).claim(0)\n"

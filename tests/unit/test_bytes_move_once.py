@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from leconvert import media
-from leconvert.conversion import run_worker
+from leconvert.api import run_worker
 from leconvert.leasing import read_done
 from leconvert.model import LayoutOptions, output_path
 from leconvert.packer import pack_run

@@ -9,7 +9,7 @@ import pytest
 
 from leconvert.cli.main import main
 from leconvert.errors import UsageError
-from leconvert.home import home_folder, lerobot_home
+from leconvert.machine import home_folder, lerobot_home
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ import pytest
 from leconvert import planner
 from leconvert.errors import FindingsError, PlanMismatchError, StorageError
 from leconvert.model import LayoutOptions
-from leconvert.planner import draft_plan, open_or_plan
+from leconvert.planner import SpaceNeeded, draft_plan, open_or_plan
 from leconvert.progress import SilentProgress
-from leconvert.space import SpaceNeeded
 from leconvert.testing import edit_table, with_column
 from leconvert.workdir.locks import planner_lock
-from leconvert.workdir.opened import OpenedRun
-from leconvert.workdir.paths import WorkDir
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.run import OpenedRun
 
 OPTIONS = LayoutOptions()
 

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from leconvert import space
+from leconvert import planner
 from leconvert.errors import StorageError
 from leconvert.model import MEBIBYTE, Batch, Shard, StreamScan
-from leconvert.space import Room, SpaceNeeded, can_link, check_room, free_bytes_of, space_needed
+from leconvert.planner import Room, SpaceNeeded, can_link, check_room, free_bytes_of, space_needed
 
 VIDEO = "videos/observation.images.top"
 ALIGN = 4096
@@ -72,7 +72,7 @@ def test_what_is_known_is_not_tried(places: tuple[Path, Path, Path]) -> None:
 def test_two_file_systems_each_need_room_for_everything(
     places: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "_is_one_file_system", lambda *_: False)
+    monkeypatch.setattr(planner, "_is_one_file_system", lambda *_: False)
     places[2].mkdir(parents=True)
     found = space_needed(*places, 0, STREAMS, PARTS)
     assert [(room.folder, room.bytes_needed) for room in found.rooms] == [
@@ -85,7 +85,7 @@ def test_two_file_systems_each_need_room_for_everything(
 def test_shared_extents_take_three_blocks_a_clip_and_tables_their_bytes(
     places: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(space, "can_clone", lambda *_: True)
+    monkeypatch.setattr(planner, "can_clone", lambda *_: True)
     found = space_needed(*places, ALIGN, STREAMS, WHOLE)
     assert (found.cloned, found.rooms[0].bytes_needed) == (True, 30 + 2 * 3 * ALIGN)
     joined = space_needed(*places, ALIGN, STREAMS, PARTS)

@@ -12,13 +12,13 @@ import pytest
 from tests.docs.commands import parsed
 
 import leconvert
-from leconvert.cli.commands import build_parser
+from leconvert.cli.main import build_parser
 from leconvert.errors import BatchesFailedError, IncompleteError, UnreadableSourceError
 from leconvert.leasing import Board, LeaseStore, WorkerIdentity
 from leconvert.model import LayoutOptions
 from leconvert.packer import check_all_done
 from leconvert.planner import open_or_plan
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 
 PACKAGE = Path(leconvert.__file__).parent
 _, *COMMANDS = [command.prog for command in build_parser().declared()]

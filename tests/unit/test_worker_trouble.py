@@ -13,7 +13,6 @@ import pytest
 
 import leconvert
 from leconvert import worker as workers
-from leconvert.bell import Bell
 from leconvert.errors import InterruptedRunError, PlanMismatchError, StorageError
 from leconvert.leasing import (
     Board,
@@ -29,12 +28,10 @@ from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
-from leconvert.shards import ShardWriter
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir.manifest import BatchFile
-from leconvert.workdir.opened import OpenedRun
-from leconvert.workdir.patience import Patience
-from leconvert.worker import Worker
+from leconvert.workdir.locks import Patience
+from leconvert.workdir.run import BatchFile, OpenedRun
+from leconvert.worker import Bell, ShardWriter, Worker
 
 
 class Pauses:

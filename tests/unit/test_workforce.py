@@ -11,9 +11,8 @@ from leconvert.machine import Machine
 from leconvert.model import IntArray, StreamLayout, StreamScan
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.tables import deserialize_schema
-from leconvert.workdir.manifest import ScanTable
-from leconvert.workdir.opened import OpenedRun
-from leconvert.workforce import auto_workers, handling_seconds, moving_seconds, worker_bytes
+from leconvert.workdir.run import OpenedRun, ScanTable
+from leconvert.worker_pool import auto_workers, handling_seconds, moving_seconds, worker_bytes
 
 GIB = 2**30
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nfs_lab.inside.tree_digest import tree_digest
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 __all__ = ["EPISODES", "short_episodes"]

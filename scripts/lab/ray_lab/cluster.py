@@ -50,7 +50,7 @@ _SLOWER = """
 import sys
 if "leconvert.engines.ray.tied" in sys.orig_argv:
     import pathlib, time
-    from leconvert.shards import ShardWriter
+    from leconvert.worker import ShardWriter
     write = ShardWriter.write
     def slowly(self, *arguments, **options):
         time.sleep(float(pathlib.Path({slowness!r}).read_text()))

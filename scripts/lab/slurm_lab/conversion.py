@@ -23,7 +23,7 @@ _JOB_SECONDS = 240.0
 _SLOWLY = """
 import sys, time
 from leconvert.cli import main
-from leconvert.shards import ShardWriter
+from leconvert.worker import ShardWriter
 write = ShardWriter.write
 def slowly(self, *arguments, **options):
     time.sleep(6.0)

@@ -11,7 +11,7 @@ from typing import Any
 
 from every_lab.errors import ScenarioFailedError
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from slurm_lab.cluster import JobEnd, SlurmCluster
 

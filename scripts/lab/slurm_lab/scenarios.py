@@ -15,10 +15,9 @@ from every_lab.errors import demand
 from every_lab.report import Row
 from every_lab.waiting import wait_until
 
-from leconvert.engines.site import Site
-from leconvert.probe.resources import Resources
-from leconvert.probe.slurm import submit_chain
-from leconvert.probe.submit import Job
+from leconvert.engines.slurm import Site
+from leconvert.probe.options import Resources
+from leconvert.probe.submit import Job, submit_chain
 from slurm_lab.cluster import JobEnd
 from slurm_lab.conversion import conversion, troubled_conversion
 from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground, make_ground

@@ -5,7 +5,7 @@ import sys
 # Ctrl-C may come before there is anything that could turn it into a sentence; and elsewhere than on
 # Linux the imports below fail one after the other.
 try:
-    from leconvert.cli.failures import fail, prepare_output
+    from leconvert.cli.main import fail, prepare_output
     from leconvert.errors import InstallationError
     from leconvert.machine import check_linux
 

@@ -10,13 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.options import add_json, dataset_root
 from leconvert.cli.progress import progress_for
-from leconvert.cli.source_options import dataset_root
 from leconvert.errors import SourceError, UsageError
 
 if TYPE_CHECKING:
-    from leconvert.verify.dataset import DatasetReport
+    from leconvert.check.dataset import DatasetReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check one dataset, and list what is wrong with it."""
-    from leconvert.verify.dataset import check_dataset
+    from leconvert.check import check_dataset
 
     if options.root is not None and options.repo_id is not None:
         raise UsageError("Give either DATASET or --repo-id, not both.")
@@ -70,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _plan_repairs(root: Path, *, as_json: bool) -> int:
     """Print the command that converts a dataset, and what it would leave out and change."""
-    from leconvert.cli.findings import print_findings, said_extent
+    from leconvert.cli.output import print_findings, said_extent
     from leconvert.planner import plan_repairs
 
     plan = plan_repairs(root, progress=progress_for(quiet=as_json))
@@ -101,7 +100,7 @@ def _plan_repairs(root: Path, *, as_json: bool) -> int:
 
 
 def _show(report: DatasetReport) -> None:
-    from leconvert.cli.findings import findings_lines
+    from leconvert.cli.output import findings_lines
 
     width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
     for line in findings_lines(report.findings, width):

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
 from leconvert.errors import UsageError
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Remove leftovers, and name what stays and why."""
     from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
-    from leconvert.workdir.places import work_dir_beside
+    from leconvert.workdir.swap import work_dir_beside
 
     if (options.work_dir is None) == (options.of is None):
         raise UsageError("Give either WORK_DIR or --of DATASET.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from leconvert.cli.commands import build_parser
+from leconvert.cli.main import build_parser
 from leconvert.errors import InstallationError
 
 __all__ = ["add_arguments", "completion_script", "run"]

@@ -4,23 +4,187 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.convert_call import convert_as_asked
-from leconvert.cli.convert_push import ConvertPush
-from leconvert.cli.convert_report import show_outcome
-from leconvert.cli.engine_options import add_engine_options, chosen_engine
-from leconvert.cli.json_option import add_json
-from leconvert.cli.places import places
-from leconvert.cli.plan_options import add_plan_options
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import (
+    add_engine_options,
+    add_json,
+    add_lease_options,
+    add_plan_options,
+    add_proof_options,
+    add_push_options,
+    add_push_wish,
+    add_report_option,
+    chosen_engine,
+    push_target,
+    repair_options,
+    report_place,
+    scratch_options,
+)
+from leconvert.cli.output import print_findings
+from leconvert.cli.parser import some_seconds
 from leconvert.cli.progress import progress_for
-from leconvert.cli.proof_options import add_proof_options
-from leconvert.cli.push_options import add_push_options, add_push_wish, push_target
-from leconvert.cli.report_option import add_report_option
-from leconvert.cli.signals import stop_on_signals
-from leconvert.cli.values import some_seconds
-from leconvert.cli.worker_options import add_lease_options
+from leconvert.cli.push import ConvertPush
+from leconvert.cli.sources import Places, places
+from leconvert.progress import Progress
+from leconvert.text import amount
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from leconvert.api import ConversionReport
+    from leconvert.engines import Engine
+
+__all__ = []
+
+
+# ------------------------------------------------------------------------------------------------
+# From the options of ``leconvert convert`` to the call that converts.
+
+
+def convert_as_asked(
+    options: argparse.Namespace,
+    found: Places,
+    engine: Engine | None,
+    stop: threading.Event,
+    progress: Progress,
+    *,
+    for_push: bool,
+) -> ConversionReport:
+    """Convert, as the options say.
+
+    Args:
+        options: Of ``leconvert convert``.
+        found: Where source, target and work dir are.
+        engine: Starts the workers; None for threads or processes of this machine.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+        for_push: Whether the result shall be pushed.
+
+    Raises:
+        LeconvertError: One of its subclasses.
+    """
+    from leconvert.api import convert
+    from leconvert.worker_pool import LeaseOptions
+
+    # Nobody watches workers on other hosts: they bear with a disk that fails for a while.
+    trouble_seconds = 0.0 if engine is None else 120.0
+
+    return convert(
+        found.source,
+        arrival=found.arrival,
+        output=None if found.target == found.source else found.target,
+        work_dir=found.work_dir if options.work_dir is not None else None,
+        data_file_size_in_mb=options.data_file_size_in_mb,
+        video_file_size_in_mb=options.video_file_size_in_mb,
+        episodes_per_batch=options.episodes_per_batch,
+        block_align=options.block_align,
+        layout=options.layout,
+        loader_workers=options.loader_workers,
+        repairs=repair_options(options),
+        orchestrate=options.orchestrate,
+        engine=engine,
+        num_workers=options.num_workers,
+        max_workers=options.max_workers,
+        verify=options.verify,
+        force_conversion=options.force_conversion,
+        delete_source=options.delete_source,
+        restart=options.restart,
+        one_host=options.one_host,
+        allow_mixed_versions=options.allow_mixed_versions,
+        leases=LeaseOptions(options.lease_seconds, options.max_attempts, trouble_seconds),
+        scratch=scratch_options(options),
+        keep_work_dir=options.keep_work_dir,
+        for_push=for_push,
+        probe_seconds=options.probe_seconds if options.probe else None,
+        report=report_place(options.report, found.target),
+        command=options.command_line,
+        stop=stop,
+        progress=progress,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# What ``leconvert convert`` says when it is done.
+
+
+def show_outcome(report: ConversionReport | None, push: ConvertPush, *, as_json: bool) -> int:
+    """Push if that is wanted, print what was done, and return the exit code.
+
+    Args:
+        report: The conversion; None where an earlier call did it.
+        push: The push.
+        as_json: Print a record instead of lines.
+    """
+    # Where the result was converted but could not be measured, the probe's code.
+    code = int((report.probe or {}).get("exit_code", 0)) if report else 0
+    if as_json:
+        pushed, push_code = push.as_record()
+        done = {} if report is None else report.as_record()
+        print(json.dumps({**done, "push": pushed}, indent=2))
+        return push_code or code
+    if report is None:
+        print("The dataset was converted before; only the push is left.")
+    else:
+        _print_report(report)
+    push.show(push.run())
+    return code
+
+
+def _print_report(report: ConversionReport) -> None:
+    """Print findings, sizes and places."""
+    from leconvert.repairs import Repairs
+
+    print_findings(report.findings)
+    rate = report.source_bytes / report.seconds if report.seconds else 0.0
+    print(
+        f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
+        f"{amount(report.source_bytes)} into {report.files:,} files "
+        f"in {report.seconds:.1f} s ({amount(rate)}/s)."
+    )
+    print(f"  v3.0 dataset  {report.output}")
+    if report.kept_source is not None:
+        reason = f": {report.kept_because}" if report.kept_because else ""
+        print(f"  kept          {report.kept_source}{reason}")
+    if report.removed_source is not None:
+        print(f"  removed       {report.removed_source}: all of it is proven to be in the result")
+    if report.cloned_bytes:
+        print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
+    changes = Repairs.from_record(report.repairs).summary()
+    if changes:
+        print(f"  changed       {changes[0]}")
+        for change in changes[1:]:
+            print(f"                {change}")
+    print(f"  checked       {report.verified}")
+    print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
+    if report.work_dir is not None:
+        clean = f"leconvert clean {shlex.quote(str(report.work_dir))}"
+        print(f"  records       {report.work_dir}; `{clean}` removes them")
+    if report.report is not None:
+        print(f"  report        {report.report}")
+    if report.probe is not None:
+        print(f"  loads         {_loading(report.probe)}")
+
+
+def _memory(peak: Mapping[str, int | None]) -> str:
+    command, workers = peak.get("command"), peak.get("workers")
+    own = amount(command) if command else "unknown"
+    return own if not workers else f"{own}, {amount(workers)} of a worker"
+
+
+def _loading(probe: Mapping[str, Any]) -> str:
+    if "error" in probe:
+        return str(probe["message"])
+    return (
+        f"{probe['samples_per_s']:,.0f} samples/s, {probe['frames_per_s_node']:,.0f} decoded "
+        f"frames/s, first batch after {probe['first_batch_latency_s']:.1f} s"
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# ``leconvert convert``.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,10 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
-from leconvert.cli.text import amount
 from leconvert.errors import VerificationError
+from leconvert.text import amount
 
 __all__ = ["add_arguments", "run"]
 

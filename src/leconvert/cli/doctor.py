@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.options import add_json
 from leconvert.errors import InstallationError, StorageError
+from leconvert.text import amount
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["doctor_lines"]
+
 
 _WIDTH_WITHOUT_TERMINAL = 100
 
@@ -40,10 +45,137 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(found.as_record(), indent=2))
     else:
-        from leconvert.cli.doctor_view import doctor_lines
-
         width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
         print("\n".join(doctor_lines(found.as_record(), width)))
     if not found.can_use_folder:
         return StorageError.exit_code
     return InstallationError.exit_code if found.lacks else 0
+
+
+# ------------------------------------------------------------------------------------------------
+# What ``leconvert doctor`` says of each part of a machine that it looked at.
+
+
+_CAN = {
+    "several_hosts": "nothing speaks against several hosts; see check-fs --peer",
+    "one_host": "one host alone may work here",
+    "none": "leconvert cannot work here",
+}
+
+
+def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each part, empty where it goes on, and what was seen of it."""
+    machine = record["machine"]
+    yield "leconvert", f"{record['leconvert']}, Python {record['python']}, {record['platform']}"
+    yield (
+        "machine",
+        f"{machine['cpu']}; {machine['cores']} cores; {amount(machine['memory_bytes'])} of memory, "
+        f"{amount(machine['free_memory_bytes'])} free",
+    )
+    yield "video", _video(record["video"])
+    yield from _loading(record["loading"])
+    yield "Hub", _hub(record["hub"])
+    yield "engines", ", ".join(name for name, trouble in record["engines"].items() if not trouble)
+    for name, trouble in record["engines"].items():
+        if trouble:
+            yield "", f"not {name}: {trouble}"
+    if not record["packages"]:
+        yield "packages", "leconvert is not installed as a package: what it wants is not known"
+    if record["file_system"] is not None:
+        yield from _file_system(record["file_system"])
+
+
+def _video(video: Mapping[str, Any]) -> str:
+    if "trouble" in video:
+        return f"PyAV does not load: {video['trouble']}"
+    return f"PyAV carries FFmpeg {video['ffmpeg']}, which decodes {', '.join(video['decodes'])}"
+
+
+def _loading(loading: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if "trouble" in loading:
+        yield "loading", f"torch could not be asked: {loading['trouble']}"
+        return
+    if loading["torch"] is None:
+        yield "loading", "torch is missing, which only the probe needs"
+        return
+    ffmpeg = loading["ffmpeg"] or "none"
+    codec = "loads" if loading["torchcodec_loads"] else "does not load"
+    yield (
+        "loading",
+        f"torch {loading['torch']}; torchcodec {loading['torchcodec'] or 'missing'} {codec}; "
+        f"the FFmpeg it finds: {ffmpeg}",
+    )
+    nvdec = "; NVDEC is there" if loading["nvdec"] else "; no NVDEC" if loading["gpus"] else ""
+    yield "GPUs", (", ".join(loading["gpus"]) or "none that torch can use") + nvdec
+    for sentence in loading["missing"]:
+        yield "missing", sentence
+
+
+def _hub(hub: Mapping[str, Any]) -> str:
+    if "trouble" in hub:
+        return f"the client does not load: {hub['trouble']}"
+    token = "no token" if hub["token"] is None else f"a token from {hub['token']}"
+    offline = "; HF_HUB_OFFLINE forbids to ask it" if hub["is_offline"] else ""
+    return f"{hub['endpoint']}, {token}{offline}"
+
+
+def _file_system(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    mount = found["mount"]
+    yield "folder", found["folder"]
+    yield (
+        "mount",
+        f"{mount['point']}, {mount['kind']}, {amount(mount['free_bytes'])} of "
+        f"{amount(mount['total_bytes'])} free",
+    )
+    for promise in found["findings"]:
+        if not promise["holds"]:
+            yield "not kept", f"{promise['says']}: {promise['instead']}"
+    yield "so", _CAN[str(found["fitness"])]
+
+
+# ------------------------------------------------------------------------------------------------
+# Draws what ``leconvert doctor`` found: a name on the left, what was seen wrapped beside it.
+
+
+_NAME_WIDTH = 12
+_NARROWEST = 40
+_WIDE = 80
+
+
+def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
+    """Return the lines.
+
+    Args:
+        record: As `leconvert.doctor.Examination.as_record` returns it.
+        width: Columns of the terminal; text is wrapped at 40 or more.
+    """
+    lines: list[str] = []
+    for name, said in doctor_rows(record):
+        lines += textwrap.wrap(
+            f"{name:<{_NAME_WIDTH}}{said}",
+            max(width, _NARROWEST),
+            subsequent_indent=" " * _NAME_WIDTH,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    if record["packages"]:
+        lines += ["", *_packages(record["packages"], width)]
+    lines.append("")
+    for sentence in record["lacks"] or ["Everything that a conversion needs is here."]:
+        lines += textwrap.wrap(sentence, max(width, _NARROWEST), break_on_hyphens=False)
+    return lines
+
+
+def _packages(packages: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    """Return a table; what installs a package stands below it where the terminal is narrow."""
+    rows = [("package", "wants", "here")]
+    rows += [(p["name"], p["wants"] or "any", p["version"] or "missing") for p in packages]
+    columns = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    lines = []
+    for row, remedy in zip(rows, ("", *(p["remedy"] or "" for p in packages)), strict=True):
+        cells = "".join(f"{cell:<{column}}" for cell, column in zip(row, columns, strict=True))
+        if width >= _WIDE:
+            lines.append(f"{cells}{remedy}".rstrip())
+        else:
+            lines += [cells.rstrip(), *([f"  {remedy}"] if remedy else [])]
+    return lines

@@ -3,20 +3,218 @@
 from __future__ import annotations
 
 import argparse
+import io
+import json
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Buffer, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
-from leconvert.cli.commands import COMMANDS, build_parser, command_module
-from leconvert.cli.failures import fail, prepare_output, unspeakable
-from leconvert.errors import InstallationError, LeconvertError, UsageError
-from leconvert.workdir.trouble import storage_error
+from leconvert._version import __version__
+from leconvert.cli.parser import Parser, examples_text
+from leconvert.errors import FindingsError, InstallationError, LeconvertError, UsageError
+from leconvert.workdir.secrets import without_credentials
+from leconvert.workdir.storage_errors import storage_error
 
-__all__ = ["COMMANDS", "build_parser", "main", "program", "with_hyphens"]
+__all__ = [
+    "build_parser",
+    "fail",
+    "main",
+    "prepare_output",
+    "program",
+    "stop_on_signals",
+    "with_hyphens",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Every command of the program, and the parser that knows them.
+
+
+# Name and one line of help; `leconvert.cli.<name>` declares options and runs.
+COMMANDS = (
+    ("convert", "convert a v2.x dataset to v3.0: plan, work, pack, verify, swap, push"),
+    ("plan", "scan a dataset and write the plan that workers share"),
+    ("work", "run one worker on a work dir, on any host"),
+    ("submit", "hand a plan to SLURM: workers, and a packer after them"),
+    ("pack", "assemble what the workers wrote and swap it into place"),
+    ("status", "say how far a run is"),
+    ("release", "give failed or stuck batches of a run back"),
+    ("clean", "remove what finished and given-up runs left"),
+    ("check", "say what is wrong with one dataset, v2.x or v3.0"),
+    ("check-fs", "probe what leasing and the swap need of a file system"),
+    ("doctor", "say what is installed here, and what is missing"),
+    ("report", "tell the story of a run or a result on one page"),
+    ("verify", "compare a result with its source"),
+    ("push", "upload a v3.0 dataset to the Hub, in one commit"),
+    ("mirror", "send a v3.0 dataset to a bucket or another store"),
+    ("probe", "measure how fast, and how rightly, a v3.0 dataset loads"),
+    ("demo", "make a small dataset, convert it, verify it"),
+    ("completion", "print a script that completes command lines in a shell"),
+)
+_EXIT_CODES = """
+exit codes:
+   0 success                        9 not all batches are done
+   2 wrong options                 10 the result differs from its source
+   3 unusable source               11 disk full, read-only or failing
+   4 source changed meanwhile      12 another process plans, packs or holds it
+   5 target in the way             13 only one host may work here
+   6 another plan is under way     14 the probe found wrong frames, or none
+   7 damaged work dir              15 the Hub does not answer
+   8 batches were set aside        16 the Hub's token is missing or refused
+  17 the repo changed meanwhile    18 the scheduler is missing or refused
+  19 a package is missing          70 a bug: please report it
+ 130 interrupted; the same command resumes
+"""
+
+
+def build_parser(wanted: str | None = None) -> Parser:
+    """Return the parser of the whole program.
+
+    A command's options are declared when it parses; ``declared()`` declares all of them.
+
+    Args:
+        wanted: A command whose options are declared at once; an unknown name is none.
+    """
+    parser = Parser(
+        prog="leconvert",
+        description="Convert LeRobot datasets from v2.x to v3.0.",
+        epilog=examples_text("leconvert") + _EXIT_CODES,
+    )
+    parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
+    parser.add_commands("command", COMMANDS, command_module)
+    if wanted in parser.commands:
+        parser.commands[wanted].declare()
+    return parser
+
+
+def command_module(name: str) -> str:
+    """Return the module that declares a command's options and runs it."""
+    return f"leconvert.cli.{name.replace('-', '_')}"
+
+
+# ------------------------------------------------------------------------------------------------
+# What the program says where something failed, and that saying it cannot fail.
+
+
+def prepare_output() -> None:
+    """Let nothing that is said fail: a name of any bytes, a terminal without UTF-8, no output.
+
+    On stdout are results, and who cannot have them is told; on stderr is what goes on meanwhile,
+    and a run does not end because nobody reads that any more.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # closed by whoever called
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+            if name == "stderr":
+                sys.stderr = _heard_or_not(stream)
+
+
+def _heard_or_not(stream: io.TextIOWrapper) -> io.TextIOWrapper:
+    """Return a stream to the same place whose writes do not fail."""
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Unfailing(stream.fileno())),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=True,
+    )
+
+
+class _Unfailing(io.RawIOBase):
+    """A descriptor that takes whatever is written, and loses what the system refuses."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer) -> int:
+        try:
+            return os.write(self._descriptor, data)
+        except OSError:  # a pipe without a reader, a full disk, a terminal that was closed
+            return memoryview(data).nbytes
+
+
+def unspeakable(error: UnicodeEncodeError) -> LeconvertError:
+    """Return what to tell where a library cannot open a path that is no UTF-8.
+
+    In the C locale Python takes names for UTF-8 all the same (PEP 540), but not where it is told
+    otherwise, nor in a locale of another encoding. Then the name may be good.
+    """
+    shown = ascii(error.object)[1:-1]
+    encoding = sys.getfilesystemencoding()
+    if encoding != "utf-8" and _is_utf_8(error.object):
+        return UsageError(
+            f"{shown} is UTF-8, but Python takes names for {encoding} in this locale, so that no "
+            "parquet file can be opened there.",
+            path=shown,
+            next_step="Set PYTHONUTF8=1, then run the same command again.",
+        )
+    return UsageError(
+        f"{shown} is no UTF-8, and no parquet file can be opened there.",
+        path=shown,
+        next_step="Rename it, then run the same command again.",
+    )
+
+
+def _is_utf_8(path: str) -> bool:
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeError:
+        return False
+    return True
+
+
+def fail(error: LeconvertError, *, as_json: bool) -> int:
+    """Tell an error on stderr, and as a record on stdout if that is asked; return its code.
+
+    A URL that the user gave may hold a password, and both end up in logs.
+    """
+    if as_json:
+        print(json.dumps(_public(error.as_record()), indent=2))
+    print(f"leconvert: {without_credentials(error.message)}", file=sys.stderr)
+    if isinstance(error, FindingsError):
+        from leconvert.cli.output import print_findings
+        from leconvert.model import Finding
+
+        print_findings([Finding.from_record(finding) for finding in error.findings])
+    for line in error.details:
+        print(f"  {without_credentials(line)}", file=sys.stderr)
+    if error.next_step:
+        print(f"  → {without_credentials(error.next_step)}", file=sys.stderr)
+    return error.exit_code
+
+
+def _public(value: object) -> object:
+    """Return a record with secrets taken out of its texts."""
+    if isinstance(value, str):
+        return without_credentials(value)
+    if isinstance(value, dict):
+        return {key: _public(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_public(held) for held in value]
+    return value
+
+
+# ------------------------------------------------------------------------------------------------
+# The entry point: finds the command, and turns errors into sentences and exit codes.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,3 +313,31 @@ def with_hyphens(argument: str) -> str:
         return argument
     name, equals, value = argument.partition("=")
     return name.replace("_", "-") + equals + value
+
+
+# ------------------------------------------------------------------------------------------------
+# Signals that ask a run to stop: the batch in hand goes back, and the run can be resumed.
+
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT, SIGTERM and SIGUSR1 set.
+
+    A second SIGINT raises KeyboardInterrupt, for whoever does not want to wait.
+    """
+    stop = threading.Event()
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in _STOPPING}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

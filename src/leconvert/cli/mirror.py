@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import add_json
 from leconvert.cli.progress import progress_for
-from leconvert.cli.signals import stop_on_signals
-from leconvert.cli.text import amount
+from leconvert.text import amount
 
 if TYPE_CHECKING:
-    from leconvert.mirrors import UploadReport
+    from leconvert.stores import UploadReport
 
 __all__ = ["add_arguments", "run", "show_upload"]
 
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Send a dataset to a store, and say what was sent."""
-    from leconvert.mirrors import upload_tree
+    from leconvert.stores import upload_tree
 
     with stop_on_signals() as stop:
         report = upload_tree(

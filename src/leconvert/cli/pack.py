@@ -6,13 +6,16 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import (
+    add_json,
+    add_proof_options,
+    add_report_option,
+    add_version_option,
+    report_place,
+)
+from leconvert.cli.parser import seconds
 from leconvert.cli.progress import progress_for
-from leconvert.cli.proof_options import add_proof_options
-from leconvert.cli.report_option import add_report_option, report_place
-from leconvert.cli.signals import stop_on_signals
-from leconvert.cli.values import seconds
-from leconvert.cli.worker_options import add_version_option
 
 __all__ = ["add_arguments", "run"]
 
@@ -42,8 +45,8 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.hub.provenance import note_result
     from leconvert.packer import PackOptions, pack_run
     from leconvert.report import telling
-    from leconvert.workdir.invocation import record_invocation
-    from leconvert.workdir.opened import open_run
+    from leconvert.workdir.activity import record_invocation
+    from leconvert.workdir.run import open_run
 
     opened = open_run(options.work_dir.resolve(), allow_mixed_versions=options.allow_mixed_versions)
     page = report_place(options.report, Path(opened.manifest.target))

@@ -3,20 +3,305 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import math
 import os
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import takewhile
 from typing import Any, NoReturn
 
-from leconvert.cli.examples import examples_text
-from leconvert.cli.help_format import HelpFormatter, short_usage
-from leconvert.cli.mistakes import nearest, unknown_options, worded
 from leconvert.errors import UsageError
 
-__all__ = ["Parser"]
+__all__ = [
+    "EXAMPLES",
+    "Parser",
+    "block_align",
+    "examples_text",
+    "megabytes",
+    "seconds",
+    "size_in_bytes",
+    "some_seconds",
+    "whole",
+    "worker_count",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Examples that end the help of each command: what is wanted, and the line that does it.
+
+
+# By the program's words, such as ``leconvert probe run``. A line ends before column 80.
+EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "leconvert": (
+        ("see it work on a dataset that it makes itself", "leconvert demo"),
+        ("convert a dataset of this machine", "leconvert convert --root my_dataset"),
+    ),
+    "leconvert convert": (
+        ("in place; the source is kept as my_dataset_old", "leconvert convert --root my_dataset"),
+        ("beside the source", "leconvert convert --root my_dataset --output my_dataset_v30"),
+        (
+            "from the Hub and back to it, in one commit with the tag v3.0",
+            "leconvert convert --repo-id ORG/NAME",
+        ),
+        (
+            "by 8 processes; more can join from other hosts",
+            "leconvert convert --root my_dataset --num-workers 8",
+        ),
+        (
+            "by 40 workers that SLURM starts",
+            "leconvert convert --root my_dataset --engine slurm --nodes 10",
+        ),
+        ("show what would be done", "leconvert convert --root my_dataset --dry-run"),
+    ),
+    "leconvert plan": (
+        (
+            "plan for workers on several hosts; every path on a file system they share",
+            "leconvert plan --root my_dataset --output out --work-dir my_run",
+        ),
+        ("show the plan, and write nothing", "leconvert plan --root my_dataset --dry-run"),
+    ),
+    "leconvert work": (
+        ("until nothing is left; on as many hosts as you like", "leconvert work my_run"),
+        ("end after an hour without work", "leconvert work my_run --max-idle-seconds 3600"),
+    ),
+    "leconvert submit": (
+        (
+            "40 workers of one core each, and a packer after them",
+            "leconvert submit my_run --nodes 10 --partition cpu --time 02:00:00",
+        ),
+        ("see the script first", "leconvert submit my_run --nodes 10 --dry-run"),
+    ),
+    "leconvert pack": (
+        ("wait for the workers, then put the result in place", "leconvert pack my_run"),
+        ("say what is missing, and do not wait", "leconvert pack my_run --no-wait"),
+    ),
+    "leconvert status": (
+        ("one look", "leconvert status my_run"),
+        ("look again every 10 seconds", "leconvert status my_run --watch 10"),
+    ),
+    "leconvert release": (
+        ("what was set aside, once its cause is mended", "leconvert release my_run --failed"),
+        ("take batch 7 from a worker that is gone", "leconvert release my_run 7"),
+    ),
+    "leconvert clean": (
+        ("say what would be removed", "leconvert clean my_run --dry-run"),
+        (
+            "remove the source that a conversion kept, after a proof that nothing is lost",
+            "leconvert clean --of my_dataset --old",
+        ),
+    ),
+    "leconvert check": (
+        ("a v2.1 dataset before its conversion, or a v3.0 one", "leconvert check my_dataset"),
+        ("for a script: fail at warnings too, and say it as JSON",
+         "leconvert check my_dataset --strict --json"),
+    ),
+    "leconvert check-fs": (
+        ("what this host can see by itself", "leconvert check-fs /shared/runs"),
+        ("with a second host: there first", "leconvert check-fs /shared/runs --peer"),
+    ),
+    "leconvert doctor": (
+        ("this machine", "leconvert doctor"),
+        ("this machine, and the file system of a folder", "leconvert doctor /shared/runs"),
+        ("for a bug report", "leconvert doctor --json"),
+    ),
+    "leconvert completion": (
+        (
+            "bash: and `source ~/.leconvert.bash` in ~/.bashrc",
+            "leconvert completion bash > ~/.leconvert.bash",
+        ),
+        ("zsh: into a folder of $fpath", "leconvert completion zsh > ~/.zfunc/_leconvert"),
+        (
+            "fish",
+            "leconvert completion fish > ~/.config/fish/completions/leconvert.fish",
+        ),
+    ),
+    "leconvert report": (
+        ("a run, finished or not", "leconvert report my_run -o report.html"),
+        ("a dataset, of which less is known", "leconvert report my_dataset"),
+    ),
+    "leconvert verify": (
+        (
+            "headers, tables, times, sizes and totals",
+            "leconvert verify my_dataset --source my_dataset_old",
+        ),
+        (
+            "every coded packet and every row, and 100 decoded pictures",
+            "leconvert verify my_dataset --source my_dataset_old --bytes --decode 100",
+        ),
+    ),
+    "leconvert push": (
+        (
+            "see what it would do",
+            "leconvert push my_dataset --push-repo-id ORG/NAME --dry-run",
+        ),
+        (
+            "into a pull request",
+            "leconvert push my_dataset --push-repo-id ORG/NAME --create-pr",
+        ),
+    ),
+    "leconvert mirror": (
+        ("to a bucket", "leconvert mirror my_dataset s3://BUCKET/NAME"),
+        ("to a folder, such as a mounted disk", "leconvert mirror my_dataset file:///mnt/NAME"),
+    ),
+    "leconvert demo": (
+        ("in ./leconvert-demo", "leconvert demo"),
+        ("in a folder of your own, told as JSON", "leconvert demo my_demo --json"),
+    ),
+    "leconvert probe": (
+        ("how fast does it load?", "leconvert probe run --root my_dataset --duration-s 10"),
+        ("what is installed, and what is missing?", "leconvert probe diagnose"),
+    ),
+    "leconvert probe run": (
+        ("stream for 10 seconds", "leconvert probe run --root my_dataset --duration-s 10"),
+        (
+            "compare 100 samples with LeRobot's own loader, frame by frame",
+            "leconvert probe run --root my_dataset --check 100",
+        ),
+    ),
+    "leconvert probe limit": (
+        ("as fast as the cores decode", "leconvert probe limit --root my_dataset"),
+    ),
+    "leconvert probe diagnose": (
+        ("this machine", "leconvert probe diagnose"),
+        (
+            "one frame of a dataset, on a GPU",
+            "leconvert probe diagnose --root my_dataset --decode-device cuda",
+        ),
+    ),
+    "leconvert probe summarize": (
+        ("all results of a folder", "leconvert probe summarize probe-results"),
+    ),
+    "leconvert probe resample": (
+        (
+            "synthetic trajectories, to 50 Hz",
+            "leconvert probe resample --hz 50",
+        ),
+        (
+            "a column of a dataset",
+            "leconvert probe resample --dataset my_dataset --columns action",
+        ),
+    ),
+    "leconvert probe submit": (
+        (
+            "see the script first",
+            "leconvert probe submit --root my_dataset --scenarios mmap_local --dry-run",
+        ),
+    ),
+    "leconvert probe train": (
+        (
+            "100 steps, a checkpoint every 20",
+            "leconvert probe train --root my_dataset --steps 100 --save-every 20",
+        ),
+        (
+            "go on from the newest checkpoint",
+            "leconvert probe train --root my_dataset --steps 200 --resume-from last",
+        ),
+    ),
+}  # fmt: skip
+
+
+def examples_text(prog: str) -> str:
+    """Return the end of a command's help.
+
+    Args:
+        prog: The program's words, such as ``leconvert probe run``.
+    """
+    lines = [f"  # {what}\n  {line}" for what, line in EXAMPLES[prog]]
+    return "\n".join(["examples:", *lines]) + "\n"
+
+
+# ------------------------------------------------------------------------------------------------
+# How the help of a command is laid out, where argparse's own way does not serve.
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Fills a text of one line; leaves one of several as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text.strip():
+            return "".join(indent + line for line in text.splitlines(keepends=True))
+        return super()._fill_text(text, width, indent)
+
+
+def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
+    """Return the usage with no options but those that must be given.
+
+    Args:
+        program: The program's words, such as ``leconvert probe run``.
+        arguments: Its options and positional arguments.
+    """
+    words = []
+    for action in arguments:
+        name = str(action.metavar or action.dest)
+        if action.option_strings and action.required:
+            words.append(f"{action.option_strings[0]} {name}")
+        elif not action.option_strings:
+            words.append(name if action.required else f"[{name}]")
+    return " ".join([program, "[OPTION ...]", *words])
+
+
+# ------------------------------------------------------------------------------------------------
+# What is wrong with a command line, and what may have been meant; pure.
+
+
+_NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
+# What argparse says, and what it means; in this order.
+_WORDED = tuple(
+    (re.compile(pattern), said)
+    for pattern, said in (
+        (r"^argument (\S+): ", r"\1 "),
+        (r"expected (?:at least )?one argument", "needs a value"),
+        (r"ignored explicit argument (.*)", r"takes no value, but \1 was given"),
+        (r"not allowed with argument (\S+)", r"and \1 exclude each other"),
+        (r"invalid (?:int|whole_number) value: (.*)", r"takes a whole number, not \1"),
+        (r"invalid float value: (.*)", r"takes a number, not \1"),
+        (r"the following arguments are required: COMMAND", "No command is given"),
+        (r"the following arguments are required: (\S+)$", r"\1 is missing"),
+        (r"the following arguments are required: (.*)", r"\1 are missing"),
+    )
+)
+
+
+def worded(message: str) -> str:
+    """Return what argparse says as a sentence of ours."""
+    for pattern, said in _WORDED:
+        message = pattern.sub(said, message)
+    return message if message.endswith(("?", ".")) else f"{message}."
+
+
+def unknown_options(words: Iterable[str], known: Container[str]) -> Iterator[str]:
+    """Yield the names of options that are not known, up to a ``--``.
+
+    Args:
+        words: A command line.
+        known: Every option, with its hyphens.
+    """
+    for word in takewhile(lambda word: word != "--", words):
+        name = word.partition("=")[0]
+        # As argparse has it: a word with a space in it is a value.
+        if not word.startswith("-") or word == "-" or " " in name or name in known:
+            continue
+        if _NEGATIVE_NUMBER.fullmatch(word):
+            continue
+        if word.startswith("--") or word[:2] not in known:  # -oFILE is -o FILE
+            yield name
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean NAME?`` for the known name that is most alike, or an empty string."""
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    # What was cut short is nearer than difflib thinks.
+    found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:1]
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+# ------------------------------------------------------------------------------------------------
+# The parser behind every command: lazy, without abbreviations, and with errors as sentences.
+
 
 _LONGEST_USAGE = 240  # characters; a longer one hides what matters
 
@@ -134,3 +419,89 @@ class Parser(argparse.ArgumentParser):
 
     def _help_step(self) -> str:
         return f"`{self.prog} --help` lists what there is."
+
+
+# ------------------------------------------------------------------------------------------------
+# What options take: numbers within bounds, and sizes; each refuses with a sentence.
+
+
+_SIZE = re.compile(r"(\d+)([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return what reads a whole number of at least ``least``."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise argparse.ArgumentTypeError(
+                f"takes a whole number of at least {least}, not {text!r}"
+            )
+        return value
+
+    return read
+
+
+def worker_count(text: str) -> int | str:
+    """Read how many workers: a whole number of at least 1, or ``auto``."""
+    if text == "auto":
+        return text
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"takes auto or a whole number of at least 1, not {text!r}")
+
+
+def seconds(text: str) -> float:
+    """Read a stretch of time that may be empty."""
+    value = _number(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"takes a number of seconds of at least 0, not {text!r}")
+    return value
+
+
+def some_seconds(text: str) -> float:
+    """Read a stretch of time that is not empty."""
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"takes a number of seconds above 0, not {text!r}")
+    return value
+
+
+def megabytes(text: str) -> float:
+    """Read a size limit in MB; a whole one stays whole, as info.json stores it."""
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"takes a number of MB above 0, not {text!r}")
+    return int(value) if value.is_integer() else value
+
+
+def size_in_bytes(text: str) -> int:
+    """Read a number of bytes; K, M, G and T are powers of 1,024."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"takes a size such as 500M or 20G, not {text!r}")
+    power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
+    return int(found[1]) * int(1024**power)
+
+
+def block_align(text: str) -> int | None:
+    """Read a block size in bytes, 0 for none; None stands for ``auto``."""
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"takes auto, 0 or a number of bytes such as 4096, not {text!r}"
+        ) from None
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan

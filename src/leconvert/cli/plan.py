@@ -9,18 +9,107 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from leconvert.cli.findings import print_findings
-from leconvert.cli.json_option import add_json
-from leconvert.cli.layout_options import layout_options
-from leconvert.cli.places import places
-from leconvert.cli.plan_options import add_plan_options
-from leconvert.cli.plan_target import replaced_target
-from leconvert.cli.plan_view import plan_lines
+from leconvert.cli.options import add_json, add_plan_options, layout_options, repair_options
+from leconvert.cli.output import print_findings, table
 from leconvert.cli.progress import progress_for
-from leconvert.cli.repair_options import repair_options
+from leconvert.cli.sources import places
+from leconvert.text import amount, count, duration
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from leconvert.planner import PlanSummary
+
+__all__ = []
+
+
+# ------------------------------------------------------------------------------------------------
+# What stands where a plan's result will go: better said before the work than by the packer.
+
+
+def replaced_target(
+    options: argparse.Namespace, source: Path, target: Path, work_dir: Path
+) -> Path | None:
+    """Refuse a target that the packer would refuse, unless a run is under way here.
+
+    The target of a run under way is its packer's: it may be in the middle of the swap.
+
+    Args:
+        options: Of ``leconvert plan``, or of ``leconvert convert --dry-run``, which has the
+            packer's options too.
+        source: The v2.x dataset.
+        target: Where the result will go.
+        work_dir: The run's folder, which need not exist.
+
+    Returns:
+        Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion``; else
+        None.
+
+    Raises:
+        SourceError: There is no v2.x dataset, which is said first.
+        TargetError: The packer could not put the result there.
+        UsageError: The packer's options contradict each other.
+    """
+    from leconvert.packer import PackOptions
+    from leconvert.source import load_info
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.swap import old_dir
+
+    if not options.restart and WorkDir(work_dir).current_run_id() is not None:
+        return None
+    load_info(source, repair_options(options).reading, guess_version=True)
+    PackOptions(
+        getattr(options, "verify", None),
+        getattr(options, "force_conversion", True),
+        getattr(options, "delete_source", False),
+    ).check_target(source, target)
+    return old_dir(target) if target != source and target.exists() else None
+
+
+# ------------------------------------------------------------------------------------------------
+# Says what a plan comes to: files, batches, and the room and time that they take.
+
+
+def plan_lines(plan: PlanSummary, seconds: float | None) -> list[str]:
+    """Return the lines.
+
+    Args:
+        plan: What it comes to.
+        seconds: How long one worker may copy; None where nobody knows.
+    """
+    lines = [
+        table([["stream", "files"], *plan.files.items()]),
+        f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
+        f"{plan.batches:,} batches.",
+    ]
+    if plan.space.cloned:
+        lines.append("Video bytes will be shared with the source, not copied.")
+    elif seconds is None:
+        lines.append("Bytes will be copied.")
+    else:
+        lines.append(
+            f"Bytes will be copied: about {_time(seconds)} of one worker on an ordinary disk."
+        )
+    if plan.decoded_cameras:
+        lines.append(
+            f"Pictures of {count(len(plan.decoded_cameras), 'camera')} will be decoded for their "
+            "statistics, which takes longer."
+        )
+    for room in plan.space.rooms:
+        free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)
+        lines.append(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
+    if plan.space.twice_bytes:
+        lines.append(f"{amount(plan.space.twice_bytes)} of it are free again after the swap.")
+    return lines
+
+
+def _time(seconds: float) -> str:
+    return "a second" if seconds < 1.5 else duration(seconds)
+
+
+# ------------------------------------------------------------------------------------------------
+# ``leconvert plan``.
+
 
 # A cautious rate for the estimate: one worker copies at least so much on an ordinary disk.
 _BYTES_PER_SECOND_AND_WORKER = 200 * 1024**2
@@ -35,11 +124,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Plan, and show what workers will find."""
-    from leconvert.plan_summary import summarize
-    from leconvert.planner import draft_plan, is_outline, open_or_plan
-    from leconvert.workdir.invocation import record_invocation
-    from leconvert.workdir.paths import default_work_dir
-    from leconvert.workdir.places import check_places
+    from leconvert.planner import draft_plan, is_outline, open_or_plan, summarize
+    from leconvert.workdir.activity import record_invocation
+    from leconvert.workdir.records import default_work_dir
+    from leconvert.workdir.swap import check_places
 
     layout, repairs = layout_options(options), repair_options(options)
     progress = progress_for(quiet=options.json)

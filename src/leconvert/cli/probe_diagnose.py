@@ -7,10 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from leconvert.cli.json_option import add_json
-from leconvert.cli.probe_dataset_options import add_dataset_options
-from leconvert.cli.text import amount
+from leconvert.cli.options import add_json
+from leconvert.cli.probe_options import add_dataset_options
 from leconvert.errors import ProbeError
+from leconvert.text import amount
 
 __all__ = ["add_arguments", "run"]
 

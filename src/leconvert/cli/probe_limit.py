@@ -7,9 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-from leconvert.cli.probe_dataset_options import add_dataset_options
-from leconvert.cli.probe_options import DEFAULT_OUT_DIR
-from leconvert.cli.text import table
+from leconvert.cli.output import table
+from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_dataset_options
 from leconvert.errors import UsageError
 
 __all__ = ["add_arguments", "run"]
@@ -44,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.probe.measured import require_packages
 
     require_packages("torch")  # what follows imports it
-    from leconvert.probe.limit_run import run_limit
+    from leconvert.probe.limit import run_limit
     from leconvert.probe.options import dataset_place
     from leconvert.probe.results import write_document
 

@@ -3,16 +3,121 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
-
-from leconvert.cli.probe_dataset_options import add_dataset_options
-from leconvert.cli.probe_loader_options import add_loader_options
-from leconvert.cli.probe_measurement_options import add_measurement_options
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from leconvert.probe.options import RunOptions
 
-__all__ = ["DEFAULT_OUT_DIR", "add_run_options", "run_options"]
+__all__ = [
+    "DEFAULT_OUT_DIR",
+    "DEFAULT_TRAIN_DIR",
+    "add_dataset_options",
+    "add_run_options",
+    "add_train_options",
+    "run_options",
+    "training_given",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of the dataset that a probe looks at.
+
+
+def add_dataset_options(parser: argparse._ActionsContainer) -> None:
+    """Add what says which dataset is looked at."""
+    parser.add_argument("--repo-id", metavar="ORG/NAME", help="the dataset's name on the Hub")
+    parser.add_argument(
+        "--root", "--local-root", metavar="DIR|URL",
+        help="the dataset folder, or a URL that fsspec opens: hf://datasets/ORG/NAME, "
+        "hf://buckets/ORG/NAME (default: the local copy of --repo-id, else the Hub)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--data-files-root", metavar="DIR|URL",
+        help="where data/ and videos/ are, if not beside meta/",
+    )  # fmt: skip
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit on the Hub")
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of how a probe makes batches; a measurement and a training share them.
+
+
+def add_loader_options(group: argparse._ActionsContainer) -> None:
+    """Add what says how batches are made."""
+    group.add_argument(
+        "--batch-size", type=int, metavar="N", help="samples of a batch (default: 16)"
+    )
+    group.add_argument(
+        "--num-workers",
+        type=int,
+        metavar="N",
+        help="processes that load; 0 loads in this one (default: cores, at most 4)",
+    )
+    group.add_argument(
+        "--prefetch-factor",
+        type=int,
+        metavar="N",
+        help="batches that a worker prepares (default: 2)",
+    )
+    group.add_argument(
+        "--episode-pool-size", "--buffer-size", type=int, metavar="N",
+        help="episodes that stream mixes, or frames that stream-lerobot buffers",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-buffer-input-shards", "--max-num-shards", type=int, metavar="N",
+        help="files that stream-lerobot reads side by side",
+    )  # fmt: skip
+    group.add_argument(
+        "--video-decoder-cache-size", type=int, metavar="N", help="open decoders of a worker"
+    )
+    group.add_argument(
+        "--video-fetch-workers", type=int, metavar="N",
+        help="threads of a worker that fetch and decode ahead (stream)",
+    )  # fmt: skip
+    group.add_argument("--device", metavar="DEVICE", help="where batches go: cpu (default), cuda")
+    group.add_argument(
+        "--decode-device", "--video-decode-device", metavar="DEVICE",
+        help="what decodes: cpu (default), or cuda for NVDEC (stream only)",
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of how long and how often ``leconvert probe run`` measures.
+
+
+def add_measurement_options(group: argparse._ActionsContainer) -> None:
+    """Add how long and how often is measured, and what beside the rate."""
+    group.add_argument(
+        "--warmup-batches", type=int, metavar="N", help="do not count these (default: 10)"
+    )
+    group.add_argument(
+        "--duration-s", type=float, metavar="S", help="time at least so long (default: 60)"
+    )
+    group.add_argument("--num-batches", type=int, metavar="N", help="time at most so many")
+    group.add_argument(
+        "--probe-samples", type=int, metavar="N",
+        help="samples of the pass in this process that tells reading from decoding (default: 100)",
+    )  # fmt: skip
+    group.add_argument(
+        "--probe-warmup", type=int, metavar="N", help="samples before those (default: 10)"
+    )
+    group.add_argument(
+        "--check", type=int, metavar="N",
+        help="compare N samples with LeRobot's map-style loader, frame by frame",
+    )  # fmt: skip
+    group.add_argument(
+        "--with-limit", action="store_true",
+        help="measure the decode limit too (default: take it from the result of `probe limit` in "
+        "--out-dir)",
+    )  # fmt: skip
+    group.add_argument(
+        "--limit-duration-s", type=float, metavar="S", help="of each stretch of it (default: 5)"
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The options of ``leconvert probe run``, which ``probe submit`` hands on to its jobs.
+
 
 DEFAULT_OUT_DIR = "probe-results"
 """Where results go."""
@@ -99,3 +204,58 @@ def run_options(options: argparse.Namespace) -> RunOptions:
     if "scenario" in given:
         given["scenario"] = given["scenario"].replace("-", "_")
     return RunOptions(**given)
+
+
+# ------------------------------------------------------------------------------------------------
+# The options of ``leconvert probe train``, which ``--submit`` hands on to its job.
+
+
+DEFAULT_TRAIN_DIR = "probe-train"
+_OF_TRAINING = ("steps", "learning_rate", "log_every", "save_every", "resume_from", "dummy")
+
+
+def add_train_options(parser: argparse.ArgumentParser) -> None:
+    """Add every option but those of the job that ``--submit`` sends."""
+    group = parser.add_argument_group("dataset")
+    add_dataset_options(group)
+    group.add_argument(
+        "--max-episodes", type=int, metavar="N", help="use the first N episodes only"
+    )
+    group.add_argument("--mode", metavar="NAME", help="single (default), sarm or sarm-action")
+    group.add_argument(
+        "--deltas", metavar="FILE", help="windows as JSON, feature to list of seconds"
+    )
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="of the order of samples and the weights (default: 0)"
+    )
+    group.add_argument(
+        "--rank", type=int, metavar="N", help="this process, from 0 (default: from the launcher)"
+    )
+    group.add_argument(
+        "--world-size", type=int, metavar="N", help="processes in all (default: from the launcher)"
+    )
+    add_loader_options(parser.add_argument_group("loader"))
+    group = parser.add_argument_group("training")
+    group.add_argument("--steps", type=int, metavar="N", help="steps in all (default: 200)")
+    group.add_argument(
+        "--learning-rate", type=float, metavar="X", help="of the optimizer (default: 0.001)"
+    )
+    group.add_argument("--log-every", type=int, metavar="N", help="log every N steps (default: 10)")
+    group.add_argument(
+        "--save-every", type=int, metavar="N", help="write a checkpoint every N steps (default: 50)"
+    )
+    group.add_argument(
+        "--resume-from", metavar="DIR|last",
+        help="a checkpoint, or the newest one of --out-dir if it has any",
+    )  # fmt: skip
+    group.add_argument("--dummy", action="store_true", help="only load, and log how fast")
+    group.add_argument(
+        "--out-dir", metavar="DIR", help=f"checkpoints and log (default: {DEFAULT_TRAIN_DIR})"
+    )
+    group.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
+
+
+def training_given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the training that the user gave."""
+    given = {name: getattr(options, name) for name in _OF_TRAINING}
+    return {name: value for name, value in given.items() if value is not None}

@@ -8,13 +8,146 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
-from leconvert.cli.resample_options import add_resample_options, resample_options
-from leconvert.cli.text import table
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from leconvert.resampling.methods import Method
+    from leconvert.resampling.run import ResampleOptions
+
+__all__ = []
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of the trajectories that ``leconvert probe resample`` resamples.
+
+
+def add_trajectory_options(parser: argparse.ArgumentParser) -> None:
+    """Add where trajectories come from, and how many."""
+    group = parser.add_argument_group("trajectories (default: the synthetic set)")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--synthetic", action="store_true", help="30 to 333 Hz, 1 to 4 s, 7 + 14 columns"
+    )
+    source.add_argument(
+        "--dataset", "--root", metavar="DIR|URL", help="the numeric columns of a v3.0 dataset"
+    )
+    source.add_argument("--hdf5", metavar="FILE", help="a file that --write-hdf5 wrote")
+    group.add_argument("--revision", metavar="REV", help="of a --dataset on the Hub")
+    group.add_argument("--columns", nargs="+", metavar="FEATURE", help="take only these")
+    group.add_argument(
+        "--max-trajectories", type=int, metavar="N",
+        help="use the first N, or make N synthetic ones (default: 512, or twice the "
+        "largest batch)",
+    )  # fmt: skip
+    group.add_argument(
+        "--jitter", type=float, metavar="X",
+        help="shift synthetic samples by up to this share of a step (default: 0)",
+    )  # fmt: skip
+    group.add_argument("--write-hdf5", metavar="FILE", help="write the trajectories, and end")
+
+
+# ------------------------------------------------------------------------------------------------
+# The options of ``leconvert probe resample``.
+
+
+DEFAULT_OUT_DIR = "probe-results"
+
+_METHODS = ("linear", "previous", "nearest", "slerp")
+_LISTS = {
+    "columns": "columns",
+    "batch_sizes": "batch_sizes",
+    "dtype": "dtypes",
+    "device": "devices",
+}
+
+
+def add_resample_options(parser: argparse.ArgumentParser) -> None:
+    """Declare them."""
+    add_trajectory_options(parser)
+    group = parser.add_argument_group("what is measured")
+    group.add_argument("--mode", metavar="NAME", help="baseline, batched or compare (default)")
+    group.add_argument(
+        "--hz", type=float, metavar="X", help="rate to bring everything to (default: 50)"
+    )
+    for method in _METHODS:
+        group.add_argument(
+            f"--{method}", action="append", default=[], metavar="COLUMN",
+            help=f"resample FEATURE, FEATURE[COLUMN] or FEATURE[START:STOP] by {method}",
+        )  # fmt: skip
+    group.add_argument("--baseline", help="columns, rows or auto, the faster one (default)")
+    group.add_argument("--dtype", nargs="+", help="fp32 (default), bf16")
+    group.add_argument("--device", nargs="+", metavar="DEVICE", help="cpu (default), cuda, cuda:N")
+    group.add_argument(
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="trajectories (default: 16 32 64 128)",
+    )
+    group.add_argument(
+        "--num-epochs", type=int, metavar="N", help="passes of a repeat (default: 1)"
+    )
+    group.add_argument(
+        "--repeats", type=int, metavar="N", help="measure so many times (default: 7)"
+    )
+    group.add_argument(
+        "--warmup-batches", type=int, metavar="N", help="before the timing (default: 3)"
+    )
+    group.add_argument("--no-preload", action="store_true", help="read trajectories while timing")
+    group.add_argument("--threads", type=int, metavar="N", help="of torch (its own choice)")
+    group.add_argument("--seed", type=int, metavar="N", help="of whatever is random (default: 0)")
+    group.add_argument("--loaders", action="store_true", help="compare loaders with workers, too")
+    group.add_argument(
+        "--end-to-end", action="store_true", help="train a small diffusion policy on both paths"
+    )
+    group.add_argument("--num-workers", type=int, metavar="N", help="of these two (default: 2)")
+    group.add_argument(
+        "--train-epochs", type=int, metavar="N", help="passes of the training (default: 3)"
+    )
+    group.add_argument(
+        "--all", action="store_true",
+        help="everything: both types, a GPU if there is one, loaders, training, and a report",
+    )  # fmt: skip
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "-o", "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",
+        help=f"where results go (default: {DEFAULT_OUT_DIR})",
+    )  # fmt: skip
+    group.add_argument("--no-plots", action="store_true", help="draw nothing, write no report")
+    group.add_argument("--json", action="store_true", help="print the result as JSON on stdout")
+
+
+def resample_options(options: argparse.Namespace) -> ResampleOptions:
+    """Return the options of the measurement; what was left out keeps the library's default.
+
+    Raises:
+        UsageError: They make no sense.
+    """
+    from dataclasses import fields
+
+    from leconvert.resampling.run import ResampleOptions
+
+    given = {
+        field.name: getattr(options, field.name)
+        for field in fields(ResampleOptions)
+        if getattr(options, field.name, None) is not None
+    }
+    for name, field_name in _LISTS.items():
+        given.pop(name, None)
+        if getattr(options, name) is not None:
+            given[field_name] = tuple(getattr(options, name))
+    given["preload"] = not options.no_preload
+    given["methods"] = {
+        column: cast("Method", method) for method in _METHODS for column in getattr(options, method)
+    }
+    return ResampleOptions(**given)
+
+
+# ------------------------------------------------------------------------------------------------
+# ``leconvert probe resample``.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +162,9 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.probe.measured import require_packages
 
     require_packages("torch")
-    from leconvert.probe.resampling.run import everything, open_source, run_resample, stem_of
-    from leconvert.probe.resampling.tables import csv_rows
     from leconvert.probe.results import write_document, write_table
+    from leconvert.resampling.report import csv_rows
+    from leconvert.resampling.run import everything, open_source, run_resample, stem_of
 
     wanted = resample_options(options)
     if options.write_hdf5 is not None:
@@ -40,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
         wanted = everything(wanted)
     can_draw = importlib.util.find_spec("matplotlib") is not None
     if options.all and not options.no_plots:
-        from leconvert.probe.plots import require_matplotlib
+        from leconvert.probe.results import require_matplotlib
 
         require_matplotlib()
     document = run_resample(wanted, progress=progress_for(quiet=options.json))
@@ -51,11 +184,11 @@ def run(options: argparse.Namespace) -> int:
     write_table(csv_rows(document), table_path)
     written = [path.name, f"{path.stem}.csv", table_path.name]
     if not options.no_plots and can_draw:
-        from leconvert.probe.resampling.plots import draw_resampling
+        from leconvert.resampling.report import draw_resampling
 
         written += [drawn.name for drawn in draw_resampling(document, out_dir, path.stem)]
         if options.all:
-            from leconvert.probe.resampling.report import write_report
+            from leconvert.resampling.report import write_report
 
             report = path.with_suffix(".html")
             write_report(document, report, command=_command())
@@ -68,7 +201,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_trajectories(source: Any, path: Path, options: argparse.Namespace) -> int:
-    from leconvert.probe.resampling.hdf5 import write_hdf5
+    from leconvert.resampling.sources import write_hdf5
 
     write_hdf5(source, path)
     if options.json:
@@ -80,7 +213,7 @@ def _write_trajectories(source: Any, path: Path, options: argparse.Namespace) ->
 
 def _told(document: Mapping[str, Any]) -> str:
     """Return the tables of a result, one below the other."""
-    from leconvert.probe.resampling.tables import (
+    from leconvert.resampling.report import (
         loader_table,
         result_table,
         speedup_table,

@@ -25,10 +25,15 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.probe.measured import require_packages
 
     require_packages("torch")  # what follows imports it
-    from leconvert.probe.plots import draw_plots, require_matplotlib
-    from leconvert.probe.results import run_name, write_document
-    from leconvert.probe.run import failure_of, run_probe
-    from leconvert.probe.summarize import summarize
+    from leconvert.probe.limit import failure_of
+    from leconvert.probe.results import (
+        draw_plots,
+        require_matplotlib,
+        run_name,
+        summarize,
+        write_document,
+    )
+    from leconvert.probe.run import run_probe
 
     wanted = run_options(options)
     if options.plots:

@@ -7,9 +7,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from leconvert.cli.options import add_slurm_options, passed_on, resource_changes, site
+from leconvert.cli.output import table
 from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_options
-from leconvert.cli.slurm_options import add_slurm_options, passed_on, resource_changes, site
-from leconvert.cli.text import table
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Submit the chain, or print the script that would."""
-    from leconvert.probe.launchers import chain_script
-    from leconvert.probe.slurm import submit_chain
+    from leconvert.probe.submit import chain_script, submit_chain
 
     out_dir = str(options.out_dir or DEFAULT_OUT_DIR)
     jobs = _jobs(options, out_dir)
@@ -69,9 +68,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
-    from leconvert.probe import matrix as matrices
     from leconvert.probe import submit
-    from leconvert.probe.scenarios import SCENARIOS, parse_scenarios
+    from leconvert.probe import submit as matrices
+    from leconvert.probe.options import SCENARIOS, parse_scenarios
 
     of_run = argparse.ArgumentParser(add_help=False)
     add_run_options(of_run)

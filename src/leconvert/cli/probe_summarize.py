@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.json_option import add_json
-from leconvert.cli.text import table
+from leconvert.cli.options import add_json
+from leconvert.cli.output import table
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
-    from leconvert.probe.summarize import SummaryLine
+    from leconvert.probe.results import SummaryLine
 
 __all__ = ["add_arguments", "run"]
 
@@ -36,9 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Write ``summary.csv`` and the plots into the folder, and show the table."""
     import importlib.util
 
-    from leconvert.probe.plots import draw_plots
-    from leconvert.probe.results import results_below, write_table
-    from leconvert.probe.summarize import summarize
+    from leconvert.probe.results import draw_plots, results_below, summarize, write_table
 
     documents = [document for _, document in results_below(options.folder)]
     lines = summarize(documents)

@@ -8,21 +8,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.probe_options import run_options
-from leconvert.cli.probe_train_options import (
-    DEFAULT_OUT_DIR,
-    add_train_options,
-    training_given,
-)
-from leconvert.cli.progress import progress_for
-from leconvert.cli.signals import stop_on_signals
-from leconvert.cli.slurm_options import (
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import (
     add_slurm_options,
     passed_on,
     refuse_slurm_options,
     resource_changes,
     site,
 )
+from leconvert.cli.probe_options import (
+    DEFAULT_TRAIN_DIR,
+    add_train_options,
+    run_options,
+    training_given,
+)
+from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
     from leconvert.probe.train import TrainReport
@@ -43,9 +43,8 @@ def run(options: argparse.Namespace) -> int:
         return _submit(options)
     refuse_slurm_options(options)
     # First, since it says what to install where torch is missing.
-    from leconvert.probe import StreamLoader  # noqa: F401
-    from leconvert.probe.train import TrainOptions, train
-    from leconvert.probe.train_data import open_stream_loader
+    from leconvert.loading import StreamLoader  # noqa: F401
+    from leconvert.probe.train import TrainOptions, open_stream_loader, train
 
     wanted = run_options(options)
     with stop_on_signals() as stop:
@@ -53,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         report = train(
             loader,
             TrainOptions(
-                Path(options.out_dir or DEFAULT_OUT_DIR),
+                Path(options.out_dir or DEFAULT_TRAIN_DIR),
                 windows=windows,
                 device=wanted.device,
                 seed=wanted.seed,
@@ -68,14 +67,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from leconvert.probe.launchers import chain_script
-    from leconvert.probe.slurm import submit_chain
-    from leconvert.probe.submit import training_job
+    from leconvert.probe.submit import chain_script, submit_chain, training_job
 
     run_options(options)  # what would be refused is refused before it has waited in a queue
     declared = argparse.ArgumentParser(add_help=False)
     add_train_options(declared)
-    out_dir = options.out_dir or DEFAULT_OUT_DIR
+    out_dir = options.out_dir or DEFAULT_TRAIN_DIR
     job = training_job(
         passed_on(options, declared, without=("json", "out_dir", "resume_from")),
         out_dir=out_dir,

@@ -3,13 +3,177 @@
 from __future__ import annotations
 
 import sys
-from typing import TextIO
+import threading
+import time
+from collections.abc import Callable
+from typing import Self, TextIO
 
-from leconvert.cli.progress_bars import BarProgress
-from leconvert.cli.progress_lines import LineProgress
-from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.text import amount
 
-__all__ = ["progress_for"]
+__all__ = ["BarProgress", "LineProgress", "progress_for"]
+
+
+# ------------------------------------------------------------------------------------------------
+# A clock beside a stage: what does not move for minutes looks dead.
+
+
+class Clock:
+    """Ticks in a thread from `start` to `stop`.
+
+    Args:
+        every_seconds: How often.
+        tick: What to call; it must not fail.
+    """
+
+    def __init__(self, every_seconds: float, tick: Callable[[], None]) -> None:
+        self._every_seconds = every_seconds
+        self._tick = tick
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="leconvert-progress", daemon=True)
+
+    def start(self) -> None:
+        """Begin; once only."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after a tick under way."""
+        self._stopped.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._every_seconds):
+            self._tick()
+
+
+# ------------------------------------------------------------------------------------------------
+# Progress as bars, for a terminal.
+
+
+_SHOW_EVERY_SECONDS = 1.0
+_NAME_WIDTH = 6
+_SHORTENED_FROM = 100_000
+
+
+class BarProgress:
+    """tqdm bars with rate and time left."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        """Return a stage with a bar of its own."""
+        return _Bar(self._stream, name, total, unit)
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars."""
+        from tqdm import tqdm
+
+        tqdm.write(line, file=self._stream)
+
+
+class _Bar:
+    def __init__(self, stream: TextIO, name: str, total: int, unit: str) -> None:
+        from tqdm import tqdm
+
+        self._lock = threading.Lock()
+        self._bar = tqdm(
+            desc=f"{name:<{_NAME_WIDTH}}",
+            total=total,
+            unit=unit if unit == "B" else f" {unit}",
+            unit_scale=unit == "B" or total >= _SHORTENED_FROM,  # else 18 would read 18.0
+            unit_divisor=1024 if unit == "B" else 1000,
+            file=stream,
+            dynamic_ncols=True,
+            disable=None,
+        )
+        self._clock = Clock(_SHOW_EVERY_SECONDS, self._show)
+
+    def advance(self, amount: int) -> None:
+        with self._lock:
+            self._bar.update(amount)
+
+    def _show(self) -> None:
+        with self._lock:
+            self._bar.refresh()
+
+    def __enter__(self) -> Self:
+        self._clock.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clock.stop()
+        self._bar.close()
+
+
+# ------------------------------------------------------------------------------------------------
+# Progress as plain lines now and then, for logs.
+
+
+_LINE_EVERY_SECONDS = 5.0
+
+
+class LineProgress:
+    """A line at the start and the end of each stage and every few seconds between."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        """Return a stage that prints lines."""
+        return _Lines(self._stream, name, total, unit)
+
+    def say(self, line: str) -> None:
+        """Print the line."""
+        print(line, file=self._stream, flush=True)
+
+
+class _Lines:
+    def __init__(self, stream: TextIO, name: str, total: int, unit: str) -> None:
+        self._stream = stream
+        self._name = name
+        self._total = total
+        self._unit = unit
+        self._done = 0
+        self._lock = threading.Lock()
+        self._started = self._said = time.monotonic()
+        self._clock = Clock(_LINE_EVERY_SECONDS, lambda: self.advance(0))
+
+    def advance(self, amount: int) -> None:
+        with self._lock:
+            self._done += amount
+            now = time.monotonic()
+            if now - self._said >= _LINE_EVERY_SECONDS and self._done < self._total:
+                self._said = now
+                self._print(now)
+
+    def _print(self, now: float) -> None:
+        seconds = now - self._started
+        rate = self._done / seconds if seconds > 0 else 0.0
+        line = f"{self._name}: {_amount(self._done, self._unit)}"
+        if self._done < self._total:
+            line += f" of {_amount(self._total, self._unit)}"
+            if rate > 0:
+                line += f", {(self._total - self._done) / rate:.0f} s left"
+        line += f" ({seconds:.1f} s, {_amount(rate, self._unit)}/s)"
+        print(line, file=self._stream, flush=True)
+
+    def __enter__(self) -> Self:
+        self._clock.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._clock.stop()
+        with self._lock:
+            self._print(time.monotonic())
+
+
+def _amount(value: float, unit: str) -> str:
+    return amount(value) if unit == "B" else f"{value:,.0f} {unit}"
+
+
+# ------------------------------------------------------------------------------------------------
+# Progress on a terminal as bars, elsewhere as a plain line now and then. All on stderr.
 
 
 def progress_for(stream: TextIO | None = None, *, quiet: bool = False) -> Progress:

@@ -4,14 +4,73 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from leconvert.cli.json_option import add_json
-from leconvert.cli.push_options import add_push_options, push_result
-from leconvert.cli.push_view import show_push
-from leconvert.errors import UsageError
+from leconvert.cli.options import (
+    add_json,
+    add_push_options,
+    layout_options,
+    push_result,
+    push_target,
+    repair_options,
+)
+from leconvert.errors import LeconvertError, TargetError, UsageError
+from leconvert.text import amount
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from leconvert.cli.sources import Places
+    from leconvert.hub.provenance import Origin, Provenance
+    from leconvert.hub.push import PushReport
+
+__all__ = ["ConvertPush", "waits_for_push"]
+
+
+# ------------------------------------------------------------------------------------------------
+# What is shown of a push; ``convert`` and ``push`` share it.
+
+
+_KEPT_SHOWN = 5
+
+
+def show_push(report: PushReport) -> None:
+    """Print what a push did, or would do."""
+    from leconvert.hub.push import MAIN
+
+    if report.dry_run:
+        print(f"Nothing was written. A push to {report.url} would:")
+        if report.created:
+            print("  make          the repo, unless it is a private one that this token cannot see")
+    else:
+        print(f"Pushed to {report.url}")
+    print(
+        f"  added         {report.added:,} files, {amount(report.added_bytes)}; "
+        f"{report.unchanged:,} were there"
+    )
+    if report.deleted:
+        print(f"  deleted       {report.deleted:,} files of the old dataset")
+    if report.deleted and report.before:
+        print(f"  before        {report.before[:12]}, where the old dataset stays")
+    if report.kept:
+        more = len(report.kept) - _KEPT_SHOWN
+        shown = ", ".join(report.kept[:_KEPT_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+        print(f"  not touched   {shown}")
+    print(f"  card          {report.card}")
+    place = f"branch {report.branch}"
+    if report.pull_request is not None:
+        place = f"pull request {report.pull_request}" + (", merged" if report.merged else "")
+    made = f" {report.commit[:12]}" if report.commit else ""
+    print(f"  commit       {made or f' {report.commits:,} to make'}, {place}")
+    unset = "not set before the pull request is merged: then push again"
+    if report.pull_request is None and report.branch != MAIN:
+        unset = f"not touched: it names what {MAIN} holds"
+    tags = {"none": unset}
+    print(f"  tag v3.0      {tags.get(report.tag, report.tag)}")
+
+
+# ------------------------------------------------------------------------------------------------
+# ``leconvert push``.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,3 +107,172 @@ def _target(options: argparse.Namespace, result: Path) -> str:
             next_step="Pass --push-repo-id ORG/NAME.",
         )
     return origin.repo_id
+
+
+# ------------------------------------------------------------------------------------------------
+# The push that follows a conversion, also where only the push is left to do.
+
+
+class ConvertPush:
+    """What ``convert`` knows about its push.
+
+    Args:
+        options: The command's options.
+        places: Where the source is, where it came from, and where the result will stand.
+
+    Raises:
+        UsageError: Options contradict each other.
+    """
+
+    def __init__(self, options: argparse.Namespace, places: Places) -> None:
+        self._options = options
+        self._places = places
+        self._target = places.target
+        self._origin = _origin(places)
+        self.repo_id = push_target(options, self._origin)
+
+    def is_alone_left(self) -> bool:
+        """Tell whether the result is in its place already, made by an earlier call of this command.
+
+        Raises:
+            TargetError: What is in its place has a record, and this command would not have made it.
+        """
+        from leconvert.hub.provenance import read_provenance
+        from leconvert.workdir.records import WorkDir
+        from leconvert.workdir.swap import is_converted, old_dir
+
+        if self.repo_id is None or not is_converted(self._target):
+            return False
+        if WorkDir(self._places.work_dir).current_run_id() is not None:
+            return False  # the run knows better how far it is
+        known = read_provenance(self._target)
+        if known is None:
+            return False
+        force = self._options.force_conversion
+        differences = [*self._other_source(known), *_other_options(self._options, known)]
+        if not differences:
+            # With force a result that was pushed is made anew; one that waits is pushed.
+            return not (known.pushed and force)
+        if force:
+            return False
+        anew = f"--force-conversion makes it anew and keeps this one as {old_dir(self._target)}"
+        if self._is_in_place:
+            anew = "the v2.x dataset that it was made from can be converted anew with --output"
+        raise TargetError(
+            f"{self._target} holds a v3.0 dataset that this command would not have made.",
+            path=str(self._target),
+            details=differences,
+            next_step=f"`leconvert push {shlex.quote(str(self._target))} --push-repo-id ORG/NAME` "
+            f"pushes it as it is; {anew}.",
+        )
+
+    @property
+    def _is_in_place(self) -> bool:
+        return self._places.source == self._target
+
+    def _other_source(self, known: Provenance) -> list[str]:
+        """Say how this command's source differs from the one that the result was made of."""
+        from leconvert.hub.provenance import facts_of
+
+        if self._is_in_place:
+            asked = self._options.repo_id
+            if asked is None or (known.repo_id == asked and _is_revision(self._options, known)):
+                return []
+            return [f"source: {known.place or 'a local dataset'} then, {asked} now"]
+        now, here = self._origin, self._places.source
+        then = (known.repo_id, known.commit)
+        if then != ((now.repo_id, now.commit) if now else ("", "")):
+            named = f"hf://datasets/{now.repo_id}@{now.commit}" if now else str(here)
+            return [f"source: {known.place} then, {named} now"]
+        is_here = here.is_dir() and not (self._places.arrival and self._places.arrival.outline)
+        if is_here and known.source_facts and facts_of(here) != known.source_facts:
+            return [f"source: {here} is not as {known.source} was when it was converted"]
+        return []
+
+    def run(self) -> PushReport | None:
+        """Push, if that is wanted.
+
+        Raises:
+            LeconvertError: The push failed; its next step says that the result is there.
+        """
+        if self.repo_id is None:
+            return None
+        try:
+            return push_result(self._options, self._target, self.repo_id)
+        except LeconvertError as error:
+            again = (
+                f"`leconvert push {shlex.quote(str(self._target))} "
+                f"--push-repo-id {shlex.quote(self.repo_id)}`"
+            )
+            error.next_step = (
+                f"{error.next_step or ''} The dataset is converted: then {again} is enough."
+            ).strip()
+            raise
+
+    def show(self, report: PushReport | None) -> None:
+        """Print what the push did, or that there was none."""
+        if report is not None:
+            show_push(report)
+        elif not self._options.no_push:
+            print("  Hub           nothing was pushed; a local dataset is pushed only on request")
+
+    def as_record(self) -> tuple[dict[str, Any] | None, int]:
+        """Push, and return the outcome for ``--json`` with an exit code."""
+        try:
+            report = self.run()
+        except LeconvertError as error:
+            return error.as_record(), error.exit_code
+        return (None if report is None else report.as_record()), 0
+
+
+def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
+    """Tell whether an earlier call left a result there that it was to push, and did not.
+
+    Args:
+        options: Of a conversion in place of a dataset on the Hub.
+        target: Where it stands.
+    """
+    from leconvert.hub.provenance import noted_origin, read_provenance
+
+    known = read_provenance(target)
+    if known is None or known.pushed or known.repo_id != options.repo_id:
+        return False
+    if not _is_revision(options, known) or _other_options(options, known):
+        return False
+    return push_target(options, noted_origin(target)) is not None
+
+
+def _origin(places: Places) -> Origin | None:
+    """Return where on the Hub the source came from; None for a local one."""
+    from leconvert.hub.provenance import noted_origin, read_origin
+    from leconvert.workdir.records import WorkDir
+
+    if places.arrival is not None:
+        return places.arrival.origin
+    if places.source != places.target:
+        return None
+    # The source is not there any more, or may not be: the run under way knows, or the result's
+    # record.
+    work = WorkDir(places.work_dir)
+    run_id = work.current_run_id()
+    if run_id is not None:
+        return read_origin(work.run(run_id).root)
+    return noted_origin(places.target)
+
+
+def _is_revision(options: argparse.Namespace, known: Provenance) -> bool:
+    return options.revision in (None, known.revision, known.commit)
+
+
+def _other_options(options: argparse.Namespace, known: Provenance) -> list[str]:
+    """Say how options that decide the result's bytes differ from those that it was made with."""
+    from leconvert.hub.provenance import decisive_options
+    from leconvert.planner import options_record
+
+    planned = options_record(layout_options(options), repair_options(options))
+    now = decisive_options(planned)
+    return [
+        f"{name}: {known.options.get(name, 'not given')} then, {now.get(name, 'not given')} now"
+        for name in sorted(now.keys() | known.options.keys())
+        if now.get(name) != known.options.get(name)
+    ]

@@ -8,10 +8,11 @@ import shlex
 import sys
 from pathlib import Path
 
-from leconvert.cli.json_option import add_json
-from leconvert.cli.text import shorten, table
-from leconvert.cli.values import some_seconds, whole
+from leconvert.cli.options import add_json
+from leconvert.cli.output import table
+from leconvert.cli.parser import some_seconds, whole
 from leconvert.errors import BusyError
+from leconvert.text import shorten
 
 __all__ = ["add_arguments", "run"]
 
@@ -42,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Give batches back, and say why or why not."""
     from leconvert.upkeep import release_batches
-    from leconvert.workdir.invocation import record_invocation
-    from leconvert.workdir.opened import open_run
+    from leconvert.workdir.activity import record_invocation
+    from leconvert.workdir.run import open_run
 
     def tell(count: int) -> None:
         print(

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.options import add_json
 from leconvert.text import amount
 
 __all__ = ["add_arguments", "run"]

@@ -8,11 +8,18 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.added_engine_options import add_added_options, check_whose_options
-from leconvert.cli.json_option import add_json
-from leconvert.cli.scratch_options import add_scratch_options, scratch_options
-from leconvert.cli.slurm_worker_options import add_slurm_worker_options, slurm_options
-from leconvert.cli.worker_options import add_lease_options, add_trouble_option, add_version_option
+from leconvert.cli.options import (
+    add_added_options,
+    add_json,
+    add_lease_options,
+    add_scratch_options,
+    add_slurm_worker_options,
+    add_trouble_option,
+    add_version_option,
+    check_whose_options,
+    scratch_options,
+    slurm_options,
+)
 from leconvert.engines.registry import EngineNames, make_submitter, parse_engine_options
 from leconvert.errors import UsageError
 
@@ -55,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Submit workers and a packer, and say which jobs they are."""
-    from leconvert.crew import LeaseOptions
+    from leconvert.api import submit_run
     from leconvert.packer import PackOptions
-    from leconvert.submission import submit_run
+    from leconvert.worker_pool import LeaseOptions
 
     submitted = submit_run(
         options.work_dir,

@@ -8,20 +8,111 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import add_json, path_or_url, source_at
+from leconvert.cli.parser import whole
 from leconvert.cli.progress import progress_for
-from leconvert.cli.signals import stop_on_signals
-from leconvert.cli.url_source import path_or_url, source_at
-from leconvert.cli.values import whole
-from leconvert.cli.verify_places import check_places
-from leconvert.cli.verify_view import verification_lines
-from leconvert.errors import StorageError, VerificationError
+from leconvert.errors import SourceError, StorageError, UsageError, VerificationError
+from leconvert.workdir.secrets import without_credentials
+from leconvert.workdir.swap import codebase_version, is_converted, old_dir
 
 if TYPE_CHECKING:
+    from leconvert.compare import VerificationReport
     from leconvert.hub.provenance import Provenance
     from leconvert.progress import Progress
 
-__all__ = ["add_arguments", "run"]
+__all__ = []
+
+
+# ------------------------------------------------------------------------------------------------
+# What `leconvert verify` is given, before anything is compared: a wrong path is no difference.
+
+
+_V30_EPISODES = "meta/episodes"  # a result that says v2.1 of itself is a damaged one
+_ROLES = "RESULT is the v3.0 dataset, --source the v2.x dataset that it was made from."
+
+
+def check_places(result: Path, source: Path | str) -> None:
+    """Refuse a result that is none, and a source that is a result.
+
+    A result that lacks files, its ``meta/info.json`` even, passes: that is for verify to find.
+
+    Args:
+        result: What shall be the v3.0 dataset.
+        source: What shall be the v2.x dataset; a URL is not looked at.
+
+    Raises:
+        UsageError: There is no result, or the two were given the wrong way round.
+        SourceError: The source is a v3.0 dataset.
+    """
+    if not result.is_dir():
+        raise UsageError(f"{result} is not a folder.", path=str(result), next_step=_ROLES)
+    converted = isinstance(source, Path) and is_converted(source)
+    version = codebase_version(result)
+    if version is not None and version.startswith("v2") and not (result / _V30_EPISODES).is_dir():
+        swapped = " The two were given the wrong way round." if converted else ""
+        raise UsageError(
+            f"{result} is a {version} dataset, not a result.{swapped}",
+            path=str(result),
+            next_step=_ROLES,
+        )
+    if version is None and not (result / "meta").is_dir():
+        raise UsageError(
+            f"{result} holds no v3.0 dataset: it has no meta/.", path=str(result), next_step=_ROLES
+        )
+    if isinstance(source, Path) and converted:
+        kept = old_dir(source)
+        raise SourceError(
+            f"{source} is already v3.0, and a result is compared with the v2.x dataset that it was "
+            "made from.",
+            path=str(source),
+            next_step=f"The source that a conversion in place kept is {kept}."
+            if kept.is_dir()
+            else _ROLES,
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Says how a verification ended.
+
+
+_DIFFERENCES_SHOWN = 50
+
+
+def verification_lines(report: VerificationReport, result: Path, source: Path | str) -> list[str]:
+    """Return what differs, with a count at the end, or what was compared.
+
+    Args:
+        report: What came of it.
+        result: The result, as the user named it.
+        source: Its source, as the user named it.
+    """
+    if report.ok:
+        return [f"{result} matches {without_credentials(str(source))}: {_compared(report)}."]
+    count = len(report.differences)
+    shown = f", the first {_DIFFERENCES_SHOWN} above" if count > _DIFFERENCES_SHOWN else ""
+    noun = "difference" if count == 1 else "differences"
+    return [
+        *map(str, report.differences[:_DIFFERENCES_SHOWN]),
+        f"{count:,} {noun}{shown}: the result does not match its source.",
+    ]
+
+
+def _compared(report: VerificationReport) -> str:
+    share = "" if report.share == 1 else f"a sample of {report.share:.0%}, "
+    said = (
+        f"{report.depth}, {share}{report.episodes:,} episodes, {report.rows:,} rows, "
+        f"{report.video_frames:,} camera frames in {report.files:,} files"
+    )
+    if report.pictures:
+        said += f"; {report.pictures:,} pictures decoded on both sides"
+    if report.samples:
+        said += f"; {report.samples:,} samples loaded through LeRobot"
+    return said
+
+
+# ------------------------------------------------------------------------------------------------
+# ``leconvert verify``.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +170,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Verify, and list what differs."""
-    from leconvert.verify import Sampling, verify_pair
+    from leconvert.compare import Sampling, verify_pair
 
     result = options.result.resolve()
     given = options.source
@@ -112,7 +203,7 @@ def _record(
     options: argparse.Namespace, result: Path, source: Path, progress: Progress
 ) -> Provenance | None:
     """Return what a push may go by if nothing differs; None where not all is compared."""
-    from leconvert.hub.download import known_origin
+    from leconvert.hub.fetch import known_origin
     from leconvert.hub.provenance import proven_anew
 
     if options.depth != "bytes" or options.sample != 1.0:

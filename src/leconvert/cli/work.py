@@ -7,13 +7,18 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from leconvert.cli.json_option import add_json
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import (
+    add_json,
+    add_lease_options,
+    add_scratch_options,
+    add_trouble_option,
+    add_version_option,
+    scratch_options,
+)
+from leconvert.cli.parser import seconds, whole
 from leconvert.cli.progress import progress_for
-from leconvert.cli.scratch_options import add_scratch_options, scratch_options
-from leconvert.cli.signals import stop_on_signals
-from leconvert.cli.text import amount
-from leconvert.cli.values import seconds, whole
-from leconvert.cli.worker_options import add_lease_options, add_trouble_option, add_version_option
+from leconvert.text import amount
 
 __all__ = ["add_arguments", "run"]
 
@@ -37,7 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Work until nothing is left, and say what was done."""
-    from leconvert.conversion import LeaseOptions, run_worker
+    from leconvert.api import run_worker
+    from leconvert.worker_pool import LeaseOptions
 
     with stop_on_signals() as stop:
         summary = run_worker(

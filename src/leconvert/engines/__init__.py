@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.records import RunPaths
 
 if TYPE_CHECKING:
     from leconvert.engines.local import LocalEngine
     from leconvert.engines.ray import RayEngine, RayOptions
-    from leconvert.engines.site import Site
-    from leconvert.engines.slurm import SlurmEngine
-    from leconvert.engines.slurm_jobs import SlurmOptions
+    from leconvert.engines.slurm import Site, SlurmEngine, SlurmOptions
 
 __all__ = [
     "Engine",
@@ -41,9 +39,9 @@ _HOME = {
     "LocalEngine": "leconvert.engines.local",
     "RayEngine": "leconvert.engines.ray",
     "RayOptions": "leconvert.engines.ray",
-    "Site": "leconvert.engines.site",
+    "Site": "leconvert.engines.slurm",
     "SlurmEngine": "leconvert.engines.slurm",
-    "SlurmOptions": "leconvert.engines.slurm_jobs",
+    "SlurmOptions": "leconvert.engines.slurm",
 }
 
 

@@ -11,11 +11,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from leconvert.engines.logs import last_words
 from leconvert.errors import EngineError, InterruptedRunError, UsageError
-from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.records import RunPaths
 
-__all__ = ["LocalEngine"]
+__all__ = ["LocalEngine", "last_words"]
+
+
+# ------------------------------------------------------------------------------------------------
+# What a worker said last, for whoever asks why it ended.
+
+
+_LAST_LINES = 3
+_LAST_BYTES = 4096
+
+
+def last_words(log: Path) -> str:
+    """Return the last lines of a log in one line; ``no output`` where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _LAST_BYTES))
+            said = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return "no output"
+    return " / ".join(said[-_LAST_LINES:]) or "no output"
+
+
+# ------------------------------------------------------------------------------------------------
+# Workers as processes of this machine, each with a log of its own.
+
 
 _GRACE_SECONDS = 30.0
 # How a worker ends that was asked to; without a word where it had hardly begun.

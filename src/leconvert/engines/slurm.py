@@ -3,30 +3,452 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from leconvert.engines import Handover
-from leconvert.engines.logs import last_words
-from leconvert.engines.sbatch import (
-    BatchJob,
-    ElementState,
-    cancel,
-    job_states,
-    submission_script,
-    submit,
-)
-from leconvert.engines.slurm_jobs import SlurmOptions, packer_job, worker_job
-from leconvert.errors import EngineError, StorageError
+from leconvert.engines.local import last_words
+from leconvert.errors import EngineError, StorageError, UsageError
+from leconvert.workdir.activity import JobRecord, write_job
 from leconvert.workdir.identity import new_token
-from leconvert.workdir.jobs import JobRecord, write_job
-from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.records import RunPaths
 
-__all__ = ["SlurmEngine"]
+__all__ = [
+    "ENDED",
+    "BatchJob",
+    "ElementState",
+    "Site",
+    "SlurmEngine",
+    "SlurmOptions",
+    "check_memory",
+    "check_time",
+    "job_states",
+    "packer_job",
+    "script_head",
+    "site_from",
+    "submission_script",
+    "submit",
+    "worker_job",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Talks to SLURM: the only place that runs its commands.
+#
+# Two ways lead to the same jobs: `submit` hands a script to ``sbatch``, and `submission_script`
+# returns a shell script that calls ``sbatch`` with the very same words and scripts.
+#
+# submitit, which hides this behind Python calls, was looked at and not taken: it pickles a
+# function where a worker is a command line, has no ``afterany`` from an array to another job, and
+# learns of states through accounting, which small clusters do not have.
+
+
+ENDED = frozenset((
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "REVOKED", "TIMEOUT",
+))  # fmt: skip
+"""States that a job does not leave any more."""
+
+_ANSWER_SECONDS = 60.0
+_END = "JOB"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchJob:
+    """What ``sbatch`` is given.
+
+    Attributes:
+        name: Names the job.
+        words: The command line, ``sbatch`` itself included.
+        script: What comes on standard input.
+        after: The position, in a list of jobs, of the one that must have ended before, however it
+            ended; None for none.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    script: str
+    after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElementState:
+    """One job, or one element of an array.
+
+    Attributes:
+        job_id: ``12``, or ``12_3`` in an array.
+        state: SLURM's word: ``PENDING``, ``RUNNING``, ``COMPLETED``, ...
+        reason: Why it waits or ended, in SLURM's words.
+    """
+
+    job_id: str
+    state: str
+    reason: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it will not run again."""
+        return self.state in ENDED
+
+
+def submit(jobs: Sequence[BatchJob]) -> list[str]:
+    """Submit jobs in order and return their ids.
+
+    Raises:
+        EngineError: There is no ``sbatch`` here, or it refused a job; names what is queued already.
+    """
+    queued: list[str] = []
+    for job in jobs:
+        words = [*job.words]
+        if job.after is not None:
+            words.append(f"--dependency=afterany:{queued[job.after]}")
+        queued.append(_sbatch(words, job.script, queued))
+    return queued
+
+
+def submission_script(jobs: Sequence[BatchJob], *, log_dir: str) -> str:
+    """Return a shell script that submits the jobs as `submit` does, after making ``log_dir``."""
+    lines = ["#!/bin/bash", "set -euo pipefail", f"mkdir -p {shlex.quote(log_dir)}"]
+    for number, job in enumerate(jobs, start=1):
+        line = shlex.join(job.words)
+        if job.after is not None:
+            line += f' --dependency="afterany:$job{job.after + 1}"'
+        lines += [
+            "",
+            f"job{number}=$({line} <<'{_END}'",
+            f"{job.script}{_END}",
+            ")",
+            # With several clusters the answer is ID;CLUSTER.
+            f"job{number}=${{job{number}%%;*}}",
+            f'echo "$job{number} {job.name}"',
+        ]
+    return "\n".join((*lines, ""))
+
+
+def job_states(job_ids: Iterable[str]) -> list[ElementState] | None:
+    """Ask the controller for the states of jobs, elements of arrays one by one.
+
+    Jobs that it has forgotten (some minutes after their end) are left out. ``squeue`` is asked
+    rather than ``sacct``, which needs an accounting database.
+
+    Returns:
+        None where the controller does not answer, or there is no SLURM here.
+    """
+    states: list[ElementState] = []
+    for job_id in job_ids:
+        words = ("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r")
+        try:
+            done = subprocess.run(
+                (*words, f"--jobs={job_id}"),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_ANSWER_SECONDS,
+            )
+        except (FileNotFoundError, subprocess.TimeoutExpired):
+            return None
+        if done.returncode:
+            if "Invalid job id" in done.stderr:
+                continue
+            return None
+        for line in done.stdout.splitlines():
+            fields = line.strip().split("|", 2)
+            if len(fields) == 3:
+                states.append(ElementState(*fields))
+    return states
+
+
+def cancel(job_ids: Sequence[str]) -> None:
+    """End jobs: waiting ones are taken out, running ones get SIGTERM and some time.
+
+    One that has ended is none of ``scancel``'s errors.
+
+    Raises:
+        EngineError: There is no ``scancel`` here, or the controller does not answer.
+    """
+    try:
+        done = subprocess.run(
+            ("scancel", "--quiet", *job_ids),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_ANSWER_SECONDS,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired) as error:
+        raise EngineError(
+            "The scheduler does not answer, so its jobs could not be ended.",
+            next_step=f"End them later: scancel {' '.join(job_ids)}",
+        ) from error
+    if done.returncode:
+        raise EngineError(
+            f"scancel failed ({_last_line(done.stderr)}).",
+            next_step=f"End the jobs later: scancel {' '.join(job_ids)}",
+        )
+
+
+def _sbatch(words: Sequence[str], script: str, queued: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(words, input=script, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise EngineError(
+            "There is no sbatch on this machine.",
+            next_step="Run this on a login node of a SLURM cluster, or see with --dry-run what "
+            "would be submitted.",
+        ) from error
+    answer = done.stdout.strip()
+    if done.returncode or not answer:
+        raise EngineError(
+            f"sbatch refused a job ({_last_line(done.stderr)}).",
+            details=done.stderr.strip().splitlines()[:-1],
+            next_step=f"Already queued: `scancel {' '.join(queued)}` takes them back."
+            if queued
+            else "Check --account, --partition, --qos and what each job asks for.",
+        )
+    return answer.partition(";")[0]  # with several clusters the answer is ID;CLUSTER
+
+
+def _last_line(said: str) -> str:
+    return (said.strip().splitlines() or ["no reason given"])[-1]
+
+
+# ------------------------------------------------------------------------------------------------
+# What a cluster wants to know of whoever submits, and how the program is found on a node.
+
+
+# What SLURM's --mem and --time take; anything else would be refused when it is submitted.
+_MEMORY = re.compile(r"\d+[KMGT]?")
+_TIME = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){1,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a cluster wants to know of whoever submits, and how the program is found on a node.
+
+    Attributes:
+        account: Who pays.
+        partition: Which nodes.
+        qos: Quality of service.
+        conda_env: A conda environment to activate, by name or folder.
+        program: The program's command line on a node.
+    """
+
+    account: str | None = None
+    partition: str | None = None
+    qos: str | None = None
+    conda_env: str | None = None
+    program: str = "leconvert"
+
+    def sbatch_options(self) -> tuple[str, ...]:
+        """Return what ``sbatch`` is told of it."""
+        named = (("account", self.account), ("partition", self.partition), ("qos", self.qos))
+        return tuple(f"--{name}={value}" for name, value in named if value is not None)
+
+    def command(self, *arguments: str) -> str:
+        """Return a line of a script that runs the program on a node."""
+        return shlex.join((*shlex.split(self.program), *arguments))
+
+
+def site_from(
+    environment: Mapping[str, str],
+    *,
+    account: str | None = None,
+    partition: str | None = None,
+    qos: str | None = None,
+    conda_env: str | None = None,
+    program: str = "leconvert",
+) -> Site:
+    """Return a site: what was given, else ACCOUNT, PARTITION and QOS of the environment.
+
+    Raises:
+        UsageError: The program's command line is empty.
+    """
+    if not shlex.split(program):
+        raise UsageError("--program needs the command that starts leconvert on a node.")
+    return Site(
+        account=account or environment.get("ACCOUNT") or None,
+        partition=partition or environment.get("PARTITION") or None,
+        qos=qos or environment.get("QOS") or None,
+        conda_env=conda_env,
+        program=program,
+    )
+
+
+def script_head(site: Site) -> list[str]:
+    """Return the first lines of a job script, up to where the program can be called."""
+    lines = ["#!/bin/bash"]
+    if site.conda_env is not None:
+        # Conda's own scripts read unset variables: strictness begins behind them.
+        lines += [
+            'source "$(conda info --base)/etc/profile.d/conda.sh"',
+            f"conda activate {shlex.quote(site.conda_env)}",
+        ]
+    return [*lines, "set -euo pipefail"]
+
+
+def check_memory(text: str) -> bool:
+    """Say whether SLURM's ``--mem`` takes it."""
+    return _MEMORY.fullmatch(text) is not None
+
+
+def check_time(text: str) -> bool:
+    """Say whether SLURM's ``--time`` takes it."""
+    return _TIME.fullmatch(text) is not None
+
+
+# ------------------------------------------------------------------------------------------------
+# Which jobs workers and a packer are for SLURM; plain values in, plain values out.
+
+
+_WORKERS, _PACKER = "leconvert-work", "leconvert-pack"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """What workers ask SLURM for.
+
+    Each worker is one element of a job array, which SLURM starts, preempts and starts again by
+    itself, on whatever node has room.
+
+    Attributes:
+        nodes: How many nodes' worth of workers.
+        workers_per_node: Workers of a node's worth; there are ``nodes * workers_per_node``.
+        cpus_per_task: Cores of a worker.
+        mem: Memory of a worker, and of the packer, as ``--mem`` spells it, such as ``4G``.
+        time: The longest run time of a worker, ``HH:MM:SS``.
+        constraint: Features that a node must have, or None.
+        signal_seconds: A worker is asked to hand back so long before its time is over. SLURM may
+            be a minute late.
+        extra: Further options of ``sbatch``, as they are.
+        site: Account, partition, quality of service, and how the program is found.
+
+    Raises:
+        UsageError: A number or a size makes no sense.
+    """
+
+    nodes: int = 1
+    workers_per_node: int = 4
+    cpus_per_task: int = 1
+    # The first round figure above what `leconvert.worker_pool.worker_bytes` expects of the largest
+    # dataset of scripts/bench_worker_memory.py.
+    mem: str = "1G"
+    time: str = "04:00:00"
+    constraint: str | None = None
+    signal_seconds: int = 120
+    extra: Sequence[str] = ()
+    site: Site = field(default_factory=Site)
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "workers_per_node", "cpus_per_task", "signal_seconds"):
+            if getattr(self, name) < 1:
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} must be at least 1, not {getattr(self, name)}.")
+        if not check_memory(self.mem):
+            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+        if not check_time(self.time):
+            raise UsageError(
+                f"--time {self.time} makes no sense.", next_step="Write --time 04:00:00."
+            )
+        for option in self.extra:
+            if not option.startswith("-"):
+                raise UsageError(
+                    f"--slurm-extra {option!r} is no option of sbatch.",
+                    next_step="Write --slurm-extra=--exclusive, once an option.",
+                )
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are."""
+        return self.nodes * self.workers_per_node
+
+
+def worker_job(
+    options: SlurmOptions, count: int, arguments: Sequence[str], *, log_dir: str
+) -> BatchJob:
+    """Return the array of workers.
+
+    The script becomes the worker (``exec``), so that the signal before the time limit, and those of
+    a preemption, reach it: it hands its batch back and ends. An element that is preempted, or whose
+    node fails, is put back into the queue and comes as a new worker; its log goes on.
+
+    Args:
+        options: What it asks for.
+        count: How many workers.
+        arguments: What follows ``leconvert work``.
+        log_dir: Where logs go, as ``slurm-JOB_ELEMENT.log``.
+    """
+    words = (
+        *_asked(options, _WORKERS),
+        f"--array=0-{count - 1}",
+        f"--signal=B:USR1@{options.signal_seconds}",
+        f"--output={log_dir}/slurm-%A_%a.log",
+        *options.extra,
+    )
+    return BatchJob(_WORKERS, words, _script(options, ("work", *arguments)))
+
+
+def packer_job(
+    options: SlurmOptions, arguments: Sequence[str], *, log_dir: str, after: int | None
+) -> BatchJob:
+    """Return the packer's job.
+
+    It begins when every worker has ended, however that was, and waits for none: where batches are
+    missing it says which.
+
+    Args:
+        options: What it asks for; the same as a worker.
+        arguments: What follows ``leconvert pack``.
+        log_dir: Where its log goes, as ``slurm-JOB-pack.log``.
+        after: The position of the workers' job in what is submitted; None if all work is done.
+    """
+    words = (
+        *_asked(options, _PACKER),
+        f"--output={log_dir}/slurm-%j-pack.log",
+        *options.extra,
+    )
+    script = _script(options, ("pack", *arguments, "--no-wait"))
+    return BatchJob(_PACKER, words, script, after=after)
+
+
+def _asked(options: SlurmOptions, name: str) -> tuple[str, ...]:
+    return (
+        "sbatch",
+        "--parsable",
+        f"--job-name={name}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={options.cpus_per_task}",
+        f"--mem={options.mem}",
+        f"--time={options.time}",
+        *(() if options.constraint is None else (f"--constraint={options.constraint}",)),
+        *options.site.sbatch_options(),
+        "--requeue",
+        "--open-mode=append",
+    )
+
+
+def _script(options: SlurmOptions, arguments: Sequence[str]) -> str:
+    lines = (
+        *script_head(options.site),
+        # A job starts in the folder that it was submitted from: `python -m leconvert` must not
+        # take a user's inspect.py there for Python's own.
+        "export PYTHONSAFEPATH=1",
+        f"exec {options.site.command(*arguments)}",
+        "",
+    )
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------
+# Workers, and a packer after them, as jobs of a SLURM cluster.
+
 
 # A controller that hundreds of programs ask all the time gets slow.
 _SECONDS_BETWEEN_LOOKS = 5.0

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from leconvert._version import __version__
+from leconvert.compare.files import CARD_BEGIN
 from leconvert.errors import HubConflictError
 from leconvert.hub.provenance import Provenance
-from leconvert.verify.hub_files import CARD_BEGIN
 
 __all__ = ["render_card"]
+
 
 _END = "<!-- leconvert: end -->"
 _OURS = re.compile(re.escape(CARD_BEGIN) + r".*?" + re.escape(_END) + r"(?:\r?\n)?", re.DOTALL)

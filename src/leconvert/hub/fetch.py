@@ -7,19 +7,265 @@ there. Bytes that turn out wrong are thrown away and fetched anew.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
+import re
+import shutil
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Protocol
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Protocol
 
-from leconvert.errors import HubError, InterruptedRunError, UnreadableSourceError
-from leconvert.hub.errors_of import hub_errors
-from leconvert.hub.remote import Body, HubRepo, TransientError
-from leconvert.hub.remote_file import RemoteFile
-from leconvert.workdir.durable import storage_errors
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-__all__ = ["Fetcher"]
+from leconvert._version import __version__
+from leconvert.errors import (
+    HubError,
+    InterruptedRunError,
+    SourceError,
+    StorageError,
+    TargetError,
+    UnreadableSourceError,
+    WorkDirError,
+)
+from leconvert.hub.client import asked_to_wait, hub_errors, make_api
+from leconvert.hub.provenance import Origin, read_origin, write_origin
+from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.workdir.incoming import Incoming, incoming
+from leconvert.workdir.storage_errors import storage_errors
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import Response
+    from huggingface_hub.hf_api import RepoFile
+
+__all__ = [
+    "Body",
+    "Fetcher",
+    "HubRepo",
+    "Listing",
+    "RemoteFile",
+    "download_dataset",
+    "files_of",
+    "known_origin",
+    "read_all",
+    "write_listing",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# A file of a store that is not mounted: where it is, how large, and which bytes it must have.
+
+
+_SHA256_DIGITS = 64
+_BLOCK_BYTES = 4096
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a dataset at one commit.
+
+    Attributes:
+        path: Its path in the dataset.
+        size_bytes: Its size.
+        digest: SHA-256 of its content where it is kept in large-file storage (64 hexadecimal
+            digits), the id of its Git blob where it is not (40), empty where the store has none.
+    """
+
+    path: str
+    size_bytes: int
+    digest: str = ""
+
+    @property
+    def charge_bytes(self) -> int:
+        """What it takes on a disk of blocks of 4 KiB."""
+        return -(-self.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+
+    def is_content_of(self, path: Path) -> bool:
+        """Tell whether a local file has the size and the content that were listed.
+
+        Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != self.size_bytes:
+                return False
+            if not self.digest:
+                return True
+            if len(self.digest) == _SHA256_DIGITS:
+                return hashlib.file_digest(file, "sha256").hexdigest() == self.digest
+            digest = hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
+            while chunk := file.read(_READ_BYTES):
+                digest.update(chunk)
+            return digest.hexdigest() == self.digest
+
+
+# ------------------------------------------------------------------------------------------------
+# Reading from a dataset on the Hub at one commit: its listing, whole files, ranges of bytes.
+#
+# Every address holds the commit's hash, so a branch that moves changes nothing here.
+
+
+_CHUNK_BYTES = 1 << 20
+_OF_THE_MOMENT = frozenset({408, 429, 500, 502, 503, 504})
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-")
+# Seconds to connect, to read, to write, and to get a connection.
+_TIMEOUT = (20.0, 60.0, 60.0, 60.0)
+
+
+class TransientError(Exception):
+    """The store failed in a way that may be over in a moment.
+
+    Args:
+        cause: What the client raised.
+        wait_seconds: How long the store asks to wait; 0 where it does not say.
+    """
+
+    def __init__(self, cause: Exception, wait_seconds: float = 0.0) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.wait_seconds = wait_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An answer that is being read.
+
+    Attributes:
+        start: The first byte of the file that it holds: a store may answer with more than asked.
+        chunks: The bytes.
+    """
+
+    start: int
+    chunks: Iterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class HubRepo:
+    """A dataset on the Hub, pinned to a commit; picklable, and holds no connection.
+
+    Attributes:
+        repo_id: ``ORG/NAME``.
+        commit: The commit's hash.
+        endpoint: The Hub's address; None for the one that is configured.
+    """
+
+    repo_id: str
+    commit: str
+    endpoint: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How it is called in messages, and as a URL."""
+        return f"hf://datasets/{self.repo_id}@{self.commit}"
+
+    def list_files(self) -> Iterator[RemoteFile]:
+        """Yield every file, in the order of the listing's pages.
+
+        Raises:
+            HubError: There is no such repo or commit, or no answer.
+            HubAccessError: The token does not allow it.
+        """
+        from huggingface_hub.hf_api import RepoFile
+
+        with hub_errors(self.repo_id, self.commit):
+            entries = make_api(endpoint=self.endpoint).list_repo_tree(
+                self.repo_id, recursive=True, revision=self.commit, repo_type="dataset"
+            )
+            for entry in entries:
+                if isinstance(entry, RepoFile):
+                    yield self._file(entry)
+
+    def find_file(self, path: str) -> RemoteFile | None:
+        """Return one file of the listing, or None.
+
+        Raises:
+            HubError: There is no such repo or commit, or no answer.
+            HubAccessError: The token does not allow it.
+        """
+        from huggingface_hub.hf_api import RepoFile
+
+        with hub_errors(self.repo_id, self.commit):
+            entries = make_api(endpoint=self.endpoint).get_paths_info(
+                self.repo_id, [path], revision=self.commit, repo_type="dataset"
+            )
+            files = [entry for entry in entries if isinstance(entry, RepoFile)]
+            return self._file(files[0]) if files else None
+
+    def _file(self, entry: RepoFile) -> RemoteFile:
+        if PurePosixPath(entry.path).is_absolute() or ".." in entry.path.split("/"):
+            raise SourceError(f"{self.name} has a file with the name {entry.path!r}.")
+        digest = entry.blob_id if entry.lfs is None else entry.lfs.sha256
+        return RemoteFile(entry.path, entry.size, digest)
+
+    @contextmanager
+    def open(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
+        """Ask for a file or a range of it.
+
+        Args:
+            path: The file.
+            start: Its first byte.
+            stop: The byte after the last; None for the end.
+
+        Raises:
+            TransientError: It may work in a moment; also from within the block.
+            HubError: It will not.
+            HubAccessError: The token does not allow it.
+        """
+        from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError
+        from huggingface_hub.utils import build_hf_headers
+
+        url = hf_hub_url(
+            self.repo_id, path, repo_type="dataset", revision=self.commit, endpoint=self.endpoint
+        )
+        headers = build_hf_headers(library_name="leconvert", library_version=__version__)
+        # What is hashed and measured are the stored bytes.
+        headers["Accept-Encoding"] = "identity"
+        if start or stop is not None:
+            headers["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        with hub_errors(self.repo_id, self.commit):
+            try:
+                with get_session().stream("GET", url, headers=headers, timeout=_TIMEOUT) as answer:
+                    hf_raise_for_status(answer)
+                    yield Body(_first_byte(answer), answer.iter_raw(_CHUNK_BYTES))
+            except HfHubHTTPError as error:
+                status = error.response.status_code
+                if status in _OF_THE_MOMENT:
+                    asked = asked_to_wait(status, error.response.headers)
+                    raise TransientError(error, asked) from error
+                raise
+            except HTTPError as error:
+                raise TransientError(error) from error
+
+
+def _first_byte(answer: Response) -> int:
+    """Return where a body begins: a server or a proxy may ignore what range was asked for.
+
+    Raises:
+        TransientError: It is a part, and nothing says which.
+    """
+    if answer.status_code != 206:
+        return 0
+    found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+    if found is None:
+        raise TransientError(ConnectionError("a part of a file without its place in it"))
+    return int(found[1])
+
+
+# ------------------------------------------------------------------------------------------------
+# Bringing files over: tried again, resumed where they broke off, and checked.
+
 
 _TRIES = 7
 _FIRST_PAUSE_SECONDS = 0.5
@@ -205,4 +451,242 @@ class Fetcher:
             f"{file.path} of {self._repo.name} breaks off again and again.",
             path=file.path,
             next_step="Check the network, then run the same command again; it goes on.",
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# The files of a remote dataset as a table: written once by the planner, looked up by workers.
+#
+# Sorted by path, in row groups whose footers say their first and last path, so that a worker
+# reads only the groups that hold its files.
+
+
+_ROWS_PER_GROUP = 16_384
+_SCHEMA = pa.schema(
+    [("path", pa.string()), ("size_bytes", pa.int64()), ("digest", pa.string()), ("whole", "bool")]
+)
+
+
+def read_all(files: Iterable[RemoteFile]) -> pa.Table:
+    """Return a listing as a table sorted by path, some 100 bytes a file."""
+    batches = []
+    for block in _blocks(files):
+        columns = [
+            [file.path for file in block],
+            [file.size_bytes for file in block],
+            [file.digest for file in block],
+            [False] * len(block),
+        ]
+        batches.append(pa.table(columns, schema=_SCHEMA))
+    return pa.concat_tables(batches or [_SCHEMA.empty_table()]).sort_by("path")
+
+
+def files_of(table: pa.Table) -> Iterator[RemoteFile]:
+    """Yield the files of a table, in its order."""
+    for batch in table.to_batches(max_chunksize=_ROWS_PER_GROUP):
+        columns = [batch.column(place).to_pylist() for place in range(3)]
+        yield from map(RemoteFile, *columns)
+
+
+def write_listing(path: Path, table: pa.Table, whole: Iterable[str]) -> None:
+    """Write a sorted table.
+
+    Args:
+        path: Where; synced by the caller.
+        table: From `read_all`.
+        whole: Paths of the files that the outline holds whole.
+    """
+    held = pc.is_in(table.column("path"), pa.array(list(whole), pa.string()))
+    table = table.set_column(table.schema.get_field_index("whole"), "whole", held)
+    pq.write_table(table, path, row_group_size=_ROWS_PER_GROUP, compression="zstd")
+
+
+class Listing:
+    """A written listing.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        metadata = pq.read_metadata(path)
+        place = metadata.schema.names.index("path")
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        self._firsts = [group.column(place).statistics.min for group in groups]
+
+    def find(self, paths: Sequence[str]) -> list[tuple[RemoteFile, bool]]:
+        """Return files by path, each with whether the outline holds it whole.
+
+        Raises:
+            KeyError: There is no such file.
+        """
+        found: dict[str, tuple[RemoteFile, bool]] = {}
+        groups = sorted({max(0, bisect_right(self._firsts, path) - 1) for path in paths})
+        wanted = pa.array(paths, pa.string())
+        with pq.ParquetFile(self._path) as file:
+            for group in groups:
+                table = file.read_row_group(group, use_threads=False)
+                table = table.filter(pc.is_in(table.column("path"), wanted))
+                for row in table.to_pylist():
+                    remote = RemoteFile(row["path"], row["size_bytes"], row["digest"])
+                    found[remote.path] = remote, row["whole"]
+        return [found[path] for path in paths]
+
+
+def _blocks(files: Iterable[RemoteFile]) -> Iterator[list[RemoteFile]]:
+    block: list[RemoteFile] = []
+    for file in files:
+        block.append(file)
+        if len(block) == _ROWS_PER_GROUP:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+# ------------------------------------------------------------------------------------------------
+# A whole dataset from the Hub into a folder that appears when it is complete.
+
+
+_THREADS = 8
+_FILES_AT_A_TIME = 4096
+# A scan passes over it, as do LeRobot and the Hub's client.
+_NOTES = Path(".cache") / "leconvert"
+
+
+def known_origin(folder: Path) -> Origin | None:
+    """Return which commit a folder was downloaded from; None where nothing says so."""
+    with suppress(WorkDirError, StorageError, OSError):
+        return read_origin(folder / _NOTES)
+    return None
+
+
+def download_dataset(
+    repo: HubRepo,
+    revision: str,
+    target: Path,
+    *,
+    replaces: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Origin:
+    """Bring every file of a commit into a folder.
+
+    It arrives in a hidden folder beside the target and gets the target's name when all of it is
+    there, checked by hash. Interrupted, the same call goes on; files that another commit shares
+    with what had arrived are kept, the others go. Files in the client's cache are copied.
+
+    Args:
+        repo: The dataset at a commit.
+        revision: What was asked for.
+        target: A folder that does not exist.
+        replaces: A target that an earlier call downloaded may be there: what is not right in it is
+            fetched again.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Raises:
+        HubError: No answer.
+        HubAccessError: The token does not allow it.
+        TargetError: The target exists.
+        BusyError: Another process downloads to the same place.
+        StorageError: There is not enough space, or the disk fails.
+        InterruptedRunError: ``stop`` was set.
+    """
+    stop = stop or threading.Event()
+    listed = read_all(repo.list_files())
+    size_bytes = sum(listed.column("size_bytes").to_pylist())
+    origin = Origin(repo.repo_id, revision, repo.commit)
+    with incoming(target) as arriving:
+        if os.path.lexists(target):
+            if not replaces:
+                raise TargetError(
+                    f"{target} exists already and is not overwritten.", path=str(target)
+                )
+            if known_origin(target) == origin and all(
+                _is_right(file, target / file.path) for file in files_of(listed)
+            ):
+                return origin
+            arriving.take_back()
+        arriving.keep({file.path for file in files_of(listed)})
+        _check_space(arriving, repo, size_bytes)
+        failed = threading.Event()
+
+        def should_stop() -> bool:
+            return stop.is_set() or failed.is_set()
+
+        fetcher = Fetcher(repo, should_stop=should_stop)
+        with (
+            progress.stage("fetch", size_bytes, "B") as stage,
+            ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch") as pool,
+        ):
+            files = files_of(listed)
+            try:
+                while block := list(islice(files, _FILES_AT_A_TIME)):
+                    for _ in pool.map(
+                        lambda file: _bring(repo, fetcher, file, arriving, stage), block
+                    ):
+                        pass
+            except BaseException:
+                failed.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+        if stop.is_set():
+            raise InterruptedRunError(
+                f"{target} is not complete yet.", next_step="Run the same command again to go on."
+            )
+        (arriving.tree / _NOTES).mkdir(parents=True, exist_ok=True)
+        write_origin(arriving.tree / _NOTES, origin, run_id="-")
+        arriving.finish()
+    return origin
+
+
+def _bring(
+    repo: HubRepo, fetcher: Fetcher, file: RemoteFile, arriving: Incoming, stage: Stage
+) -> None:
+    target, part = arriving.tree / file.path, arriving.part(file.path)
+    if _is_right(file, target):
+        stage.advance(file.size_bytes)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    cached = cached_file(repo, file.path)
+    if cached is not None:
+        shutil.copyfile(cached, part)
+        if file.is_content_of(part):
+            part.replace(target)
+            stage.advance(file.size_bytes)
+            return
+        part.unlink()
+    fetcher.download(file, target, part, on_bytes=stage.advance)
+
+
+def cached_file(repo: HubRepo, path: str) -> Path | None:
+    """Return a file of the client's cache; None where it has none."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    found = try_to_load_from_cache(
+        repo.repo_id,
+        path,
+        cache_dir=constants.HF_HUB_CACHE,
+        revision=repo.commit,
+        repo_type="dataset",
+    )
+    return Path(found) if isinstance(found, str) else None
+
+
+def _is_right(file: RemoteFile, path: Path) -> bool:
+    return path.is_file() and file.is_content_of(path)
+
+
+def _check_space(arriving: Incoming, repo: HubRepo, size_bytes: int) -> None:
+    free, there = shutil.disk_usage(arriving.folder).free, arriving.size_bytes()
+    if free + there < size_bytes:
+        place = arriving.folder.parent
+        raise StorageError(
+            f"{place} has {free:,} bytes free, {repo.repo_id} needs {size_bytes:,}.",
+            path=str(place),
+            next_step="Free some space, choose another place with --root, or use --orchestrate, "
+            "which holds no more than --scratch-limit of the source.",
         )

@@ -17,34 +17,115 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.dataset_files import files_below, published_files
-from leconvert.hub.local_files import hash_files
-from leconvert.hub.origin import Origin, read_origin
-from leconvert.hub.ownership import Owned
-from leconvert.hub.plan_push import CARD_PATH
+from leconvert.hub.push_plan import CARD_PATH, Owned, hash_files
 from leconvert.model import Finding, LayoutOptions
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import Repairs
 from leconvert.tables import read_repairs
-from leconvert.workdir.durable import storage_errors, write_durably
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.fs import write_durably
 from leconvert.workdir.records import encode_record, find_record
+from leconvert.workdir.run import OpenedRun
+from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
-    "FileContent",
+    "Arrival",
+    "Origin",
     "Provenance",
-    "content_of",
     "decisive_options",
     "facts_of",
     "note_result",
     "noted_origin",
+    "origin_path",
     "proven_anew",
     "provenance_path",
+    "read_origin",
     "read_provenance",
+    "write_origin",
     "write_provenance",
 ]
 
-_KIND = "provenance"
-_VERSION = 2
+
+# ------------------------------------------------------------------------------------------------
+# Where on the Hub a run's source came from: a record in the run's work dir.
+#
+# It is never part of the dataset. Whoever fetches a source from the Hub writes it; a push reads
+# it, to know where the result belongs and which commit it was made of.
+
+
+_ORIGIN_KIND = "origin"
+_ORIGIN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """How a source that is planned came to this machine.
+
+    Attributes:
+        origin: The dataset on the Hub.
+        outline: How it is called where only its outline is here (`leconvert.hub.outline`), a URL
+            with the commit; None where it was downloaded.
+    """
+
+    origin: Origin
+    outline: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A dataset on the Hub, at one commit.
+
+    Attributes:
+        repo_id: ``ORG/NAME``.
+        revision: What was asked for: a tag, a branch, a commit.
+        commit: The commit that it was, 40 hexadecimal digits.
+    """
+
+    repo_id: str
+    revision: str
+    commit: str
+
+
+def origin_path(folder: Path) -> Path:
+    """Return where the record of a run lies, given the run's folder or the work dir."""
+    return folder / "origin.json"
+
+
+def write_origin(folder: Path, origin: Origin, *, run_id: str) -> None:
+    """Write or replace the record.
+
+    Args:
+        folder: The run's folder, or the work dir where there is no run yet.
+        origin: Where the source came from.
+        run_id: The run that it belongs to; empty before there is one.
+
+    Raises:
+        StorageError: The disk is full, read-only, or fails.
+        FileNotFoundError: There is no such folder.
+    """
+    write_durably(
+        origin_path(folder), encode_record(_ORIGIN_KIND, _ORIGIN_VERSION, run_id, asdict(origin))
+    )
+
+
+def read_origin(folder: Path) -> Origin | None:
+    """Return the record, or None where the source is no copy from the Hub.
+
+    Raises:
+        WorkDirError: The record is torn, or of a version that this program does not know.
+        StorageError: The disk fails.
+    """
+    record = find_record(origin_path(folder), _ORIGIN_KIND, version=_ORIGIN_VERSION)
+    if record is None:
+        return None
+    return Origin(record["repo_id"], record["revision"], record["commit"])
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a result came from and what it was when it was proven: a record beside the result.
+
+
+_PROVENANCE_KIND = "provenance"
+_PROVENANCE_VERSION = 2
 
 FileContent = tuple[int, str]
 """Size in bytes and SHA-256 of a file."""
@@ -277,7 +358,7 @@ def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") 
         StorageError: The disk is full, read-only, or fails.
         FileNotFoundError: The parent folder does not exist.
     """
-    record = encode_record(_KIND, _VERSION, run_id, asdict(provenance))
+    record = encode_record(_PROVENANCE_KIND, _PROVENANCE_VERSION, run_id, asdict(provenance))
     write_durably(provenance_path(result), record)
 
 
@@ -288,7 +369,7 @@ def read_provenance(result: Path) -> Provenance | None:
         WorkDirError: The record is torn, or of a version that this program does not know.
         StorageError: The disk fails.
     """
-    record = find_record(provenance_path(result), _KIND, version=_VERSION)
+    record = find_record(provenance_path(result), _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
     if record is None:
         return None
     return Provenance(

@@ -21,17 +21,23 @@ import os
 import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from leconvert.errors import InterruptedRunError, StorageError, UsageError
-from leconvert.hub.remote_file import RemoteFile
-from leconvert.workdir.durable import storage_errors
+from leconvert.errors import InterruptedRunError, SourceChangedError, StorageError, UsageError
+from leconvert.hub.fetch import Fetcher, RemoteFile
+from leconvert.hub.outline import open_outline
+from leconvert.media.boxes import read_moov
 from leconvert.workdir.incoming import part_in
+from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["ScratchOptions", "ScratchSlot", "default_scratch_dir", "hold_slot"]
+__all__ = ["HubInputs", "ScratchOptions", "ScratchSlot", "Window", "hold_slot"]
+
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _BLOCK_BYTES = 512
@@ -306,3 +312,271 @@ def _bytes_in(folder: Path) -> int:
             if not stat.S_ISDIR(seen.st_mode):
                 found += seen.st_blocks * _BLOCK_BYTES
     return found
+
+
+# ------------------------------------------------------------------------------------------------
+# Files of a shard in order, fetched ahead of whoever reads them, within a budget of bytes.
+#
+# **Room.** Under one lock every file is absent, in flight, present, or begun by a fetch that
+# failed. All but the absent together never exceed the budget, because a fetch begins only after
+# its room was found there, and room is given back only after a file is removed.
+#
+# **Progress.** The reader waits for one file at a time. Where that one finds no room, whatever is
+# in flight ends, and every other file that is present or begun may be removed, those behind the
+# reader first. So a budget that holds the largest file is enough, and files are then fetched one
+# by one.
+
+
+_THREADS = 8
+_SECONDS_BETWEEN_LISTINGS = 0.2
+
+
+class Window:
+    """Brings files into a folder while they are needed; a context that removes them at its end.
+
+    A file may be asked for again, in another pass: it is fetched again if it had to go.
+    Not for several readers.
+
+    Args:
+        files: In the order in which they are read.
+        folder: Where they go, below ``whole`` under their paths; files that are there already are
+            not trusted. Where ``fetch`` puts a part, see `leconvert.workdir.incoming.part_in`.
+        fetch: Brings one file to a path, or raises; called by several threads.
+        budget_bytes: What may lie there at a time; at least the largest file's charge.
+        should_stop: Asked while the reader waits.
+
+    Attributes:
+        peak_bytes: The most that was there or on its way at a time.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[RemoteFile],
+        folder: Path,
+        fetch: Callable[[RemoteFile, Path], None],
+        *,
+        budget_bytes: int,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._fetch = fetch
+        self._budget_bytes = budget_bytes
+        self._should_stop = should_stop
+        self._changed = threading.Condition()
+        self._present: set[int] = set()
+        self._in_flight: set[int] = set()
+        self._errors: dict[int, BaseException] = {}
+        self._begun: set[int] = set()
+        self._used_bytes = 0
+        self._reader_at = 0
+        self._next = 0
+        self._closed = False
+        self.peak_bytes = 0
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fetch")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._changed:
+            self._closed = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        for place in self._present:
+            self._path(place).unlink(missing_ok=True)
+
+    def path(self, place: int) -> str:
+        """Return where a file is, as soon as it is there; it stays until the next is asked for.
+
+        Raises:
+            InterruptedRunError: ``should_stop`` said so.
+            Exception: Whatever ``fetch`` raised for it.
+        """
+        with self._changed:
+            self._reader_at = self._next = place
+            self._errors.clear()
+            self._begin_more()
+            while place not in self._present:
+                if place in self._errors:
+                    raise self._errors[place]
+                if self._should_stop():
+                    raise InterruptedRunError(
+                        f"Stopped while fetching {self._files[place].path}.",
+                        path=self._files[place].path,
+                        next_step="Run the same command again to go on.",
+                    )
+                self._changed.wait(_SECONDS_BETWEEN_LISTINGS)
+        return str(self._path(place))
+
+    def _path(self, place: int) -> Path:
+        return self._folder / "whole" / self._files[place].path
+
+    def _begin_more(self) -> None:
+        """Begin to fetch what comes next, as far as there is room; the lock is held."""
+        while not self._closed and self._next < len(self._files):
+            place = self._next
+            if place not in self._present and place not in self._in_flight:
+                if len(self._in_flight) >= _THREADS or place in self._errors:
+                    return
+                if place not in self._begun:
+                    if not self._make_room(place):
+                        return
+                    self._used_bytes += self._files[place].charge_bytes
+                    self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+                self._begun.discard(place)
+                self._in_flight.add(place)
+                self._pool.submit(self._bring, place).add_done_callback(self._ended(place))
+            self._next = place + 1
+
+    def _make_room(self, place: int) -> bool:
+        needed = self._used_bytes + self._files[place].charge_bytes - self._budget_bytes
+        removable = sorted(other for other in self._present if other < self._reader_at)
+        if place == self._reader_at:
+            removable += sorted((other for other in self._present if other > place), reverse=True)
+            removable += sorted(self._begun, reverse=True)
+        for other in removable:
+            if needed <= 0:
+                break
+            for path in (self._path(other), part_in(self._folder, self._files[other].path)):
+                path.unlink(missing_ok=True)
+            self._present.discard(other)
+            self._begun.discard(other)
+            self._used_bytes -= self._files[other].charge_bytes
+            needed -= self._files[other].charge_bytes
+        return needed <= 0
+
+    def _bring(self, place: int) -> None:
+        path = self._path(place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fetch(self._files[place], path)
+
+    def _ended(self, place: int) -> Callable[[Future[None]], None]:
+        def settle(future: Future[None]) -> None:
+            with self._changed:
+                self._in_flight.discard(place)
+                error = None if future.cancelled() else future.exception()
+                if error is None and not future.cancelled():
+                    self._present.add(place)
+                else:
+                    # A part stays, and counts, for whoever tries next; a whole file that was
+                    # refused must not.
+                    self._path(place).unlink(missing_ok=True)
+                    self._begun.add(place)
+                    if error is not None:
+                        self._errors[place] = error
+                self._begin_more()
+                self._changed.notify_all()
+
+        return settle
+
+
+# ------------------------------------------------------------------------------------------------
+# The source files of one shard on a worker's disk, for a run whose source is on the Hub.
+
+
+class HubInputs:
+    """Fetches what a shard needs into the worker's slot, and removes it when the shard is written.
+
+    Only bytes that have the hash of the planned commit's listing are ever handed out. Where the
+    slot's room does not hold all files of a shard, they come and go in the order in which they are
+    read.
+
+    Args:
+        tree: The outline's tree, the plan's source.
+        slot: The worker's part of the scratch folder.
+        limit_bytes: What may lie in the scratch folder; None for no limit.
+
+    Attributes:
+        peak_bytes: The most that lay in the slot at a time.
+
+    Raises:
+        UsageError: The limit does not hold the largest file.
+    """
+
+    def __init__(self, tree: Path, slot: ScratchSlot, limit_bytes: int | None) -> None:
+        outline = open_outline(tree)
+        if limit_bytes is not None and limit_bytes < outline.largest_bytes:
+            raise limit_too_small(limit_bytes, outline.largest_bytes)
+        self._tree = tree
+        self._slot = slot
+        self._repo = outline.repo
+        self._listing = outline.listing()
+        self.peak_bytes = 0
+
+    @contextmanager
+    def files(
+        self, sources: Sequence[str], should_stop: Callable[[], bool]
+    ) -> Iterator[Callable[[int], str]]:
+        """Provide a shard's files for the block.
+
+        Args:
+            sources: Their paths in the tree, in the order in which they are read.
+            should_stop: Asked while anybody waits.
+
+        Yields:
+            What returns the path of the whole file at a place; valid until the next call.
+
+        Raises:
+            HubError: The Hub does not answer.
+            UnreadableSourceError: A file does not have the planned content.
+            InterruptedRunError: ``should_stop`` said so.
+        """
+        prefix = f"{self._tree}/"
+        listed = self._listing.find([source.removeprefix(prefix) for source in sources])
+        fetched: list[RemoteFile] = []
+        places: dict[int, int] = {}
+        for place, (file, is_whole) in enumerate(listed):
+            if not is_whole:
+                places[place] = len(fetched)
+                fetched.append(file)
+        if not fetched:
+            yield sources.__getitem__
+            return
+        waiting = threading.Event()
+        fetcher = Fetcher(self._repo, should_stop=should_stop)
+
+        def fetch(file: RemoteFile, target: Path) -> None:
+            part = part_in(self._slot.files_dir, file.path)
+            part.parent.mkdir(exist_ok=True)
+            fetcher.download(file, target, part)
+            _check_same_index(self._tree, file.path, target)
+
+        with (
+            self._slot.reserved(fetched, should_stop=should_stop, pause=waiting.wait) as granted,
+            Window(
+                fetched,
+                self._slot.files_dir,
+                fetch,
+                budget_bytes=granted,
+                should_stop=should_stop,
+            ) as window,
+        ):
+            try:
+                yield (
+                    lambda place: window.path(places[place]) if place in places else sources[place]
+                )
+            finally:
+                self.peak_bytes = max(self.peak_bytes, window.peak_bytes)
+
+
+def _check_same_index(tree: Path, relative: str, fetched: Path) -> None:
+    """Check that a clip's index, by which its bytes are found, is the one in the checked file.
+
+    Ranges that make an outline have no hash of their own.
+    """
+    if fetched.suffix != ".mp4":
+        return  # rows are read from the fetched file alone
+    outlined = tree / relative
+    indices = []
+    for path in (outlined, fetched):
+        with path.open("rb") as file:
+            found = read_moov(file.fileno(), os.fstat(file.fileno()).st_size, str(path))
+        assert found is not None
+        buffer, (first, stop) = found
+        indices.append(buffer[first:stop])
+    if indices[0] != indices[1]:
+        raise SourceChangedError(
+            f"{outlined} holds another index than the file on the Hub.",
+            path=str(outlined),
+            next_step=f"Remove {tree.parent} and plan again with --restart.",
+        )

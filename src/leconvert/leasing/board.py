@@ -10,10 +10,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from leconvert.leasing.lease import Lease
-from leconvert.leasing.log import list_batches
+from leconvert.leasing.leases import Lease, LeaseStore, list_batches
 from leconvert.leasing.state import BatchState, LeaseLog, Outcome, Wait, derive_state
-from leconvert.leasing.store import LeaseStore
 
 __all__ = ["BatchStatus", "Board", "Counts"]
 

@@ -10,11 +10,10 @@ from typing import Any
 
 from leconvert.errors import StorageError, WorkDirError
 from leconvert.machine import Machine
-from leconvert.workdir.durable import replace_record, storage_errors
-from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.fs import LOCAL, FileSystem, replace_record
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.paths import RunPaths
-from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.records import RunPaths, encode_record, read_record
+from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = ["WorkerRecord", "WorkerReporter", "read_workers", "write_worker"]
 

@@ -1,13 +1,18 @@
 """MP4 clips: read their index, join them exactly, decode them. Nothing else here imports PyAV."""
 
+from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, order_digest, samples_sha256
-from leconvert.media.errors import UnsupportedClipError
-from leconvert.media.frames import decode_image, decode_shown
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.index import read_clip_index, read_clip_indexes
 from leconvert.media.join import ClipRange, JoinedFile, join_clips
-from leconvert.media.packets import CodedPacket, coded_packets, decode_frames
-from leconvert.media.remux import remux_clip
+from leconvert.media.pyav import (
+    CodedPacket,
+    coded_packets,
+    decode_frames,
+    decode_image,
+    decode_shown,
+    remux_clip,
+)
 
 __all__ = [
     "ClipIndex",

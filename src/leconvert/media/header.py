@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.errors import SourceError, UsageError
-from leconvert.media.sample_entry import entry_for_output
+from leconvert.media.parse import entry_for_output
 from leconvert.reach import placed_rate
 
 __all__ = ["FileHeader", "FileSamples", "build_header", "frame_ticks"]

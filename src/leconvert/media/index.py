@@ -11,15 +11,321 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import NamedTuple
+from functools import lru_cache
+from struct import Struct
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import MOOV_LIMIT_BYTES, Span, read_moov
-from leconvert.media.clip import ClipIndex
-from leconvert.media.parse import parse_moov
-from leconvert.media.plain import read_plainly
+from leconvert.media.clip import BoolArray, ClipIndex, IntArray
+from leconvert.media.parse import (
+    LONGEST_DURATION,
+    MATRIX_BYTES,
+    MAX_TIMESCALE,
+    SAMPLE_LIMIT,
+    chosen_entry,
+    composition_offsets,
+    config_digest,
+    edit_shift,
+    parse_moov,
+    sample_offsets,
+)
 
-__all__ = ["read_clip_index", "read_clip_indexes"]
+__all__ = ["read_clip_index", "read_clip_indexes", "read_plainly"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Read the index of a clip of the usual shape: one pass over its boxes, few arrays.
+#
+# Usual is what muxers write for one video stream: one track, every table once, a constant frame
+# duration. Nothing is refused here: whatever is unusual, or looks wrong, is left to ``parse.py``,
+# which either reads it or says what is wrong with it. So the two agree wherever this one answers.
+
+
+_HEADER = Struct(">I4s")
+_U32 = Struct(">I")
+_U32_PAIR = Struct(">II")
+_U32_TRIPLE = Struct(">III")
+_U32_QUADRUPLE = Struct(">IIII")
+_BOX_LIMIT = 64
+_DESCRIPTION_LIMIT_BYTES = 4096
+# Where the last child of the last sample entry is a btrt box: its header, and what it says.
+_RATES_BOX = slice(-20, -12)
+_RATES_BYTES = 12
+_MEDIA_HEADER_BYTES = 20
+_TRACK_HEADER_BYTES = 84
+_GEOMETRY_PLACE = 40
+
+# What may lie in each box: a mapping to enter it, _WANTED to note where it is, _IGNORED to go on.
+# A box that is not listed makes a clip unusual.
+_WANTED: dict[bytes, Any] = {}
+_IGNORED: dict[bytes, Any] = {}
+_PADDING = {b"free": _IGNORED, b"skip": _IGNORED, b"udta": _IGNORED}
+_STBL = _PADDING | {
+    b"stsd": _WANTED,
+    b"stts": _WANTED,
+    b"ctts": _WANTED,
+    b"stss": _WANTED,
+    b"stsc": _WANTED,
+    b"stsz": _WANTED,
+    b"stco": _WANTED,
+    b"sdtp": _IGNORED,
+}
+_MINF = _PADDING | {b"vmhd": _IGNORED, b"dinf": {b"dref": _WANTED}, b"stbl": _STBL}
+_MDIA = _PADDING | {b"mdhd": _WANTED, b"hdlr": _WANTED, b"minf": _MINF}
+_TRAK = _PADDING | {b"tkhd": _WANTED, b"edts": {b"elst": _WANTED}, b"mdia": _MDIA}
+_MOOV = _PADDING | {b"mvhd": _WANTED, b"trak": _TRAK}
+
+
+class _Description(NamedTuple):
+    entry_bytes: int
+    codec: str
+    width: int
+    height: int
+    config_key: str
+
+
+def read_plainly(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipIndex | None:
+    """Read the index of a clip, or return None where it is unusual.
+
+    Args:
+        buffer: Holds the ``moov`` box.
+        moov: Its payload.
+        path: The file, for the result.
+        size_bytes: The file's size.
+    """
+    boxes = _wanted_boxes(buffer, moov)
+    if boxes is None:
+        return None
+    try:
+        return _read(buffer, boxes, path, size_bytes)
+    except (KeyError, UnreadableSourceError):
+        # A box that is missing, or something wrong: the other reader says what, in its order.
+        return None
+
+
+def _wanted_boxes(buffer: bytes, moov: Span) -> dict[bytes, Span] | None:
+    """Return the payloads of all boxes that matter, or None where boxes are unusual."""
+    found: dict[bytes, Span] = {}
+    position, end = moov
+    allowed: dict[bytes, Any] = _MOOV
+    around: list[tuple[int, dict[bytes, Any]]] = []
+    unpack = _HEADER.unpack_from
+    for _ in range(_BOX_LIMIT):
+        while position == end:
+            if not around:
+                return found
+            end, allowed = around.pop()
+        body = position + 8
+        if body > end:
+            return None
+        box_bytes, kind = unpack(buffer, position)
+        inner = allowed.get(kind)
+        stop = position + box_bytes
+        if inner is None or box_bytes < 8 or stop > end:
+            return None
+        if inner is _IGNORED:
+            position = stop
+            continue
+        if kind in found:
+            return None
+        found[kind] = body, stop
+        if inner is _WANTED:
+            position = stop
+        else:
+            around.append((end, allowed))
+            position, end, allowed = body, stop, inner
+    return None
+
+
+def _read(buffer: bytes, boxes: dict[bytes, Span], path: str, size_bytes: int) -> ClipIndex | None:
+    movie_timescale = _timescale(buffer, boxes[b"mvhd"])
+    timescale = _timescale(buffer, boxes[b"mdhd"])
+    if not movie_timescale or not timescale:
+        return None
+    place, stop = boxes[b"hdlr"]
+    if stop - place < 12 or buffer[place + 8 : place + 12] != b"vide":
+        return None
+    place, stop = boxes[b"tkhd"]
+    if buffer[place] or stop - place < _TRACK_HEADER_BYTES:
+        return None
+    geometry = buffer[place + _GEOMETRY_PLACE : place + _TRACK_HEADER_BYTES]
+    place, stop = boxes[b"stsd"]
+    reference_place, reference_stop = boxes[b"dref"]
+    if stop - place + reference_stop - reference_place > _DESCRIPTION_LIMIT_BYTES:
+        return None
+    described = _described(
+        buffer[place:stop],
+        buffer[reference_place:reference_stop],
+        geometry[:MATRIX_BYTES],
+    )
+    if described is None:
+        return None
+    entry = buffer[place + 8 : place + 8 + described.entry_bytes]
+
+    place, stop = boxes[b"stsz"]
+    if stop - place < 12:
+        return None
+    uniform_bytes, count = _U32_PAIR.unpack_from(buffer, place + 4)
+    if uniform_bytes or not 0 < count <= SAMPLE_LIMIT or place + 12 + count * 4 > stop:
+        return None
+    sizes: IntArray = np.frombuffer(buffer, ">u4", count, place + 12).astype(np.int64)
+    total_bytes = int(np.add.reduce(sizes))
+    if total_bytes > size_bytes or np.count_nonzero(sizes) != count:
+        return None
+
+    place, stop = boxes[b"stts"]
+    if stop - place < 16:
+        return None
+    rows, covered, duration = _U32_TRIPLE.unpack_from(buffer, place + 4)
+    if rows != 1 or covered != count or not 0 < duration < LONGEST_DURATION:
+        return None
+    decoded = range(0, count * duration, duration)
+    first_shown, last_shown = 0, decoded[-1]
+    shown = None
+    if b"ctts" in boxes:
+        shown = composition_offsets(buffer, boxes, count, path)
+        shown += np.arange(0, count * duration, duration)
+        in_order = np.sort(shown)
+        if np.count_nonzero(in_order[1:] == in_order[:-1]):
+            return None
+        first_shown, last_shown = int(in_order[0]), int(in_order[-1])
+
+    keyframes = _keyframes(buffer, boxes.get(b"stss"), count)
+    if keyframes is None:
+        return None
+    places = _places(
+        buffer, boxes, path, sizes=sizes, total_bytes=total_bytes, size_bytes=size_bytes
+    )
+    if places is None:
+        return None
+    shift = edit_shift(
+        buffer,
+        boxes.get(b"elst"),
+        path,
+        first_shown=first_shown,
+        last_shown=last_shown,
+        timescale=timescale,
+        movie_timescale=movie_timescale,
+    )
+    decoded = range(shift, shift + count * duration, duration)
+    if shown is not None and shift:
+        shown += shift
+    return ClipIndex(
+        path,
+        size_bytes,
+        described.codec,
+        described.width,
+        described.height,
+        timescale,
+        sizes,
+        total_bytes,
+        places,
+        decoded,
+        decoded if shown is None else shown,
+        keyframes,
+        entry,
+        described.config_key,
+        (),
+        geometry,
+    )
+
+
+def _timescale(buffer: bytes, span: Span) -> int:
+    """Return the timescale of a plain ``mvhd`` or ``mdhd`` box, 0 where it is unusual."""
+    place, stop = span
+    if stop - place < _MEDIA_HEADER_BYTES or buffer[place]:
+        return 0
+    timescale: int = _U32.unpack_from(buffer, place + 12)[0]
+    return timescale if timescale <= MAX_TIMESCALE else 0
+
+
+def _keyframes(buffer: bytes, span: Span | None, num_samples: int) -> BoolArray | None:
+    """Return whether decoding can start at each sample; None where the table is unusual."""
+    flags = np.zeros(num_samples + 1, np.bool_)
+    if span is None:
+        flags[:] = True
+        return flags[1:]
+    place, stop = span
+    if stop - place < 12:
+        return None
+    count = _U32.unpack_from(buffer, place + 4)[0]
+    if not count or place + 8 + count * 4 > stop:
+        return None
+    try:
+        flags[np.frombuffer(buffer, ">u4", count, place + 8)] = True
+    except IndexError:
+        return None
+    return None if flags[0] else flags[1:]
+
+
+def _places(
+    buffer: bytes,
+    boxes: dict[bytes, Span],
+    path: str,
+    *,
+    sizes: IntArray,
+    total_bytes: int,
+    size_bytes: int,
+) -> IntArray | int | None:
+    """Return where the samples lie, as a ClipIndex has it; None where it is unusual."""
+    place, stop = boxes[b"stco"]
+    runs_place, runs_stop = boxes[b"stsc"]
+    if stop - place < 12 or runs_stop - runs_place < 20:
+        return None
+    chunks, start = _U32_PAIR.unpack_from(buffer, place + 4)
+    rows, first, samples, description = _U32_QUADRUPLE.unpack_from(buffer, runs_place + 4)
+    if chunks == rows == first == description == 1:
+        fits = samples == len(sizes) and start + total_bytes <= size_bytes
+        return int(start) if fits else None
+    offsets, descriptions = sample_offsets(
+        buffer,
+        boxes,
+        sizes.cumsum() - sizes,
+        path,
+        total_bytes=total_bytes,
+        file_size_bytes=size_bytes,
+    )
+    return offsets if descriptions == {1} else None
+
+
+def _described(descriptions: bytes, references: bytes, matrix: bytes) -> _Description | None:
+    """Read the payloads of ``stsd`` and ``dref``; None where they are unusual."""
+    if descriptions[_RATES_BOX] != b"\0\0\0\x14btrt":
+        return _described_as_is(descriptions, references, matrix)
+    # All clips of a camera have the rest in common: it is looked at once.
+    return _described_but_for_rates(descriptions[:-_RATES_BYTES], references, matrix)
+
+
+@lru_cache(maxsize=64)
+def _described_but_for_rates(
+    descriptions: bytes, references: bytes, matrix: bytes
+) -> _Description | None:
+    """Describe all entries that end in some bit rates, if these make no difference."""
+    least = _described_as_is(descriptions + bytes(_RATES_BYTES), references, matrix)
+    most = _described_as_is(descriptions + b"\xff" * _RATES_BYTES, references, matrix)
+    return least if least == most else None
+
+
+@lru_cache(maxsize=64)
+def _described_as_is(descriptions: bytes, references: bytes, matrix: bytes) -> _Description:
+    buffer = descriptions + references
+    boxes = {b"stsd": (0, len(descriptions)), b"dref": (len(descriptions), len(buffer))}
+    entry = chosen_entry(buffer, boxes, {1}, "")
+    return _Description(
+        len(entry),
+        entry[4:8].decode("latin-1"),
+        int.from_bytes(entry[32:34], "big"),
+        int.from_bytes(entry[34:36], "big"),
+        config_digest(entry, matrix),
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Read the index of an MP4 clip: where its coded samples lie, and when each is shown.
+
 
 # Reading some and then parsing these costs a quarter less than turn by turn: caches stay warm.
 _CLIPS_AT_ONCE = 32

@@ -6,23 +6,564 @@ other to this module.
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
 
-from leconvert.media.boxes import Span, broken, children
-from leconvert.media.clip import ClipIndex
-from leconvert.media.errors import UnsupportedClipError
-from leconvert.media.sample_description import check_one_configuration
-from leconvert.media.sample_entry import IDENTITY_MATRIX, config_digest
-from leconvert.media.sample_tables import read_sample_tables
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["MATRIX_BYTES", "MAX_TIMESCALE", "edit_shift", "parse_moov"]
+from leconvert.media.boxes import Span, UnsupportedClipError, broken, children, table_span
+from leconvert.media.clip import ClipIndex
+
+__all__ = [
+    "CHANGES_MIDWAY",
+    "IDENTITY_MATRIX",
+    "LONGEST_DURATION",
+    "MATRIX_BYTES",
+    "MAX_TIMESCALE",
+    "SAMPLE_LIMIT",
+    "SampleTables",
+    "check_one_configuration",
+    "chosen_entry",
+    "composition_offsets",
+    "config_digest",
+    "edit_shift",
+    "entry_for_output",
+    "parse_moov",
+    "read_sample_tables",
+    "sample_offsets",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Sample entries: the part of a track that says how to decode it (ISO/IEC 14496-12, 8.5.2).
+
+
+# Box header (8) and the fixed fields of a visual sample entry (78); child boxes follow.
+VISUAL_HEADER_BYTES = 86
+_REFERENCE_INDEX = slice(14, 16)
+_COMPRESSOR_NAME = slice(50, 82)
+
+_U32 = Struct(">I")
+IDENTITY_MATRIX = b"".join(
+    _U32.pack(value) for value in (0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
+)
+
+_ES_DESCRIPTOR = 3
+_DECODER_CONFIG_DESCRIPTOR = 4
+_RATES_BYTES = 11  # bufferSizeDB (3), maxBitrate (4), avgBitrate (4)
+
+
+def entry_for_output(entry: bytes) -> bytes:
+    """Return a sample entry as a joined file carries it.
+
+    The bit rates that ``btrt`` states are those of one clip, so the box goes; the reference to
+    where the media lies becomes 1, the only one that a joined file has.
+    """
+    return _rebuilt(entry, _without_btrt(entry), reference_index=1)
+
+
+def config_digest(entry: bytes, matrix: bytes) -> str:
+    """Return a digest that two clips share exactly when one decoder set-up shows both rightly.
+
+    Bit rates (``btrt``, and those inside ``esds``), buffer sizes and the name of the compressor do
+    not count. A display matrix that turns or mirrors the picture does.
+
+    Args:
+        entry: The sample entry, box header included.
+        matrix: The track's display matrix, 36 bytes.
+    """
+    return _digest(_rebuilt(entry, _without_btrt(entry), reference_index=0), matrix)
+
+
+@lru_cache(maxsize=64)
+def _digest(entry: bytes, matrix: bytes) -> str:
+    kept = bytearray(entry)
+    kept[_COMPRESSOR_NAME] = bytes(32)
+    for kind, start, stop in _child_boxes(entry):
+        if kind == b"esds":
+            place = _rates_place(kept, start + 8, stop)
+            if place is not None:
+                kept[place : place + _RATES_BYTES] = bytes(_RATES_BYTES)
+    digest = hashlib.sha256(kept)
+    if matrix != IDENTITY_MATRIX:
+        digest.update(matrix)
+    return digest.hexdigest()
+
+
+def _rebuilt(entry: bytes, child_boxes: bytes, *, reference_index: int) -> bytes:
+    rebuilt = bytearray(entry[:VISUAL_HEADER_BYTES])
+    rebuilt[_REFERENCE_INDEX] = reference_index.to_bytes(2, "big")
+    rebuilt += child_boxes
+    rebuilt[:4] = _U32.pack(len(rebuilt))
+    return bytes(rebuilt)
+
+
+def _without_btrt(entry: bytes) -> bytes:
+    boxes = _child_boxes(entry)
+    if not any(kind == b"btrt" for kind, _, _ in boxes):
+        return entry[VISUAL_HEADER_BYTES:]
+    kept = [entry[start:stop] for kind, start, stop in boxes if kind != b"btrt"]
+    return b"".join(kept) + entry[boxes[-1][2] :]
+
+
+def _child_boxes(entry: bytes) -> list[tuple[bytes, int, int]]:
+    """List (type, start of the box, its end); stops silently at what is no box."""
+    found = []
+    position = VISUAL_HEADER_BYTES
+    while position + 8 <= len(entry):
+        size_bytes = _U32.unpack_from(entry, position)[0]
+        stop = position + size_bytes
+        if size_bytes < 8 or stop > len(entry):
+            break
+        found.append((entry[position + 4 : position + 8], position, stop))
+        position = stop
+    return found
+
+
+def _rates_place(data: bytearray, start: int, stop: int) -> int | None:
+    """Find the bit rates inside the payload of an ``esds`` box (ISO/IEC 14496-1, 7.2.6)."""
+    position = start + 4
+    body = _descriptor_body(data, position, stop, _ES_DESCRIPTOR)
+    if body is None or body + 3 > stop:
+        return None
+    flags = data[body + 2]
+    position = body + 3
+    if flags & 0x80:  # depends on another stream
+        position += 2
+    if flags & 0x40:  # URL: a length byte and the text
+        if position >= stop:
+            return None
+        position += 1 + data[position]
+    if flags & 0x20:  # clock reference
+        position += 2
+    body = _descriptor_body(data, position, stop, _DECODER_CONFIG_DESCRIPTOR)
+    if body is None or body + 2 + _RATES_BYTES > stop:
+        return None
+    return body + 2
+
+
+def _descriptor_body(data: bytearray, position: int, stop: int, tag: int) -> int | None:
+    if position >= stop or data[position] != tag:
+        return None
+    position += 1
+    for _ in range(4):  # the length takes up to four bytes of seven bits
+        if position >= stop:
+            return None
+        position += 1
+        if not data[position - 1] & 0x80:
+            return position
+    return None
+
+
+# ------------------------------------------------------------------------------------------------
+# Which sample entry the samples of a track use, and where it says that their media lies.
+
+
+CHANGES_MIDWAY = "its decoder configuration changes midway"
+
+_U32_PAIR = Struct(">II")
+_SELF_CONTAINED = 1
+_ENTRY_LIMIT = 64
+
+
+def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
+    """Return the one sample entry of a track's samples, box header included.
+
+    Args:
+        buffer: Holds the boxes.
+        boxes: Payloads of the boxes in ``stbl`` and of ``dref``, by type.
+        used: Numbers of the entries that samples name, from 1; not empty.
+        path: For errors.
+
+    Raises:
+        UnreadableSourceError: Entries are cut off, missing or encrypted, or the media is elsewhere.
+        UnsupportedClipError: Samples need decoders of different configuration.
+    """
+    entries = _entries(buffer, boxes, path)
+    if min(used) < 1 or max(used) > len(entries):
+        raise broken(path, "its frames use a sample description that is not there")
+    entry = entries[min(used) - 1]
+    if len(entry) < VISUAL_HEADER_BYTES:
+        raise broken(path, "its sample description is too short")
+    _check_same([entries[number - 1] for number in used], path)
+    if entry[4:8] == b"encv":
+        raise broken(path, "its video is encrypted")
+    if entry[4:8] == b"resv":
+        raise UnsupportedClipError("a restricted video scheme (resv)", path=path)
+    _check_reference(buffer, boxes, int.from_bytes(entry[14:16], "big"), path)
+    return entry
+
+
+def check_one_configuration(buffer: bytes, boxes: dict[bytes, Span], path: str) -> None:
+    """Refuse a track with sample entries for two decoders, for it may need both.
+
+    For fragments, which say elsewhere what they use.
+
+    Args:
+        buffer: Holds the boxes.
+        boxes: Payloads of the boxes in ``stbl``, by type.
+        path: For errors.
+
+    Raises:
+        UnreadableSourceError: Entries are cut off or missing.
+        UnsupportedClipError: They are of different configuration.
+    """
+    _check_same(_entries(buffer, boxes, path), path)
+
+
+def _entries(buffer: bytes, boxes: dict[bytes, Span], path: str) -> list[bytes]:
+    """Return the sample entries of a track, of which there is one at least."""
+    start, stop = table_span(boxes, b"stsd", path)
+    if stop - start < 8:
+        raise broken(path, "its stsd table is cut off")
+    count = _U32.unpack_from(buffer, start + 4)[0]
+    if not 0 < count <= _ENTRY_LIMIT:
+        raise broken(path, "it has no or implausibly many sample descriptions")
+    entries = []
+    position = start + 8
+    for _ in range(count):
+        if position + 8 > stop:
+            raise broken(path, "its stsd table is cut off")
+        size_bytes = _U32.unpack_from(buffer, position)[0]
+        if size_bytes < 8 or position + size_bytes > stop:
+            raise broken(path, "its stsd table is cut off")
+        entries.append(buffer[position : position + size_bytes])
+        position += size_bytes
+    return entries
+
+
+def _check_same(entries: list[bytes], path: str) -> None:
+    if len(entries) > 1 and len({config_digest(entry, IDENTITY_MATRIX) for entry in entries}) > 1:
+        raise UnsupportedClipError(CHANGES_MIDWAY, path=path)
+
+
+def _check_reference(buffer: bytes, boxes: dict[bytes, Span], number: int, path: str) -> None:
+    """Refuse media that lies in another file, which the data reference would name."""
+    if b"dref" not in boxes:
+        return
+    start, stop = boxes[b"dref"]
+    if stop - start < 8:
+        raise broken(path, "its data reference is cut off")
+    count = _U32.unpack_from(buffer, start + 4)[0]
+    position = start + 8
+    for current in range(1, min(count, _ENTRY_LIMIT) + 1):
+        if position + 12 > stop:
+            raise broken(path, "its data reference is cut off")
+        size_bytes, _ = _U32_PAIR.unpack_from(buffer, position)
+        flags = _U32.unpack_from(buffer, position + 8)[0]
+        if current == number and not flags & _SELF_CONTAINED:
+            raise broken(path, "its media lies in another file")
+        position += max(size_bytes, 12)
+
+
+# ------------------------------------------------------------------------------------------------
+# Turn the tables of ``stbl`` into one array a quantity, without a loop over samples.
+#
+# Every count is checked against the box that holds it and the size of the file before it decides
+# how much is allocated: a table costs at most a few times what the file itself is large.
+
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+UnsignedArray = npt.NDArray[np.unsignedinteger]
+
+SAMPLE_LIMIT = 2**24
+# A coded frame is never smaller on average; it bounds a table whose samples all have one size.
+_SMALLEST_UNIFORM_SAMPLE_BYTES = 8
+LONGEST_DURATION = 2**31
+_FEW_CHUNKS = 16
+_DTYPES: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype(">u4"), 8: np.dtype(">u8")}
+_LARGER_THAN_THE_FILE = "its frames are larger than the file; most likely it is truncated"
+_BEYOND_THE_END = "its frames lie beyond the end of the file; most likely it is truncated"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleTables:
+    """The samples of a track in decode order, before any edit; arrays have shape (S,), S > 0.
+
+    Attributes:
+        sizes: Bytes.
+        offsets: First byte in the file.
+        decode_times: Ticks from the start of the media.
+        shown_times: When each is shown, likewise; all different.
+        first_shown: The least of these.
+        last_shown: The greatest of these.
+        keyframes: Whether decoding can start at the sample.
+        sample_entry: The one sample entry that all of them use.
+    """
+
+    sizes: IntArray
+    offsets: IntArray
+    decode_times: IntArray
+    shown_times: IntArray
+    first_shown: int
+    last_shown: int
+    keyframes: BoolArray
+    sample_entry: bytes
+
+
+def read_sample_tables(
+    buffer: bytes, boxes: dict[bytes, Span], file_size_bytes: int, path: str
+) -> SampleTables:
+    """Read the sample tables of the video track.
+
+    Args:
+        buffer: Holds the boxes.
+        boxes: Payloads of the boxes in ``stbl`` and of ``dref``, by type.
+        file_size_bytes: Samples must lie inside.
+        path: For errors.
+
+    Raises:
+        UnreadableSourceError: Tables are missing, contradict each other, or point outside.
+        UnsupportedClipError: The samples cannot be joined as they lie.
+    """
+    if b"stz2" in boxes:
+        raise UnsupportedClipError("compact sample sizes (stz2)", path=path)
+    if b"stps" in boxes:
+        raise UnsupportedClipError("partial sync samples (stps)", path=path)
+    sizes, ends = _sizes(buffer, boxes, file_size_bytes, path)
+    num_samples = len(sizes)
+    offsets, description = sample_offsets(
+        buffer,
+        boxes,
+        ends - sizes,
+        path,
+        total_bytes=int(ends[-1]),
+        file_size_bytes=file_size_bytes,
+    )
+    decode_times, distinct = _decode_times(buffer, boxes, num_samples, path)
+    composition = composition_offsets(buffer, boxes, num_samples, path)
+    shown_times = in_order = decode_times
+    if composition is not None:
+        shown_times = decode_times + composition
+        in_order = np.sort(shown_times)
+        distinct = bool((in_order[1:] > in_order[:-1]).all())
+    if not distinct:
+        raise UnsupportedClipError("two frames at the same time", path=path)
+    return SampleTables(
+        sizes=sizes,
+        offsets=offsets,
+        decode_times=decode_times,
+        shown_times=shown_times,
+        first_shown=int(in_order[0]),
+        last_shown=int(in_order[-1]),
+        keyframes=_keyframes(buffer, boxes, num_samples, path),
+        sample_entry=chosen_entry(buffer, boxes, description, path),
+    )
+
+
+def _rows(
+    buffer: bytes,
+    boxes: dict[bytes, Span],
+    kind: bytes,
+    columns: int,
+    path: str,
+    *,
+    width: int = 4,
+) -> UnsignedArray:
+    """Return a counted table of big-endian numbers, shape (rows, columns)."""
+    start, stop = table_span(boxes, kind, path)
+    if stop - start < 8:
+        raise broken(path, f"its {kind.decode()} table is cut off")
+    count = _U32.unpack_from(buffer, start + 4)[0] * columns
+    if start + 8 + count * width > stop:
+        raise broken(path, f"its {kind.decode()} table is longer than the box that holds it")
+    table: UnsignedArray = np.frombuffer(buffer, _DTYPES[width], count, start + 8)
+    return table.reshape(-1, columns)
+
+
+def _sizes(
+    buffer: bytes, boxes: dict[bytes, Span], file_size_bytes: int, path: str
+) -> tuple[IntArray, IntArray]:
+    """Return the size of each sample, and the sum of the sizes up to and including it."""
+    start, stop = table_span(boxes, b"stsz", path)
+    if stop - start < 12:
+        raise broken(path, "its stsz table is cut off")
+    uniform_bytes, count = _U32_PAIR.unpack_from(buffer, start + 4)
+    if not count:
+        raise broken(path, "its video track has no frames")
+    if count > SAMPLE_LIMIT:
+        raise UnsupportedClipError(f"more than {SAMPLE_LIMIT} frames", path=path)
+    if uniform_bytes:
+        if count * max(uniform_bytes, _SMALLEST_UNIFORM_SAMPLE_BYTES) > file_size_bytes:
+            raise broken(path, _LARGER_THAN_THE_FILE)
+        sizes = np.full(count, uniform_bytes, np.int64)
+        return sizes, sizes.cumsum()
+    if start + 12 + count * 4 > stop:
+        raise broken(path, "its stsz table is longer than the box that holds it")
+    sizes = np.frombuffer(buffer, ">u4", count, start + 12).astype(np.int64)
+    if not sizes.all():
+        raise UnsupportedClipError("frames without bytes", path=path)
+    ends = sizes.cumsum()
+    if int(ends[-1]) > file_size_bytes:
+        raise broken(path, _LARGER_THAN_THE_FILE)
+    return sizes, ends
+
+
+def sample_offsets(
+    buffer: bytes,
+    boxes: dict[bytes, Span],
+    begins: IntArray,
+    path: str,
+    *,
+    total_bytes: int,
+    file_size_bytes: int,
+) -> tuple[IntArray, set[int]]:
+    """Return where each sample begins, and which sample entries are used (numbered from 1).
+
+    ``begins`` says where each would if the bytes of all followed each other from 0.
+    """
+    wide = b"stco" not in boxes and b"co64" in boxes
+    starts = _rows(buffer, boxes, b"co64" if wide else b"stco", 1, path, width=8 if wide else 4)
+    runs = _rows(buffer, boxes, b"stsc", 3, path)
+    if not len(starts) or not len(runs):
+        raise broken(path, "its chunk table is empty")
+    # A few chunks, as most clips have, are quicker in plain numbers; the result is the same.
+    find = _offsets_of_few if len(starts) <= _FEW_CHUNKS else _offsets_of_many
+    offsets = find(
+        starts[:, 0],
+        runs,
+        begins,
+        path,
+        total_bytes=total_bytes,
+        file_size_bytes=file_size_bytes,
+    )
+    return offsets, {int(runs[0, 2])} if len(runs) == 1 else set(runs[:, 2].tolist())
+
+
+def _offsets_of_few(
+    starts: UnsignedArray,
+    runs: UnsignedArray,
+    begins: IntArray,
+    path: str,
+    *,
+    total_bytes: int,
+    file_size_bytes: int,
+) -> IntArray:
+    """Place samples in chunks; moves ``begins`` itself."""
+    chunk_starts = starts.tolist()
+    rows = runs.tolist()
+    firsts = [row[0] for row in rows]
+    num_samples = len(begins)
+    chunk, sample = 0, 0
+    for row, (first, samples, _) in enumerate(rows):
+        stop = firsts[row + 1] - 1 if row + 1 < len(rows) else len(chunk_starts)
+        if first != chunk + 1 or not chunk < stop <= len(chunk_starts) or not samples:
+            raise broken(path, "its chunk table contradicts itself")
+        while chunk < stop:
+            next_sample = sample + samples
+            if next_sample > num_samples:
+                raise broken(path, "its chunks hold more frames than it has")
+            begin = int(begins[sample])
+            end = int(begins[next_sample]) if next_sample < num_samples else total_bytes
+            start = chunk_starts[chunk]
+            if start + end - begin > file_size_bytes:
+                raise broken(path, _BEYOND_THE_END)
+            # The next chunk's places are read before they are moved: slices do not overlap.
+            begins[sample:next_sample] += start - begin
+            chunk, sample = chunk + 1, next_sample
+    if sample != num_samples:
+        raise broken(path, "its chunks hold fewer frames than it has")
+    return begins
+
+
+def _offsets_of_many(
+    starts: UnsignedArray,
+    runs: UnsignedArray,
+    begins: IntArray,
+    path: str,
+    *,
+    total_bytes: int,
+    file_size_bytes: int,
+) -> IntArray:
+    if int(starts.max()) > file_size_bytes:
+        raise broken(path, _BEYOND_THE_END)
+    chunk_starts = starts.astype(np.int64)
+    firsts = runs[:, 0].astype(np.int64)
+    spans = np.diff(firsts, append=len(starts) + 1)
+    if firsts[0] != 1 or spans.min() <= 0 or not runs[:, 1].all():
+        raise broken(path, "its chunk table contradicts itself")
+    samples = np.repeat(runs[:, 1].astype(np.int64), spans)
+    if int(samples.sum()) != len(begins):
+        raise broken(path, "its chunks do not hold as many frames as it has")
+    heads = samples.cumsum() - samples
+    places = chunk_starts - begins[heads]
+    if int((places + np.append(begins[heads[1:]], total_bytes)).max()) > file_size_bytes:
+        raise broken(path, _BEYOND_THE_END)
+    return begins + np.repeat(places, samples)
+
+
+def _decode_times(
+    buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
+) -> tuple[IntArray, bool]:
+    """Return decode times and whether each is later than the one before."""
+    runs = _rows(buffer, boxes, b"stts", 2, path)
+    if len(runs) == 1:
+        count, duration = runs[0].tolist()
+        total, longest = count, duration
+    else:
+        counts = runs[:, 0].astype(np.int64)
+        total, longest = int(counts.sum()), int(runs[:, 1].max(initial=0))
+    if total != num_samples:
+        raise broken(path, "its time table does not cover its frames")
+    if longest >= LONGEST_DURATION:
+        raise UnsupportedClipError("implausible frame durations", path=path)
+    if len(runs) == 1:
+        times = (
+            np.arange(0, num_samples * duration, duration)
+            if duration
+            else np.zeros(num_samples, np.int64)
+        )
+        return times, duration > 0 or num_samples == 1
+    durations = np.repeat(runs[:, 1].astype(np.int64), counts)
+    return durations.cumsum() - durations, bool(durations[:-1].all())
+
+
+def composition_offsets(
+    buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
+) -> IntArray | None:
+    """Return what to add to each decode time, or None where there is no such table."""
+    if b"ctts" not in boxes:
+        return None
+    runs = _rows(buffer, boxes, b"ctts", 2, path)
+    counts = runs[:, 0].tolist()
+    if sum(counts) != num_samples:
+        raise broken(path, "its composition table does not cover its frames")
+    # Signed whatever the version says: writers disagree, and none means an offset above 2**31.
+    values = runs[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)
+    return np.repeat(values, counts)
+
+
+def _keyframes(buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str) -> BoolArray:
+    """Return whether decoding can start at each sample."""
+    if b"stss" not in boxes:
+        return np.ones(num_samples, np.bool_)
+    numbers = _rows(buffer, boxes, b"stss", 1, path)[:, 0]
+    if not len(numbers):
+        raise UnsupportedClipError("no keyframe is listed", path=path)
+    keyframes = np.zeros(num_samples + 1, np.bool_)
+    try:
+        keyframes[numbers] = True
+    except IndexError as error:
+        raise broken(path, "its keyframe table points outside") from error
+    if keyframes[0]:
+        raise broken(path, "its keyframe table points outside")
+    return keyframes[1:]
+
+
+# ------------------------------------------------------------------------------------------------
+# Read the index of a clip of any shape: whatever is sound is read, the rest refused with a
+# reason.
+
 
 MAX_TIMESCALE = 2**31 - 1
 MATRIX_BYTES = 36
 _NORMAL_RATE = 0x10000
 
-_U32 = Struct(">I")
 _MDHD = {0: Struct(">4xIIII"), 1: Struct(">4xQQIQ")}
 _EDIT = {0: Struct(">Iii"), 1: Struct(">Qqi")}
 # Where the display matrix begins in the payload of tkhd.

@@ -11,13 +11,10 @@ its own generation's name, so that a predecessor that still lives finds its tree
 nothing. What a predecessor proved is proven again: a proof is good for the process that made it.
 """
 
-from leconvert.packer.collection import check_all_done
-from leconvert.packer.options import PackOptions
-from leconvert.packer.proof import facts_of_tree
-from leconvert.packer.removal import remove_compared, rest_of_removal
-from leconvert.packer.report import PackReport
+from leconvert.packer.assembly import check_all_done
+from leconvert.packer.options import PackOptions, PackReport, Watcher
+from leconvert.packer.proof import facts_of_tree, remove_compared, rest_of_removal
 from leconvert.packer.run import NoResultError, finish_run, pack_run, swap_has_begun
-from leconvert.packer.watcher import Watcher
 
 __all__ = [
     "NoResultError",

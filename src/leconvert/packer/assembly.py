@@ -2,24 +2,218 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
+import shlex
 import shutil
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from leconvert import media, tables
-from leconvert.errors import WorkDirError
-from leconvert.model import DATA_STREAM, OutputFile, Shard
-from leconvert.packer.metadata import StatsFiles, write_meta
+from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
+from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
+from leconvert.model import DATA_STREAM, IntArray, OutputFile, Shard, camera_of
+from leconvert.source import DatasetInfo, EpisodeLines, load_info, load_tasks
+from leconvert.source.dataset import EPISODES_PATH, STATS_PATH
 from leconvert.source.modality import extension_files, mended_extension
-from leconvert.workdir.durable import (
-    storage_errors,
+from leconvert.workdir.fs import (
+    forget_old_names,
+    link_into_tree,
+    make_folders_below,
+    status_now,
     sync_file,
 )
-from leconvert.workdir.opened import OpenedRun
-from leconvert.workdir.trees import link_into_tree, make_folders_below
+from leconvert.workdir.run import OpenedRun
+from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["Assembly"]
+__all__ = ["Assembly", "Collector", "check_all_done", "write_meta"]
+
+
+# ------------------------------------------------------------------------------------------------
+# The tables under ``meta/`` of the result: the source's, routed anew and with repairs applied.
+
+
+# For each stream the files of computed statistics, with the first position of each.
+StatsFiles = Mapping[str, Sequence[tuple[int, Path]]]
+
+
+def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]:
+    """Write tasks, episodes, statistics, info and what was repaired.
+
+    Args:
+        run: The run.
+        tree: The new dataset's folder.
+        stats_files: Statistics that workers computed.
+
+    Returns:
+        What was written, relative to the tree.
+    """
+    manifest = run.manifest
+    repairs = manifest.repairs
+    source = Path(manifest.source)
+    info = load_info(source, repairs)
+    tasks = repairs.tasks(load_tasks(source, repairs))
+    aggregate = tables.StatsAggregator()
+    aggregated = 0
+
+    def records() -> Iterator[tables.EpisodeRecord]:
+        nonlocal aggregated
+        for position, record in enumerate(_episode_records(run, source, info, stats_files)):
+            if position == aggregated:  # once, even if the rows are asked for again
+                aggregate.update(record.stats or {}, episode_index=record.episode_index)
+                aggregated += 1
+            yield record
+
+    placed_fps = Fraction(*media.frame_ticks(manifest.fps))
+    written = tables.write_episodes(tree, records, fps=placed_fps)
+    tables.write_tasks(tree, tasks)
+    tables.write_stats(tree, aggregate.result())
+    index, _ = run.scan.lengths()
+    tables.write_info(
+        tree,
+        tables.converted_info(
+            {**info.raw, "features": repairs.features(info.features)},
+            fps=manifest.fps,
+            data_file_size_in_mb=manifest.options["data_file_size_in_mb"],
+            video_file_size_in_mb=manifest.options["video_file_size_in_mb"],
+            has_videos=len(manifest.streams) > 1,
+            total_episodes=manifest.num_episodes,
+            total_frames=manifest.num_frames,
+            total_tasks=len(tasks),
+            splits=tables.kept_splits(info.raw.get("splits"), index) if repairs else None,
+        ),
+    )
+    written += ["meta/tasks.parquet", "meta/stats.json", "meta/info.json"]
+    if repairs:
+        tables.write_repairs(tree, repairs)
+        written.append(tables.REPAIRS_PATH)
+    return written
+
+
+def _episode_records(
+    run: OpenedRun, source: Path, info: DatasetInfo, stats_files: StatsFiles
+) -> Iterator[tables.EpisodeRecord]:
+    """Yield one row of ``meta/episodes`` an episode, in order."""
+    manifest = run.manifest
+    index, length = run.scan.lengths()
+    ends = np.concatenate(([0], np.cumsum(length)))
+    positions = np.arange(len(length))
+    numbers = {layout.stream: layout.file_numbers(positions) for layout in manifest.streams}
+    begins = {
+        layout.stream: ends[:-1] - ends[layout.starts[numbers[layout.stream]]]
+        for layout in manifest.streams
+    }
+    cameras = sorted(
+        (camera, layout.stream)
+        for layout in manifest.streams
+        if (camera := camera_of(layout.stream)) is not None
+    )
+    lines = _lines_of(EpisodeLines(source / EPISODES_PATH, validated=True), index)
+    keeps_stats = info.has_episode_stats and not manifest.repairs.replaces_stats(info.features)
+    stats_path = source / STATS_PATH if keeps_stats else None
+    all_stats = _all_stats(run, stats_path, index, stats_files)
+    for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
+        frames = int(length[position])
+        videos = tuple(
+            tables.VideoSpan(
+                camera,
+                int(numbers[stream][position]),
+                int(begins[stream][position]),
+                int(begins[stream][position]) + frames,
+            )
+            for camera, stream in cameras
+        )
+        yield tables.EpisodeRecord(
+            episode_index=position,
+            data_file=int(numbers[DATA_STREAM][position]),
+            dataset_from_index=int(ends[position]),
+            length=frames,
+            videos=videos,
+            legacy=line,
+            stats=stats,
+        )
+
+
+def _lines_of(table: EpisodeLines, index: IntArray) -> Iterator[dict[str, Any]]:
+    """Yield a line for each episode that is kept; an empty one where the table has none."""
+    lines = iter(table)
+    line = next(lines, None)
+    for episode in index.tolist():
+        while line is not None and line["episode_index"] < episode:
+            line = next(lines, None)
+        yield line if line is not None and line["episode_index"] == episode else {}
+
+
+def _all_stats(
+    run: OpenedRun, path: Path | None, index: IntArray, stats_files: StatsFiles
+) -> Iterator[dict[str, Any] | None]:
+    """Yield each episode's statistics: copied, but for what was computed or left out.
+
+    Args:
+        run: The run.
+        path: The source's table of statistics, which need not be there; None where nothing of it is
+            kept.
+        index: Indices of the episodes that are kept.
+        stats_files: Statistics that workers computed.
+    """
+    repairs = run.manifest.repairs
+    # In the plan's order: that of `stats_files` is who came first.
+    computed = [
+        _computed_lines(run, stats_files[layout.stream])
+        for layout in run.manifest.streams
+        if layout.stream in stats_files
+    ]
+    copied: Iterator[dict[str, Any]]
+    if path is not None and path.exists():
+        copied = _lines_of(EpisodeLines(path, validated=True), index)
+    else:
+        copied = iter([{}] * len(index))
+    # Strict: a stream of computed statistics has a line for each episode, neither more nor fewer.
+    for position, (line, *found) in enumerate(zip(copied, *computed, strict=True)):
+        stats = line.get("stats")
+        if not repairs:
+            yield stats
+            continue
+        fresh: dict[str, Any] = {}
+        for entry in found:
+            assert entry["episode_index"] == position, "shards are read in order"
+            fresh |= entry["stats"]
+        merged = {
+            name: fresh.pop(name, values)
+            for name, values in (stats or {}).items()
+            if name in fresh
+            or not (
+                name in repairs.dropped_features
+                or repairs.computes_stats(name, int(index[position]))
+            )
+        }
+        yield merged | fresh
+
+
+def _computed_lines(run: OpenedRun, files: Sequence[tuple[int, Path]]) -> Iterator[dict[str, Any]]:
+    for _, path in sorted(files):
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    yield json.loads(line)
+                except ValueError as error:
+                    raise WorkDirError(
+                        f"{path} is damaged: {error}.",
+                        path=str(path),
+                        next_step=f"Start {run.work_dir.root} anew with --restart.",
+                    ) from error
+
+
+# ------------------------------------------------------------------------------------------------
+# The new tree, file by file: linked, joined from parts, or written anew.
+
 
 _PARTIAL = ".partial"
 
@@ -121,3 +315,181 @@ class Assembly:
             block_align=self._run.manifest.block_align,
             scratch_dir=target.parent,
         )
+
+
+# ------------------------------------------------------------------------------------------------
+# What the workers left: which batches are done, and where their shards are.
+
+
+_FAILURES_SHOWN = 20
+_DIGEST_TYPE = "S16"  # what `leconvert.media.order_digest` returns
+
+
+def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) -> None:
+    """Raise unless every batch was done when the board was last refreshed.
+
+    Args:
+        run: The run.
+        board: A view of its batches.
+        remarks: Lines that say why nobody works any more.
+
+    Raises:
+        BatchesFailedError: Batches were set aside; ``details`` says why each.
+        IncompleteError: Batches are not done.
+    """
+    counts = board.counts()
+    total, place = run.manifest.num_batches, str(run.work_dir.root)
+    if counts.failed:
+        details = []
+        for batch_id in board.failed()[:_FAILURES_SHOWN]:
+            error = read_failed(run.paths, run.manifest.run_id, batch_id).get("error") or {}
+            said = f"batch {batch_id}: {error.get('message', 'no message')}"
+            # What helps one batch is another thing than what is done about the run.
+            helps = error.get("next_step")
+            details.append(f"{said} {helps}" if helps else said)
+        raise BatchesFailedError(
+            f"{counts.failed} of {total} batches were set aside; {counts.done} are done.",
+            path=place,
+            details=details,
+            next_step="Mend what the messages name; then "
+            f"`leconvert release {shlex.quote(place)} --failed` and the same command again, "
+            "or --restart if the source was repaired or takes another flag.",
+        )
+    if counts.done < total:
+        # Of those that were claimed once, only a batch's own log says who still holds it.
+        states = Counter(row.state for row in board.status())
+        leased, pending = states[BatchState.LEASED], states[BatchState.PENDING]
+        details = [f"{leased} are leased, {pending} wait for a worker", *remarks]
+        next_step = (
+            f"Start workers with `leconvert work {shlex.quote(place)}`, or run the same convert "
+            "command again; it goes on where it ended."
+        )
+        if remarks:
+            next_step = (
+                f"Their logs are in {run.paths.logs_dir}. Mend what ended the workers, then run "
+                "the same command again; it goes on where it ended."
+            )
+        raise IncompleteError(
+            f"{counts.done} of {total} batches are done.",
+            path=place,
+            details=details,
+            next_step=next_step,
+        )
+
+
+class Collector:
+    """Gathers what the workers left, batch by batch, as they leave it.
+
+    Args:
+        run: The run.
+
+    Attributes:
+        clip_digests: For each camera's stream what the workers found of its clips, shape (E,).
+        cloned_bytes: Coded video bytes that are shared with the source.
+        copied_bytes: Coded video bytes that were copied.
+        stats_files: For each stream the files of computed statistics and the first position of
+            each, in no order.
+    """
+
+    def __init__(self, run: OpenedRun) -> None:
+        self._run = run
+        self._parts: dict[tuple[str, int], list[tuple[Shard, Path]]] = {}
+        self._missing: dict[tuple[str, int], int] = {}
+        self._layouts = {layout.stream: layout for layout in run.manifest.streams}
+        self.clip_digests: dict[str, npt.NDArray[np.bytes_]] = {
+            layout.stream: np.zeros(run.manifest.num_episodes, dtype=_DIGEST_TYPE)
+            for layout in run.manifest.streams
+            if layout.stream != DATA_STREAM
+        }
+        self.cloned_bytes = self.copied_bytes = 0
+        self.stats_files: dict[str, list[tuple[int, Path]]] = {}
+
+    def take(
+        self, batch_ids: Iterable[int]
+    ) -> Iterator[tuple[OutputFile, list[tuple[Shard, Path]]]]:
+        """Find the winning attempts' shards; yield each output file whose shards are all there.
+
+        A batch whose shards are gone opens again.
+
+        Args:
+            batch_ids: Batches that are done and were not taken before.
+
+        Raises:
+            IncompleteError: Shards are gone or short; ``details`` says which.
+        """
+        voided: list[str] = []
+        for batch_id in batch_ids:
+            batch = self._run.batches.read(batch_id)
+            record = read_done(self._run.paths, self._run.manifest.run_id, batch_id)
+            attempt = self._run.paths.root / record["attempt"]
+            entries = {entry["path"]: entry for entry in record["shards"]}
+            problem = _damage(attempt, batch.shards, entries)
+            if problem is not None:
+                void_done(self._run.paths, self._run.manifest.run_id, batch_id, problem)
+                voided.append(f"batch {batch_id}: {problem}")
+                continue
+            for shard in batch.shards:
+                if shard.stream != DATA_STREAM:
+                    entry = entries[shard.name]
+                    self.clip_digests[shard.stream][shard.first : shard.stop] = entry[
+                        "clip_digests"
+                    ]
+                    self.cloned_bytes += entry["cloned_bytes"]
+                    self.copied_bytes += entry["copied_bytes"]
+                if "stats" in entries[shard.name]:
+                    path = attempt / entries[shard.name]["stats"]["path"]
+                    self.stats_files.setdefault(shard.stream, []).append((shard.first, path))
+                yield from self._completed(shard, attempt / shard.name)
+        if voided:
+            raise IncompleteError(
+                f"{len(voided)} batches lost what their workers wrote and are open again.",
+                path=str(self._run.work_dir.root),
+                details=voided,
+                next_step="Run the same command again; workers will do these batches anew.",
+            )
+
+    def _completed(
+        self, shard: Shard, path: Path
+    ) -> Iterator[tuple[OutputFile, list[tuple[Shard, Path]]]]:
+        """Yield the shard's file if this was its last part."""
+        key = (shard.stream, shard.number)
+        file = self._layouts[shard.stream].file(shard.number)
+        self._parts.setdefault(key, []).append((shard, path))
+        missing = self._missing.get(key, file.stop - file.first) - (shard.stop - shard.first)
+        self._missing[key] = missing
+        if not missing:
+            del self._missing[key]
+            yield file, self._parts.pop(key)
+
+
+def _damage(
+    attempt: Path, shards: Iterable[Shard], entries: Mapping[str, Mapping[str, Any]]
+) -> str | None:
+    # Whoever asked for one of these names before the worker made it was told that there is none,
+    # and this host's NFS client remembers that.
+    forget_old_names([str(attempt.parent), str(attempt), str(attempt / "any")])
+    for shard in shards:
+        path = attempt / shard.name
+        try:
+            found = status_now(path).st_size
+        except FileNotFoundError:
+            return f"{path} is gone"
+        entry = entries.get(shard.name)
+        if entry is None or found != entry["size_bytes"]:
+            return f"{path} has {found} bytes instead of {entry and entry['size_bytes']}"
+        if shard.stream != DATA_STREAM and len(entry["clip_digests"]) != shard.stop - shard.first:
+            return f"{path} is described for another number of episodes"
+        if "stats" in entry:
+            problem = _stats_damage(attempt / entry["stats"]["path"], entry["stats"])
+            if problem is not None:
+                return problem
+    return None
+
+
+def _stats_damage(path: Path, entry: Mapping[str, Any]) -> str | None:
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return f"{path} is gone"
+    return None if found == entry["sha256"] else f"{path} is not what its worker wrote"

@@ -21,34 +21,33 @@ from leconvert.errors import (
 )
 from leconvert.leasing import Board, LeaseStore
 from leconvert.machine import Machine
-from leconvert.packer.assembly import Assembly
-from leconvert.packer.collection import Collector, check_all_done
-from leconvert.packer.options import PackOptions
-from leconvert.packer.proof import Proof, prove_tree
-from leconvert.packer.removal import kept_source, remove_source
-from leconvert.packer.report import PackReport
-from leconvert.packer.watcher import Watcher
+from leconvert.packer.assembly import Assembly, Collector, check_all_done
+from leconvert.packer.options import PackOptions, PackReport, Watcher
+from leconvert.packer.proof import Proof, kept_source, prove_tree, remove_source
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import (
     check_source_unchanged,
     check_tables_unchanged,
 )
+from leconvert.workdir.fs import remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import LockWait, packer_lock, target_lock
-from leconvert.workdir.opened import OpenedRun, check_current
 from leconvert.workdir.removal import remove_left_trees, remove_new_tree
-from leconvert.workdir.staging import adopt_staging, marked_by, superseded
+from leconvert.workdir.run import OpenedRun, check_current
+from leconvert.workdir.storage_errors import any_storage_errors
 from leconvert.workdir.swap import (
     SwapOutcome,
     SwapPlan,
+    adopt_staging,
     check_no_other_swap,
+    is_converted,
+    marked_by,
+    old_dir,
     recover_swap,
+    superseded,
     swap_into_place,
 )
-from leconvert.workdir.target import is_converted, old_dir
-from leconvert.workdir.trees import remove_tree
-from leconvert.workdir.trouble import any_storage_errors
 
 __all__ = ["NoResultError", "finish_run", "pack_run", "swap_has_begun"]
 
@@ -262,7 +261,7 @@ def _check_alone(target: Path, progress: Progress) -> None:
     Raises:
         VerificationError: It is not whole.
     """
-    from leconvert.verify.dataset import check_dataset
+    from leconvert.check import check_dataset
 
     report = check_dataset(target, progress=progress)
     errors = [finding.message for finding in report.findings if finding.severity == "error"]

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from leconvert.errors import InstallationError, UsageError
-from leconvert.probe.stream import EpisodeStream, Sample
-from leconvert.probe.windows import PAD_SUFFIX
+from leconvert.loading import EpisodeStream
+from leconvert.loading.metadata import PAD_SUFFIX
+from leconvert.loading.stream import Sample
 
-__all__ = ["Comparison", "SampleDifference", "compare_samples", "compare_with_map", "open_map"]
+__all__ = ["Comparison", "compare_samples", "compare_with_map"]
+
 
 _NAMED = 50
 

@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import LeconvertError
-from leconvert.probe.environment import host_record, versions_record, video_facts
-from leconvert.probe.ffmpeg import FoundFfmpeg, find_ffmpeg, versions_for_torchcodec
-from leconvert.probe.files import Files, OpenFile, dataset_files
-from leconvert.probe.metadata import DatasetMeta, load_meta
+from leconvert.loading.files import Files, OpenFile, dataset_files
+from leconvert.loading.metadata import DatasetMeta, load_meta
+from leconvert.probe.environment import (
+    FoundFfmpeg,
+    find_ffmpeg,
+    host_record,
+    versions_for_torchcodec,
+    versions_record,
+    video_facts,
+)
 from leconvert.probe.results import begin_document
 
 __all__ = ["diagnose", "missing_pieces"]
@@ -142,7 +148,7 @@ def _look(versions: Mapping[str, Any], decode_device: str) -> _Pieces:
     if importlib.util.find_spec("torch") is not None:
         import torch
 
-        from leconvert.probe.decoders import torchcodec_trouble
+        from leconvert.loading.decoders import torchcodec_trouble
 
         cuda = bool(torch.cuda.is_available())
         # What the modules say names the build too, such as +cpu.
@@ -175,7 +181,7 @@ def _gpus() -> list[str]:
 
 
 def _choose(decode_device: str) -> str:
-    from leconvert.probe.decoders import choose_backend
+    from leconvert.loading.decoders import choose_backend
 
     return choose_backend("auto", decode_device)
 
@@ -214,8 +220,7 @@ def _described(opened: OpenFile) -> dict[str, Any]:
 def _decoded(opened: OpenFile, decode_device: str, *, is_depth: bool) -> dict[str, Any]:
     import numpy as np
 
-    from leconvert.probe.clips import open_clip
-    from leconvert.probe.decoders import open_decoder
+    from leconvert.loading.decoders import open_clip, open_decoder
 
     backend = _choose(decode_device)
     began = time.perf_counter()

@@ -12,25 +12,242 @@ window at an episode's end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import cycle
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from pathlib import Path
+from threading import BrokenBarrierError
+from typing import Any, Literal, Protocol
 
-from leconvert.errors import ProbeError
-from leconvert.probe.decode_worker import (
-    ACCESSES,
-    Access,
-    Assignment,
-    Stretch,
-    decode_stretches,
+import numpy as np
+
+from leconvert.errors import LeconvertError, ProbeError, UnreadableSourceError
+from leconvert.loading.decoders import open_clip, open_decoder
+from leconvert.loading.files import Files, OpenFile, dataset_files
+from leconvert.loading.metadata import DatasetMeta, load_meta
+from leconvert.probe.environment import (
+    PACKETS_LOOKED_AT,
+    cores,
+    host_record,
+    versions_record,
+    video_facts,
 )
-from leconvert.probe.files import Files
-from leconvert.probe.metadata import DatasetMeta
+from leconvert.probe.measured import require_packages
+from leconvert.probe.options import RunOptions
+from leconvert.probe.results import begin_document, read_results
 
-__all__ = ["DecodeRate", "LimitPlan", "limit_of", "measure_limit", "videos_to_decode"]
+__all__ = [
+    "LimitPlan",
+    "dataset_record",
+    "failure_of",
+    "find_limit",
+    "known_limit",
+    "limit_of",
+    "measure_limit",
+    "run_limit",
+    "timed_decoding",
+    "videos_to_decode",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# One process of the decode limit: decodes frames as fast as it can, alone or beside others.
+
+
+Access = Literal["sequential", "random"]
+
+ACCESSES: tuple[Access, ...] = ("sequential", "random")
+"""Runs of neighbouring frames, as a player reads them; or one frame anywhere, then another."""
+
+# How long a process waits for the others, importing torch included.
+_PATIENCE_SECONDS = 300.0
+_RUN_FRAMES = 32
+
+
+class Barrier(Protocol):
+    """What all processes wait at together."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return when everyone is here."""
+        ...
+
+    def abort(self) -> None:
+        """Let everyone go with an error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What one process does.
+
+    Attributes:
+        number: The process, from 0.
+        paths: Video files to decode from.
+        backend: ``torchcodec`` or ``pyav``.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        stretches: Access, and how many processes take part, in order.
+        seconds: Length of each stretch.
+        seed: Of random access.
+    """
+
+    number: int
+    paths: Sequence[str]
+    backend: str
+    device: str
+    stretches: Sequence[tuple[Access, int]]
+    seconds: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What one process did in one stretch.
+
+    Attributes:
+        frames: Frames decoded.
+        seconds: What they took.
+    """
+
+    frames: int
+    seconds: float
+
+
+class _Clip(Protocol):
+    num_frames: int
+
+    def frame(self, number: int) -> object: ...
+
+    def run(self, first: int, stop: int) -> object: ...
+
+
+class _TorchcodecClip:
+    def __init__(self, path: str, device: str) -> None:
+        from torchcodec.decoders import VideoDecoder
+
+        # Opening in the other mode reads the whole file, which is no decoding; and frames as the
+        # decoder lays them out are the cheapest.
+        self._decoder = VideoDecoder(
+            path,
+            dimension_order="NHWC",
+            num_ffmpeg_threads=1,
+            device=device,
+            seek_mode="approximate",
+        )
+        self.num_frames = int(self._decoder.metadata.num_frames or 0)
+
+    def frame(self, number: int) -> object:
+        return self._decoder.get_frame_at(number)
+
+    def run(self, first: int, stop: int) -> object:
+        return self._decoder.get_frames_in_range(first, stop)
+
+
+class _PyavClip:
+    """What `EpisodeStream` decodes with on the CPU."""
+
+    def __init__(self, path: str) -> None:
+        clip = open_clip(dataset_files(Path(path).parent).open(Path(path).name), keep_index=True)
+        self._decoder = open_decoder(clip, "pyav")
+        self.num_frames = clip.num_frames or 0
+
+    def frame(self, number: int) -> object:
+        return self.run(number, number + 1)
+
+    def run(self, first: int, stop: int) -> object:
+        return [picture for _, picture in self._decoder.decode(np.arange(first, stop))]
+
+
+def decode_stretches(assignment: Assignment, barrier: Barrier, answer: Connection) -> None:
+    """Run a process: open the files, then decode in step with the others.
+
+    Sends a list of `Stretch` (None where it only waited), or a sentence that says what failed.
+    """
+    try:
+        clips = _opened(assignment)
+        done: list[Stretch | None] = []
+        for access, processes in assignment.stretches:
+            calls = _calls(clips, access, assignment.seed + assignment.number)
+            frames, warm = next(calls)
+            warm()  # the first frame of a decoder costs more than any other
+            del frames
+            barrier.wait(_PATIENCE_SECONDS)
+            takes_part = assignment.number < processes
+            done.append(timed_decoding(calls, assignment.seconds) if takes_part else None)
+            barrier.wait(_PATIENCE_SECONDS + assignment.seconds)
+        answer.send(done)
+    except BrokenBarrierError:
+        answer.send("another process gave up")
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others must not wait for ever
+        barrier.abort()
+        answer.send(str(error).partition("\n")[0] or repr(error))
+
+
+def timed_decoding(
+    calls: Iterator[tuple[int, Callable[[], object]]],
+    seconds: float,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Stretch:
+    """Make calls until the time is over; whole calls count.
+
+    Args:
+        calls: How many frames a call gives, and the call; endless.
+        seconds: How long at least.
+        clock: Seconds, ascending.
+    """
+    began = now = clock()
+    frames = 0
+    for count, call in calls:
+        call()
+        frames += count
+        now = clock()
+        if now - began >= seconds:
+            break
+    return Stretch(frames, now - began)
+
+
+def _opened(assignment: Assignment) -> list[_Clip]:
+    clips: list[_Clip] = []
+    for path in assignment.paths:
+        clip: _Clip = (
+            _PyavClip(path)
+            if assignment.backend == "pyav"
+            else _TorchcodecClip(path, assignment.device)
+        )
+        if clip.num_frames:
+            clips.append(clip)
+    if not clips:
+        raise ValueError("no video file holds a frame")
+    return clips
+
+
+def _calls(
+    clips: Sequence[_Clip], access: Access, seed: int
+) -> Iterator[tuple[int, Callable[[], object]]]:
+    if access == "random":
+        generator = np.random.default_rng(seed)
+        ends = np.cumsum([clip.num_frames for clip in clips])
+        while True:
+            for place in generator.integers(0, ends[-1], 1024).tolist():
+                number = int(np.searchsorted(ends, place, side="right"))
+                clip = clips[number]
+                frame = place - (int(ends[number]) - clip.num_frames)
+                yield 1, partial(clip.frame, frame)
+    # Processes begin with different files, as workers would.
+    for clip in cycle([*clips[seed % len(clips) :], *clips[: seed % len(clips)]]):
+        for first in range(0, clip.num_frames, _RUN_FRAMES):
+            stop = min(first + _RUN_FRAMES, clip.num_frames)
+            yield stop - first, partial(clip.run, first, stop)
+
+
+# ------------------------------------------------------------------------------------------------
+# How fast the files of a dataset decode without any loader: what no loader can exceed.
+
 
 # Each open decoder costs memory in each process.
 _MOST_FILES = 48
@@ -182,3 +399,230 @@ def limit_of(rates: Sequence[Mapping[str, Any]]) -> float | None:
     random = [rate for rate in rates if rate["access"] == "random"]
     best = max(random, key=lambda rate: rate["processes"], default=None)
     return None if best is None else float(best["frames_per_s"])
+
+
+# ------------------------------------------------------------------------------------------------
+# What a result is held against: the decode limit, and the frames that should have come out.
+
+
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLimit:
+    """How fast the files decode at most.
+
+    Attributes:
+        frames_per_s: Random access, all processes.
+        origin: ``measured`` for now, or the result's file.
+        rates: Every rate as `leconvert.probe.limit.DecodeRate.as_record` gives it.
+    """
+
+    frames_per_s: float
+    origin: str
+    rates: Sequence[Mapping[str, Any]]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "frames_per_s": self.frames_per_s,
+            "origin": self.origin,
+            "rates": [dict(rate) for rate in self.rates],
+        }
+
+
+def known_limit(
+    options: RunOptions,
+    meta: DatasetMeta,
+    files: Files,
+    results_dir: Path | None,
+    *,
+    backend: str,
+) -> KnownLimit | None:
+    """Return the limit of a run: measured now if asked for, else from a result at hand.
+
+    Args:
+        options: The run's.
+        meta: The dataset.
+        files: Where its videos are.
+        results_dir: Where results of ``probe limit`` may lie.
+        backend: What decodes.
+    """
+    if not meta.video_keys:
+        return None
+    if not options.with_limit:
+        return find_limit(results_dir, meta, options.decode_device) if results_dir else None
+    plan = LimitPlan(
+        cores(), options.limit_duration_s, backend, options.decode_device, options.seed
+    )
+    rates = [rate.as_record() for rate in measure_limit(files, videos_to_decode(meta), plan)]
+    frames_per_s = limit_of(rates)
+    return None if frames_per_s is None else KnownLimit(frames_per_s, "measured", rates)
+
+
+def find_limit(folder: Path, meta: DatasetMeta, device: str) -> KnownLimit | None:
+    """Return the newest limit in a folder that was measured on this host, data set and device.
+
+    Fewer processes than cores decode less than the host could: they are no limit.
+    """
+    import platform
+
+    fitting = [
+        (document["started"], path.name, document["rates"])
+        for path, document in read_results(folder.glob("*.json"))
+        if document["kind"] == "limit"
+        and document["host"]["name"] == platform.node()
+        and document["dataset"]["fingerprint"] == meta.fingerprint()
+        and document["options"]["decode_device"] == device
+        and document["options"]["processes"] >= cores()
+    ]
+    if not fitting:
+        return None
+    _, name, rates = max(fitting, key=lambda found: found[:2])
+    frames_per_s = limit_of(rates)
+    return None if frames_per_s is None else KnownLimit(frames_per_s, name, rates)
+
+
+def dataset_record(meta: DatasetMeta, files: Files) -> dict[str, Any]:
+    """Return what is known about a dataset, with how each camera's first video is coded."""
+    table = meta.episodes
+    videos: dict[str, Any] = {}
+    for key, camera in table.cameras.items():
+        # All files of a camera are coded alike: players could not follow otherwise.
+        try:
+            videos[key] = _facts_of(files, camera.paths[0]) if camera.paths else None
+        except LeconvertError:
+            videos[key] = None
+    first: Mapping[str, Any] = next((facts for facts in videos.values() if facts), {})
+    return {
+        "root": meta.root,
+        "fingerprint": meta.fingerprint(),
+        "codebase_version": str(meta.info["codebase_version"]),
+        "episodes": len(table),
+        "frames": int(table.length.sum()),
+        "fps": meta.fps,
+        "cameras": list(meta.camera_keys),
+        "data_files": len(table.data_paths),
+        "video_files": sum(len(camera.paths) for camera in table.cameras.values()),
+        "codec": first.get("codec"),
+        "gop": first.get("gop"),
+        "videos": videos,
+    }
+
+
+def _facts_of(files: Files, path: str) -> dict[str, Any]:
+    import av
+
+    opened = files.open(path)
+    try:
+        if not files.is_local:
+            _fetch_beginning(opened)
+        with Path(opened.path).open("rb") as file:
+            return video_facts(file).as_record()
+    except (av.error.FFmpegError, OSError, IndexError) as error:
+        raise UnreadableSourceError(f"{opened.name} is no video: {error}.") from error
+    finally:
+        opened.close()
+
+
+def _fetch_beginning(opened: OpenFile) -> None:
+    """Fetch what tells how a video is coded; a whole one may have hundreds of megabytes."""
+    index = open_clip(opened, keep_index=True).index
+    if index is not None:
+        runs = index.byte_runs(0, min(PACKETS_LOOKED_AT, index.num_samples))
+        opened.need([(start, start + length) for start, length in runs])
+
+
+def failure_of(document: Mapping[str, Any]) -> ProbeError | None:
+    """Return what is wrong with the frames of a result; None where nothing was found.
+
+    Without ``--check`` unreadable frames are only counted.
+    """
+    check = document["check"]
+    if check is None:
+        return None
+    if not check["samples"]:
+        return ProbeError(
+            f"Nothing was compared: LeRobot could load none of {check['refused_by_map']} samples.",
+            path=document["dataset"]["root"],
+            next_step="Convert the dataset again with leconvert; its times are exact.",
+            details=check["named"][:_NAMED],
+        )
+    wrong, unreadable = check["wrong_frames"], check["unreadable_frames"]
+    others = check["wrong_values"] + check["wrong_pad_flags"]
+    in_batches = document["unreadable_frames"]
+    if not (wrong or unreadable or others or in_batches):
+        return None
+    return ProbeError(
+        f"In {check['samples']} samples compared {wrong} frames are wrong, {unreadable} cannot be "
+        f"read and {others} values or pad flags are wrong; in the batches {in_batches} frames "
+        "could not be read.",
+        path=document["dataset"]["root"],
+        next_step="See `check` in the result for the places.",
+        details=check["named"][:_NAMED],
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The decode limit of a dataset as a result of its own.
+
+
+def run_limit(
+    root: str,
+    *,
+    data_files_root: str | None = None,
+    revision: str | None = None,
+    processes: int | None = None,
+    duration_s: float = 10.0,
+    decode_device: str = "cpu",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Measure how fast the videos of a dataset decode.
+
+    Args:
+        root: The dataset.
+        data_files_root: Where its files are, if elsewhere.
+        revision: Of a dataset on the Hub.
+        processes: How many decode at once; None for the cores.
+        duration_s: Seconds of each stretch.
+        decode_device: What decodes.
+        seed: Of random access.
+
+    Returns:
+        The result, as ``docs/formats/probe-result.schema.json`` describes it.
+
+    Raises:
+        UsageError: torch is missing, or the device cannot decode.
+        ProbeError: There are no videos, or they do not decode.
+        SourceError: The dataset cannot be read.
+    """
+    document = begin_document("limit")
+    require_packages("torch")
+    from leconvert.loading.decoders import choose_backend
+
+    backend = choose_backend("auto", decode_device)
+    files = dataset_files(root, revision=revision)
+    meta = load_meta(files)
+    if data_files_root is not None:
+        files = dataset_files(data_files_root)
+    paths = videos_to_decode(meta)
+    plan = LimitPlan(processes or cores(), duration_s, backend, decode_device, seed)
+    rates = [rate.as_record() for rate in measure_limit(files, paths, plan)]
+    return document | {
+        "limit_frames_per_s": limit_of(rates),
+        "rates": rates,
+        "files_decoded": len(paths),
+        "decoder": {"backend": backend},
+        "dataset": dataset_record(meta, files),
+        "options": {
+            "root": root,
+            "data_files_root": data_files_root,
+            "revision": revision,
+            "processes": plan.processes,
+            "duration_s": duration_s,
+            "decode_device": decode_device,
+            "seed": seed,
+        },
+        "host": host_record(),
+        "versions": versions_record(),
+    }

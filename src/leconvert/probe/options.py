@@ -2,20 +2,301 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
+from leconvert.engines.slurm import check_memory, check_time
 from leconvert.errors import UsageError
-from leconvert.home import lerobot_home
+from leconvert.machine import lerobot_home
 from leconvert.probe.measure import TimingPlan
-from leconvert.probe.modes import MODES, Mode
-from leconvert.probe.scenarios import SCENARIOS, SOURCES
 
-__all__ = ["LOADERS", "Loader", "RunOptions", "dataset_place"]
+__all__ = [
+    "MODES",
+    "SCENARIOS",
+    "SOURCES",
+    "Deltas",
+    "ResourceChanges",
+    "Resources",
+    "RunOptions",
+    "Scenario",
+    "Source",
+    "dataset_place",
+    "frames_per_sample",
+    "mode_deltas",
+    "parse_resource_changes",
+    "parse_scenarios",
+    "read_deltas",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What a sample is made of: the named modes, and windows from a file.
+
+
+Mode = Literal["single", "sarm", "sarm-action"]
+Deltas = Mapping[str, tuple[float, ...]]
+
+MODES: tuple[Mode, ...] = ("single", "sarm", "sarm-action")
+"""The named modes; ``deltas`` is what a result says where a file gave the windows."""
+
+# SARM, a reward model for long tasks, looks at eight frames a second apart.
+_SARM_STEPS = 8
+_ACTION = "action"
+
+
+def mode_deltas(mode: Mode, cameras: Sequence[str], features: Sequence[str], fps: float) -> Deltas:
+    """Return the window of each feature in seconds from the sample's own frame.
+
+    Args:
+        mode: ``single`` has no windows; ``sarm`` has eight steps a second apart for cameras and
+            action, beginning with the present; ``sarm-action`` for the action alone.
+        cameras: The features that are pictures.
+        features: All features of the dataset.
+        fps: Frames a second. Where a second is no whole number of frames, as with 29.97, a step
+            is the nearest one: loaders refuse times between two frames.
+
+    Raises:
+        UsageError: The dataset has nothing that the mode's windows apply to.
+    """
+    if mode == "single":
+        return {}
+    actions = [key for key in features if key == _ACTION or key.startswith(f"{_ACTION}.")]
+    keys = [*(cameras if mode == "sarm" else ()), *actions]
+    if not keys:
+        raise UsageError(
+            f"--mode {mode} needs a feature `action`, which this dataset does not have.",
+            next_step="Choose --mode single, or give windows with --deltas FILE.",
+        )
+    return dict.fromkeys(keys, tuple(round(step * fps) / fps for step in range(_SARM_STEPS)))
+
+
+def read_deltas(path: Path, features: Sequence[str]) -> Deltas:
+    """Read windows from a JSON file: features to lists of seconds, as ``delta_timestamps``.
+
+    Raises:
+        UsageError: The file is missing or says something else, or names an unknown feature.
+    """
+
+    def bad(what: str) -> UsageError:
+        return UsageError(
+            f"{path}: {what}.",
+            path=str(path),
+            next_step='Write {"FEATURE": [SECONDS, …], …}, for example {"action": [0, 0.1]}.',
+        )
+
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise bad(error.strerror or str(error)) from error
+    except ValueError as error:
+        raise bad(f"it is not JSON ({error})") from error
+    if not isinstance(content, dict) or not content:
+        raise bad("it holds no features")
+    deltas: dict[str, tuple[float, ...]] = {}
+    for key, seconds in content.items():
+        if key not in features:
+            raise bad(f"the dataset has no feature {key}; it has {', '.join(features)}")
+        if not isinstance(seconds, list) or not seconds or not all(map(_is_time, seconds)):
+            raise bad(f"the window of {key} is not a list of seconds")
+        deltas[key] = tuple(float(second) for second in seconds)
+    return deltas
+
+
+def frames_per_sample(deltas: Deltas, cameras: Sequence[str]) -> int:
+    """Return how many camera frames a sample carries, repeated ones at an episode's ends too."""
+    return sum(len(deltas.get(camera, (0.0,))) for camera in cameras)
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+# ------------------------------------------------------------------------------------------------
+# What jobs ask a scheduler for, and how the command line changes it.
+
+
+_RESOURCES = ("nodes", "cpus", "mem", "time", "gpus")
+_ALL = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one job asks the scheduler for; everything but ``nodes`` is a node's share.
+
+    Attributes:
+        nodes: Nodes, each with one loading process.
+        cpus: Cores of a node.
+        mem: Memory of a node as the scheduler spells it, such as ``32G``.
+        time: The longest run time, ``HH:MM:SS``.
+        gpus: GPUs of a node.
+    """
+
+    nodes: int = 1
+    cpus: int = 16
+    mem: str = "64G"
+    time: str = "00:30:00"
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceChanges:
+    """What the command line changes in the resources of one job, or of all.
+
+    Attributes:
+        by_job: Per scenario (or source) the changed fields; the empty name is for all.
+    """
+
+    by_job: Mapping[str, Mapping[str, int | str]]
+
+    def applied(self, name: str, resources: Resources) -> Resources:
+        """Return the resources of the job of that name: its own changes beat those for all."""
+        changes = {**self.by_job.get(_ALL, {}), **self.by_job.get(name, {})}
+        return replace(resources, **changes)  # type: ignore[arg-type]
+
+    def applied_to_all(self, resources: Resources) -> Resources:
+        """Return the resources of a job that has no name to be meant by."""
+        return self.applied(_ALL, resources)
+
+
+def parse_resource_changes(
+    given: Mapping[str, Sequence[str]], names: Sequence[str]
+) -> ResourceChanges:
+    """Return what ``--cpus 8``, ``--cpus stream_hub=8`` and their like say.
+
+    Args:
+        given: Per resource (``nodes``, ``cpus``, ``mem``, ``time``, ``gpus``) its values as given.
+        names: The scenarios or sources that a value can be meant for.
+
+    Raises:
+        UsageError: A name or a value makes no sense.
+    """
+    by_job: dict[str, dict[str, int | str]] = {}
+    for resource in _RESOURCES:
+        for text in given.get(resource, ()):
+            name, _, value = text.rpartition("=")
+            name = name.replace("-", "_")
+            if name and name not in names:
+                raise UsageError(
+                    f"--{resource} {text}: {name} is not among what is submitted.",
+                    next_step=f"Choose among {', '.join(names)}."
+                    if names
+                    else "Leave the name out.",
+                )
+            by_job.setdefault(name, {})[resource] = _checked(resource, value)
+    return ResourceChanges(by_job)
+
+
+def _checked(resource: str, value: str) -> int | str:
+    if resource in {"mem", "time"}:
+        if (check_memory if resource == "mem" else check_time)(value):
+            return value
+    elif value.isdecimal() and int(value) >= (0 if resource == "gpus" else 1):
+        return int(value)
+    raise UsageError(
+        f"--{resource} {value} makes no sense.",
+        next_step="Write --nodes 2, --cpus 16, --mem 64G, --time 00:30:00 or --gpus 1, or "
+        "NAME=VALUE for one job.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# The named set-ups of the loading benchmark: what is read from where, by how many nodes and
+# cores.
+#
+# A scenario only fills in what the command line leaves open. Its resources are what a scheduler
+# is asked for; `probe run --scenario` on a machine at hand takes loader, source and workers from
+# it.
+
+
+Source = Literal["local", "hub", "bucket", "warmed_bucket"]
+
+SOURCES: tuple[Source, ...] = ("local", "hub", "bucket", "warmed_bucket")
+"""The labels that a result carries for where its bytes came from."""
+
+_WORKERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One set-up of the benchmark.
+
+    Attributes:
+        name: What ``--scenario`` takes, and what the result's file name carries.
+        loader: ``map`` or ``stream``.
+        source: The label of where the files are.
+        resources: What its job asks for.
+        workers: Loading workers of a process; None for as many as cores allow, see `num_workers`.
+    """
+
+    name: str
+    loader: Literal["map", "stream"]
+    source: Source
+    resources: Resources = field(default_factory=Resources)
+    workers: int | None = _WORKERS
+
+    def num_workers(self, *, cores: int, cameras: int) -> int:
+        """Return the loading workers of one process.
+
+        Where the scenario leaves them open there is a core for every camera of every worker, since
+        a map-style sample decodes all cameras side by side.
+
+        Args:
+            cores: Cores that the process may use.
+            cameras: Video features of the dataset; 0 counts as one.
+        """
+        if self.workers is not None:
+            return self.workers
+        return max(1, cores // max(1, cameras))
+
+
+SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
+    {
+        scenario.name: scenario
+        for scenario in (
+            Scenario("mmap_local", "map", "local"),
+            Scenario(
+                "mmap_local_maxworkers", "map", "local",
+                resources=Resources(cpus=48, mem="192G"), workers=None,
+            ),
+            Scenario("stream_hub", "stream", "hub", resources=Resources(time="01:00:00")),
+            Scenario("stream_bucket", "stream", "bucket", resources=Resources(time="01:00:00")),
+            Scenario(
+                "stream_bucket_2node", "stream", "bucket",
+                resources=Resources(nodes=2, time="01:00:00"),
+            ),
+        )
+    }
+)  # fmt: skip
+"""Every scenario by name, in the order in which `probe submit` sends them."""
+
+
+def parse_scenarios(text: str) -> tuple[Scenario, ...]:
+    """Return the scenarios of a list such as ``mmap_local,stream_hub``, in its order.
+
+    Raises:
+        UsageError: A name is unknown, or stands there twice.
+    """
+    # Hyphens are accepted, as everywhere on the command line.
+    names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in SCENARIOS]
+    if unknown or not names:
+        said = f"There is no scenario {', '.join(unknown)}." if unknown else "No scenario is named."
+        raise UsageError(said, next_step=f"Choose among {', '.join(SCENARIOS)}.")
+    if len(set(names)) < len(names):
+        raise UsageError(f"A scenario is named twice in {text}.")
+    return tuple(SCENARIOS[name] for name in names)
+
+
+# ------------------------------------------------------------------------------------------------
+# What a run of the probe was asked for, checked and with every default filled in.
+
 
 Loader = Literal["map", "stream", "stream-lerobot"]
 
@@ -58,7 +339,7 @@ class RunOptions:
         no_local: Read from the Hub or the bucket even where a local copy is.
         scenario: A named set-up; fills in loader, source and workers.
         loader: What is measured.
-        mode: What a sample is; see `leconvert.probe.modes`.
+        mode: What a sample is; see `leconvert.probe.options`.
         deltas: A JSON file of windows, instead of the mode's.
         batch_size: Samples of a batch.
         num_workers: Worker processes of the loader; 0 loads in this process.

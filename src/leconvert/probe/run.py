@@ -7,30 +7,48 @@ comparison with the map-style loader, the decode limit, and how the videos are c
 
 from __future__ import annotations
 
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import LeconvertError, ProbeError
-from leconvert.probe.environment import cores, host_record, versions_record
-from leconvert.probe.ffmpeg import find_ffmpeg
-from leconvert.probe.files import dataset_files
-from leconvert.probe.measure import BatchFacts, Measured, measure, percentiles_ms
-from leconvert.probe.measured import LoaderUnderTest, Subject, open_loader, require_packages
-from leconvert.probe.metadata import DatasetMeta, load_meta
-from leconvert.probe.modes import Deltas, frames_per_sample, mode_deltas, read_deltas
-from leconvert.probe.options import RunOptions
-from leconvert.probe.partition import chosen_episodes
-from leconvert.probe.process_memory import TreeMemory
-from leconvert.probe.ranks import find_rank
+from leconvert.errors import LeconvertError, ProbeError, UsageError
+from leconvert.loading.files import dataset_files
+from leconvert.loading.metadata import DatasetMeta, load_meta
+from leconvert.loading.order import chosen_episodes, find_rank
+from leconvert.probe.compare import compare_samples
+from leconvert.probe.environment import cores, find_ffmpeg, host_record, versions_record
+from leconvert.probe.limit import dataset_record, known_limit
+from leconvert.probe.measure import (
+    BatchFacts,
+    Measured,
+    SinglePass,
+    TreeMemory,
+    measure,
+    percentiles_ms,
+    time_single_pass,
+)
+from leconvert.probe.measured import (
+    LoaderUnderTest,
+    SampleToCheck,
+    Subject,
+    open_loader,
+    require_packages,
+)
+from leconvert.probe.options import Deltas, RunOptions, frames_per_sample, mode_deltas, read_deltas
 from leconvert.probe.results import begin_document
-from leconvert.probe.stopwatch import SinglePass, time_single_pass
-from leconvert.probe.verdicts import dataset_record, failure_of, known_limit
-from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.progress import NO_PROGRESS, Progress, Stage
 
-__all__ = ["failure_of", "run_probe"]
+__all__ = ["check_probe_can_run", "probe_result", "run_probe"]
+
 
 _GB = 1e9
 _TRACEBACK = ("Traceback", "Original Traceback")
@@ -60,7 +78,7 @@ def run_probe(
     began = time.perf_counter()
     document = begin_document("run")
     require_packages("torch")
-    from leconvert.probe.decoders import choose_backend
+    from leconvert.loading.decoders import choose_backend
 
     options = options.placed()
     backend = choose_backend("auto", options.decode_device)
@@ -255,7 +273,6 @@ def _single_pass(loader: LoaderUnderTest, options: RunOptions, *, has_videos: bo
 def _checked(
     loader: LoaderUnderTest, subject: Subject, progress: Progress
 ) -> dict[str, Any] | None:
-    from leconvert.probe.check import check_samples
 
     return check_samples(loader, subject, progress)
 
@@ -276,3 +293,129 @@ def _decoder_record(backend: str) -> dict[str, Any]:
         "backend": backend,
         "ffmpeg": None if found is None else {"major": found.major, "origin": found.origin},
     }
+
+
+# ------------------------------------------------------------------------------------------------
+# Are the frames that a loader gives the right ones? LeRobot's map-style dataset decides.
+
+
+_NAMED = 50
+
+
+def check_samples(
+    loader: LoaderUnderTest, subject: Subject, progress: Progress
+) -> dict[str, Any] | None:
+    """Compare samples of a loader, made in this process, with LeRobot's of the same frames.
+
+    Args:
+        loader: The loader; its workers have ended.
+        subject: What it was opened on.
+        progress: Where to report.
+
+    Returns:
+        Counts, and the first places that are wrong. A frame counts by sample and camera: one wrong
+        step makes a window wrong, and one that cannot be decoded makes it unreadable. None for the
+        map-style loader, which is the reference itself.
+
+    Raises:
+        UsageError: LeRobot is missing, or cannot read the dataset from where it is.
+    """
+    samples = loader.to_check()
+    if samples is None:
+        return None
+    require_packages("torch", "lerobot", "datasets")
+    from leconvert.probe.measured import MapUnderTest
+
+    options = subject.options
+    if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
+        raise UsageError(
+            f"LeRobot cannot read {options.root}, so nothing can be compared.",
+            next_step="Leave --check out, or compare on a local copy.",
+        )
+    # All episodes: its samples are then numbered as the dataset's frames are.
+    reference = MapUnderTest(
+        replace(subject, episodes=None, options=replace(options, data_files_root=None))
+    ).dataset
+    unreadable: list[str] = []
+    with progress.stage("check", options.check, "samples") as stage:
+        found = compare_samples(
+            _decoded(islice(samples, options.check), unreadable, stage),
+            reference,
+            cameras=subject.meta.camera_keys,
+        )
+    return {
+        "samples": found.samples,
+        "refused_by_map": found.unreadable,
+        "wrong_frames": sum(found.wrong_frames.values()),
+        "wrong_frames_by_camera": dict(found.wrong_frames),
+        "unreadable_frames": len(unreadable),
+        "wrong_pad_flags": found.wrong_pads,
+        "wrong_values": found.wrong_values,
+        "named": [
+            *dict.fromkeys(unreadable),
+            *(f"frame {one.index}: {one.key} {one.what}" for one in found.differences),
+        ][:_NAMED],
+    }
+
+
+def _decoded(
+    samples: Iterator[SampleToCheck], unreadable: list[str], stage: Stage
+) -> Iterator[tuple[dict[str, Any], Collection[str]]]:
+    """Yield samples, each with the cameras that are black in it because nothing was decoded."""
+    for sample, cameras in samples:
+        stage.advance(1)
+        unreadable += cameras.values()
+        yield dict(sample), cameras.keys()
+
+
+# ------------------------------------------------------------------------------------------------
+# The probe in a process of its own, so that a conversion's memory and threads do not count.
+
+
+def check_probe_can_run() -> None:
+    """Fail before a conversion whose result could not be measured afterwards.
+
+    Raises:
+        InstallationError: torch is not installed.
+    """
+    require_packages("torch")
+
+
+def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, Any]:
+    """Measure how fast a v3.0 dataset loads through ``EpisodeStream``.
+
+    Args:
+        root: The dataset.
+        duration_s: Seconds that are timed.
+        seed: Of the order of samples.
+
+    Returns:
+        The probe's document, as ``docs/formats/probe-result.schema.json`` describes it.
+
+    Raises:
+        ProbeError: Nothing could be measured.
+    """
+    with tempfile.TemporaryDirectory(prefix="leconvert-probe-") as folder:
+        ended = subprocess.run(
+            [
+                sys.executable, "-P", "-m", "leconvert", "probe", "run", "--json",
+                f"--root={root}", f"--duration-s={duration_s}", f"--seed={seed}",
+                f"--out-dir={folder}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )  # fmt: skip
+    try:
+        document: dict[str, Any] = json.loads(ended.stdout)
+    except ValueError:
+        document = {}
+    if "samples_per_s" not in document:
+        said = document.get("message") or (ended.stderr.strip().splitlines() or ["no word"])[-1]
+        raise ProbeError(
+            f"{root} could not be measured: {said}",
+            path=str(root),
+            next_step=document.get("next_step")
+            or f"Try `leconvert probe run --root {shlex.quote(str(root))}`.",
+        )
+    return document

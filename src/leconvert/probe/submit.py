@@ -6,21 +6,107 @@ would share a network or a file server, and each would measure the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from leconvert.errors import UsageError
-from leconvert.probe.matrix import Matrix, Places
-from leconvert.probe.resources import ResourceChanges, Resources
-from leconvert.probe.scenarios import Scenario, Source
+from leconvert.engines.slurm import BatchJob, Site, script_head, submission_script, submit
+from leconvert.errors import StorageError, UsageError
+from leconvert.probe.options import MODES, SOURCES, ResourceChanges, Resources, Scenario, Source
 
 __all__ = [
     "Job",
+    "chain_script",
+    "job_script",
+    "parse_matrix",
+    "parse_places",
     "plan_matrix",
     "plan_scenarios",
-    "summary_job",
+    "sbatch_line",
+    "submit_chain",
     "training_job",
 ]
+
+
+# ------------------------------------------------------------------------------------------------
+# The matrix of a benchmark: where the files are, what a sample is, and what decodes it.
+
+
+Places = Mapping[Source, str]
+"""The folder or URL of each source, as far as it is known."""
+
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Every combination of where the files are, what a sample is, and what decodes it."""
+
+    sources: tuple[Source, ...]
+    modes: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+def parse_matrix(sources: str, modes: str, devices: str) -> Matrix:
+    """Return the matrix that three comma-separated lists span.
+
+    Raises:
+        UsageError: A list is empty or names something unknown.
+    """
+    return Matrix(
+        sources=tuple(
+            source for source in SOURCES if source in _listed("sources", sources, SOURCES)
+        ),
+        modes=_listed("modes", modes, MODES),
+        devices=_listed("devices", devices, _DEVICES),
+    )
+
+
+def parse_places(given: Sequence[str], *, repo_id: str | None, root: str | None) -> Places:
+    """Return where each source's files are, as far as that is known.
+
+    Args:
+        given: ``SOURCE=URL`` or ``SOURCE=FOLDER``, one a source.
+        repo_id: The dataset's name on the Hub.
+        root: The local folder.
+
+    Raises:
+        UsageError: A source is unknown.
+    """
+    places: dict[Source, str] = {}
+    if repo_id:
+        places["hub"] = f"hf://datasets/{repo_id}"
+        places["bucket"] = f"hf://buckets/{repo_id}"
+    if root:
+        places["local"] = root
+    for text in given:
+        name, equals, place = text.partition("=")
+        label = next((source for source in SOURCES if source == name.replace("-", "_")), None)
+        if label is None or not equals or not place:
+            raise UsageError(
+                f"--root-of {text} does not say where a source is.",
+                next_step=f"Write SOURCE=URL, with one of {', '.join(SOURCES)}.",
+            )
+        places[label] = place
+    if "bucket" in places:  # warming is a setting of the server: the address stays
+        places.setdefault("warmed_bucket", places["bucket"])
+    return places
+
+
+def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    spelled = {name.replace("-", "_"): name for name in known}
+    found = [spelled.get(name.replace("-", "_")) for name in names]
+    if not found or None in found:
+        raise UsageError(
+            f"--{what} {text} is no list of {what}.",
+            next_step=f"Choose among {', '.join(known)}.",
+        )
+    return tuple(dict.fromkeys(name for name in found if name is not None))
+
+
+# ------------------------------------------------------------------------------------------------
+# Which jobs a benchmark is made of; plain values in, plain values out.
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +254,133 @@ def _devices(passed_on: Sequence[str]) -> set[str]:
 
 def _with_gpu(resources: Resources, needed: bool) -> Resources:
     return replace(resources, gpus=max(1, resources.gpus)) if needed else resources
+
+
+# ------------------------------------------------------------------------------------------------
+# Job scripts and ``sbatch`` lines as text; nothing here starts anything.
+#
+# Nothing in a script names a place of the machine that wrote it: SLURM runs a job in the folder,
+# and with the environment, in which it was submitted.
+
+
+_FIRST_PORT, _PORTS = 20000, 10000
+
+
+def sbatch_line(job: Job, site: Site, *, log_dir: str) -> tuple[str, ...]:
+    """Return the ``sbatch`` command line of a job whose script comes on standard input.
+
+    Args:
+        job: The job.
+        site: Account and partition.
+        log_dir: Where its log goes, as ``NAME-ID.out``.
+    """
+    asked = job.resources
+    return (
+        "sbatch",
+        "--parsable",
+        f"--job-name={job.name}",
+        f"--nodes={asked.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={asked.cpus}",
+        f"--mem={asked.mem}",
+        f"--time={asked.time}",
+        *((f"--gpus-per-node={asked.gpus}",) if asked.gpus else ()),
+        *site.sbatch_options(),
+        # A job that is started anew goes on in its old log.
+        *(("--requeue", "--open-mode=append") if job.trains else ("--no-requeue",)),
+        f"--output={log_dir}/%x-%j.out",
+    )
+
+
+def job_script(job: Job, site: Site) -> str:
+    """Return the script of a job.
+
+    With several nodes ``srun`` starts the command once a node; each finds its rank in SLURM's
+    variables. Ranks that the submitting shell happens to export would go before those, and every
+    node would have the same; so they are unset. Ranks that talk to each other are told where rank 0
+    listens: on the node that runs the script.
+
+    Args:
+        job: The job.
+        site: How the program is found.
+    """
+    lines = [*script_head(site), "unset RANK WORLD_SIZE LOCAL_RANK"]
+    command = site.command(*job.arguments)
+    nodes = job.resources.nodes
+    if nodes == 1:
+        return "\n".join((*lines, f"exec {command}", ""))
+    # From SLURM 22.05 on srun no longer takes --cpus-per-task from sbatch.
+    start = f"srun --nodes={nodes} --ntasks={nodes} --cpus-per-task={job.resources.cpus}"
+    if not job.trains:
+        return "\n".join((*lines, f"{start} {command}", ""))
+    lines += [
+        "export MASTER_ADDR=$(hostname)",
+        # A port of the job's own, should another job share its first node.
+        f"export MASTER_PORT=$(({_FIRST_PORT} + SLURM_JOB_ID % {_PORTS}))",
+        # A rank that died leaves the others waiting for its gradients.
+        f"{start} --kill-on-bad-exit=1 {command}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def batch_jobs(jobs: Sequence[Job], site: Site, *, log_dir: str) -> list[BatchJob]:
+    """Return what ``sbatch`` is given for a chain: each job after the one before."""
+    return [
+        BatchJob(
+            job.name,
+            sbatch_line(job, site, log_dir=log_dir),
+            job_script(job, site),
+            after=number - 1 if number else None,
+        )
+        for number, job in enumerate(jobs)
+    ]
+
+
+def chain_script(jobs: Sequence[Job], site: Site, *, log_dir: str) -> str:
+    """Return a shell script that submits the jobs, each after the one before."""
+    return submission_script(batch_jobs(jobs, site, log_dir=log_dir), log_dir=log_dir)
+
+
+# ------------------------------------------------------------------------------------------------
+# Hands a chain of benchmark jobs to SLURM.
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedJob:
+    """A job in the scheduler's queue.
+
+    Attributes:
+        job_id: SLURM's id.
+        name: The job's name.
+        log: Where its output will be.
+        after: The id of the job that it waits for, or None.
+    """
+
+    job_id: str
+    name: str
+    log: str
+    after: str | None
+
+
+def submit_chain(jobs: Sequence[Job], site: Site, *, log_dir: str) -> tuple[SubmittedJob, ...]:
+    """Submit jobs, each after the one before.
+
+    Args:
+        jobs: The chain.
+        site: Account, partition, program.
+        log_dir: The folder of the logs; made if it is missing, since SLURM would not.
+
+    Raises:
+        EngineError: There is no ``sbatch`` here, or it refused a job; names what is queued already.
+        StorageError: The log folder cannot be made.
+    """
+    try:
+        Path(log_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{log_dir}: {error.strerror}.", path=log_dir) from error
+    job_ids = submit(batch_jobs(jobs, site, log_dir=log_dir))
+    return tuple(
+        SubmittedJob(job_id, job.name, f"{log_dir}/{job.name}-{job_id}.out", after)
+        for job, job_id, after in zip(jobs, job_ids, (None, *job_ids), strict=False)
+    )

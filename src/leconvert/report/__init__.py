@@ -4,15 +4,14 @@
 HTML of it. Nothing of the run is written.
 """
 
-from leconvert.report.gather import gather, gather_run
-from leconvert.report.page import page
-from leconvert.report.values import Story
-from leconvert.report.write import (
+from leconvert.report.page import (
     check_report_place,
     default_report_place,
+    page,
     telling,
     write_report,
 )
+from leconvert.report.values import Story, gather, gather_run
 
 __all__ = [
     "Story",

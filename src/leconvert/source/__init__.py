@@ -12,9 +12,14 @@ from leconvert.source.changes import (
     check_tables_unchanged,
     source_changed,
 )
-from leconvert.source.info import DatasetInfo, load_info
-from leconvert.source.legacy import EpisodeLines, load_tasks, tasks_of_episodes
-from leconvert.source.paths import SourcePaths
+from leconvert.source.dataset import (
+    DatasetInfo,
+    EpisodeLines,
+    SourcePaths,
+    load_info,
+    load_tasks,
+    tasks_of_episodes,
+)
 
 if TYPE_CHECKING:
     from leconvert.source.scan import scan_source

@@ -13,11 +13,10 @@ import pyarrow.parquet as pq
 from leconvert.arrow import innermost_type, is_list, is_number
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM
-from leconvert.source.episode_table import EpisodeTable
-from leconvert.source.paths import SourcePaths
-from leconvert.source.seen import shown
-from leconvert.source.whole_checks import DataColumns
+from leconvert.source.dataset import EpisodeTable, SourcePaths
+from leconvert.source.dataset_checks import DataColumns
 from leconvert.tables import dtype_name, read_by_lerobot
+from leconvert.text import shown
 
 __all__ = ["declare_columns"]
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from leconvert.model import Finding
 from leconvert.repairs import Repairs
-from leconvert.source.catalogue import CATALOGUE
-from leconvert.source.seen import Remark, shown
+from leconvert.source.findings import CATALOGUE, Remark
+from leconvert.text import shown
 
 __all__ = [
     "MODALITY_PATH",

@@ -22,74 +22,72 @@ from leconvert.model import (
     camera_of,
     stream_of_camera,
 )
+from leconvert.parallel import Spread, do_all
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import TEXT_DTYPES, RepairOptions, Repairs
-from leconvert.source.catalogue import check_accepted
-from leconvert.source.changes import meta_digest
-from leconvert.source.clip_checks import declared_as_encoded
-from leconvert.source.declare import declare_columns
-from leconvert.source.episode_table import (
-    EpisodeTable,
-    TaskTable,
-    read_episode_table,
-    read_task_table,
-    tasks_helps,
-)
-from leconvert.source.gathered import Gathered, Gatherer
-from leconvert.source.info import (
+from leconvert.source.changes import Survey, meta_digest, survey_folder
+from leconvert.source.dataset import (
     INFO_PATH,
     STATS_PATH,
     DatasetInfo,
+    EpisodeLines,
+    EpisodeTable,
+    PathTemplateError,
+    SourcePaths,
+    TaskTable,
     frame_rate,
     load_info,
+    load_tasks,
+    read_episode_table,
+    read_task_table,
+    refuse_pointers,
     said_version,
+    tasks_helps,
 )
-from leconvert.source.info_checks import (
+from leconvert.source.dataset_checks import (
+    DataColumns,
+    absent_features,
     check_columns,
     check_declarations,
+    check_files,
+    check_global_index,
     check_images,
+    check_tasks,
     check_totals,
+    codec_changes,
+    common_columns,
     declared_as_stored,
+    dropped_phantoms,
+    expected_totals,
+    has_first_clip,
     is_of_numbers,
+    located_remarks,
+    lost_instructions,
+    wrong_rate,
 )
-from leconvert.source.legacy import EpisodeLines, load_tasks
-from leconvert.source.lfs import refuse_pointers
-from leconvert.source.looker import Looker
+from leconvert.source.declare import declare_columns
+from leconvert.source.episodes import Gathered, Gatherer, Looker
+from leconvert.source.file_checks import declared_as_encoded
+from leconvert.source.findings import (
+    Remark,
+    Settled,
+    SourceFacts,
+    check_accepted,
+    check_dropped_features,
+    computes_all_stats,
+    counted,
+    redeclared,
+    settle,
+    task_map_of,
+)
 from leconvert.source.modality import (
     check_modality,
     read_modality,
     stale_extensions,
     task_columns,
 )
-from leconvert.source.paths import PathTemplateError, SourcePaths
-from leconvert.source.seen import Remark, counted, shown
-from leconvert.source.settle import (
-    Settled,
-    SourceFacts,
-    check_dropped_features,
-    computes_all_stats,
-    redeclared,
-    settle,
-    task_map_of,
-)
-from leconvert.source.survey import Survey, survey_folder
-from leconvert.source.whole_checks import (
-    DataColumns,
-    absent_features,
-    check_files,
-    check_global_index,
-    check_tasks,
-    codec_changes,
-    common_columns,
-    dropped_phantoms,
-    expected_totals,
-    has_first_clip,
-    located_remarks,
-    lost_instructions,
-    wrong_rate,
-)
-from leconvert.spread import Spread, do_all
-from leconvert.workdir.mounts import devices_with_fleeting_inodes
+from leconvert.text import shown
+from leconvert.workdir.fs import devices_with_fleeting_inodes
 
 __all__ = ["scan_source"]
 

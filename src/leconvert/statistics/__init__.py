@@ -1,9 +1,7 @@
 """Statistics of an episode, computed from its rows and clips as LeRobot computes them."""
 
-from leconvert.statistics.columns import column_stats
+from leconvert.statistics.columns import ImageStats, column_stats, sample_indices
 from leconvert.statistics.episode import clip_stats, is_depth_map, table_stats
-from leconvert.statistics.images import ImageStats
-from leconvert.statistics.sampling import sample_indices
 
 __all__ = [
     "ImageStats",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,39 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.arrow import innermost_type, is_list, is_number, list_length
-from leconvert.statistics.quantiles import QUANTILES, rank_of
 
-__all__ = ["column_stats"]
+__all__ = ["QUANTILES", "ImageStats", "column_stats", "downsampled", "rank_of", "sample_indices"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which quantiles an episode's statistics have, and which value each of them is.
+#
+# LeRobot counts values in a histogram of 5,000 bins from the least value to the greatest, looks
+# for the first bin up to which at least level × n values lie, and interpolates inside it. The
+# value that this estimates is the one at rank ⌈level × n⌉ in ascending order, the least x with
+# F(x) ≥ level: it lies in the bin that LeRobot finds. That value is what is given here, so that
+# LeRobot's differs from it by at most one bin, (max − min) / 5,000, and the rounding of the bin's
+# edges.
+
+
+QUANTILES: Mapping[str, float] = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+"""Names and levels of LeRobot's quantiles."""
+
+
+def rank_of(level: float, count: int) -> int:
+    """Return the place of a quantile among ``count`` > 0 values in ascending order, from 0.
+
+    Args:
+        level: Between 0 and 1. The product with ``count`` is rounded as LeRobot rounds it, so that
+            both choose the same value where level × count is nearly whole.
+        count: Number of values.
+    """
+    return min(max(math.ceil(level * count), 1), count) - 1
+
+
+# ------------------------------------------------------------------------------------------------
+# Statistics of a numeric column of one episode.
+
 
 Array = npt.NDArray[Any]
 
@@ -22,7 +54,7 @@ def column_stats(column: pa.Array | pa.ChunkedArray, *, quantiles: bool) -> dict
     Minimum and maximum are the column's own values. Mean and standard deviation (of the population)
     are computed in float64, from the differences to the first row and then from those to the mean,
     so that a column that hardly changes keeps its digits and a constant one has a deviation of 0.
-    Quantiles are values of the column: those that `leconvert.statistics.quantiles` names.
+    Quantiles are values of the column: those that `leconvert.statistics.columns` names.
 
     LeRobot computes in the column's precision, float32 at least, and takes the deviation from
     E[x²] − E[x]². With unit roundoff u (2⁻²⁴ for float32, 2⁻⁵³ for float64 and int64), n rows and
@@ -127,3 +159,156 @@ def _primitive_values(array: pa.Array) -> Array:
     )
     kind = np.dtype(name)
     return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
+
+
+# ------------------------------------------------------------------------------------------------
+# Which frames and which pixels of an episode go into the statistics of its images.
+
+
+# LeRobot's numbers: length ** 0.75 frames, within these limits, evenly spread.
+_FEWEST_FRAMES = 100
+_MOST_FRAMES = 10_000
+_POWER = 0.75
+# A longer side of 300 pixels or more is thinned out to about 150.
+_UNTOUCHED_SIDE = 300
+_TARGET_SIDE = 150
+
+
+def sample_indices(length: int) -> list[int]:
+    """Return the frames of an episode that its image statistics are computed from.
+
+    All frames up to 100, 177 of 1,000, 1,000 of 10,000; the first and the last are among them.
+
+    Args:
+        length: Frames of the episode.
+
+    Returns:
+        Distinct frames, ascending, as LeRobot's ``sample_indices`` has them.
+    """
+    count = max(min(length, _FEWEST_FRAMES), min(int(length**_POWER), _MOST_FRAMES))
+    # Halves go to the even neighbour, in NumPy as in LeRobot.
+    indices: list[int] = np.round(np.linspace(0, length - 1, count)).astype(int).tolist()
+    return indices
+
+
+def downsampled(picture: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return every n-th row and column of a picture of shape (height, width, channels).
+
+    n is the longer side over 150, rounded down, where that side has 300 pixels or more.
+    """
+    side = max(picture.shape[:2])
+    if side < _UNTOUCHED_SIDE:
+        return picture
+    step = side // _TARGET_SIDE
+    return picture[::step, ::step]
+
+
+# ------------------------------------------------------------------------------------------------
+# Statistics of the frames of one camera in one episode.
+
+
+_MAX_COLOUR = 255
+
+
+class ImageStats:
+    """Collects frames and gives their statistics, exactly, one value a channel.
+
+    What is kept is how often each channel took each of its values: a few kilobytes, however many
+    frames come. All statistics follow from it in whole numbers and are rounded once. Frames are
+    thinned out as LeRobot does before they are counted.
+
+    Args:
+        quantiles: Whether to add ``q01``, ``q10``, ``q50``, ``q90`` and ``q99``.
+        is_depth: Values are distances and keep their units; colours are divided by 255.
+    """
+
+    def __init__(self, *, quantiles: bool, is_depth: bool = False) -> None:
+        self._quantiles = quantiles
+        self._scale = 1 if is_depth else _MAX_COLOUR
+        self._counts: npt.NDArray[np.int64] | None = None
+        self._frames = 0
+
+    def add(self, frame: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
+        """Count the values of one frame.
+
+        Args:
+            frame: Shape (height, width, channels), uint8; depth may be uint16.
+
+        Raises:
+            ValueError: It is of another type or shape, or has other channels than those before.
+        """
+        values = {np.dtype(np.uint8): 256, np.dtype(np.uint16): 65536}.get(frame.dtype)
+        if values is None or (values > 256 and self._scale != 1):
+            raise ValueError(f"frames are of {frame.dtype}")
+        if frame.ndim != 3 or not frame.size:
+            raise ValueError(f"a frame has shape {frame.shape}")
+        if self._counts is None:
+            self._counts = np.zeros((frame.shape[2], values), np.int64)
+        if self._counts.shape != (frame.shape[2], values):
+            raise ValueError("frames have different numbers of channels or bits")
+        thinned = downsampled(frame)
+        for channel in range(len(self._counts)):
+            found = np.bincount(thinned[..., channel].ravel(), minlength=values)
+            self._counts[channel] += found
+        self._frames += 1
+
+    def result(self) -> dict[str, Any]:
+        """Return the statistics as nested lists of shape (channels, 1, 1).
+
+        ``count`` is the number of frames, shape (1,). Quantiles are over pixels: the value at rank
+        ⌈level × pixels⌉ in ascending order.
+
+        Raises:
+            ValueError: No frame was added.
+        """
+        if self._counts is None:
+            raise ValueError("there are no frames")
+        channels = [_Channel(counts, self._scale) for counts in self._counts]
+
+        def each(statistic: Callable[[_Channel], float]) -> list[list[list[float]]]:
+            return [[[statistic(channel)]] for channel in channels]
+
+        stats: dict[str, Any] = {
+            "min": each(_Channel.minimum),
+            "max": each(_Channel.maximum),
+            "mean": each(_Channel.mean),
+            "std": each(_Channel.std),
+            "count": [self._frames],
+        }
+        if self._quantiles:
+            for name, level in QUANTILES.items():
+                stats[name] = [[[channel.quantile(level)]] for channel in channels]
+        return stats
+
+
+class _Channel:
+    """The values that one channel took and how often, as whole numbers of any size."""
+
+    def __init__(self, counts: npt.NDArray[np.int64], scale: int) -> None:
+        present = np.flatnonzero(counts)
+        self._scale = scale
+        self._levels: list[int] = present.tolist()
+        self._cumulated = np.cumsum(counts[present])
+        self._pixels = int(self._cumulated[-1])
+        pairs = list(zip(self._levels, counts[present].tolist(), strict=True))
+        self._sum: int = sum(level * count for level, count in pairs)
+        self._sum_of_squares: int = sum(level * level * count for level, count in pairs)
+
+    def minimum(self) -> float:
+        return self._levels[0] / self._scale
+
+    def maximum(self) -> float:
+        return self._levels[-1] / self._scale
+
+    def mean(self) -> float:
+        return self._sum / (self._pixels * self._scale)
+
+    def std(self) -> float:
+        # √(n Σx² − (Σx)²) / n, where the difference is exact.
+        spread = self._pixels * self._sum_of_squares - self._sum**2
+        return math.sqrt(spread / (self._pixels * self._scale) ** 2)
+
+    def quantile(self, level: float) -> float:
+        rank = rank_of(level, self._pixels)
+        place = int(np.searchsorted(self._cumulated, rank, side="right"))
+        return self._levels[place] / self._scale

@@ -11,9 +11,7 @@ import pyarrow as pa
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import decode_image, decode_shown
-from leconvert.statistics.columns import column_stats
-from leconvert.statistics.images import ImageStats
-from leconvert.statistics.sampling import sample_indices
+from leconvert.statistics.columns import ImageStats, column_stats, sample_indices
 
 __all__ = ["clip_stats", "is_depth_map", "table_stats"]
 

@@ -5,19 +5,28 @@ unless a repair says otherwise, and images in rows are never decoded. Nothing is
 the caller does it.
 """
 
-from leconvert.tables.aggregation import StatsAggregator
-from leconvert.tables.alignment import align_table
-from leconvert.tables.data_file import DataFile, row_group_extremes
-from leconvert.tables.due_copies import DueCopies
-from leconvert.tables.episodes import EpisodeRecord, VideoSpan, read_episodes, write_episodes
-from leconvert.tables.episodes_reader import EpisodesReader
+from leconvert.tables.episodes import (
+    EpisodeRecord,
+    EpisodesReader,
+    VideoSpan,
+    read_episodes,
+    write_episodes,
+)
 from leconvert.tables.footers import (
     DataFooter,
+    OpenedTable,
     read_data_footer,
     read_data_schema,
     row_group_rows,
 )
-from leconvert.tables.join import JoinedTable, RowRange, footer_digest, join_tables
+from leconvert.tables.join import (
+    JoinedTable,
+    RowRange,
+    RowRepair,
+    footer_digest,
+    join_tables,
+    repaired_schema,
+)
 from leconvert.tables.lerobot_reader import (
     Reading,
     declaration_of,
@@ -25,20 +34,32 @@ from leconvert.tables.lerobot_reader import (
     list_sizes,
     read_by_lerobot,
 )
-from leconvert.tables.opened import OpenedTable
-from leconvert.tables.paths import REPAIRS_PATH
-from leconvert.tables.records import (
+from leconvert.tables.meta import (
+    REPAIRS_PATH,
+    StatsAggregator,
     converted_info,
     fps_number,
     kept_splits,
+    read_repairs,
+    read_tasks,
     write_info,
+    write_repairs,
     write_stats,
+    write_tasks,
 )
-from leconvert.tables.repair_record import read_repairs, write_repairs
-from leconvert.tables.rewrite import RowRepair, repaired_schema
-from leconvert.tables.schemas import deserialize_schema, output_schema, serialize_schema
-from leconvert.tables.stored_groups import StoredGroups, StoredRanges
-from leconvert.tables.tasks import read_tasks, write_tasks
+from leconvert.tables.parquet_copy import (
+    DataFile,
+    DueCopies,
+    StoredGroups,
+    StoredRanges,
+    row_group_extremes,
+)
+from leconvert.tables.schemas import (
+    align_table,
+    deserialize_schema,
+    output_schema,
+    serialize_schema,
+)
 
 __all__ = [
     "REPAIRS_PATH",

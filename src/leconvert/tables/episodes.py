@@ -9,33 +9,285 @@ starts over. So the types never depend on where blocks end.
 
 from __future__ import annotations
 
+import json
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leconvert.arrow import (
+    MixedKindsError,
+    array_of,
+    array_of_numbers,
+    repeated_int64,
+    type_of,
+    type_of_numbers,
+)
 from leconvert.errors import SourceError
 from leconvert.model import FILES_PER_CHUNK
-from leconvert.tables.arrays import int64_array
-from leconvert.tables.columns import RowBlock, storable, widened
-from leconvert.tables.footers import open_parquet, unreadable
-from leconvert.tables.paths import EPISODES_DIR, episodes_path
+from leconvert.tables.footers import open_parquet, row_group_rows, unreadable
+from leconvert.tables.meta import EPISODES_DIR, episodes_path
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
-from leconvert.workdir.trees import make_folders_below
+from leconvert.workdir.fs import make_folders_below
 
-__all__ = ["EpisodeRecord", "VideoSpan", "read_episodes", "write_episodes"]
+__all__ = ["EpisodeRecord", "EpisodesReader", "VideoSpan", "read_episodes", "write_episodes"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Columns of a table whose types are found in JSON values.
+
+
+_STATS_PREFIX = "stats/"
+
+
+class RowBlock:
+    """Some rows of Python values that become columns; a row that lacks a column is null there.
+
+    The order of the columns is that of their first appearance, statistics after all others.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[Mapping[str, Any]] = []
+        self._stats: list[Mapping[str, Any] | None] = []
+        self._stats_columns: dict[str, list[Any]] | None = None
+        # Statistics are most of the values and nearly always regular: one conversion gives a
+        # column's type and its numbers.
+        self._numbers: dict[str, npt.NDArray[Any]] = {}
+
+    def add(self, row: Mapping[str, Any], stats: Mapping[str, Any] | None) -> None:
+        """Append a row.
+
+        Args:
+            row: Column to value.
+            stats: Nested statistics; each innermost value becomes a column whose name is the path
+                to it, joined by slashes, below ``stats/``.
+        """
+        self._rows.append(row)
+        self._stats.append(stats)
+        self._stats_columns = None
+
+    def schema(self) -> pa.Schema:
+        """Return the narrowest types that hold the rows.
+
+        Integers and fractions in one column make it float64. Mappings are structs. Values that no
+        column type holds together, a number and a text for example, make it text: a text stays as
+        it is and everything else is written as JSON.
+
+        Raises:
+            SourceError: Values of a statistic do not go together.
+        """
+        fields: list[pa.Field] = []
+        for name in _names(self._rows):
+            try:
+                found = type_of([row.get(name) for row in self._rows])
+            except MixedKindsError:
+                found = pa.string()
+            fields.append(pa.field(name, found))
+        for name, values in self._statistics().items():
+            numbers = _numbers(values)
+            if numbers is not None:
+                self._numbers[name] = numbers
+                found = type_of_numbers(numbers)
+            else:
+                try:
+                    found = type_of(values, truth_counts=True)
+                except MixedKindsError as error:
+                    raise _no_common_type(name, error) from error
+            fields.append(pa.field(name, found))
+        return pa.schema(fields)
+
+    def table(self, schema: pa.Schema) -> pa.Table:
+        """Return the rows in the columns and types of ``schema``, which must hold them."""
+        arrays = []
+        for field in schema:
+            numbers = self._numbers.get(field.name)
+            try:
+                if numbers is not None:
+                    arrays.append(array_of_numbers(numbers, field.type))
+                    continue
+                if field.name.startswith(_STATS_PREFIX):
+                    values = self._statistics().get(field.name) or [None] * len(self._rows)
+                else:
+                    values = [row.get(field.name) for row in self._rows]
+                if pa.types.is_string(field.type):
+                    values = [_text(value) for value in values]
+                arrays.append(array_of(values, field.type))
+            except MixedKindsError as error:
+                raise _no_common_type(field.name, error) from error
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    def _statistics(self) -> dict[str, list[Any]]:
+        """Return the columns of the statistics."""
+        if self._stats_columns is None:
+            columns = _regular_columns(self._stats)
+            if columns is None:
+                flat: list[dict[str, Any]] = [{} for _ in self._stats]
+                for stats, row in zip(self._stats, flat, strict=True):
+                    if stats is not None:
+                        _flatten(_STATS_PREFIX, stats, row)
+                columns = {name: [row.get(name) for row in flat] for name in _names(flat)}
+            self._stats_columns = columns
+        return self._stats_columns
+
+
+def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
+    """Return a schema that holds what either holds, columns in order of first appearance.
+
+    Raises:
+        SourceError: Statistics have types that do not go together. Truth values and numbers do.
+    """
+    if schema is None or schema.equals(other):
+        return other
+    fields: dict[str, pa.Field] = {field.name: field for field in schema}
+    for field in other:
+        known = fields.get(field.name)
+        if known is None or known.type.equals(field.type):
+            fields.setdefault(field.name, field)
+            continue
+        pair = [known, field]
+        if field.name.startswith(_STATS_PREFIX):
+            pair = [
+                known.with_type(_as_number(known.type, field.type)),
+                field.with_type(_as_number(field.type, known.type)),
+            ]
+        try:
+            merged = pa.unify_schemas(
+                [pa.schema([one]) for one in pair], promote_options="permissive"
+            ).field(0)
+        except pa.ArrowException as error:
+            if field.name.startswith(_STATS_PREFIX):
+                raise _no_common_type(field.name, error) from error
+            merged = pa.field(field.name, pa.string())
+        fields[field.name] = merged
+    # Statistics stay behind the columns that appear late.
+    ordered = sorted(fields.values(), key=lambda field: field.name.startswith(_STATS_PREFIX))
+    return pa.schema(ordered)
+
+
+def storable(schema: pa.Schema) -> pa.Schema:
+    """Return the types in which parquet stores columns of the types found.
+
+    Mappings that are always empty have no column type and become JSON text; statistics that are
+    always empty become float64, as NumPy has it.
+    """
+    fields: list[pa.Field] = []
+    for field in schema:
+        stored = field.type
+        if field.name.startswith(_STATS_PREFIX):
+            stored = _with_numbers(stored)
+        elif _has_empty_struct(stored):
+            stored = pa.string()
+        fields.append(pa.field(field.name, stored))
+    return pa.schema(fields)
+
+
+def _regular_columns(
+    rows: Sequence[Mapping[str, Any] | None],
+) -> dict[str, list[Any]] | None:
+    """Return the columns of statistics that all rows have, as lists, two levels deep.
+
+    Nearly all do, and then nothing is flattened row by row. None where they do not.
+    """
+    columns: dict[str, list[Any]] = {}
+    first = rows[0] if rows else None
+    if first is None or any(row is None or row.keys() != first.keys() for row in rows):
+        return None
+    for feature, example in first.items():
+        values = [row[feature] for row in rows if row is not None]
+        if set(map(type, values)) != {dict} or any(
+            value.keys() != example.keys() for value in values
+        ):
+            return None
+        for statistic in example:
+            column = [value[statistic] for value in values]
+            name = f"{_STATS_PREFIX}{feature}/{statistic}"
+            if set(map(type, column)) != {list} or name in columns:
+                return None
+            columns[name] = column
+    return columns
+
+
+def _flatten(prefix: str, stats: Mapping[str, Any], flat: dict[str, Any]) -> None:
+    for key, value in stats.items():
+        if type(value) is list:
+            flat[f"{prefix}{key}"] = value
+        elif isinstance(value, Mapping):
+            _flatten(f"{prefix}{key}/", value, flat)
+        else:
+            plain = value.tolist() if hasattr(value, "tolist") else value
+            # A statistic is an array of one dimension at least.
+            flat[f"{prefix}{key}"] = plain if isinstance(plain, list) else [plain]
+
+
+def _names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(rows)))
+
+
+def _numbers(values: Sequence[Any]) -> npt.NDArray[Any] | None:
+    """Return regular lists of numbers as an array; None where they are not that."""
+    try:
+        numbers = np.array(values)
+    except (ValueError, OverflowError):
+        return None
+    # Object arrays hold None among the values; empty lists have no type of their own.
+    return numbers if numbers.dtype.kind in "bif" and numbers.ndim > 1 and numbers.size else None
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _with_numbers(found: pa.DataType) -> pa.DataType:
+    """Type the innermost values of statistics that are empty everywhere, as NumPy types them."""
+    if pa.types.is_list(found):
+        return pa.list_(_with_numbers(found.value_type))
+    return pa.float64() if pa.types.is_null(found) else found
+
+
+def _as_number(found: pa.DataType, beside: pa.DataType) -> pa.DataType:
+    """Return truth values as the numbers that stand beside them, other types as they are."""
+    if pa.types.is_list(found) and pa.types.is_list(beside):
+        return pa.list_(_as_number(found.value_type, beside.value_type))
+    is_number = pa.types.is_int64(beside) or pa.types.is_float64(beside)
+    return beside if pa.types.is_boolean(found) and is_number else found
+
+
+def _has_empty_struct(found: pa.DataType) -> bool:
+    if pa.types.is_list(found):
+        return _has_empty_struct(found.value_type)
+    if pa.types.is_struct(found):
+        children = [found.field(number).type for number in range(found.num_fields)]
+        return not children or any(_has_empty_struct(child) for child in children)
+    return False
+
+
+def _no_common_type(column: str, error: Exception) -> SourceError:
+    reason = str(error).splitlines()[0]
+    return SourceError(
+        f"The values of {column} have no common type: {reason}",
+        next_step="Correct the values in the metadata of the source.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/episodes``: one row an episode, in as many files as the size limit asks for.
+
 
 # Rows of a row group.
 _GROUP_ROWS = 1000
 # Rows that are held as Python's values before they become columns; those take ten times the room.
 _BLOCK_ROWS = 125
-_STATS_PREFIX = "stats/"
 _FILE_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
 
@@ -253,7 +505,7 @@ class _EpisodesWriter:
         chunk, file = divmod(len(self.paths) - 1, FILES_PER_CHUNK)
         for name, number in zip(_FILE_COLUMNS, (chunk, file), strict=True):
             rows = rows.append_column(
-                pa.field(name, pa.int64()), int64_array(number, rows.num_rows)
+                pa.field(name, pa.int64()), repeated_int64(number, rows.num_rows)
             )
         if self._writer is None:
             features = {field.name: feature_of_type(field.type) for field in rows.schema}
@@ -269,3 +521,86 @@ class _EpisodesWriter:
             self._writer.close()
         self._writer = None
         self._file_bytes = 0
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/episodes`` a row group at a time, for tables that are larger than memory should be.
+
+
+class EpisodesReader:
+    """The rows of ``meta/episodes`` below a folder: all files in text order, rows in order.
+
+    Nothing of them is kept. Files that do not go together show in the types of what is read.
+
+    Args:
+        root: A v3.0 dataset's folder.
+
+    Raises:
+        UnreadableSourceError: A file is missing or damaged.
+
+    Attributes:
+        num_rows: Rows of all files.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        folder = Path(root) / EPISODES_DIR
+        paths = sorted(folder.glob("*/*.parquet"), key=str) or [Path(root) / episodes_path(0)]
+        self._groups = [
+            (path, group, rows)
+            for path in paths
+            for group, rows in enumerate(row_group_rows(path))
+            if rows
+        ]
+        self._ends = list(accumulate(rows for _, _, rows in self._groups))
+        self.num_rows = self._ends[-1] if self._ends else 0
+
+    def blocks(self, wanted: Callable[[str], bool]) -> Iterator[pa.Table]:
+        """Yield all rows, those of a row group at a time.
+
+        Args:
+            wanted: Whether to read a column, by its name.
+
+        Raises:
+            UnreadableSourceError: A file is damaged.
+        """
+        return self._read(0, len(self._groups), wanted)
+
+    def rows(self, first: int, stop: int, wanted: Callable[[str], bool]) -> Iterator[pa.Table]:
+        """Yield rows ``first`` to ``stop``, in one table or several.
+
+        Args:
+            first: The first row.
+            stop: The row behind the last; more than ``first``.
+            wanted: As for `blocks`.
+
+        Raises:
+            UnreadableSourceError: A file is damaged.
+        """
+        group = bisect_right(self._ends, first)
+        last = bisect_right(self._ends, stop - 1)
+        begin = self._ends[group - 1] if group else 0
+        for table in self._read(group, last + 1, wanted):
+            skipped = max(0, first - begin)
+            yield table.slice(skipped, stop - begin - skipped)
+            begin += table.num_rows
+
+    def _read(self, group: int, stop: int, wanted: Callable[[str], bool]) -> Iterator[pa.Table]:
+        reader, opened = None, None
+        try:
+            for path, number, _ in self._groups[group:stop]:
+                if reader is None or opened != path:
+                    if reader is not None:
+                        reader.close()
+                    reader, opened = open_parquet(path), path
+                try:
+                    leaves = [
+                        leaf for leaf, names in enumerate(reader.column_paths) if wanted(names[0])
+                    ]
+                    rows = reader.read_row_group(number, column_indices=leaves, use_threads=False)
+                    rows.validate(full=True)  # texts are texts, lists lie within their values
+                except (OSError, pa.ArrowException) as error:
+                    raise unreadable(path, error) from error
+                yield rows
+        finally:
+            if reader is not None:
+                reader.close()

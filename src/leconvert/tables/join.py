@@ -7,26 +7,314 @@ the footer is new. Other episodes are decoded and encoded; one file may hold bot
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from leconvert.arrow import int64_array, int64_values, is_list, list_length
 from leconvert.errors import InterruptedRunError, TargetError, UnreadableSourceError
-from leconvert.tables.alignment import align_table
-from leconvert.tables.encode import RowGroupEncoder, holds_bytes
-from leconvert.tables.file_footers import FileFooter
-from leconvert.tables.footers import open_parquet
-from leconvert.tables.opened import MAGIC, OpenedTable, unreadable
-from leconvert.tables.output import SequentialOutput
-from leconvert.tables.rewrite import RowRepair
-from leconvert.tables.verbatim import TableCopier
+from leconvert.repairs import DEFAULT_COLUMNS, Repairs
+from leconvert.tables.footers import MAGIC, TRAILER_BYTES, OpenedTable, open_parquet, unreadable
+from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
+from leconvert.tables.raw_footer import FileFooter
+from leconvert.tables.schemas import align_table
 
-__all__ = ["JoinedTable", "RowRange", "footer_digest", "join_tables"]
+__all__ = [
+    "JoinedTable",
+    "RowRange",
+    "RowRepair",
+    "footer_digest",
+    "frame_times",
+    "join_tables",
+    "repaired_schema",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Row groups encoded anew, into the middle of a file that is being written.
+
+
+_WRITE_BUFFER_BYTES = 1024**2
+_IMAGE_ROWS_PER_BATCH = 8
+
+
+class RowGroupEncoder:
+    """Lets Arrow encode row groups and passes on their bytes alone.
+
+    The bytes of a row group do not depend on where it stands or on what is beside it. Memory holds
+    one table and a buffer; the footer that Arrow writes comes back from :meth:`finish`.
+
+    Args:
+        schema: What the tables hold.
+        put: Takes the bytes of the row groups one after another.
+
+    Attributes:
+        OFFSET_BYTES: Places in the footer are this much greater than distances from the first byte
+            that was put.
+    """
+
+    OFFSET_BYTES = len(MAGIC)
+
+    def __init__(self, schema: pa.Schema, put: Callable[[bytes], None]) -> None:
+        self._sink = _Sink(put)
+        self._buffered = pa.BufferedOutputStream(
+            pa.PythonFile(self._sink, mode="w"), _WRITE_BUFFER_BYTES
+        )
+        self._writer = pq.ParquetWriter(
+            self._buffered, schema, compression="snappy", **_writer_options(schema)
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Encode a table as one row group."""
+        # However long the episode is: Arrow would cut after 2^20 rows.
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def finish(self) -> bytes:
+        """Put what is left of the row groups and return their footer."""
+        self._buffered.flush()
+        footer = bytearray()
+        self._sink.put = footer.extend
+        self._writer.close()
+        self._buffered.flush()
+        return bytes(footer[:-TRAILER_BYTES])
+
+    def abandon(self) -> None:
+        """Put nothing more, whatever Arrow does when it lets go of its writer."""
+        self._sink.put = _forget
+
+
+class _Sink(io.RawIOBase):
+    """What Arrow writes to; it leaves out the magic at the beginning."""
+
+    def __init__(self, put: Callable[[bytes], Any]) -> None:
+        self.put = put
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        data = bytes(content)
+        skipped = max(0, len(MAGIC) - self._position)
+        self._position += len(data)
+        self.put(data[skipped:])
+        return len(data)
+
+
+def _forget(_content: bytes) -> None:
+    """Take bytes that nobody wants."""
+
+
+def holds_bytes(kind: pa.DataType) -> bool:
+    """Whether a column holds byte strings such as encoded images, at any depth."""
+    if pa.types.is_nested(kind):
+        return any(holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
+
+
+def _writer_options(schema: pa.Schema) -> dict[str, Any]:
+    """Return how the columns are encoded; the schema alone decides.
+
+    A dictionary of encoded images helps nobody, and Arrow looks at a page's size only after each
+    batch of rows: with its 1,024 rows a batch an episode's images would be one page, which is in
+    memory several times over while it is written and whenever it is read.
+    """
+    if not any(map(holds_bytes, schema.types)):
+        return {"use_dictionary": True}
+    # How parquet names the leaves of nested columns is best asked from Arrow.
+    sample = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sample)
+    leaves = pq.read_metadata(pa.BufferReader(sample.getvalue())).schema
+    columns = [leaves.column(number) for number in range(len(leaves))]
+    small = [
+        column.path
+        for column in columns
+        if column.physical_type != "BYTE_ARRAY" or column.logical_type.type != "NONE"
+    ]
+    return {"use_dictionary": small, "write_batch_size": _IMAGE_ROWS_PER_BATCH}
+
+
+# ------------------------------------------------------------------------------------------------
+# Rows of one episode as an explicit repair wants them; everything else in them stays.
+#
+# Computed columns follow from the episode's place in the result alone, so that whoever writes the
+# episode, in whatever batch, writes the same.
+
+
+def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
+    """Return the schema of rows after a repair: without dropped columns, with added ones last.
+
+    Args:
+        schema: Schema of the source's data files.
+        repairs: What is changed.
+    """
+    computed = set(repairs.computed_columns)
+    if repairs.tasks_from is not None:
+        computed.add("task_index")
+    kept: list[pa.Field] = []
+    for field in schema:
+        if field.name in computed:
+            kept.append(pa.field(field.name, _computed_type(field.name, field.type)))
+        elif field.name in repairs.unwrapped_columns and is_list(field.type):
+            kept.append(pa.field(field.name, field.type.value_type))
+        elif field.name not in repairs.dropped_features:
+            kept.append(field)
+    added = [
+        pa.field(name, pa.type_for_alias(DEFAULT_COLUMNS[name])) for name in repairs.added_columns
+    ]
+    return pa.schema([*kept, *added], metadata=schema.metadata)
+
+
+def frame_times(length: int, fps: Fraction, kind: pa.DataType) -> pa.Array:
+    """Return the timestamps of an episode's frames in seconds: frame / fps, shape (length,).
+
+    Each is the exact quotient rounded once to float64 and then, for a float32 column, to float32,
+    as LeRobot computes them when it records.
+
+    Args:
+        length: Frames of the episode.
+        fps: Frames a second.
+        kind: float32 or float64.
+    """
+    # Both factors are whole numbers far below 2**53, so that only the division rounds.
+    times = np.arange(length, dtype=np.float64) * fps.denominator / fps.numerator
+    return pa.Array.from_buffers(pa.float64(), length, [None, pa.py_buffer(times)]).cast(
+        kind, safe=False
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RowRepair:
+    """What becomes of the rows of one episode.
+
+    Attributes:
+        repairs: What is changed.
+        fps: Frames a second.
+        position: The episode's place in the result, which is its index there.
+        first_index: Place of its first frame in the result.
+        task: Result index of the task that all its rows have; None where they have their own.
+    """
+
+    repairs: Repairs
+    fps: Fraction
+    position: int
+    first_index: int
+    task: int | None = None
+
+    def __call__(self, table: pa.Table, *, path: str) -> pa.Table:
+        """Return the repaired rows.
+
+        Args:
+            table: The rows as the source has them.
+            path: Where they come from, for errors.
+
+        Raises:
+            UnreadableSourceError: A row's task is not in the source's table of tasks, or a list
+                that becomes its value holds none or several.
+        """
+        repairs = self.repairs
+        table = table.drop_columns(
+            [name for name in repairs.dropped_features if name in table.column_names]
+        )
+        for name in repairs.unwrapped_columns:
+            place = table.schema.get_field_index(name)
+            # Of the dataset's files some may hold the value itself.
+            if is_list(table.schema.field(place).type) and name not in repairs.computed_columns:
+                values = _unwrapped(table.column(place), name, path)
+                table = table.set_column(place, pa.field(name, values.type), values)
+        for name in repairs.computed_columns:
+            place = table.schema.get_field_index(name)
+            kind = _computed_type(name, table.schema.field(place).type if place >= 0 else None)
+            values = self._computed(name, table.num_rows, kind)
+            field = pa.field(name, kind)
+            if place >= 0:
+                table = table.set_column(place, field, values)
+            else:
+                table = table.append_column(field, values)
+        if self.task is not None:
+            if "task_index" not in repairs.computed_columns:
+                place = table.schema.get_field_index("task_index")
+                kind = _computed_type("task_index", table.schema.field(place).type)
+                values = self._computed("task_index", table.num_rows, kind)
+                table = table.set_column(place, pa.field("task_index", kind), values)
+        elif repairs.task_map is not None and "task_index" not in repairs.computed_columns:
+            table = self._with_mapped_tasks(table, "task_index", path)
+        for name in repairs.task_columns:
+            table = self._with_mapped_tasks(table, name, path)
+        return table
+
+    def _computed(self, name: str, length: int, kind: pa.DataType) -> pa.Array:
+        if name == "timestamp":
+            return frame_times(length, self.fps, kind)
+        if name in ("episode_index", "task_index"):
+            value = self.position if name == "episode_index" else self.task or 0
+            numbers = np.full(length, value, dtype=np.int64)
+        else:
+            first = self.first_index if name == "index" else 0
+            numbers = np.arange(first, first + length, dtype=np.int64)
+        return int64_array(numbers).cast(kind)
+
+    def _with_mapped_tasks(self, table: pa.Table, name: str, path: str) -> pa.Table:
+        task_map = self.repairs.task_map or {}
+        place = table.schema.get_field_index(name)
+        column = table.column(place)
+        values = int64_values(column.cast(pa.int64()))
+        distinct, inverse = np.unique(values, return_inverse=True)
+        unknown = [value for value in distinct.tolist() if value not in task_map]
+        if unknown:
+            raise UnreadableSourceError(
+                f"{path} has rows with {name} {unknown[0]}, which tasks.jsonl does not list.",
+                path=path,
+                next_step="Add the task, or leave the episode out with --on-bad-episode drop.",
+            )
+        mapped = np.array([task_map[value] for value in distinct.tolist()], dtype=np.int64)
+        numbers = int64_array(mapped[inverse]).cast(column.type)
+        return table.set_column(place, pa.field(name, column.type), numbers)
+
+
+def _unwrapped(column: pa.ChunkedArray, name: str, path: str) -> pa.Array:
+    """Return the values of a column of lists of one value; a row without a list has none."""
+    array = column.combine_chunks()
+    there = array.drop_null() if array.null_count else array
+    try:
+        if len(there) and list_length(there) != 1:
+            raise ValueError("its lists have several entries")
+    except ValueError as error:
+        raise UnreadableSourceError(
+            f"Column {name} of {path} cannot be unwrapped: {error}.",
+            path=path,
+            next_step="Leave the episode out (--on-bad-episode drop), or the feature "
+            f"(--drop-feature {shlex.quote(name)}).",
+        ) from error
+    if not array.null_count:
+        return array.flatten()
+    import pyarrow.compute as pc  # costs 50 ms, for rows without a list only
+
+    return pc.list_element(array, 0)
+
+
+def _computed_type(name: str, stored: pa.DataType | None) -> pa.DataType:
+    """Return the type of a computed column: the stored one if it can hold it, else LeRobot's."""
+    holds = pa.types.is_floating if name == "timestamp" else pa.types.is_integer
+    if stored is not None and holds(stored) and stored.bit_width >= 32:
+        return stored
+    return pa.type_for_alias(DEFAULT_COLUMNS[name])
+
+
+# ------------------------------------------------------------------------------------------------
+# Data files: the rows of many episodes in one file, a row group an episode.
+
 
 # Freed memory goes back to the system once this much of it has passed through, so that a process
 # that joins large episodes does not keep the allocator's leftovers of all of them.
@@ -94,8 +382,8 @@ def join_tables(
     Whether it has dictionaries, how long its pages are and how exact its statistics is then as in
     the source. What
     the pages hold is not looked at, but their headers are: see
-    :func:`~leconvert.tables.pages.check_pages`. All other episodes are decoded and encoded again
-    with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
+    :func:`~leconvert.tables.parquet_copy.check_pages`. All other episodes are decoded and encoded
+    again     with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
 
     Args:
         episodes: Where the rows are. The next is asked for when the one before is written, and a
@@ -103,7 +391,7 @@ def join_tables(
         destination: A file that does not exist yet; its folder does.
         schema: Schema of the result, see :func:`~leconvert.tables.schemas.output_schema`. Columns
             of another type are cast where that loses nothing, see
-            :func:`~leconvert.tables.alignment.align_table`.
+            :func:`~leconvert.tables.schemas.align_table`.
         on_rows: Called with the number of rows after each episode.
         on_table: Called with the rows of each episode as they are in the result; they are then
             read even where their pages are copied.

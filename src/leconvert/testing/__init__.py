@@ -4,11 +4,17 @@
 and frame it is (``read_label``), so that a test can tell the right frame from its neighbour.
 """
 
-from leconvert.testing.dataset import make_dataset
+from leconvert.testing.dataset import (
+    PROFILES,
+    CameraSpec,
+    DatasetSpec,
+    FrameLabel,
+    draw_frame,
+    encode_png,
+    make_dataset,
+    read_label,
+)
 from leconvert.testing.defects import edit_info, edit_lines, edit_table, with_column
-from leconvert.testing.pixels import FrameLabel, draw_frame, encode_png, read_label
-from leconvert.testing.profiles import PROFILES
-from leconvert.testing.spec import CameraSpec, DatasetSpec
 
 __all__ = [
     "PROFILES",

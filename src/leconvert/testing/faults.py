@@ -1,6 +1,6 @@
 """File operations that fail, lie or stop where a test says so.
 
-`FaultyFileSystem` stands in for `leconvert.workdir.filesystem.FileSystem`. Between any two
+`FaultyFileSystem` stands in for `leconvert.workdir.fs.FileSystem`. Between any two
 operations a test can let a process die, another process act, or the network lose an answer.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from leconvert.workdir.filesystem import FileSystem, Identity
+from leconvert.workdir.fs import FileSystem, Identity
 
 __all__ = ["CrashError", "FaultyFileSystem"]
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from leconvert.testing.watched_files import watched_open, watched_parquet_writer
 from leconvert.testing.watcher import Watcher, half_of, where_of
-from leconvert.workdir import filesystem
+from leconvert.workdir import fs
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -67,7 +67,7 @@ def _replacements(watcher: Watcher) -> Iterator[tuple[ModuleType, str, Any]]:
         (os, "open", _os_open(watcher)),
         (fcntl, "flock", _flock(watcher)),
         (fcntl, "ioctl", _ioctl(watcher)),
-        (filesystem, "_renameat2", _renameat2(watcher)),
+        (fs, "_renameat2", _renameat2(watcher)),
     ]
     opened = watched_open(watcher)
     writer = watched_parquet_writer(opened)
@@ -237,7 +237,7 @@ def _ioctl(watcher: Watcher) -> Callable[..., Any]:
 
 
 def _renameat2(watcher: Watcher) -> Callable[..., None]:
-    real = getattr(filesystem, "_renameat2")  # noqa: B009 - private to the package, not to us
+    real = getattr(fs, "_renameat2")  # noqa: B009 - private to the package, not to us
 
     def call(source: Any, target: Any, flags: int) -> None:
         paths = (where_of(watcher, source), where_of(watcher, target))

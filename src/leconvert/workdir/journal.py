@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import BusyError, WorkDirError
-from leconvert.workdir.durable import (
+from leconvert.workdir.fs import (
+    LOCAL,
     AlreadyPublishedError,
+    FileSystem,
     publish_exclusively,
-    storage_errors,
     write_durably,
 )
-from leconvert.workdir.filesystem import LOCAL, FileSystem
-from leconvert.workdir.paths import RunPaths
-from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.records import RunPaths, encode_record, read_record
+from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = ["Journal", "JournalState", "PackStep"]
 

@@ -2,7 +2,7 @@
 
 Not promised: that a holder which was frozen stays the only one. Over NFS the server gives the lock
 away when a host is silent, and that host's renames still go through. The lock spares work and
-confusion; what makes a second packer harmless are packer generations (`leconvert.workdir.staging`).
+confusion; what makes a second packer harmless are packer generations (`leconvert.workdir.swap`).
 
 **Where the work dir's file system has no flock**, a file in this host's folder for temporary files
 is locked instead: that excludes the processes of this host that see the same folder, and no others.
@@ -25,35 +25,97 @@ import errno
 import hashlib
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from leconvert.errors import BusyError, InterruptedRunError, StorageError, WorkDirError
-from leconvert.workdir.beat import Beat
-from leconvert.workdir.durable import replace_record, storage_errors
-from leconvert.workdir.filesystem import LOCAL, FileSystem
-from leconvert.workdir.folders import make_durably
+from leconvert.workdir.fs import LOCAL, FileSystem, make_durably, replace_record
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.paths import RunPaths, WorkDir, target_lock_path
-from leconvert.workdir.records import encode_record, read_record
+from leconvert.workdir.records import (
+    RunPaths,
+    WorkDir,
+    encode_record,
+    read_record,
+    target_lock_path,
+)
+from leconvert.workdir.storage_errors import storage_errors
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 __all__ = [
     "BEAT_SECONDS",
+    "Beat",
     "LockWait",
+    "Patience",
     "hold_lock",
     "packer_lock",
     "planner_lock",
     "read_packer",
     "remove_planner_lock",
     "target_lock",
+    "wait_for",
 ]
+
+
+# ------------------------------------------------------------------------------------------------
+# A thread that does something at intervals: what heartbeats of leases and of locks are made of.
+
+
+def wait_for(stop: threading.Event, seconds: float) -> bool:
+    """Wait for an event or so many seconds, and say whether it is set."""
+    return stop.wait(seconds)
+
+
+class Beat:
+    """Calls a function at intervals until the ``with`` block ends or the function says so.
+
+    The first call comes after one interval. Leaving the block waits for a call that is under way.
+    Not guaranteed: that calls are on time. A frozen process makes none.
+
+    Args:
+        call: What to do; returns whether to go on. What it raises ends the thread.
+        interval_seconds: Time from the end of one call to the next.
+        name: The thread's name.
+        waiter: Waits for the event or so many seconds, and says whether the event is set.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[], bool],
+        interval_seconds: float,
+        *,
+        name: str,
+        waiter: Callable[[threading.Event, float], bool] = wait_for,
+    ) -> None:
+        self._call = call
+        self._interval_seconds = interval_seconds
+        self._waiter = waiter
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._waiter(self._stop, self._interval_seconds):
+            if not self._call():
+                return
+
+
+# ------------------------------------------------------------------------------------------------
+# One planner, one packer and one swap of a target at a time, held by `filelock`.
+
 
 BEAT_SECONDS = 3.0
 """A packer that lives shows it so often."""
@@ -358,3 +420,46 @@ def _busy(path: Path, role: str, fs: FileSystem, silent_seconds: float | None = 
         path=str(path),
         next_step=f"Wait for it, or stop it; the {role} continues where it was.",
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# How long a worker bears a disk that fails, before it gives up; pure.
+
+
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Patience:
+    """Pauses between tries: each twice as long as the last, bounded one by one and in all.
+
+    Only the pauses count, not the tries and not what went well between two troubles; so an hour of
+    useful waiting does not use it up.
+
+    Args:
+        seconds: All pauses together; 0 for none at all.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._spent = 0.0
+        self._next = _FIRST_PAUSE_SECONDS
+
+    @property
+    def spent_seconds(self) -> float:
+        """All pauses since the last success."""
+        return self._spent
+
+    def next_pause(self) -> float | None:
+        """Return how long to wait before the next try, in seconds; None where it is used up."""
+        pause = min(self._next, self._seconds - self._spent)
+        if pause <= 0:
+            return None
+        self._spent += pause
+        self._next = min(2 * self._next, _LONGEST_PAUSE_SECONDS)
+        return pause
+
+    def reset(self) -> None:
+        """Begin anew: something went well."""
+        self._spent = 0.0
+        self._next = _FIRST_PAUSE_SECONDS

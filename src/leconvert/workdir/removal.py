@@ -11,7 +11,7 @@ tree, lost its lock and came back would go on in the tree as its successor adopt
 and put it in place. So nothing is removed under a name that somebody else may take up.
 
 **A name does not say what is in a tree.** A new tree is removed where it carries its run's mark
-(`leconvert.workdir.staging`), looked at after it got the other name, and the mark goes last: so
+(`leconvert.workdir.swap`), looked at after it got the other name, and the mark goes last: so
 whoever goes on with a removal sees whose it was.
 
 **Nor under a lock that lies in it**: over NFS a file that is open stays in its folder under another
@@ -24,11 +24,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from leconvert.errors import BusyError, LeconvertError, StorageError, TargetError
-from leconvert.workdir.durable import storage_errors, sync_dir
+from leconvert.workdir.fs import remove_tree, sync_dir
 from leconvert.workdir.locks import planner_lock
-from leconvert.workdir.paths import WorkDir, removed_folder
-from leconvert.workdir.staging import TREE_RECORD, is_new_tree, staging_trees
-from leconvert.workdir.trees import remove_tree
+from leconvert.workdir.records import WorkDir, removed_folder
+from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.swap import TREE_RECORD, is_new_tree, staging_trees
 
 __all__ = [
     "is_being_removed",
@@ -48,7 +48,7 @@ def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
     Never raises for a disk that fails: the result is in its place by then.
 
     Args:
-        root: The work dir, `leconvert.workdir.paths.default_work_dir` of a target.
+        root: The work dir, `leconvert.workdir.records.default_work_dir` of a target.
         run_id: The run that is finished.
         target: Its target.
 

@@ -2,10 +2,10 @@
 
 Three places matter: the *target*, the *staging* tree beside it, and *old*, where a tree that was at
 the target ends (``<target>_old``). Which tree is the new one is told by its mark
-(`leconvert.workdir.staging`).
+(`leconvert.workdir.swap`).
 
 **What happens next is decided by what is there, never by what an operation reported** (two pure
-tables, `leconvert.workdir.swap_decision`). Where the file system exchanges two names in one step, a
+tables, `leconvert.workdir.swap`). Where the file system exchanges two names in one step, a
 reader always finds a whole dataset at the target; elsewhere (NFS) there is a moment between two
 renames with none.
 
@@ -24,35 +24,536 @@ keeps runs with other work dirs away is a lock beside the target
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import json
+import os
+import re
+import shlex
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum
+from glob import escape
 from pathlib import Path
 
-from leconvert.errors import LeconvertError, TargetError
-from leconvert.workdir.durable import storage_errors, sync_dir, sync_tree
-from leconvert.workdir.filesystem import CANNOT_FLAG, LOCAL, FileSystem
-from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.staging import (
-    TREE_RECORD,
-    is_listed,
-    marked_by,
-    staging_dir,
-    staging_generations,
-    superseded,
-    take_over,
+from leconvert.errors import (
+    BusyError,
+    LeconvertError,
+    StorageError,
+    TargetError,
+    UsageError,
+    WorkDirError,
 )
-from leconvert.workdir.swap_decision import Action, TreeState, next_action, next_recovery
-from leconvert.workdir.target import check_target, old_dir, refusal
+from leconvert.workdir.fs import CANNOT_FLAG, LOCAL, FileSystem, is_mount_point, sync_dir, sync_tree
+from leconvert.workdir.journal import Journal, PackStep
+from leconvert.workdir.records import WorkDir, default_work_dir, encode_record, read_record
+from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
+    "TREE_RECORD",
+    "Action",
     "SwapOutcome",
     "SwapPlan",
+    "TreeState",
+    "adopt_staging",
     "check_no_other_swap",
+    "check_places",
+    "check_target",
+    "codebase_version",
+    "has_source_tables",
+    "info_path",
+    "is_converted",
+    "is_listed",
+    "is_new_tree",
+    "marked_by",
+    "next_action",
+    "next_recovery",
+    "old_dir",
     "recover_swap",
+    "removed_old_dir",
+    "run_of",
+    "source_as_output",
+    "staging_dir",
+    "staging_generations",
+    "staging_trees",
+    "superseded",
     "swap_into_place",
+    "try_renames",
+    "work_dir_beside",
 ]
+
+
+# ------------------------------------------------------------------------------------------------
+# What a swap does next: two tables over what is at its three places, and nothing else.
+
+
+class TreeState(Enum):
+    """What is at one of the three places."""
+
+    MISSING = "missing"
+    NEW = "new"
+    OTHER = "other"
+
+
+class Action(Enum):
+    """What to do next."""
+
+    DONE = "done"
+    NOT_STARTED = "nothing is moved"
+    EXCHANGE = "exchange target and staging, or move the target to old"
+    MOVE_NEW_IN = "rename staging to target"
+    SET_OLD_ASIDE = "rename staging, which holds the old tree, to old"
+    RESTORE_OLD = "rename old back to target"
+    SUPERSEDED = "leave everything: another packer has the tree"
+    REFUSE = "leave everything"
+
+
+def next_action(target: TreeState, staging: TreeState, old: TreeState, *, keep_old: bool) -> Action:
+    """Decide what the process does that has just compared the new tree; a pure table.
+
+    Args:
+        target: What is at the target.
+        staging: What is at the staging folder.
+        old: What is where the old tree goes.
+        keep_old: Whether there is a tree to be set aside (False for a fresh output).
+    """
+    missing, new, other = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
+    if target is new and keep_old and old is missing:
+        return Action.SET_OLD_ASIDE if staging is other else Action.SUPERSEDED
+    if target is new:
+        return Action.REFUSE if keep_old and staging is other else Action.DONE
+    if staging is new:
+        if target is missing:
+            return Action.REFUSE if keep_old and old is missing else Action.MOVE_NEW_IN
+        return Action.EXCHANGE if keep_old and old is missing else Action.REFUSE
+    if target is other:
+        return Action.SUPERSEDED if staging is missing else Action.REFUSE
+    # Nothing at the target and no new tree beside it: whatever is at `old` belongs there.
+    if keep_old and old is not missing:
+        return Action.RESTORE_OLD
+    return Action.SUPERSEDED if staging is missing and not keep_old else Action.REFUSE
+
+
+def next_recovery(
+    target: TreeState, staging: TreeState, old: TreeState, *, keep_old: bool
+) -> Action:
+    """Decide what a process does about a swap that another one began; a pure table.
+
+    It has compared nothing, so it puts no new tree in place: a swap that came to its exchange is
+    ended by giving the old tree its name, any other one is taken back.
+    """
+    missing, new, other = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
+    if target is new:
+        if keep_old and staging is other:
+            return Action.SET_OLD_ASIDE if old is missing else Action.REFUSE
+        return Action.DONE
+    if staging is other:
+        return Action.RESTORE_OLD if target is missing and old is not missing else Action.REFUSE
+    if target is other or not keep_old:
+        return Action.NOT_STARTED
+    return Action.REFUSE if old is missing else Action.RESTORE_OLD
+
+
+# ------------------------------------------------------------------------------------------------
+# New trees while packers build them: where they are, and whose they are.
+#
+# A tree lies beside its target under a name that carries its packer's generation. The next packer
+# first renames it to its own name (`adopt_staging`): then every rename and exchange that a
+# predecessor may still send, after being frozen for an hour, finds nothing to move.
+#
+# **A name does not tell what is in a tree**: after an exchange the user's own dataset lies there.
+# A small record in the tree, ``.leconvert-tree.json``, names the run that made it. It is written
+# when the tree is made and removed when the tree stands at the target. Nothing is written into a
+# tree, and nothing of it is removed, that does not carry the run's mark. Unlike inode numbers the
+# mark survives every file system's rename, and unlike ``info.json`` it differs between two
+# conversions of the same source.
+
+
+TREE_RECORD = ".leconvert-tree.json"
+_TREE_VERSION = 1
+_STILL_OPEN = ".nfs"  # what an NFS client makes of a removed file that somebody has open
+
+
+def staging_dir(target: Path, run_id: str, generation: int) -> Path:
+    """Return where a packer builds the new tree: ``.<name>.leconvert-<run id>.<generation>``.
+
+    Args:
+        target: Where the tree will go; symbolic links are followed first.
+        run_id: The run.
+        generation: The packer's generation, from 1.
+    """
+    real = Path(os.path.realpath(target))
+    return real.with_name(f".{real.name}.leconvert-{run_id}.{generation}")
+
+
+def staging_generations(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> list[int]:
+    """Return the generations of a run whose new tree is there, ascending.
+
+    Raises:
+        FileNotFoundError: The folder that would hold the target does not exist.
+        StorageError: It cannot be read.
+    """
+    real = Path(os.path.realpath(target))
+    pattern = re.compile(re.escape(f".{real.name}.leconvert-{run_id}.") + r"([0-9]+)\Z")
+    with storage_errors(real.parent):
+        names = fs.list_names(real.parent)
+    return sorted(int(found[1]) for name in names if (found := pattern.match(name)))
+
+
+def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Path]]:
+    """Return the new trees of all runs that lie beside a target: run id and path, sorted.
+
+    Those that are being removed (`leconvert.workdir.removal`) are among them.
+
+    Raises:
+        FileNotFoundError: The folder that would hold the target does not exist.
+        StorageError: It cannot be read.
+    """
+    real = Path(os.path.realpath(target))
+    name, rest = re.escape(f".{real.name}.leconvert-"), r"\.[0-9]+(?:\.removed)?\Z"
+    pattern = re.compile(name + r"([A-Za-z0-9][A-Za-z0-9_-]*)" + rest)
+    with storage_errors(real.parent):
+        names = fs.list_names(real.parent)
+    return [(found[1], real.with_name(name)) for name in names if (found := pattern.match(name))]
+
+
+def run_of(tree: Path) -> str:
+    """Return the run that a new tree's name names."""
+    return tree.name.rpartition(".leconvert-")[2].partition(".")[0]
+
+
+def marked_by(tree: Path, *, fs: FileSystem = LOCAL) -> str | None:
+    """Return the run whose mark a tree carries; None for any other tree, or where there is none."""
+    try:
+        record = read_record(tree / TREE_RECORD, "tree", version=_TREE_VERSION, fs=fs)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except WorkDirError:
+        return None  # torn, or of another program's making
+    return str(record.get("run_id"))
+
+
+def is_new_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> bool:
+    """Tell whether a run made this tree: it carries the run's mark, or holds nothing at all yet.
+
+    A mark that a crash tore is nothing: it is on the disk before anything is put beside it.
+
+    Raises:
+        FileNotFoundError: There is no such tree.
+        StorageError: It cannot be read.
+    """
+    owner = marked_by(tree, fs=fs)
+    if owner is not None:
+        return owner == run_id
+    with storage_errors(tree):
+        try:
+            names = fs.list_names(tree)
+        except NotADirectoryError:
+            return False
+    return all(name == TREE_RECORD or name.startswith(_STILL_OPEN) for name in names)
+
+
+def adopt_staging(target: Path, journal: Journal) -> Path:
+    """Make the run's new tree this packer's own, whoever began it; make one where there is none.
+
+    Call it after ``journal.begin()`` and `leconvert.workdir.swap.recover_swap`.
+
+    Args:
+        target: Where the tree will go.
+        journal: The run's journal; its generation names the tree.
+
+    Returns:
+        The tree, which carries the run's mark.
+
+    Raises:
+        BusyError: A newer packer has it, or swapped it in meanwhile.
+        TargetError: What has its name is not a tree that this run made; it was not touched.
+        StorageError: The folder above cannot be written.
+    """
+    fs = journal.fs
+    mine = staging_dir(target, journal.run_id, journal.generation)
+    found = staging_generations(target, journal.run_id, fs=fs)
+    if found and found[-1] > journal.generation:
+        raise superseded(mine)
+    if not found:
+        with storage_errors(mine.parent):
+            fs.make_dir(mine)
+            if journal.read().generation != journal.generation:
+                # Frozen since the list above: the tree was not missing but swapped in.
+                fs.remove_dir(mine)
+                raise superseded(mine)
+    else:
+        _check_made_here(staging_dir(target, journal.run_id, found[-1]), target, journal)
+        take_over(target, found[-1], journal)
+        # A predecessor may have exchanged it for the target since it was looked at.
+        _check_made_here(mine, target, journal)
+    _mark(mine, journal)
+    sync_dir(mine.parent, fs=fs)
+    return mine
+
+
+def take_over(target: Path, generation: int, journal: Journal) -> Path:
+    """Rename what has a predecessor's name, whatever it is, so that nobody else can move it."""
+    fs = journal.fs
+    mine = staging_dir(target, journal.run_id, journal.generation)
+    if generation != journal.generation:
+        last = staging_dir(target, journal.run_id, generation)
+        with storage_errors(mine.parent):
+            try:
+                fs.replace(last, mine)
+            except OSError:
+                # The answer of a rename may be lost; what is there now is what counts.
+                if is_listed(last, fs) or not is_listed(mine, fs):
+                    raise
+        sync_dir(mine.parent, fs=fs)
+    return mine
+
+
+def _check_made_here(tree: Path, target: Path, journal: Journal) -> None:
+    try:
+        if is_new_tree(tree, journal.run_id, fs=journal.fs):
+            return
+    except FileNotFoundError:
+        raise superseded(tree) from None
+    if marked_by(target, fs=journal.fs) == journal.run_id:
+        raise superseded(tree)
+    raise TargetError(
+        f"{tree} does not carry the mark of run {journal.run_id}, so this run did not make it.",
+        path=str(tree),
+        next_step="It was not touched. Look at what it holds, move it to a name of its own, and "
+        "run the same command again.",
+    )
+
+
+def _mark(tree: Path, journal: Journal) -> None:
+    # Written in place, without a temporary file that a crash would leave in the dataset.
+    record, fs = tree / TREE_RECORD, journal.fs
+    if marked_by(tree, fs=fs) == journal.run_id:
+        return
+    try:
+        with storage_errors(record):
+            with suppress(FileNotFoundError):
+                fs.remove_file(record)
+            fs.write_new(
+                record, encode_record("tree", _TREE_VERSION, journal.run_id, {}), sync=True
+            )
+            fs.sync_dir(tree)
+    except FileNotFoundError:
+        raise superseded(tree) from None
+
+
+def superseded(staging: Path) -> BusyError:
+    """Return the error for a tree that is no longer this packer's, ready to raise."""
+    return BusyError(
+        f"{staging} was taken over by another packer.",
+        path=str(staging),
+        next_step="Let it finish; `leconvert status` shows how far it is.",
+    )
+
+
+def is_listed(path: Path, fs: FileSystem) -> bool:
+    """Tell whether a folder lists a name; an NFS client that looks for it alone may be wrong."""
+    return path.name in fs.list_names(path.parent)
+
+
+# ------------------------------------------------------------------------------------------------
+# What may stand where a finished tree shall go: the checks before a swap.
+
+
+# "." and ".leconvert-<run id of 22 characters>.<generation>.removed" around the target's name.
+_LONGEST_ADDITION = 50
+_CAP_FOWNER = 1 << 3
+_MOST_TRIES = 8
+# What says nothing about whether folders can be renamed.
+_OF_THE_DISK = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ETIMEDOUT}
+)
+
+_SOURCE_TABLE = "meta/episodes.jsonl"
+
+
+def info_path(root: Path) -> Path:
+    """Return the path of the file that tells what dataset is in a folder."""
+    return root / "meta/info.json"
+
+
+def old_dir(target: Path) -> Path:
+    """Return where the tree at a target is kept: ``<target>_old``, as LeRobot's script does."""
+    real = Path(os.path.realpath(target))
+    return real.with_name(f"{real.name}_old")
+
+
+def removed_old_dir(target: Path) -> Path:
+    """Return the name that the tree kept at `old_dir` has while it is removed."""
+    old = old_dir(target)
+    return old.with_name(f".{old.name}.leconvert-removed")
+
+
+def codebase_version(root: Path) -> str | None:
+    """Return a dataset's ``codebase_version``, or None where there is no dataset to read."""
+    try:
+        version = json.loads(info_path(root).read_bytes()).get("codebase_version")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return version if isinstance(version, str) else None
+
+
+def is_converted(root: Path) -> bool:
+    """Tell whether a v3.0 dataset stands here, whose files are v3.0's too."""
+    return (codebase_version(root) or "").startswith("v3") and not has_source_tables(root)
+
+
+def has_source_tables(root: Path) -> bool:
+    """Tell whether a v2.x dataset's table of episodes is here, which no result has."""
+    return (root / _SOURCE_TABLE).is_file()
+
+
+def check_target(target: Path, old: Path | None) -> None:
+    """Refuse a target that a swap could not replace; call it before any work is done, too.
+
+    Args:
+        target: Where the new tree shall be.
+        old: Where the tree that is there goes, or None where there must be none.
+
+    Raises:
+        TargetError: It exists and must not; it must and does not; it is a file, a symbolic link, a
+            mount point; it is another user's, and only that one may rename it; its name leaves no
+            room for those of the run's folders; ``old`` exists; or the folder above cannot be
+            written.
+    """
+    if target.is_symlink():
+        raise refusal(
+            target,
+            f"{target} is a symbolic link" + ("" if target.exists() else " that leads nowhere"),
+            "Give the folder that it leads to, or remove the link.",
+        )
+    parent = target.parent
+    if not parent.is_dir():
+        raise refusal(target, f"the folder {parent} does not exist", "Make it first.")
+    longest = os.pathconf(parent, "PC_NAME_MAX") - _LONGEST_ADDITION
+    if len(os.fsencode(target.name)) > longest:
+        raise refusal(
+            target,
+            f"the name {target.name} is too long: folders beside it have that name and up to "
+            f"{_LONGEST_ADDITION} bytes more",
+            f"Choose an --output with a name of at most {longest} bytes.",
+        )
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise refusal(
+            target,
+            f"the folder {parent} cannot be written",
+            "Make it writable, or choose another --output.",
+        )
+    if old is None:
+        if os.path.lexists(target):
+            raise refusal(
+                target, f"{target} exists already", "Choose another --output, or move it away."
+            )
+        return
+    if not target.is_dir():
+        raise refusal(
+            target,
+            f"{target} is not a folder" if os.path.lexists(target) else f"{target} is gone",
+            "Give the dataset's own folder.",
+        )
+    if is_mount_point(target):
+        raise refusal(
+            target,
+            f"{target} is a mount point and cannot be renamed",
+            "Convert with --output to another folder.",
+        )
+    if _only_its_owner_may_rename(target):
+        raise refusal(
+            target,
+            f"{target} cannot be renamed: it belongs to another user, and in {parent} only owners "
+            "may rename (its sticky bit is set)",
+            "Convert with --output to a folder of your own, or as the user that it belongs to.",
+        )
+    if os.path.lexists(old):
+        raise refusal(
+            old,
+            f"{old} exists already, and the tree at {target} would be kept there",
+            f"Check that you do not need {old}, then remove or rename it.",
+        )
+
+
+def try_renames(target: Path, *, fs: FileSystem = LOCAL) -> None:
+    """Do with empty folders beside a target what the swap will do there; call it before any work.
+
+    Some folders let one make names and not change them: those that only grow (``chattr +a``), or
+    on mounts of object stores. What it cannot show is what the target itself has: its owner, or
+    that something is mounted on it. `check_target` looks at these.
+
+    Raises:
+        TargetError: Folders there cannot be renamed.
+        StorageError: They cannot be made there.
+    """
+    prefix = f".{target.name}.leconvert-try-"
+    with storage_errors(target.parent):
+        for left in target.parent.glob(f"{escape(prefix)}*"):  # by one that died
+            with suppress(OSError):
+                left.rmdir()
+    failure = OSError()
+    for _ in range(_MOST_TRIES):
+        with storage_errors(target.parent):
+            one = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+            other = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+        try:
+            _exchange_if_possible(one, other, fs)
+            other.rmdir()
+            fs.replace(one, other)
+        except OSError as error:
+            failure = error
+            # A planner with another work dir takes them for left by one that died; each does once.
+            if error.errno != errno.ENOENT:
+                break
+        else:
+            return
+        finally:
+            for path in (one, other) * 2:  # one error of the disk leaves none there
+                with suppress(OSError):
+                    path.rmdir()
+    if failure.errno in _OF_THE_DISK:
+        with storage_errors(target.parent):
+            raise failure
+    raise refusal(
+        target,
+        f"folders in {target.parent} cannot be renamed: {failure.strerror}",
+        "Choose an --output in a folder where they can.",
+    ) from failure
+
+
+def _exchange_if_possible(one: Path, other: Path, fs: FileSystem) -> None:
+    try:
+        fs.exchange(one, other)
+    except OSError as error:
+        if error.errno not in CANNOT_FLAG:
+            raise
+
+
+def _only_its_owner_may_rename(target: Path) -> bool:
+    above, there = target.parent.stat(), target.lstat()
+    if not above.st_mode & stat.S_ISVTX or os.geteuid() in {above.st_uid, there.st_uid}:
+        return False
+    return not _may_act_for_owners()
+
+
+def _may_act_for_owners() -> bool:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) & _CAP_FOWNER)
+    return False
+
+
+def refusal(path: Path, message: str, next_step: str) -> TargetError:
+    """Return the error that refuses a target, with the sentence's full stop."""
+    return TargetError(f"{message}.", path=str(path), next_step=next_step)
+
+
+# ------------------------------------------------------------------------------------------------
+# Puts a finished tree in the place of another, so that a crash at any moment loses nothing.
+
 
 _MOST_STEPS = 8
 _INFO_PATH = "meta/info.json"
@@ -395,3 +896,117 @@ def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
         next_step="Put the tree that you want to keep at the target and move the others away, then"
         " run again.",
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# Where source, target and work dir may be in relation to each other, and whose they are.
+
+
+def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool = False) -> None:
+    """Refuse places that would mix source, target and work dir.
+
+    Args:
+        source: The dataset.
+        target: Where the result goes.
+        work_dir: The folder that all hosts share.
+        outlined: Whether the source is an outline, which lies in the work dir.
+
+    Raises:
+        UsageError: One lies inside another.
+        StorageError: The work dir is a file.
+        TargetError: The target is a file, or its parent folder is missing.
+    """
+    places = {"source": source, "target": target, "work dir": work_dir}
+    for inner, outer in (
+        # A target in the source takes its work dir with it, which nobody named.
+        ("target", "source"),
+        ("source", "target"),
+        ("work dir", "source"),
+        ("work dir", "target"),
+        ("target", "work dir"),
+        ("source", "work dir"),
+    ):
+        if (inner, outer) in {("target", "source"), ("source", "target")} and source == target:
+            continue
+        if (inner, outer) == ("source", "work dir") and outlined:
+            continue
+        if places[inner].is_relative_to(places[outer]):
+            raise UsageError(
+                f"The {inner} {places[inner]} lies inside the {outer} {places[outer]}.",
+                path=str(places[inner]),
+                next_step="Choose folders side by side.",
+            )
+    if os.path.lexists(work_dir) and not work_dir.is_dir():
+        raise StorageError(
+            f"Cannot use {work_dir} as a work dir: it is not a folder.",
+            path=str(work_dir),
+            next_step="Name a folder, or one that does not exist yet.",
+        )
+    if not target.parent.is_dir():
+        raise TargetError(
+            f"The folder {target.parent}, where the result should go, does not exist.",
+            path=str(target.parent),
+            next_step="Make it first.",
+        )
+
+
+def source_as_output(source: Path) -> UsageError:
+    """Return the error that refuses an output that is the source itself."""
+    return UsageError(
+        f"The output is the source itself, {source}, which a conversion with --output never "
+        "touches.",
+        path=str(source),
+        next_step=f"Leave --output out: the result takes its place, and it is kept as "
+        f"{source.name}_old.",
+    )
+
+
+def work_dir_beside(target: Path) -> Path:
+    """Return the work dir that is used where the user names none, unless it may be a trap.
+
+    Its records say what is renamed and removed. So where anybody may make folders, one that another
+    user made is not used unasked. Below a folder in which only some users may write they trust each
+    other, and whoever names a work dir trusts those who can write there.
+
+    Args:
+        target: Where the result goes, or the dataset whose runs are looked at.
+
+    Raises:
+        WorkDirError: It may be another user's trap.
+    """
+    work = WorkDir(default_work_dir(target))
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in _records(work):
+            if _may_be_planted(path):
+                raise WorkDirError(
+                    f"{path} belongs to another user (user id {path.lstat().st_uid}), and anybody "
+                    f"may write to {path.parent}: it is not used unasked.",
+                    path=str(path),
+                    next_step="If you trust that user, name it: `--work-dir "
+                    f"{shlex.quote(str(work.root))}`, or `leconvert clean "
+                    f"{shlex.quote(str(work.root))}`; otherwise use another --work-dir.",
+                )
+    return work.root
+
+
+def _records(work: WorkDir) -> Iterator[Path]:
+    """Yield what others could plant, from the work dir down."""
+    yield work.root
+    yield from sorted(work.root.iterdir())
+    for run_id in work.list_runs():
+        run = work.run(run_id)
+        yield run.root
+        yield from sorted(run.root.iterdir())
+        if run.journal.is_dir():
+            yield from sorted(run.journal.iterdir())
+
+
+def _may_be_planted(path: Path) -> bool:
+    above, owner = path.parent.stat(), path.lstat().st_uid
+    if not above.st_mode & stat.S_IWOTH or owner in {0, os.geteuid(), above.st_uid}:
+        return False
+    # An NFS server that does not trust this host's root, and mounts with an owner of their own,
+    # give what this user makes to another one.
+    with suppress(OSError), tempfile.TemporaryFile(dir=path.parent) as own:
+        return owner != os.fstat(own.fileno()).st_uid
+    return True

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from leconvert.doctor import asking
-from leconvert.doctor.asking import Answer, ask, library_loads, probe_diagnosis
+from leconvert import doctor
+from leconvert.doctor import Answer, ask, library_loads, probe_diagnosis
 
 
 def _python(code: str) -> list[str]:
@@ -55,5 +55,5 @@ def test_a_library_loads_or_does_not() -> None:
 def test_a_diagnosis_is_read_or_told_why_not(
     answer: Answer, outcome: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "ask", lambda _command: answer)
+    monkeypatch.setattr(doctor, "ask", lambda _command: answer)
     assert probe_diagnosis() == outcome

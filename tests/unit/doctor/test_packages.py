@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.doctor import Package, packages, packages_of
+from leconvert import doctor
+from leconvert.doctor import Package, packages_of
 
 REQUIREMENTS = [
     "numpy>=2",
@@ -65,6 +66,6 @@ def test_the_project_says_of_itself_what_can_be_read() -> None:
 
 
 def test_sources_that_are_not_installed_require_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "_OURSELVES", "a package that nobody installed")
-    assert packages.declared_requirements() == ([], [])
-    assert packages.packages_of([], [], lambda _name: None) == ()
+    monkeypatch.setattr(doctor, "_OURSELVES", "a package that nobody installed")
+    assert doctor.declared_requirements() == ([], [])
+    assert doctor.packages_of([], [], lambda _name: None) == ()

@@ -15,12 +15,12 @@ from leconvert import convert
 from leconvert.engines import Engine
 from leconvert.engines.registry import BUILT_IN, EngineNames, make_engine, make_submitter
 from leconvert.errors import EngineError, UsageError
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 
 # Threads as workers; `Tiny(Staying)` can also leave a run behind, in a file.
 _MODULE = """\
 import json, pathlib, threading
-from leconvert.conversion import run_worker
+from leconvert.api import run_worker
 from leconvert.errors import UsageError
 
 class Staying:

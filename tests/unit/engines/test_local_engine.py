@@ -12,15 +12,15 @@ from tests.trees import digest_of
 from leconvert import convert
 from leconvert.engines import LocalEngine
 from leconvert.errors import EngineError, IncompleteError, UsageError
-from leconvert.leasing.log import LeaseLogFiles
-from leconvert.workdir.opened import OpenedRun, open_run
+from leconvert.leasing.leases import LeaseLogFiles
+from leconvert.workdir.run import OpenedRun, open_run
 
 # `leconvert work`, but whoever can make a mark first is killed with a batch in its hands.
 _MORTAL = """\
 import os, signal, sys
 from pathlib import Path
 marks, limit, *arguments = sys.argv[1:]
-from leconvert.shards import ShardWriter
+from leconvert.worker import ShardWriter
 write = ShardWriter.write
 def mortal(self, *shard, **options):
     for number in range(int(limit)):
@@ -97,7 +97,7 @@ def test_senseless_engines_are_refused() -> None:
 def test_the_library_starts_as_many_as_it_is_told(
     small_source: Path, tmp_path: Path, count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leconvert.execution.auto_workers", lambda _run: 2)
+    monkeypatch.setattr("leconvert.worker_pool.auto_workers", lambda _run: 2)
     started: list[int] = []
     start = LocalEngine.start
 

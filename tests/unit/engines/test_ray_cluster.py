@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from leconvert.engines.ray.cluster import RayCluster
-from leconvert.engines.ray.driver import check_room
-from leconvert.engines.ray.options import RayOptions
+from leconvert.engines.ray.driver import RayCluster, RayOptions, check_room
 from leconvert.errors import EngineError
 
 _GIB = float(2**30)

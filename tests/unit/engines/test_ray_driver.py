@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leconvert.engines.ray.cluster import Outcome, WorkerOrder
-from leconvert.engines.ray.driver import Driver, Order
-from leconvert.engines.ray.options import RayOptions
+from leconvert.engines.ray.driver import Driver, Order, Outcome, RayOptions, WorkerOrder
 
 if TYPE_CHECKING:
     from conftest import TurnedClock

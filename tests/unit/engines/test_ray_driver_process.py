@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leconvert.engines.ray.driver import Order
-from leconvert.engines.ray.driver_process import DriverProcess
-from leconvert.engines.ray.options import RayOptions
+from leconvert.engines.ray.driver import Order, RayOptions
+from leconvert.engines.ray.engine import DriverProcess
 from leconvert.errors import EngineError
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def test_a_stop_lets_the_driver_end_by_itself(make_driver: MakeDriver, tmp_path:
 def test_a_stop_does_not_wait_for_a_driver_that_does_not_end(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leconvert.engines.ray.driver_process._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("leconvert.engines.ray.engine._GRACE_SECONDS", 0.2)
     driver = make_driver(_BEGUN + "while True: sys.stdin.readline() or __import__('time').sleep(9)")
     driver.begin()
     driver.stop()
@@ -151,7 +150,7 @@ def test_a_stop_does_not_wait_for_a_driver_that_does_not_end(
 def test_a_cluster_that_does_not_answer_is_not_waited_for(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leconvert.engines.ray.driver_process._SECONDS_TO_START", 0.2)
+    monkeypatch.setattr("leconvert.engines.ray.engine._SECONDS_TO_START", 0.2)
     driver = make_driver("sys.stdin.read()")
     with pytest.raises(EngineError, match="at auto did not answer within 0 s"):
         driver.begin()

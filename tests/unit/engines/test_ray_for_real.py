@@ -15,12 +15,12 @@ from tests.program import Leconvert
 from tests.trees import digest_of
 
 import leconvert as package
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.engines import RayEngine, RayOptions
 from leconvert.errors import EngineError
 from leconvert.status import RunObserver
-from leconvert.workdir.jobs import read_jobs
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.activity import read_jobs
+from leconvert.workdir.run import OpenedRun
 
 SOURCES = Path(package.__file__).parents[1]
 _SETTINGS = {
@@ -45,7 +45,7 @@ _HOLDING = """
 import sys
 if "leconvert.engines.ray.tied" in sys.orig_argv:
     import pathlib, threading
-    from leconvert.shards import ShardWriter
+    from leconvert.worker import ShardWriter
     write = ShardWriter.write
     def hold(self, shard, folder, **options):
         pathlib.Path({holding!r}).touch()

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leconvert.engines.slurm import SlurmEngine
-from leconvert.engines.slurm_jobs import SlurmOptions
+from leconvert.engines.slurm import SlurmEngine, SlurmOptions
 from leconvert.errors import EngineError
 from leconvert.status import RunObserver
-from leconvert.workdir.jobs import read_jobs
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.activity import read_jobs
+from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
     from conftest import Slurm

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leconvert.engines.sbatch import job_states, submission_script, submit
-from leconvert.engines.site import Site
-from leconvert.engines.slurm_jobs import SlurmOptions, packer_job, worker_job
+from leconvert.engines.slurm import (
+    Site,
+    SlurmOptions,
+    job_states,
+    packer_job,
+    submission_script,
+    submit,
+    worker_job,
+)
 from leconvert.errors import EngineError, UsageError
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from leconvert import fscheck as tasks_module
 from leconvert.errors import IncompleteError, StorageError
 from leconvert.fscheck import (
     Finding,
@@ -22,9 +23,8 @@ from leconvert.fscheck import (
     lead,
     probe_folder,
 )
-from leconvert.fscheck import tasks as tasks_module
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir.filesystem import FileSystem
+from leconvert.workdir.fs import FileSystem
 
 
 def held(findings: list[Finding]) -> dict[Promise, bool]:
@@ -252,14 +252,14 @@ def test_where_no_host_can_link_that_race_alone_fails(tmp_path: Path) -> None:
 def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.fscheck import pair
+    from leconvert import fscheck
 
-    monkeypatch.setattr(pair, "LATE_SECONDS", 0.2)
+    monkeypatch.setattr(fscheck, "LATE_SECONDS", 0.2)
 
     def dies(*_: object) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(pair, "perform", dies)
+    monkeypatch.setattr(fscheck, "perform", dies)
     ready = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         peer = pool.submit(follow, tmp_path, wait_seconds=30, on_ready=ready.set)
@@ -272,21 +272,21 @@ def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
 def test_what_cannot_be_removed_does_not_hide_what_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.fscheck import probes
+    from leconvert import fscheck
 
     def refuses(path: Path) -> None:
         raise StorageError(f"Cannot use {path}: the operation is not permitted.", path=str(path))
 
-    monkeypatch.setattr(probes, "remove_tree", refuses)
+    monkeypatch.setattr(fscheck, "remove_tree", refuses)
     assert held(probe_folder(tmp_path))[Promise.WRITE]
 
 
 def test_what_a_dead_peer_left_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.fscheck import pair
+    from leconvert import fscheck
 
-    monkeypatch.setattr(pair, "_MEET_SECONDS", 0.2)
+    monkeypatch.setattr(fscheck, "_MEET_SECONDS", 0.2)
     (tmp_path / ".leconvert-check-peer-dead").mkdir()
     assert lead(tmp_path) is None
     found, _ = play(tmp_path)

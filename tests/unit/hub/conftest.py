@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 from tests.hub import StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.hub import outline as outlines
 from leconvert.hub import scratch
 from leconvert.hub.provenance import read_provenance, write_provenance

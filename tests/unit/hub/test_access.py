@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from leconvert.hub.access import HubAccess, hub_access
+from leconvert.hub.client import HubAccess, hub_access
 
 TOKEN = "hf_0123456789abcdef"
 

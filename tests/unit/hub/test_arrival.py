@@ -10,10 +10,9 @@ from huggingface_hub import constants, snapshot_download
 from tests.hub import READ_TOKEN, StandIn
 
 from leconvert.cli import main
-from leconvert.hub.arrival import download
-from leconvert.hub.origin import Origin, read_origin
-from leconvert.hub.provenance import provenance_path
-from leconvert.workdir.paths import WorkDir
+from leconvert.hub.provenance import Origin, provenance_path, read_origin
+from leconvert.hub.source import download
+from leconvert.workdir.records import WorkDir
 
 REPO = "tester/arm"
 

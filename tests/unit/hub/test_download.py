@@ -18,10 +18,9 @@ from leconvert.errors import (
     StorageError,
     TargetError,
 )
-from leconvert.hub.arrival import already_converted, download
-from leconvert.hub.download import download_dataset, known_origin
-from leconvert.hub.origin import Origin
-from leconvert.hub.remote import HubRepo
+from leconvert.hub.fetch import HubRepo, download_dataset, known_origin
+from leconvert.hub.provenance import Origin
+from leconvert.hub.source import already_converted, download
 from leconvert.workdir.incoming import download_dir, part_in
 
 FILES = {

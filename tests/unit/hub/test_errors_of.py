@@ -19,9 +19,8 @@ from leconvert.errors import (
     HubUnavailableError,
     LeconvertError,
 )
-from leconvert.hub.client import make_api
-from leconvert.hub.errors_of import hub_errors
-from leconvert.hub.upload import Uploader
+from leconvert.hub.client import hub_errors, make_api
+from leconvert.hub.push import Uploader
 
 REPO = "tester/arm"
 Client = Callable[..., HfApi]

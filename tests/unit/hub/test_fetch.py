@@ -22,9 +22,7 @@ from leconvert.errors import (
     StorageError,
     UnreadableSourceError,
 )
-from leconvert.hub.fetch import Fetcher
-from leconvert.hub.remote import Body, HubRepo
-from leconvert.hub.remote_file import RemoteFile
+from leconvert.hub.fetch import Body, Fetcher, HubRepo, RemoteFile
 
 REPO = "tester/arm"
 CLIP = hashlib.sha512(b"a clip").digest() * 40_000  # 2.4 MiB, in three chunks

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.hub import listing
-from leconvert.hub.listing import Listing, files_of, read_all, write_listing
-from leconvert.hub.remote_file import RemoteFile
+from leconvert.hub import fetch
+from leconvert.hub.fetch import Listing, RemoteFile, files_of, read_all, write_listing
 
 FILES = [RemoteFile(f"data/{n:03d}.parquet", n, f"{n:040x}") for n in range(10)]
 
@@ -17,7 +16,7 @@ FILES = [RemoteFile(f"data/{n:03d}.parquet", n, f"{n:040x}") for n in range(10)]
 def test_every_file_is_found_wherever_a_group_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_group: int
 ) -> None:
-    monkeypatch.setattr(listing, "_ROWS_PER_GROUP", rows_per_group)
+    monkeypatch.setattr(fetch, "_ROWS_PER_GROUP", rows_per_group)
     table = read_all(reversed(FILES))
     assert list(files_of(table)) == FILES
     path = tmp_path / "listing.parquet"
@@ -33,7 +32,7 @@ def test_every_file_is_found_wherever_a_group_ends(
 def test_a_file_that_is_not_listed_is_an_error_and_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(listing, "_ROWS_PER_GROUP", 3)
+    monkeypatch.setattr(fetch, "_ROWS_PER_GROUP", 3)
     write_listing(tmp_path / "it", read_all(FILES), whole=[])
     with pytest.raises(KeyError):
         Listing(tmp_path / "it").find([path])

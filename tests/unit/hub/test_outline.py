@@ -15,8 +15,8 @@ from huggingface_hub import constants, snapshot_download
 from tests.hub import Fault, StandIn
 from tests.trees import digest_of
 
+from leconvert.api import run_worker
 from leconvert.cli import main
-from leconvert.conversion import run_worker
 from leconvert.errors import (
     BusyError,
     HubAccessError,
@@ -24,14 +24,12 @@ from leconvert.errors import (
     InterruptedRunError,
     UsageError,
 )
-from leconvert.hub import arrival, sparse
 from leconvert.hub import outline as outlines
-from leconvert.hub.fetch import Fetcher
-from leconvert.hub.origin import Arrival
-from leconvert.hub.outline import Outline, open_outline
-from leconvert.hub.remote import HubRepo
-from leconvert.hub.remote_file import RemoteFile
-from leconvert.hub.sparse import SparseCopy
+from leconvert.hub import outline as sparse
+from leconvert.hub import source as arrival
+from leconvert.hub.fetch import Fetcher, HubRepo, RemoteFile
+from leconvert.hub.outline import Outline, SparseCopy, open_outline
+from leconvert.hub.provenance import Arrival
 from leconvert.model import LayoutOptions, SourceScan
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
@@ -40,8 +38,8 @@ from leconvert.testing import DatasetSpec, make_dataset, with_column
 from leconvert.testing.defects import edit_info, edit_lines, edit_table
 from leconvert.upkeep import clean_work_dir
 from leconvert.workdir.locks import planner_lock
-from leconvert.workdir.opened import OpenedRun
-from leconvert.workdir.paths import WorkDir
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.run import OpenedRun
 
 REPO = "tester/arm"
 CLIP = "videos/chunk-000/observation.images.top/episode_000000.mp4"

@@ -8,14 +8,25 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import WorkDirError
-from leconvert.hub.origin import Origin, origin_path, read_origin, write_origin
-from leconvert.hub.ownership import Owned, cameras_of, differs, version_of
-from leconvert.hub.plan_push import CommitShare, RemoteFile, fingerprint, plan_push
 from leconvert.hub.provenance import (
+    Origin,
     Provenance,
+    origin_path,
     provenance_path,
+    read_origin,
     read_provenance,
+    write_origin,
     write_provenance,
+)
+from leconvert.hub.push_plan import (
+    CommitShare,
+    Owned,
+    RemoteFile,
+    cameras_of,
+    differs,
+    fingerprint,
+    plan_push,
+    version_of,
 )
 
 CAMERA = "observation.images.top"

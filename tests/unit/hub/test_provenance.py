@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leconvert.hub.origin import Origin
-from leconvert.hub.provenance import Provenance, read_provenance, write_provenance
+from leconvert.hub.provenance import Origin, Provenance, read_provenance, write_provenance
 from leconvert.model import Finding
 from leconvert.repairs import DroppedEpisode, Repairs
 

@@ -25,11 +25,9 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.hub.guard import check_complete
-from leconvert.hub.local_files import git_hash
-from leconvert.hub.plan_push import RemoteFile
+from leconvert.hub.preflight import NOTHING, check_complete, look_at
 from leconvert.hub.push import PushReport, push
-from leconvert.hub.view import NOTHING, look_at
+from leconvert.hub.push_plan import RemoteFile, git_hash
 from leconvert.progress import SilentProgress
 from leconvert.repairs import DroppedEpisode, Repairs
 from leconvert.tables import write_repairs

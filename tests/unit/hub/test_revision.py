@@ -8,9 +8,8 @@ import pytest
 from tests.hub import StandIn
 
 from leconvert.errors import HubError, SourceError
-from leconvert.hub.fetch import Fetcher
-from leconvert.hub.remote import HubRepo
-from leconvert.hub.revision import Resolved, check_convertible, find_v30, resolve_revision
+from leconvert.hub.fetch import Fetcher, HubRepo
+from leconvert.hub.source import Resolved, check_convertible, find_v30, resolve_revision
 
 REPO = "tester/arm"
 

@@ -15,7 +15,7 @@ import pytest
 
 from leconvert.errors import InterruptedRunError, StorageError, UsageError
 from leconvert.hub import scratch
-from leconvert.hub.remote_file import RemoteFile
+from leconvert.hub.fetch import RemoteFile
 from leconvert.hub.scratch import ScratchOptions, ScratchSlot, hold_slot
 from leconvert.workdir.incoming import part_in
 

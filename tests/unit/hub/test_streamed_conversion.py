@@ -10,7 +10,8 @@ from tests.hub import Fault, StandIn
 from tests.trees import digest_of
 
 from leconvert import convert
-from leconvert.conversion import ConversionReport, run_worker
+from leconvert.api import ConversionReport, run_worker
+from leconvert.compare import verify_pair
 from leconvert.errors import (
     BatchesFailedError,
     HubError,
@@ -18,14 +19,14 @@ from leconvert.errors import (
     SourceChangedError,
     UsageError,
 )
-from leconvert.hub import arrival, window
+from leconvert.hub import scratch as window
+from leconvert.hub import source as arrival
 from leconvert.hub.outline import open_outline
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.model import LayoutOptions
 from leconvert.packer import PackOptions, pack_run
 from leconvert.planner import open_or_plan
-from leconvert.verify import verify_pair
-from leconvert.workdir.opened import OpenedRun, open_run
+from leconvert.workdir.run import OpenedRun, open_run
 
 REPO = "tester/arm"
 pytestmark = pytest.mark.usefixtures("only_headers")

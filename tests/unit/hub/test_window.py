@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import HubError, InterruptedRunError
-from leconvert.hub import window as windows
-from leconvert.hub.remote_file import RemoteFile
-from leconvert.hub.window import Window
+from leconvert.hub import scratch as windows
+from leconvert.hub.fetch import RemoteFile
+from leconvert.hub.scratch import Window
 from leconvert.workdir.incoming import part_in
 
 BLOCK = 4096

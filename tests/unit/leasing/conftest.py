@@ -8,8 +8,8 @@ import pytest
 from lease_fakes import FakeClock, MakeStore
 
 from leconvert.leasing import LeaseStore, WorkerIdentity
-from leconvert.workdir.filesystem import LOCAL, FileSystem
-from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.fs import LOCAL, FileSystem
+from leconvert.workdir.records import RunPaths, WorkDir
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from leconvert.leasing.times import AttemptTimes, utc_now
+from leconvert.leasing.leases import AttemptTimes, utc_now
 
 BEGIN = datetime(2025, 1, 31, 13, 0, 0, 1_999, timezone(timedelta(hours=1)))
 

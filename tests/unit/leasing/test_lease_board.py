@@ -11,7 +11,7 @@ from leconvert.errors import LeconvertError, StorageError
 from leconvert.leasing import BatchState, BatchStatus, Board, Lease, void_done
 from leconvert.leasing.state import Outcome
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.records import RunPaths
 
 
 def finish(lease: Lease | None) -> int:

@@ -23,12 +23,12 @@ from leconvert.leasing import (
     release_failed,
     void_done,
 )
-from leconvert.leasing import lease as lease_module
-from leconvert.leasing.log import LeaseLogFiles
+from leconvert.leasing import leases as lease_module
+from leconvert.leasing.leases import LeaseLogFiles
 from leconvert.leasing.state import Generation, Outcome
 from leconvert.testing.faults import CrashError, FaultyFileSystem
-from leconvert.workdir.durable import OutcomeUnknownError
-from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.fs import OutcomeUnknownError
+from leconvert.workdir.records import RunPaths
 
 HEADER = ["format", "version", "run_id"]
 TIMES = ["began", "ended", "seconds"]

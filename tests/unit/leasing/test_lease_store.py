@@ -28,8 +28,8 @@ from leconvert.leasing import (
 )
 from leconvert.leasing.state import Limits
 from leconvert.testing.faults import CrashError, FaultyFileSystem
-from leconvert.workdir.durable import OutcomeUnknownError
-from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.fs import OutcomeUnknownError
+from leconvert.workdir.records import RunPaths
 
 
 def claim(store: LeaseStore, batch_id: int = 7) -> Lease:

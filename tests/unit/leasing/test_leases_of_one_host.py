@@ -10,10 +10,10 @@ from lease_fakes import FakeClock, MakeStore
 
 from leconvert.errors import StorageError
 from leconvert.leasing import Board, LeaseStore, read_done
-from leconvert.leasing.lease import Lease
+from leconvert.leasing.leases import Lease
 from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
-from leconvert.workdir.paths import RunPaths
+from leconvert.workdir.records import RunPaths
 
 
 class FaultyOneHost(OneHostFileSystem, FaultyFileSystem):

@@ -9,7 +9,7 @@ import av.codec
 import pytest
 from av.codec.codec import UnknownCodecError
 
-from leconvert.media.carried import CarriedFfmpeg, carried_ffmpeg
+from leconvert.media.pyav import CarriedFfmpeg, carried_ffmpeg
 
 
 def test_the_ffmpeg_of_these_tests_decodes_what_they_encode() -> None:

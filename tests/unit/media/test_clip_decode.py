@@ -45,17 +45,17 @@ def test_chosen_frames_are_those_of_a_full_decode(
 def test_far_frames_are_reached_without_decoding_all_between(
     recordings: Callable[[str], list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.media import seek
+    from leconvert.media import pyav
 
     decoded = 0
-    real = seek._rank_of
+    real = pyav._rank_of
 
     def counting(*arguments: object) -> int:
         nonlocal decoded
         decoded += 1
         return real(*arguments)
 
-    monkeypatch.setattr(seek, "_rank_of", counting)
+    monkeypatch.setattr(pyav, "_rank_of", counting)
     path = recordings("g1_inspire_12ep")[0]
     found = [rank for rank, _ in decode_frames(path, [3, 200, 400])]
     assert found == [3, 200, 400]

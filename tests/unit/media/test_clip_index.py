@@ -23,8 +23,8 @@ from leconvert.media import (
     ClipIndex,
     UnsupportedClipError,
     coded_packets,
+    parse,
     read_clip_index,
-    sample_tables,
     samples_sha256,
 )
 from leconvert.media import clip as clip_module
@@ -174,7 +174,7 @@ def test_other_ways_to_write_the_same_clip_are_read_as_ffmpeg_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", few_chunks)
+    monkeypatch.setattr(parse, "_FEW_CHUNKS", few_chunks)
     if not few_chunks:
         # The reader of every shape, also where the other one would answer.
         monkeypatch.setattr(index_module, "read_plainly", lambda *_: None)
@@ -523,7 +523,7 @@ def test_a_broken_clip_is_refused_with_the_reason(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", few_chunks)
+    monkeypatch.setattr(parse, "_FEW_CHUNKS", few_chunks)
     if not few_chunks:
         # The reader of every shape, also where the other one would answer.
         monkeypatch.setattr(index_module, "read_plainly", lambda *_: None)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import InterruptedRunError, StorageError, UnreadableSourceError
-from leconvert.media import transfer
-from leconvert.media.transfer import RangeMover
+from leconvert.media import join
+from leconvert.media.join import RangeMover
 
 CONTENT = bytes(range(256)) * 400
 START, LENGTH, TARGET_START = 5000, 90_000, 12_345
@@ -62,8 +62,8 @@ def test_the_bytes_arrive_whatever_the_kernel_refuses(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transfer, "_STEP_BYTES", step_bytes)
-    monkeypatch.setattr(transfer, "_BUFFER_BYTES", 777)
+    monkeypatch.setattr(join, "_STEP_BYTES", step_bytes)
+    monkeypatch.setattr(join, "_BUFFER_BYTES", 777)
     calls: list[int] = []
     for name in refused:
         monkeypatch.setattr(os, name, refusing(code, calls))
@@ -109,7 +109,7 @@ def test_only_whole_blocks_that_agree_on_both_sides_are_cloned(
 
     def clone(descriptor: int, request: int, argument: bytes) -> int:
         assert request == 0x4020940D
-        source, start, count, target_start = transfer._CLONE_RANGE.unpack(argument)
+        source, start, count, target_start = join._CLONE_RANGE.unpack(argument)
         requests.append((start, count, target_start))
         os.pwrite(descriptor, os.pread(source, count, start), target_start)
         return 0
@@ -190,7 +190,7 @@ def test_a_source_that_ends_early_is_an_error(tmp_path: Path) -> None:
 def test_a_request_to_stop_is_heard_between_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfer, "_STEP_BYTES", 1000)
+    monkeypatch.setattr(join, "_STEP_BYTES", 1000)
     arrived: list[int] = []
     with (
         moving(tmp_path, on_bytes=arrived.append, should_stop=lambda: sum(arrived) >= 5000) as (

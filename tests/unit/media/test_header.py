@@ -12,7 +12,7 @@ from tests.mp4_boxes import Box, parsed
 
 from leconvert.errors import SourceError, UsageError
 from leconvert.media import FileHeader, FileSamples, build_header, frame_ticks, header
-from leconvert.media.sample_entry import IDENTITY_MATRIX
+from leconvert.media.parse import IDENTITY_MATRIX
 
 GEOMETRY = IDENTITY_MATRIX + struct.pack(">II", 64 << 16, 48 << 16)
 THIRTY = Fraction(30)

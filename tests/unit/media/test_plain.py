@@ -12,8 +12,8 @@ from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media.boxes import Span, read_moov
+from leconvert.media.index import read_plainly
 from leconvert.media.parse import parse_moov
-from leconvert.media.plain import read_plainly
 
 MakeClip = Callable[[Recipe], Path]
 

@@ -9,7 +9,7 @@ from table_bytes import laid_out, stsd, visual_entry
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import UnsupportedClipError
-from leconvert.media.sample_description import check_one_configuration, chosen_entry
+from leconvert.media.parse import check_one_configuration, chosen_entry
 
 SELF_CONTAINED = 1
 

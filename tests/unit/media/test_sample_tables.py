@@ -9,8 +9,8 @@ import pytest
 from table_bytes import counted, laid_out, stsd, stsz, visual_entry
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media import UnsupportedClipError, sample_tables
-from leconvert.media.sample_tables import (
+from leconvert.media import UnsupportedClipError, parse
+from leconvert.media.parse import (
     SampleTables,
     composition_offsets,
     read_sample_tables,
@@ -24,7 +24,7 @@ FILE_BYTES = 10_000
 @pytest.fixture(params=[0, 16], ids=["of many", "of few"])
 def few_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Place samples in chunks by arrays, and by plain numbers."""
-    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", request.param)
+    monkeypatch.setattr(parse, "_FEW_CHUNKS", request.param)
     return request.param
 
 
@@ -242,7 +242,7 @@ def test_chunks_that_hold_another_number_of_frames_are_refused(samples: int, few
 def test_many_chunks_that_hold_another_number_of_frames_are_refused(
     samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", 0)
+    monkeypatch.setattr(parse, "_FEW_CHUNKS", 0)
     rows = counted((1, 2, 1), (2, samples, 1))
     assert refused(stsc=rows) == "its chunks do not hold as many frames as it has"
 
@@ -271,7 +271,7 @@ def test_a_chunk_at_an_absurd_place_is_refused(start: int) -> None:
 def test_a_chunk_may_not_begin_behind_the_file_however_small_its_frames_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sample_tables, "_FEW_CHUNKS", 0)
+    monkeypatch.setattr(parse, "_FEW_CHUNKS", 0)
     words = "its frames lie beyond the end of the file; most likely it is truncated"
     assert refused(stco=counted((1000,), (FILE_BYTES,))) == words
     assert refused(stco=counted((1000,), (FILE_BYTES + 1,))) == words
@@ -283,13 +283,13 @@ def test_sixteen_chunks_are_few_and_give_the_same_as_many(
 ) -> None:
     called: list[str] = []
     for name in ("_offsets_of_few", "_offsets_of_many"):
-        real = getattr(sample_tables, name)
+        real = getattr(parse, name)
 
         def noted(*arguments: object, name: str = name, real: object = real, **named: object):
             called.append(name)
             return real(*arguments, **named)
 
-        monkeypatch.setattr(sample_tables, name, noted)
+        monkeypatch.setattr(parse, name, noted)
     places = [(100 * number,) for number in range(chunks)]
     found = read(
         stsz=stsz(*[10] * chunks),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media import ClipIndex, seek
+from leconvert.media import ClipIndex, pyav
 
 STREAM = object()
 TICKS = 10
@@ -106,9 +106,9 @@ def sought(
         assert path == "clip.mp4"
         return found_index
 
-    monkeypatch.setattr(seek, "read_clip_index", read)
+    monkeypatch.setattr(pyav, "read_clip_index", read)
     found = []
-    for rank, picture in seek.seek_frames(container, STREAM, "clip.mp4", wanted):
+    for rank, picture in pyav.seek_frames(container, STREAM, "clip.mp4", wanted):
         assert (picture == rank).all()
         found.append(rank)
     return found
@@ -237,9 +237,9 @@ def unread(path: str) -> ClipIndex:
 def test_without_an_index_frames_are_counted(
     wanted: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seek, "read_clip_index", unread)
+    monkeypatch.setattr(pyav, "read_clip_index", unread)
     container = Container(frames_of(12))
-    found = list(seek.seek_frames(container, STREAM, "clip.mp4", wanted))
+    found = list(pyav.seek_frames(container, STREAM, "clip.mp4", wanted))
     assert [rank for rank, _ in found] == wanted
     assert all((picture == rank).all() for rank, picture in found)
     assert container.sought == []
@@ -250,8 +250,8 @@ def test_without_an_index_frames_are_counted(
 def test_without_an_index_a_rank_beyond_the_last_is_refused_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(seek, "read_clip_index", unread)
-    frames = seek.seek_frames(Container(frames_of(12)), STREAM, "clip.mp4", [11, 12])
+    monkeypatch.setattr(pyav, "read_clip_index", unread)
+    frames = pyav.seek_frames(Container(frames_of(12)), STREAM, "clip.mp4", [11, 12])
     assert next(frames)[0] == 11
     with pytest.raises(UnreadableSourceError, match="there is no frame 12") as caught:
         next(frames)
@@ -261,4 +261,4 @@ def test_without_an_index_a_rank_beyond_the_last_is_refused_at_the_end(
 def test_an_index_that_cannot_be_read_for_lack_of_a_file_is_no_crash(tmp_path: Path) -> None:
     container = Container(frames_of(3))
     path = str(tmp_path / "absent.mp4")
-    assert [rank for rank, _ in seek.seek_frames(container, STREAM, path, [1])] == [1]
+    assert [rank for rank, _ in pyav.seek_frames(container, STREAM, path, [1])] == [1]

@@ -21,11 +21,10 @@ from leconvert.media import (
     decode_frames,
     decode_image,
     decode_shown,
-    frames,
+    pyav,
     read_clip_index,
-    seek,
 )
-from leconvert.testing.pixels import encode_png
+from leconvert.testing.dataset import encode_png
 
 MakeClip = Callable[[Recipe], Path]
 Picture = np.ndarray[Any, Any]
@@ -88,14 +87,14 @@ def test_groups_without_a_chosen_frame_are_not_decoded(
     make_clip: MakeClip, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed: list[int] = []
-    real = frames._needed_samples
+    real = pyav._needed_samples
 
     def watched(index: Any, wanted: list[int]) -> Any:
         needed = real(index, wanted)
         fed.extend(np.flatnonzero(needed).tolist())
         return needed
 
-    monkeypatch.setattr(frames, "_needed_samples", watched)
+    monkeypatch.setattr(pyav, "_needed_samples", watched)
     path = make_clip(Recipe(frames=40, gop=4, options=(("bf", "0"),)))
     assert [rank for rank, _ in decode_shown(path, [1, 30])] == [1, 30]
     assert fed == [0, 1, 2, 3, 28, 29, 30, 31]
@@ -109,7 +108,7 @@ def test_a_leading_frame_of_an_open_group_brings_the_group_before(make_clip: Mak
     assert len(heads) > 2
     leading = int(index.ranks[heads[2]]) - 1
     assert int(np.flatnonzero(index.ranks == leading)[0]) > heads[2]
-    needed = np.flatnonzero(frames._needed_samples(index, [leading]))
+    needed = np.flatnonzero(pyav._needed_samples(index, [leading]))
     assert (needed.min(), needed.max()) == (heads[1], heads[3] - 1)
 
 
@@ -410,10 +409,10 @@ def test_a_clip_that_is_replaced_while_it_is_opened_is_refused(
         return read
 
     path.write_bytes(long)
-    monkeypatch.setattr(frames, "read_clip_index", read_after(short))
+    monkeypatch.setattr(pyav, "read_clip_index", read_after(short))
     with pytest.raises(UnreadableSourceError, match="holds more frames than its index says"):
         list(decode_shown(path, [0, 5]))
     path.write_bytes(long)
-    monkeypatch.setattr(seek, "read_clip_index", read_after(fine))
+    monkeypatch.setattr(pyav, "read_clip_index", read_after(fine))
     with pytest.raises(UnreadableSourceError, match="which its index does not have"):
         list(decode_frames(path, [5]))

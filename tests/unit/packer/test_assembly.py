@@ -11,7 +11,7 @@ import pytest
 from leconvert.errors import WorkDirError
 from leconvert.model import DATA_STREAM, OutputFile, Shard
 from leconvert.packer.assembly import Assembly
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 
 FILE = OutputFile(DATA_STREAM, 0, 0, 5)
 

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 import leconvert
-from leconvert.conversion import run_worker
+from leconvert.api import run_worker
 from leconvert.errors import BatchesFailedError, IncompleteError
 from leconvert.leasing import list_batches, read_done
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
-from leconvert.packer.collection import Collector
+from leconvert.packer.assembly import Collector
 from leconvert.planner import open_or_plan
 from leconvert.repairs import RepairOptions
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 import leconvert
 from leconvert.errors import WorkDirError
 from leconvert.model import DATA_STREAM
-from leconvert.packer.metadata import write_meta
+from leconvert.packer.assembly import write_meta
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.tables import episodes, read_episodes
 from leconvert.testing import (
@@ -24,7 +24,7 @@ from leconvert.testing import (
     make_dataset,
     with_column,
 )
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 
 
 def stats_of(dataset: Path) -> dict[str, dict[str, list[float]]]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from leconvert.conversion import run_worker
+from leconvert.api import run_worker
+from leconvert.compare import Difference, VerificationReport
 from leconvert.errors import (
     IncompleteError,
     InterruptedRunError,
@@ -25,11 +26,10 @@ from leconvert.packer import run as packing
 from leconvert.packer.proof import prove_tree
 from leconvert.planner import open_or_plan
 from leconvert.progress import NO_PROGRESS
-from leconvert.verify import Difference, VerificationReport
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal
-from leconvert.workdir.opened import OpenedRun
-from leconvert.workdir.staging import staging_trees
+from leconvert.workdir.run import OpenedRun
+from leconvert.workdir.swap import staging_trees
 
 
 class Stopping(Watcher):

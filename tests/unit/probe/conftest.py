@@ -1,57 +1,52 @@
-"""A small v3.0 dataset that tests of the loader share."""
+"""Small v3.0 datasets, converted once."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from leconvert.conversion import convert
+from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-LENGTHS = [9, 4, 1, 12, 6]
-CAMERAS = ("observation.images.top", "observation.images.wrist")
 
-
-@pytest.fixture(scope="session")
-def v30(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five uneven episodes, several data files, several MP4s a camera; do not change it."""
-    folder = tmp_path_factory.mktemp("probe")
-    spec = DatasetSpec(
-        episodes=len(LENGTHS),
-        frames=LENGTHS,
-        cameras=tuple(CameraSpec(key=key, width=48, height=32) for key in CAMERAS),
-    )
-    source = make_dataset(folder / "v21", spec)
-    convert(source, output=folder / "v30", data_file_size_in_mb=0.002, video_file_size_in_mb=0.002)
+def converted(folder: Path, spec: DatasetSpec, **options: float) -> Path:
+    make_dataset(folder / "v21", spec)
+    convert(folder / "v21", output=folder / "v30", **options)  # type: ignore[arg-type]
     return folder / "v30"
 
 
-@pytest.fixture
-def v30_copy(v30: Path, tmp_path: Path) -> Path:
-    """The dataset, for tests that damage it."""
-    return Path(shutil.copytree(v30, tmp_path / "v30"))
+@pytest.fixture(scope="session")
+def several_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six uneven episodes; the first camera has several MP4s, the second has one."""
+    spec = DatasetSpec(
+        episodes=6,
+        frames=[40, 55, 1, 30, 61, 12],
+        cameras=(
+            CameraSpec(
+                key="observation.images.top", width=64, height=48,
+                noise_amplitude=48, target_clip_bytes=60_000,
+            ),
+            CameraSpec(key="observation.images.wrist", width=32, height=32),
+        ),
+    )  # fmt: skip
+    root = converted(tmp_path_factory.mktemp("several"), spec, video_file_size_in_mb=0.1)
+    assert len(list(root.glob("videos/observation.images.top/*/*.mp4"))) > 2
+    return root
 
 
-@contextmanager
-def uploaded(dataset: Path) -> Iterator[str]:
-    """Put a dataset behind a URL, as remote ones are, for a while."""
-    import fsspec
-
-    system = fsspec.filesystem("memory")
-    root = "/leconvert-probe-test"
-    for path in sorted(dataset.rglob("*")):
-        if path.is_file():
-            system.pipe_file(f"{root}/{path.relative_to(dataset)}", path.read_bytes())
-    yield f"memory:/{root}"
-    system.rm(root, recursive=True)
+@pytest.fixture(scope="session")
+def without_video(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two episodes of numbers alone."""
+    spec = DatasetSpec(episodes=2, frames=9, cameras=())
+    return converted(tmp_path_factory.mktemp("numbers"), spec)
 
 
-@pytest.fixture
-def in_memory(v30: Path) -> Iterator[str]:
-    """The small dataset behind a URL."""
-    with uploaded(v30) as url:
-        yield url
+@pytest.fixture(scope="session")
+def images_in_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two episodes whose pictures are PNGs in the data files."""
+    spec = DatasetSpec(
+        episodes=2, frames=9, cameras=(), image_keys=("observation.images.top",),
+        image_size=(32, 48),
+    )  # fmt: skip
+    return converted(tmp_path_factory.mktemp("images"), spec)

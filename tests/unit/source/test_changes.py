@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import StorageError, UnreadableSourceError
-from leconvert.latency import Latency
+from leconvert.parallel import Latency
 from leconvert.source import SourcePaths, changed_files, changes, load_info, scan_source
 from leconvert.source import scan as scanning
 

@@ -24,18 +24,15 @@ from leconvert.source import (
     changes,
     check_source_unchanged,
     check_tables_unchanged,
-    clip_checks,
+    file_checks,
     load_info,
     scan_source,
-    table_checks,
 )
-from leconvert.source.clip_checks import ClipCheck, pixel_format
-from leconvert.source.info_checks import check_columns
-from leconvert.source.looker import Looker
-from leconvert.source.paths import PathTemplateError
-from leconvert.source.seen import Notes
-from leconvert.source.stats_checks import StatsCheck
-from leconvert.source.whole_checks import DataColumns
+from leconvert.source.dataset import PathTemplateError
+from leconvert.source.dataset_checks import DataColumns, check_columns
+from leconvert.source.episodes import Looker
+from leconvert.source.file_checks import ClipCheck, StatsCheck, pixel_format
+from leconvert.source.findings import Notes
 from leconvert.tables import list_sizes
 from leconvert.testing import (
     DatasetSpec,
@@ -45,7 +42,7 @@ from leconvert.testing import (
     make_dataset,
     with_column,
 )
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 
 CLIP = f"videos/chunk-000/{TOP}/episode_000000.mp4"
 
@@ -133,7 +130,7 @@ def test_a_column_of_a_camera_is_not_declared_as_a_column() -> None:
 def test_configurations_beyond_those_that_are_kept_are_checked_again(
     sound_source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clip_checks, "_KEPT_CONFIGS", 1)
+    monkeypatch.setattr(file_checks, "_KEPT_CONFIGS", 1)
     clip = media.read_clip_index(sound_source / CLIP)
     other = replace(clip, config_key="another")
     check = ClipCheck({"dtype": "video", "shape": [1, 2, 3]}, Fraction(30))
@@ -263,7 +260,7 @@ def test_an_episode_of_one_row_with_a_huge_index_is_no_end_of_the_scan(tmp_path:
 def test_times_beyond_those_that_are_kept_are_compared_again(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_checks, "_KEPT_TIMES", 1)
+    monkeypatch.setattr(file_checks, "_KEPT_TIMES", 1)
     assert scan_source(source).findings == ()
 
 

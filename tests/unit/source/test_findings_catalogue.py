@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from leconvert.source.catalogue import CATALOGUE, Kind, check_accepted
+from leconvert.source.findings import CATALOGUE, Kind, check_accepted
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs/findings.md"

@@ -19,7 +19,7 @@ from tests.oddities import rotate
 from leconvert import convert, media, tables
 from leconvert.repairs import RepairOptions
 from leconvert.source import scan_source
-from leconvert.source.clip_checks import pixel_format
+from leconvert.source.file_checks import pixel_format
 from leconvert.testing import (
     PROFILES,
     CameraSpec,

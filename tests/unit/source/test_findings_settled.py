@@ -7,15 +7,18 @@ import pytest
 
 from leconvert.errors import SourceError, UsageError
 from leconvert.repairs import DroppedEpisode, RepairOptions
-from leconvert.source.catalogue import CATALOGUE, check_accepted
-from leconvert.source.seen import Remark, Sightings, shown
-from leconvert.source.settle import (
+from leconvert.source.findings import (
+    CATALOGUE,
+    Remark,
     Settled,
+    Sightings,
     SourceFacts,
+    check_accepted,
     check_dropped_features,
     settle,
     task_map_of,
 )
+from leconvert.text import shown
 
 FEATURES = {
     "action": {"dtype": "float32"},

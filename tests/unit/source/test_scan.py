@@ -13,9 +13,9 @@ import pytest
 
 import leconvert
 from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.parallel import Spread
 from leconvert.repairs import RepairOptions
 from leconvert.source import SourcePaths, load_info, scan_source
-from leconvert.spread import Spread
 from leconvert.testing import edit_lines
 
 TOP = "videos/observation.images.top"

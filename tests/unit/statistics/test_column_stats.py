@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from leconvert.statistics import column_stats
-from leconvert.statistics.quantiles import QUANTILES, rank_of
+from leconvert.statistics.columns import QUANTILES, rank_of
 
 Array = np.ndarray[Any, Any]
 

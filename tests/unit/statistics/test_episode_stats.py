@@ -21,7 +21,7 @@ from leconvert.statistics import (
     sample_indices,
     table_stats,
 )
-from leconvert.testing.pixels import encode_png
+from leconvert.testing.dataset import encode_png
 
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from leconvert.statistics import ImageStats, sample_indices
-from leconvert.statistics.quantiles import QUANTILES, rank_of
-from leconvert.statistics.sampling import downsampled
+from leconvert.statistics.columns import QUANTILES, downsampled, rank_of
 
 Array = np.ndarray[Any, Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leconvert.conversion import run_worker
+from leconvert.api import run_worker
 from leconvert.errors import StorageError, UnreadableSourceError, WorkDirError
 from leconvert.leasing import LeaseStore, WorkerIdentity, WorkerReporter, release_failed, void_done
 from leconvert.model import LayoutOptions
@@ -19,7 +19,7 @@ from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 from leconvert.status import Liveness, RunObserver, run_status, watch_run
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir.opened import OpenedRun
+from leconvert.workdir.run import OpenedRun
 
 WorkerOn = Callable[..., LeaseStore]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from leconvert.engines.sbatch import ElementState
-from leconvert.status import jobs
-from leconvert.status.jobs import JobObserver
-from leconvert.workdir.jobs import JobRecord, write_job
-from leconvert.workdir.opened import OpenedRun
+from leconvert import status as jobs
+from leconvert.engines.slurm import ElementState
+from leconvert.status import JobObserver
+from leconvert.workdir.activity import JobRecord, write_job
+from leconvert.workdir.run import OpenedRun
 
 STATES = [
     ElementState("12_0", "RUNNING", "None"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leconvert.status.rates import Progressed, RateWindow, seconds_left
+from leconvert.status import Progressed, RateWindow, seconds_left
 
 
 def test_the_first_look_takes_the_workers_own_mean() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from leconvert.tables.arrays import (
+from leconvert.arrow import (
     MixedKindsError,
     array_of,
     array_of_numbers,
-    int64_array,
+    repeated_int64,
     type_of,
     type_of_numbers,
 )
@@ -111,4 +111,4 @@ def test_numbers_fit_into_wider_ones_but_not_into_another_nesting() -> None:
 
 @pytest.mark.parametrize("length", [0, 1, 5])
 def test_one_integer_is_repeated(length: int) -> None:
-    assert int64_array(-7, length).to_pylist() == [-7] * length
+    assert repeated_int64(-7, length).to_pylist() == [-7] * length

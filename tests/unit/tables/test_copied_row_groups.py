@@ -20,9 +20,8 @@ from leconvert.tables import (
     output_schema,
     read_data_footer,
 )
-from leconvert.tables.opened import OpenedTable
-from leconvert.tables.output import SequentialOutput
-from leconvert.tables.verbatim import TableCopier
+from leconvert.tables.footers import OpenedTable
+from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 SCHEMA = pa.schema(

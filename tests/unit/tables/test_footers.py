@@ -14,10 +14,8 @@ import pytest
 from leconvert.errors import UnreadableSourceError
 from leconvert.tables import DataFile, read_data_footer, row_group_extremes, row_group_rows
 from leconvert.tables import footers as footers_module
-from leconvert.tables.file_footers import FooterReader
-from leconvert.tables.file_schema import parse_schema, parse_tail
-from leconvert.tables.footer_sizes import uncompressed_sizes
-from leconvert.tables.opened import OpenedTable
+from leconvert.tables.footers import OpenedTable
+from leconvert.tables.raw_footer import FooterReader, parse_schema, parse_tail, uncompressed_sizes
 from leconvert.tables.thrift import (
     BINARY,
     I32,

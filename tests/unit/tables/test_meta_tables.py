@@ -23,7 +23,7 @@ from leconvert.tables import (
     write_episodes,
     write_tasks,
 )
-from leconvert.tables.paths import episodes_path
+from leconvert.tables.meta import episodes_path
 
 FPS = Fraction(30)
 

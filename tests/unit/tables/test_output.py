@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.tables.opened import OpenedTable
-from leconvert.tables.output import SequentialOutput
+from leconvert.tables.footers import OpenedTable
+from leconvert.tables.parquet_copy import SequentialOutput
 
 CONTENT = bytes(range(256)) * 2000  # more than is read at once
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from leconvert.tables.chunk_shapes import ChunkEntry
-from leconvert.tables.file_footers import FooterReader
-from leconvert.tables.opened import OpenedTable
-from leconvert.tables.pages import Window, check_pages
+from leconvert.tables.footers import OpenedTable
+from leconvert.tables.parquet_copy import Window, check_pages
+from leconvert.tables.raw_footer import ChunkEntry, FooterReader
 from leconvert.tables.thrift import CompactReader, varint
 
 

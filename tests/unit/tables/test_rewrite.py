@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from leconvert import tables
 from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DroppedEpisode, RepairOptions, Repairs
-from leconvert.tables.rewrite import frame_times
+from leconvert.tables.join import frame_times
 
 THIRTY = Fraction(30)
 

@@ -9,7 +9,7 @@ import pytest
 
 from leconvert.errors import UsageError
 from leconvert.testing import FrameLabel, draw_frame, encode_png, read_label
-from leconvert.testing.pixels import NoiseField
+from leconvert.testing.dataset import NoiseField
 
 
 @pytest.mark.parametrize("size", [(16, 16), (96, 96), (50, 74), (480, 640)])

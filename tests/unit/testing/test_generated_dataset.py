@@ -17,8 +17,7 @@ import pytest
 
 from leconvert.errors import TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
-from leconvert.testing.profiles import PROFILES
-from leconvert.testing.spec import RandomLengths
+from leconvert.testing.dataset import PROFILES, RandomLengths
 
 SPEC = DatasetSpec(
     episodes=5,

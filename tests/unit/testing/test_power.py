@@ -12,7 +12,7 @@ import pytest
 from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
 from leconvert.testing.faults import CrashError
 from leconvert.testing.power import Loss, PowerModel
-from leconvert.workdir.durable import sync_dir, sync_file
+from leconvert.workdir.fs import sync_dir, sync_file
 
 Watch = Callable[[], WatchedDisk]
 

@@ -16,7 +16,7 @@ import pytest
 
 from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
 from leconvert.testing.faults import CrashError
-from leconvert.workdir.filesystem import LOCAL
+from leconvert.workdir.fs import LOCAL
 
 
 def names(disk: WatchedDisk) -> list[str]:

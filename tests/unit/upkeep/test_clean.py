@@ -15,23 +15,28 @@ import pytest
 from tests.trees import digest_of, snapshot
 
 import leconvert
-from leconvert.conversion import run_worker
+from leconvert import upkeep
+from leconvert.api import run_worker
 from leconvert.errors import BusyError, StorageError, WorkDirError
 from leconvert.leasing import LeaseStore
 from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
-from leconvert.packer import pack_run, removal
+from leconvert.packer import pack_run, proof
 from leconvert.planner import open_or_plan
 from leconvert.testing.faults import CrashError
-from leconvert.upkeep import CleanReport, clean, clean_kept_source, clean_work_dir, kept_source
+from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
+from leconvert.workdir.fs import remove_tree
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.locks import packer_lock, planner_lock
-from leconvert.workdir.opened import OpenedRun, open_run
-from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir, removed_folder
-from leconvert.workdir.records import encode_record
-from leconvert.workdir.staging import TREE_RECORD, staging_dir
-from leconvert.workdir.target import removed_old_dir
-from leconvert.workdir.trees import remove_tree
+from leconvert.workdir.records import (
+    RunPaths,
+    WorkDir,
+    default_work_dir,
+    encode_record,
+    removed_folder,
+)
+from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.workdir.swap import TREE_RECORD, removed_old_dir, staging_dir
 
 WorkerOn = Callable[..., LeaseStore]
 
@@ -131,7 +136,7 @@ def test_an_attempt_that_won_since_it_was_looked_at_stays(
         assert loser.publish_done({"shards": []}) == "won"
         return []
 
-    monkeypatch.setattr(clean, "_outlines", voided_meanwhile)
+    monkeypatch.setattr(upkeep, "_outlines", voided_meanwhile)
     with pytest.raises(BusyError, match="was published since it was looked at") as caught:
         clean_work_dir(planned.work_dir.root)
     assert caught.value.path == str(loser.attempt_dir)
@@ -148,7 +153,7 @@ def test_a_tree_stays_where_a_packer_began_since_it_was_looked_at(
         Journal(planned.paths, planned.manifest.run_id).begin()
         return []
 
-    monkeypatch.setattr(clean, "_outlines", begun_meanwhile)
+    monkeypatch.setattr(upkeep, "_outlines", begun_meanwhile)
     with pytest.raises(BusyError, match=r"A packer of run .* began since it was looked at"):
         clean_work_dir(planned.work_dir.root)
     assert older.exists()
@@ -212,14 +217,14 @@ def test_the_lock_of_somebody_who_plans_meanwhile_stays(
 ) -> None:
     work = planned.work_dir
     with ExitStack() as planner:
-        remove = clean.remove_tree
+        remove = upkeep.remove_tree
 
         def plan_after(path: Path, **options: Path) -> bool:
             done = remove(path, **options)
             planner.enter_context(planner_lock(work))
             return done
 
-        monkeypatch.setattr(clean, "remove_tree", plan_after)
+        monkeypatch.setattr(upkeep, "remove_tree", plan_after)
         clean_work_dir(work.root, give_up=True)
         assert work.planner_lock.exists()
         assert work.runs_dir.is_dir()
@@ -246,7 +251,7 @@ def test_a_work_dir_in_which_somebody_planned_meanwhile_stays(
         work.set_current("r2")
         return []
 
-    monkeypatch.setattr(clean, "_outlines", frozen_meanwhile)
+    monkeypatch.setattr(upkeep, "_outlines", frozen_meanwhile)
     with pytest.raises(BusyError, match="planned"):
         clean_work_dir(work.root)
     assert work.current_run_id() == "r2"
@@ -337,7 +342,7 @@ def test_no_lock_of_a_run_is_held_while_its_folder_goes(
             freed.append(path)
         return remove_tree(path, inside=inside)
 
-    monkeypatch.setattr(clean, "remove_tree", remove)
+    monkeypatch.setattr(upkeep, "remove_tree", remove)
     clean_work_dir(planned.work_dir.root)
     assert freed == [planned.paths.root]
     assert not planned.paths.root.exists()
@@ -479,7 +484,7 @@ def test_a_work_dir_that_cannot_be_removed_is_told(
 ) -> None:
     leconvert.convert(source_copy, keep_work_dir=True)
     root = default_work_dir(source_copy)
-    monkeypatch.setattr(clean, "remove_leftovers", lambda _: False)
+    monkeypatch.setattr(upkeep, "remove_leftovers", lambda _: False)
     with pytest.raises(StorageError, match="could not be removed"):
         clean_work_dir(root)
 
@@ -515,7 +520,7 @@ def test_what_an_interrupted_removal_left_goes_only_where_it_can_be_compared(
         raise CrashError
 
     with monkeypatch.context() as patch:
-        patch.setattr(removal, "remove_tree", die)
+        patch.setattr(proof, "remove_tree", die)
         with pytest.raises(CrashError):
             clean_kept_source(source_copy)
     assert not old.exists(), "never half of it under its own name"
@@ -538,14 +543,14 @@ def test_a_kept_source_that_changes_while_it_is_compared_gets_its_name_back(
 ) -> None:
     leconvert.convert(source_copy)
     old = source_copy.with_name("small_old")
-    real = kept_source.verify_pair
+    real = upkeep.verify_pair
 
     def verify(*arguments: Any, **options: Any) -> Any:
         report = real(*arguments, **options)
         os.utime(next(old.glob("videos/**/*.mp4")))
         return report
 
-    monkeypatch.setattr(kept_source, "verify_pair", verify)
+    monkeypatch.setattr(upkeep, "verify_pair", verify)
     (row,) = clean_kept_source(source_copy).kept
     assert (row.path, row.reason) == (old, "it or the result was changed while they were compared")
     assert old.is_dir()

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from tests.trees import snapshot
 
-from leconvert.conversion import run_worker
+from leconvert.api import run_worker
 from leconvert.errors import UnreadableSourceError, UsageError
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done
 from leconvert.leasing.state import Outcome
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.upkeep import ReleaseReport, Verdict, release_batches
-from leconvert.upkeep.release import Holder, judge
-from leconvert.workdir.opened import OpenedRun
+from leconvert.upkeep import Holder, ReleaseReport, Verdict, judge, release_batches
+from leconvert.workdir.run import OpenedRun
 
 WorkerOn = Callable[..., LeaseStore]
 

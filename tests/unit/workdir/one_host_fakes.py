@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
-from leconvert.workdir.host import HostIdentity
+from leconvert.workdir.identity import HostIdentity
 
 HERE = HostIdentity("here", "a" * 32, "boot-1")
 ELSEWHERE = HostIdentity("elsewhere", "b" * 32, "boot-2")

@@ -18,9 +18,8 @@ from one_host_fakes import FaultyOneHost, without_links
 
 from leconvert.errors import StorageError
 from leconvert.testing.faults import CrashError, FaultyFileSystem
-from leconvert.workdir.durable import AlreadyPublishedError, publish_exclusively
 from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem, probe_exclusion
-from leconvert.workdir.filesystem import FileSystem
+from leconvert.workdir.fs import AlreadyPublishedError, FileSystem, publish_exclusively
 
 LAST_STEP = {Exclusion.RENAME: "rename_no_replace", Exclusion.LOCK: "replace"}
 MakeFileSystem = Callable[..., FaultyOneHost]
@@ -232,7 +231,7 @@ def test_a_process_killed_between_its_look_and_its_rename_gives_the_lock_back(
 RACER = """
 import sys
 from pathlib import Path
-from leconvert.workdir.durable import AlreadyPublishedError, publish_exclusively
+from leconvert.workdir.fs import AlreadyPublishedError, publish_exclusively
 from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
 
 folder, name, names = Path(sys.argv[1]), sys.argv[3], int(sys.argv[4])

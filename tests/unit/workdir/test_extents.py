@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.workdir import extents
-from leconvert.workdir.extents import can_clone
+from leconvert.workdir import fs
+from leconvert.workdir.fs import can_clone
 
 
 def test_a_kernel_that_clones_a_block_is_believed_and_nothing_is_left(
@@ -43,7 +43,7 @@ def test_a_kernel_that_refuses_is_believed_too(
 
 
 def test_another_file_system_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extents.tempfile, "TemporaryFile", None)
+    monkeypatch.setattr(fs.tempfile, "TemporaryFile", None)
     assert os.stat("/proc").st_dev != tmp_path.stat().st_dev  # noqa: PTH116
     assert not can_clone(Path("/proc"), tmp_path)
 
@@ -57,5 +57,5 @@ def test_a_folder_that_is_missing_or_full_clones_nothing(
     def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(extents.tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(fs.tempfile, "TemporaryFile", full)
     assert not can_clone(tmp_path, tmp_path)

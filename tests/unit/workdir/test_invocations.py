@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir.invocation import read_invocations, record_invocation
-from leconvert.workdir.paths import RunPaths
-from leconvert.workdir.probe_record import read_probe, record_probe
+from leconvert.workdir.activity import read_invocations, read_probe, record_invocation, record_probe
+from leconvert.workdir.records import RunPaths
 from leconvert.workdir.secrets import without_secrets, without_secrets_in
 
 RUN_ID = "20260102T030405-abcdef"

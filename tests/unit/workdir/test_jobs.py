@@ -10,8 +10,8 @@ import pytest
 
 from leconvert.errors import StorageError
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir.jobs import JobRecord, read_jobs, write_job
-from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.activity import JobRecord, read_jobs, write_job
+from leconvert.workdir.records import RunPaths, WorkDir
 
 LATE = JobRecord("slurm-2", "slurm", "42", "workers", 6, "2026-01-02T04:00:00+00:00")
 EARLY = JobRecord("slurm-9", "slurm", "41", "packer", 1, "2026-01-02T03:00:00+00:00")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from leconvert.workdir.filesystem import FileSystem
-from leconvert.workdir.paths import WorkDir
+from leconvert.workdir.fs import FileSystem
+from leconvert.workdir.records import WorkDir
 
 
 class Remembering(FileSystem):

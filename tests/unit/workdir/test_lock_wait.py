@@ -13,9 +13,8 @@ import pytest
 
 from leconvert.errors import BusyError, InterruptedRunError
 from leconvert.workdir import locks
-from leconvert.workdir.beat import Beat
-from leconvert.workdir.locks import BEAT_SECONDS, LockWait, packer_lock, read_packer
-from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.locks import BEAT_SECONDS, Beat, LockWait, packer_lock, read_packer
+from leconvert.workdir.records import RunPaths, WorkDir
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 
 from leconvert.errors import BusyError, StorageError
 from leconvert.workdir.locks import packer_lock, planner_lock, read_packer
-from leconvert.workdir.paths import WorkDir
+from leconvert.workdir.records import WorkDir
 
 real_flock = fcntl.flock
 Refuse = Callable[[BaseException], None]

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from leconvert.errors import WorkDirError
-from leconvert.workdir.manifest import BatchFile, read_manifest
-from leconvert.workdir.opened import OpenedRun, open_run
+from leconvert.workdir.run import BatchFile, OpenedRun, open_run, read_manifest
 
 
 def test_a_run_without_a_manifest_was_never_planned_to_the_end(planned: OpenedRun) -> None:

@@ -13,20 +13,21 @@ from leconvert.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.model import LayoutOptions
 from leconvert.planner import open_or_plan
 from leconvert.testing.disk import WatchedDisk
-from leconvert.workdir import host as host_module
-from leconvert.workdir import one_host as one_host_module
-from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
-from leconvert.workdir.filesystem import LOCAL
-from leconvert.workdir.host import HostIdentity
-from leconvert.workdir.one_host import (
+from leconvert.workdir import exclusion as one_host_module
+from leconvert.workdir import identity as host_module
+from leconvert.workdir.exclusion import (
+    Exclusion,
     OneHost,
+    OneHostFileSystem,
     check_still_alone,
     come_in,
     plan_one_host,
     read_one_host,
 )
-from leconvert.workdir.opened import OpenedRun, check_current, open_run
-from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.fs import LOCAL
+from leconvert.workdir.identity import HostIdentity
+from leconvert.workdir.records import RunPaths, WorkDir
+from leconvert.workdir.run import OpenedRun, check_current, open_run
 
 
 @pytest.fixture

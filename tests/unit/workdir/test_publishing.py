@@ -11,19 +11,19 @@ import pytest
 
 from leconvert.errors import StorageError
 from leconvert.testing.faults import CrashError, FaultyFileSystem
-from leconvert.workdir.durable import (
+from leconvert.workdir.fs import (
+    CANNOT_FLAG,
+    LOCAL,
     AlreadyPublishedError,
     OutcomeUnknownError,
     publish_exclusively,
     replace_record,
-    storage_errors,
     sync_dir,
     sync_file,
     sync_tree,
     write_durably,
 )
-from leconvert.workdir.filesystem import CANNOT_FLAG, LOCAL
-from leconvert.workdir.trouble import CHECK_DISK
+from leconvert.workdir.storage_errors import CHECK_DISK, storage_errors
 
 LIES = [errno.EEXIST, errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
 

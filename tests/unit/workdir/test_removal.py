@@ -12,19 +12,17 @@ from leconvert.errors import StorageError, TargetError, WorkDirError
 from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
 from leconvert.testing.faults import CrashError
 from leconvert.workdir import removal
-from leconvert.workdir.durable import sync_tree
+from leconvert.workdir.fs import remove_tree, sync_tree
 from leconvert.workdir.locks import packer_lock, planner_lock
-from leconvert.workdir.paths import WorkDir, default_work_dir, removed_folder
-from leconvert.workdir.records import encode_record
+from leconvert.workdir.records import WorkDir, default_work_dir, encode_record, removed_folder
 from leconvert.workdir.removal import (
     remove_left_trees,
     remove_leftovers,
     remove_new_tree,
     remove_work_dir,
 )
-from leconvert.workdir.staging import TREE_RECORD, staging_dir, staging_generations
-from leconvert.workdir.trees import remove_tree
-from leconvert.workdir.trouble import any_storage_errors
+from leconvert.workdir.storage_errors import any_storage_errors
+from leconvert.workdir.swap import TREE_RECORD, staging_dir, staging_generations
 
 
 @pytest.fixture

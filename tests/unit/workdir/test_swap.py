@@ -14,18 +14,24 @@ import pytest
 
 from leconvert.errors import BusyError, StorageError, TargetError, WorkDirError
 from leconvert.testing.faults import CrashError, FaultyFileSystem
-from leconvert.workdir.filesystem import LOCAL, FileSystem
+from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.paths import RunPaths, WorkDir
-from leconvert.workdir.staging import TREE_RECORD, adopt_staging, staging_generations
+from leconvert.workdir.records import RunPaths, WorkDir
 from leconvert.workdir.swap import (
+    TREE_RECORD,
+    Action,
     SwapOutcome,
     SwapPlan,
+    TreeState,
+    adopt_staging,
+    check_target,
+    next_action,
+    next_recovery,
+    old_dir,
     recover_swap,
+    staging_generations,
     swap_into_place,
 )
-from leconvert.workdir.swap_decision import Action, TreeState, next_action, next_recovery
-from leconvert.workdir.target import check_target, old_dir
 
 OLD, NEW = "the v2.1 tree", "the v3.0 tree"
 MOST_POINTS = 400

@@ -11,12 +11,11 @@ import pytest
 
 from leconvert.errors import StorageError, TargetError
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir import mounts
-from leconvert.workdir import target as targets
-from leconvert.workdir.filesystem import FileSystem
-from leconvert.workdir.paths import new_run_id, removed_folder
-from leconvert.workdir.staging import staging_dir
-from leconvert.workdir.target import check_target, old_dir, try_renames
+from leconvert.workdir import fs as mounts
+from leconvert.workdir import swap as targets
+from leconvert.workdir.fs import FileSystem
+from leconvert.workdir.records import new_run_id, removed_folder
+from leconvert.workdir.swap import check_target, old_dir, staging_dir, try_renames
 
 
 def test_a_name_that_leaves_no_room_for_those_of_a_run_is_refused(tmp_path: Path) -> None:

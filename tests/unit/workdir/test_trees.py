@@ -11,7 +11,7 @@ import pytest
 
 from leconvert.errors import StorageError, WorkDirError
 from leconvert.testing.faults import CrashError, FaultyFileSystem
-from leconvert.workdir.trees import link_into_tree, make_folders_below, remove_tree
+from leconvert.workdir.fs import link_into_tree, make_folders_below, remove_tree
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import leconvert
 from leconvert.cli.main import main
 from leconvert.errors import TargetError, UsageError, WorkDirError
-from leconvert.workdir.paths import RunPaths, WorkDir, default_work_dir
-from leconvert.workdir.places import check_places, work_dir_beside
+from leconvert.workdir.records import RunPaths, WorkDir, default_work_dir
+from leconvert.workdir.swap import check_places, work_dir_beside
 
 SOMEBODY = 54321
 

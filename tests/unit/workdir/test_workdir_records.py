@@ -18,13 +18,15 @@ from leconvert.workdir.identity import (
     process_is_running,
 )
 from leconvert.workdir.locks import packer_lock, planner_lock
-from leconvert.workdir.paths import (
+from leconvert.workdir.records import (
     WorkDir,
+    decode_record,
     default_work_dir,
+    encode_record,
     new_run_id,
+    read_record,
 )
-from leconvert.workdir.records import decode_record, encode_record, read_record
-from leconvert.workdir.staging import staging_dir, staging_generations
+from leconvert.workdir.swap import staging_dir, staging_generations
 
 PATH = Path("runs/r1/done/000001.json")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.leasing import Board, LeaseStore, WorkerIdentity
-from leconvert.workdir.paths import WorkDir
+from leconvert.workdir.records import WorkDir
 
 RUN_ID = "costs"
 _TIMES = 200

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.leasing import Board, Lease, LeaseStore, WorkerIdentity
-from leconvert.workdir.paths import RunPaths, WorkDir
+from leconvert.workdir.records import RunPaths, WorkDir
 
 RUN_ID = "races"
 _BETWEEN_SECONDS = 0.04

@@ -106,7 +106,7 @@ class Ground:
 
     def _generated(self, name: str, *, episodes: int, cameras: int) -> str:
         from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-        from leconvert.testing.spec import RandomLengths
+        from leconvert.testing.dataset import RandomLengths
 
         if not (self.lab.shared / name).exists():
             keys = ("observation.images.top", "observation.images.wrist")[:cameras]

@@ -3,7 +3,7 @@
     node_worker.py work WORK_DIR …
 
 While the host's mailbox holds the file ``events/halt``, whose text is a place such as
-``leconvert.shards:ShardWriter.write#1``, each new process halts there; see ``observed_leconvert``.
+``leconvert.worker:ShardWriter.write#1``, each new process halts there; see ``observed_leconvert``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.cli import main
-from leconvert.shards import ShardWriter
+from leconvert.worker import ShardWriter
 
 _LOOK_SECONDS = 0.05
 

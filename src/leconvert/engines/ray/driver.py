@@ -13,26 +13,601 @@ link is cut, and an end of the whole process when the cluster's head is gone.
 
 from __future__ import annotations
 
+import enum
 import json
 import os
+import re
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
-from leconvert.engines.logs import last_words
-from leconvert.engines.ray.cluster import Cluster, RayCluster, WorkerOrder
-from leconvert.engines.ray.fleet import Fleet, Limits
-from leconvert.engines.ray.options import RayOptions
-from leconvert.errors import EngineError, LeconvertError
+from leconvert.engines.local import last_words
+from leconvert.engines.ray import node
+from leconvert.errors import EngineError, LeconvertError, UsageError
 
-__all__ = ["Driver", "Order", "check_room", "main"]
+__all__ = [
+    "Driver",
+    "Fleet",
+    "Limits",
+    "Order",
+    "Outcome",
+    "RayCluster",
+    "RayOptions",
+    "WorkerOrder",
+    "check_room",
+    "main",
+    "ray_is_missing",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which workers a cluster should have: decisions without a cluster.
+#
+# A *place* is where one worker is wanted. Whoever watches the cluster tells the fleet what
+# happened and starts what is `Fleet.due`.
+#
+# What is not promised: that two workers never serve one place. A node whose link is cut counts as
+# lost, and its worker may go on working behind the cut; leases make that harmless.
+
+
+_MOST_FAILURES = 3
+# A failure after so long is no sign of a place where workers cannot work.
+_SECONDS_OF_GOOD_WORK = 600.0
+_SECONDS_A_FAILURE = 5.0
+_SECONDS_AFTER_A_LOSS = 1.0
+_FAILURES_SHOWN = 10
+# How `leconvert work` ends when it was asked to hand back, also while it was still starting.
+_HANDED_BACK = frozenset((130, -15, -2))
+
+
+class _State(enum.Enum):
+    WAITING = enum.auto()
+    BUSY = enum.auto()
+    HANDED_BACK = enum.auto()
+    GIVEN_UP = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many workers there may be.
+
+    Attributes:
+        total: In all.
+        per_node: On one node; None to leave it to Ray where workers go.
+        node_wait_seconds: How long to go on while no node can hold a worker.
+    """
+
+    total: int
+    per_node: int | None
+    node_wait_seconds: float
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one worker is wanted.
+
+    Attributes:
+        number: Its name, from 1.
+        node: The id of the node it belongs to; None for wherever there is room.
+        tries: Workers that were started here.
+        failures: Workers that failed here in a row.
+        not_before: When the next may be started.
+        started_at: When the last was started.
+    """
+
+    number: int
+    node: str | None
+    tries: int = 0
+    failures: int = 0
+    not_before: float = 0.0
+    started_at: float = 0.0
+    state: _State = _State.WAITING
+
+
+class Fleet:
+    """The places of one run, and what happened at them.
+
+    With a limit a node, every node that can hold a worker has its own places, a node that joins
+    gets some, and those of a node that is lost move on to others with fewer than their share.
+    Without, there are as many places as workers may be, and Ray finds room for each.
+
+    A worker that ends because nothing is left ends the search for more; one that was asked to hand
+    back is not replaced; one that failed is, twice, with growing pauses.
+
+    Args:
+        limits: How many there may be.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._nodes: dict[str, str] = {}
+        self._places: dict[int, Place] = {}
+        self._made = 0
+        self._nothing_left = False
+        self._nodes_seen_at = clock()
+        self._failures: list[str] = []
+        self._failed = 0
+
+    def see_nodes(self, nodes: Mapping[str, str]) -> list[int]:
+        """Take note of the nodes that live and can hold a worker, as host names by id.
+
+        Returns:
+            Places whose node is gone, and whose workers count as lost from now on.
+        """
+        self._nodes = dict(nodes)
+        if nodes:
+            self._nodes_seen_at = self._clock()
+        gone = [p for p in self._places.values() if p.node is not None and p.node not in nodes]
+        abandoned = []
+        for place in gone:
+            if place.state is _State.BUSY:
+                abandoned.append(place.number)
+            # Hand-backs count for good: whoever takes workers away wants fewer of them.
+            if place.state is not _State.HANDED_BACK:
+                del self._places[place.number]
+        self._make_places()
+        return abandoned
+
+    def due(self) -> list[Place]:
+        """Return the places where a worker is to be started now; they count as started."""
+        if self._nothing_left:
+            return []
+        now = self._clock()
+        due = [
+            place
+            for place in self._places.values()
+            if place.state is _State.WAITING and place.not_before <= now
+        ]
+        for place in due:
+            place.state, place.started_at, place.tries = _State.BUSY, now, place.tries + 1
+        return due
+
+    def ended(self, number: int, code: int, host: str, said: str) -> None:
+        """Hear that a worker ended by itself.
+
+        Args:
+            number: Its place.
+            code: Its exit code, negative for a signal.
+            host: Where it ran.
+            said: The end of its log.
+        """
+        if code == 0:
+            self._nothing_left = True
+            del self._places[number]
+        elif code in _HANDED_BACK:
+            self._places[number].state = _State.HANDED_BACK
+        else:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+            self.failed(number, f"worker on {host} {how}: {said}")
+
+    def failed(self, number: int, reason: str) -> None:
+        """Hear that a worker failed, or could not be started."""
+        place, now = self._places[number], self._clock()
+        if now - place.started_at > _SECONDS_OF_GOOD_WORK:
+            place.failures = 0
+        place.failures += 1
+        place.not_before = now + _SECONDS_A_FAILURE * place.failures
+        place.state = _State.WAITING
+        if place.failures >= _MOST_FAILURES:
+            place.state = _State.GIVEN_UP
+            reason += f" (not started again after {_MOST_FAILURES} failures)"
+        self._failed += 1
+        self._failures = [*self._failures, reason][-_FAILURES_SHOWN:]
+
+    def lost(self, number: int) -> None:
+        """Hear that a worker is gone with its node; it is replaced as soon as there is a place."""
+        place = self._places[number]
+        place.state = _State.WAITING
+        place.not_before = self._clock() + _SECONDS_AFTER_A_LOSS
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether no node could hold a worker for too long."""
+        waited = self._clock() - self._nodes_seen_at
+        return not self._nodes and waited > self._limits.node_wait_seconds
+
+    def running(self) -> int:
+        """Return how many workers run, wait to be started, or may yet get a node."""
+        states = Counter(place.state for place in self._places.values())
+        busy = states[_State.BUSY]
+        if self._nothing_left:
+            return busy
+        wanted = busy + states[_State.WAITING]
+        if wanted == 0 and not self._nodes and states[_State.HANDED_BACK] < self._limits.total:
+            return 1
+        return wanted
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that failed: the last of them."""
+        left = self._failed - len(self._failures)
+        return [*([f"{left} more failed before"] if left else []), *self._failures]
+
+    def _make_places(self) -> None:
+        per_node = self._limits.per_node
+        if per_node is None:
+            while self._made < self._limits.total:
+                self._make(None)
+            return
+        # A place that was given up keeps its node from more of the same, and no other node.
+        taken = sum(place.state is not _State.GIVEN_UP for place in self._places.values())
+        held = Counter(place.node for place in self._places.values())
+        for _ in range(self._limits.total - taken):
+            node = min(self._nodes, key=lambda node: held[node], default=None)
+            if node is None or held[node] >= per_node:
+                return
+            held[node] += 1
+            self._make(node)
+
+    def _make(self, node: str | None) -> None:
+        self._made += 1
+        self._places[self._made] = Place(self._made, node)
+
+
+# ------------------------------------------------------------------------------------------------
+# What workers ask a Ray cluster for; plain values.
+
+
+_WORKERS_A_NODE = 4
+# More than a run has batches: as many workers as its nodes hold.
+_NO_LIMIT = 2**31
+_MEMORY = re.compile(r"(\d+)([KMGT]?)")
+_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """What workers ask a Ray cluster for, and how many there are.
+
+    Without numbers there are four workers on every node that has room for one, also on those that
+    join later.
+
+    Attributes:
+        address: ``auto`` for the cluster of this machine or of RAY_ADDRESS, ``HOST:PORT`` for
+            another one that this machine belongs to, ``local`` to start one on this machine.
+        workers: How many there are at most; None for as many as nodes hold.
+        nodes: How many nodes' worth at most: then there are ``nodes * workers_per_node``.
+        workers_per_node: How many a node holds at most. None for four, or for as many as have room
+            where ``workers`` is given.
+        cpus_per_task: Cores of a worker.
+        mem: Memory of a worker, such as ``4G``; None asks for none.
+        resources: Custom resources that a worker takes, by name.
+        runtime_env: The `runtime environment`_ of workers.
+        ship_package: Send leconvert itself to nodes that lack it. The libraries that it needs must
+            be there, or come by ``runtime_env``.
+        connect_seconds: How long to wait for the cluster's answer.
+        node_wait_seconds: How long to go on while no node has room for a worker.
+
+    Raises:
+        UsageError: A number or a size makes no sense.
+
+    .. _runtime environment: https://docs.ray.io/en/latest/ray-core/handling-dependencies.html
+    """
+
+    address: str = "auto"
+    workers: int | None = None
+    nodes: int | None = None
+    workers_per_node: int | None = None
+    cpus_per_task: int = 1
+    mem: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    ship_package: bool = False
+    connect_seconds: float = 60.0
+    node_wait_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "nodes", "workers_per_node", "cpus_per_task"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                option = "num-workers" if name == "workers" else name.replace("_", "-")
+                raise UsageError(f"--{option} must be at least 1, not {number}.")
+        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
+            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+        for name, amount in self.resources.items():
+            if not name or not amount > 0:
+                raise UsageError(
+                    f"--ray-resource {name}={amount:g} makes no sense.",
+                    next_step="Write --ray-resource NAME=1, with a name that nodes offer.",
+                )
+
+    @property
+    def most_workers(self) -> int:
+        """How many workers there are at most."""
+        if self.workers is not None:
+            return self.workers
+        if self.nodes is not None:
+            return self.nodes * (self.workers_per_node or _WORKERS_A_NODE)
+        return _NO_LIMIT
+
+    @property
+    def most_on_a_node(self) -> int | None:
+        """How many workers a node holds at most; None for as many as have room."""
+        if self.workers_per_node is None and self.workers is not None:
+            return None
+        return self.workers_per_node or _WORKERS_A_NODE
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What ``mem`` says, in bytes; a plain number counts MiB, as SLURM's does."""
+        found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
+        return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping; ``RayOptions(**record)`` is the same again."""
+        return asdict(self)
+
+
+# ------------------------------------------------------------------------------------------------
+# Talks to Ray: the only module that imports it.
+#
+# Every call here may hang while a link is cut. So all of this runs in a driver's process, see
+# `leconvert.engines.ray.driver`, that whoever started it can kill.
+
+
+_WORKER_GRACE_SECONDS = 20.0
+# Results are a few words that come with the news that they are there.
+_FETCH_SECONDS = 10.0
+_TCP_SECONDS = 10.0
+# What a Ray that is started here keeps for objects, of which there are none; its least.
+_OBJECT_STORE_BYTES = 75 * 2**20
+_WHERE_TO_FIND_ONE = (
+    "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
+)
+_WORKER = ("-P", "-m", "leconvert.engines.ray.tied")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrder:
+    """What one worker is told.
+
+    Attributes:
+        arguments: What follows ``leconvert``.
+        log: Where its output goes.
+        node: The id of the node it must run on; None for any.
+    """
+
+    arguments: Sequence[str]
+    log: Path
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a worker's task ended.
+
+    Attributes:
+        code: The worker's exit code; None if it was lost, or never ran.
+        host: Where it ran, empty where unknown.
+        failure: Why it never ran, or ended without a code; None if it did not fail.
+    """
+
+    code: int | None
+    host: str = ""
+    failure: str | None = None
+
+
+class Cluster(Protocol):
+    """What a driver needs of Ray."""
+
+    def fitting_nodes(self) -> Mapping[str, str]:
+        """Return the living nodes that are large enough for a worker, host names by id."""
+
+    def start(self, order: WorkerOrder) -> Any:
+        """Start a worker as soon as there is room, and return a handle."""
+
+    def ended(self, handles: Iterable[Any], seconds: float) -> Mapping[Any, Outcome]:
+        """Return what has ended; wait no longer than so many seconds if nothing has."""
+
+    def cancel(self, handles: Iterable[Any]) -> None:
+        """Ask workers to hand back and end."""
+
+
+class RayCluster:
+    """A connection to a cluster, the driver of one Ray job.
+
+    Args:
+        options: Which cluster, and what workers ask for.
+
+    Raises:
+        EngineError: Ray is missing, there is no cluster at the address, or it runs other versions.
+    """
+
+    def __init__(self, options: RayOptions) -> None:
+        # It asks once a host otherwise, and says so in every log.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Under `uv run` it would pack up the current folder and run uv on every node.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        self._address = options.address
+        if self._address == "auto":
+            self._address = os.environ.get("RAY_ADDRESS") or "auto"
+        if self._address not in {"auto", "local"} and "://" not in self._address:
+            _check_somebody_listens(self._address)
+        try:
+            import ray
+        except ImportError as error:
+            raise ray_is_missing() from error
+        self._options = options
+        # Nodes need not have this very version of the function that they run.
+        ray.cloudpickle.register_pickle_by_value(node)
+        self._ray = ray
+        self._connect()
+        remote = ray.remote(
+            num_cpus=options.cpus_per_task,
+            memory=options.memory_bytes,
+            resources=dict(options.resources) or None,
+            # Whoever watches decides what is started again.
+            max_retries=0,
+            # A worker that a cancellation missed is asked to hand back by the end of its parent.
+            max_calls=1,
+        )
+        self._task = remote(node.work_on_this_node)
+
+    @property
+    def job_id(self) -> str:
+        """Ray's name for this driver."""
+        return str(self._ray.get_runtime_context().get_job_id())
+
+    def largest_node(self) -> str:
+        """Say what the largest living node offers."""
+        offers = [one["Resources"] for one in self._ray.nodes() if one["Alive"]]
+        if not offers:
+            return "there is no node"
+        best = max(offers, key=lambda offer: (offer.get("CPU", 0), offer.get("memory", 0)))
+        return f"the largest offers {best.get('CPU', 0):g} CPUs and {_gib(best.get('memory', 0))}"
+
+    def fitting_nodes(self) -> Mapping[str, str]:
+        """Return the living nodes that are large enough for a worker, host names by id."""
+        asked = {"CPU": float(self._options.cpus_per_task), **self._options.resources}
+        if self._options.memory_bytes is not None:
+            asked["memory"] = float(self._options.memory_bytes)
+        return {
+            one["NodeID"]: one["NodeManagerHostname"]
+            for one in self._ray.nodes()
+            if one["Alive"]
+            and all(one["Resources"].get(name, 0) >= need for name, need in asked.items())
+        }
+
+    def start(self, order: WorkerOrder) -> Any:
+        """Start a worker as soon as there is room, and return a handle."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where: Any = "SPREAD"
+        if order.node is not None:
+            where = NodeAffinitySchedulingStrategy(order.node, soft=False)
+        task = self._task.options(scheduling_strategy=where, name="leconvert work")
+        return task.remote(_WORKER, list(order.arguments), str(order.log), _WORKER_GRACE_SECONDS)
+
+    def ended(self, handles: Iterable[Any], seconds: float) -> Mapping[Any, Outcome]:
+        """Return what has ended; wait no longer than so many seconds if nothing has."""
+        asked = list(handles)
+        ready, _ = self._ray.wait(asked, num_returns=1, timeout=seconds, fetch_local=False)
+        if ready:
+            ready, _ = self._ray.wait(asked, num_returns=len(asked), timeout=0, fetch_local=False)
+        return {handle: self._outcome(handle) for handle in ready}
+
+    def cancel(self, handles: Iterable[Any]) -> None:
+        """Ask workers to hand back and end."""
+        for handle in handles:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.cancel(handle)
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        self._ray.shutdown()
+
+    def _outcome(self, handle: Any) -> Outcome:
+        errors = self._ray.exceptions
+        try:
+            host, code, said = self._ray.get(handle, timeout=_FETCH_SECONDS)
+        except errors.TaskCancelledError:
+            return Outcome(130)
+        except (
+            errors.NodeDiedError,
+            errors.TaskUnschedulableError,  # the node it belongs to is gone
+            errors.ObjectLostError,
+            errors.GetTimeoutError,
+        ):
+            return Outcome(None)
+        except errors.OutOfMemoryError:
+            return Outcome(None, failure="Ray ended a worker as its node ran out of memory")
+        except errors.WorkerCrashedError:
+            return Outcome(None, failure="Ray's process of a worker was killed")
+        except errors.RuntimeEnvSetupError as error:
+            return Outcome(None, failure=f"the runtime environment failed: {_last_line(error)}")
+        except errors.RayError as error:
+            return Outcome(None, failure=f"Ray could not run a worker: {_last_line(error)}")
+        return Outcome(code, host, failure=said or None)
+
+    def _connect(self) -> None:
+        address = self._address
+        # For all of the job: a folder is sent with nothing less.
+        wanted: dict[str, Any] = {"runtime_env": _runtime_env(self._options) or None}
+        if address == "local":
+            wanted |= {"include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
+        try:
+            self._ray.init(address=address, log_to_driver=False, **wanted)
+        except ConnectionError as error:
+            if address == "auto":
+                raise EngineError(
+                    "No Ray runs on this machine, and $RAY_ADDRESS names none.",
+                    next_step=_WHERE_TO_FIND_ONE,
+                ) from error
+            raise _no_cluster(address, _first_line(error)) from error
+        except (RuntimeError, TypeError, ValueError, self._ray.exceptions.RayError) as error:
+            # Versions that differ, a wrong token, a runtime environment that is none: Ray says it
+            # well.
+            raise EngineError(
+                f"The Ray cluster at {address} did not take this process ({_first_line(error)}).",
+                details=[line for line in str(error).splitlines()[1:] if line.strip()],
+                next_step="Use the cluster's own versions of Ray and Python on one of its nodes, "
+                "and check --ray-runtime-env if there is one.",
+            ) from error
+
+
+def ray_is_missing() -> EngineError:
+    """Return the error that says how Ray is installed."""
+    return EngineError(
+        "Ray is not installed here.", next_step='Install it: pip install "leconvert[ray]".'
+    )
+
+
+def _no_cluster(address: str, why: str) -> EngineError:
+    """Return the error that says that there is no cluster."""
+    return EngineError(
+        f"There is no Ray cluster at {address} ({why}).",
+        next_step=_WHERE_TO_FIND_ONE,
+    )
+
+
+def _check_somebody_listens(address: str) -> None:
+    # Ray itself would try for minutes.
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise EngineError(
+            f"--ray-address {address} makes no sense.",
+            next_step="Write auto, local, or HOST:PORT, such as 10.0.0.1:6379.",
+        )
+    try:
+        socket.create_connection((host, int(port)), timeout=_TCP_SECONDS).close()
+    except OSError as error:
+        raise _no_cluster(address, error.strerror or str(error)) from error
+
+
+def _runtime_env(options: RayOptions) -> dict[str, Any]:
+    environment = dict(options.runtime_env)
+    if options.ship_package:
+        package = str(Path(__file__).resolve().parents[2])
+        environment["py_modules"] = [*environment.get("py_modules", ()), package]
+    return environment
+
+
+def _gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
+
+
+# ------------------------------------------------------------------------------------------------
+# The process that talks to Ray, so that nobody else has to.
+
 
 _SECONDS_A_ROUND = 0.5
-_GRACE_SECONDS = 25.0
+_DRIVER_GRACE_SECONDS = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +726,7 @@ class Driver:
     def end(self) -> None:
         """Ask all workers to hand back, and wait for that, but not for long."""
         self._cluster.cancel(self._busy)
-        deadline = self._clock() + _GRACE_SECONDS
+        deadline = self._clock() + _DRIVER_GRACE_SECONDS
         while self._busy and (left := deadline - self._clock()) > 0:
             for handle in self._cluster.ended(self._busy, min(left, _SECONDS_A_ROUND)):
                 del self._busy[handle]

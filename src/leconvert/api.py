@@ -1,0 +1,606 @@
+"""One command from source to result: plan, work, pack, verify, swap."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from leconvert.engines import Engine, Handover, Submitter
+from leconvert.engines.registry import check_engine
+from leconvert.errors import (
+    BusyError,
+    InterruptedRunError,
+    LeconvertError,
+    OneHostOnlyError,
+    PlanMismatchError,
+    ProbeError,
+    SourceChangedError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.hub.provenance import Arrival, note_result
+from leconvert.hub.scratch import ScratchOptions
+from leconvert.leasing import read_workers
+from leconvert.machine import Machine
+from leconvert.model import Finding, LayoutOptions
+from leconvert.packer import NoResultError, PackOptions, PackReport, finish_run, swap_has_begun
+from leconvert.planner import check_same_plan, open_or_plan, planned_name
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairs import RepairOptions
+from leconvert.source import load_info
+from leconvert.workdir.activity import record_invocation, record_probe
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.journal import Journal, PackStep
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.removal import remove_leftovers, remove_work_dir
+from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.workdir.storage_errors import any_storage_errors
+from leconvert.workdir.swap import is_converted, old_dir, source_as_output, work_dir_beside
+from leconvert.worker import WorkerSummary
+from leconvert.worker_pool import Crew, LeaseOptions, work_and_pack
+
+__all__ = ["ConversionReport", "Submission", "convert", "run_worker", "submit_run"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversionReport:
+    """What a conversion did.
+
+    Attributes:
+        source: The v2.x dataset: its folder, or its URL on the Hub, with the commit.
+        output: The v3.0 dataset.
+        kept_source: Where the replaced dataset is kept; None if nothing was replaced, or it was
+            removed.
+        removed_source: Where it was kept before it was removed on request.
+        kept_because: Why it was kept although it was to be removed.
+        run_id: The run.
+        episodes: Episodes of the dataset.
+        frames: Frames of the dataset.
+        files: Data and video files of the result.
+        source_bytes: Bytes of the source's data and video files.
+        batches: Batches of the plan.
+        cloned_bytes: Coded video bytes that are shared with the source.
+        copied_bytes: Coded video bytes that were copied.
+        seconds: Wall clock of the whole command.
+        stage_seconds: Wall clock of plan, work and pack.
+        verified: The depth of the check before the swap, ``none`` if it was skipped.
+        findings: What the scan found: warnings, remarks, and what was repaired.
+        repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing.
+        probe: How fast the result loads, as `leconvert probe run` says it; None if it was not
+            measured. Where it could not be, the error.
+        report: The page that tells what happened, or None.
+        work_dir: Where the run's records are kept; None where they were removed.
+        peak_memory_bytes: The most that processes had resident: ``command``, this one, whose
+            threads may be workers too; ``workers``, the largest of the other processes that worked,
+            on any host, None where there was none. 0 is not known.
+    """
+
+    source: str
+    output: Path
+    kept_source: Path | None
+    run_id: str
+    episodes: int
+    frames: int
+    files: int
+    source_bytes: int
+    batches: int
+    cloned_bytes: int
+    copied_bytes: int
+    seconds: float
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    verified: str = "structure"
+    removed_source: Path | None = None
+    kept_because: str | None = None
+    findings: Sequence[Finding] = ()
+    repairs: Mapping[str, Any] = field(default_factory=dict)
+    probe: Mapping[str, Any] | None = None
+    report: Path | None = None
+    work_dir: Path | None = None
+    peak_memory_bytes: Mapping[str, int | None] = field(default_factory=dict)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        record = asdict(self)
+        for name in ("output", "kept_source", "removed_source", "report", "work_dir"):
+            record[name] = None if record[name] is None else str(record[name])
+        return record
+
+
+@any_storage_errors()
+def convert(
+    root: str | os.PathLike[str],
+    *,
+    arrival: Arrival | None = None,
+    output: str | os.PathLike[str] | None = None,
+    work_dir: str | os.PathLike[str] | None = None,
+    data_file_size_in_mb: float = 100,
+    video_file_size_in_mb: float = 200,
+    episodes_per_batch: int | None = None,
+    block_align: int | None = None,
+    layout: str = "reference",
+    loader_workers: int = 16,
+    repairs: RepairOptions | None = None,
+    orchestrate: bool | None = None,
+    num_workers: int | Literal["auto"] | None = None,
+    max_workers: int | None = None,
+    engine: Engine | None = None,
+    verify: str | None = None,
+    force_conversion: bool = False,
+    delete_source: bool = False,
+    restart: bool = False,
+    one_host: bool = False,
+    allow_mixed_versions: bool = False,
+    leases: LeaseOptions | None = None,
+    keep_work_dir: bool = False,
+    for_push: bool = False,
+    probe_seconds: float | None = None,
+    scratch: ScratchOptions | None = None,
+    report: str | os.PathLike[str] | None = None,
+    command: Sequence[str] | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> ConversionReport:
+    """Convert a v2.1 dataset to v3.0.
+
+    The result appears at its place at once and complete, or not at all. A call that was
+    interrupted, killed or failed is resumed by the same call.
+
+    Args:
+        root: The dataset folder, the one that holds ``meta/``.
+        arrival: How it came from the Hub, see `leconvert.hub.source`; None for a local dataset.
+            Needs ``output`` where ``root`` is an outline.
+        output: Where the result goes; the source, which it may not be, is then never touched. None
+            puts the result in the source's place and keeps the source beside it as ``<root>_old``.
+        work_dir: Folder for the state of the run; shared by all hosts that work on it. None takes
+            a hidden sibling of the target, which is removed after success.
+        data_file_size_in_mb: Limit of a data file, uncompressed, in MiB.
+        video_file_size_in_mb: Limit of a video file, in MiB.
+        episodes_per_batch: Episodes a batch; None for an output file a batch. The result does not
+            depend on it.
+        block_align: Block size in bytes that episodes in video files are aligned to, so that file
+            systems that share extents need not copy them; 0 for none, None to decide by the size
+            of the clips.
+        layout: ``reference`` cuts files as LeRobot's converter does; ``streaming`` cuts data and
+            cameras together, so that every frame loads and many workers can stream.
+        loader_workers: Data files that ``streaming`` makes at least.
+        repairs: What the conversion may change about the dataset; nothing by default.
+        orchestrate: Work in processes that lease batches, instead of threads of this process. None
+            goes by which of the two numbers below is given; without either it takes processes
+            where the work is many small files, which Python's lock makes slow in threads.
+        num_workers: Processes; ``auto``, as None with ``orchestrate`` or ``engine``, for as many
+            as the engine says, or as cores and free memory of this machine feed; see
+            `leconvert.worker_pool`.
+        max_workers: Threads; None for as many as cores and free memory feed, at most 4.
+        engine: What starts the workers, such as ``leconvert.engines.SlurmEngine(...)``; this
+            process packs meanwhile. None for processes or threads of this machine, as the three
+            before say.
+        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
+            the structure, or the bytes with ``delete_source``.
+        force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
+        delete_source: Remove the source that the result replaced, once every byte is proven; it is
+            kept all the same if the result lacks anything that was in it.
+        restart: Give up a run under way and begin anew.
+        one_host: Let no host but this one work on the run.
+        allow_mixed_versions: Join a run that other library versions planned.
+        leases: Lease time and attempts.
+        keep_work_dir: Keep the run's records after success.
+        for_push: Write the record that a push goes by beside the result, which costs reading all
+            of it; where the source came from the Hub it is written in any case.
+        probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
+            torch. A result that cannot be measured is converted all the same.
+        scratch: Where workers keep what they fetch of a source on the Hub.
+        report: Where to write a page that tells what happened, also where the conversion fails
+            once there is a plan; None for none.
+        command: The command line that asks for it, for the run's records; secrets are taken out.
+        stop: Set it from another thread to stop; the run can be resumed.
+        progress: Where to report.
+
+    Returns:
+        What was done.
+
+    Raises:
+        LeconvertError: One of its subclasses; see `leconvert.errors` for which.
+    """
+    for name, count in (("num_workers", num_workers), ("max_workers", max_workers)):
+        if count not in (None, "auto") and (isinstance(count, str) or count < 1):
+            raise UsageError(f"{name} must be at least 1, not {count}.")
+    if num_workers is not None and max_workers is not None:
+        raise UsageError("num_workers starts processes and max_workers threads; give one of them.")
+    if engine is not None:
+        check_engine(engine)
+        if max_workers is not None or orchestrate is False:
+            raise UsageError("An engine starts processes; it takes num_workers, not threads.")
+    if probe_seconds is not None:
+        from leconvert.probe.run import check_probe_can_run
+
+        check_probe_can_run()
+    started = time.monotonic()
+    source = Path(root).resolve()
+    target = Path(output).resolve() if output is not None else source
+    if output is not None and target == source:
+        raise source_as_output(source)
+    folder = Path(work_dir).resolve() if work_dir is not None else work_dir_beside(target)
+    pack_options = PackOptions(verify, force_conversion, delete_source)
+    page = None if report is None else Path(report).resolve()
+    if page is not None:
+        from leconvert.report import check_report_place
+
+        check_report_place(page, [source, target])
+    seconds: dict[str, float] = {}
+
+    if work_dir is None:
+        remove_leftovers(folder)
+    layout_options = LayoutOptions(
+        data_file_size_in_mb,
+        video_file_size_in_mb,
+        episodes_per_batch,
+        block_align,
+        layout,
+        loader_workers,
+    )
+    stop = stop or threading.Event()
+    packed: PackReport | None = None
+    with _another_may_finish(folder, target, own_place=work_dir is None) as joined:
+        run = None if restart else _run_in_swap(folder, source, target)
+        if run is not None:
+            with _telling(run, page):
+                record_invocation(run.paths, run.manifest.run_id, "convert", command)
+                packed, restart = _finish(
+                    run,
+                    planned_name(source, arrival),
+                    layout_options,
+                    repairs,
+                    pack_options,
+                    stop,
+                    progress,
+                )
+        if run is None or packed is None:
+            # What the source is comes before what stands at the target.
+            load_info(source, (repairs or RepairOptions()).reading, guess_version=True)
+            pack_options.check_source(is_outline=bool(arrival and arrival.outline))
+            pack_options.check_target(source, target)
+            run = open_or_plan(
+                source,
+                target,
+                folder,
+                layout_options,
+                repairs,
+                arrival=arrival,
+                restart=restart,
+                one_host=one_host,
+                allow_mixed_versions=allow_mixed_versions,
+                check_target=partial(pack_options.check_target, source, target),
+                progress=progress,
+            )
+            seconds["plan"] = time.monotonic() - started
+        joined(run)
+        with _telling(run, page):
+            if packed is None:
+                record_invocation(run.paths, run.manifest.run_id, "convert", command)
+                packed, spent = work_and_pack(
+                    run,
+                    pack_options,
+                    orchestrate=orchestrate,
+                    num_workers=num_workers,
+                    max_workers=max_workers,
+                    engine=engine,
+                    leases=leases or LeaseOptions(),
+                    scratch=scratch or ScratchOptions(),
+                    allow_mixed_versions=allow_mixed_versions,
+                    stop=stop,
+                    progress=progress,
+                )
+                seconds |= spent
+            note_result(run, packed.kept, for_push=for_push, progress=progress)
+            done = _report(run, packed, seconds, time.monotonic() - started)
+            if probe_seconds is not None:
+                done = replace(done, probe=_probe(run, target, probe_seconds))
+    removes = not keep_work_dir and work_dir is None
+    if removes and not remove_work_dir(folder, run.manifest.run_id, target):
+        progress.say(f"{folder} could not be removed; nobody needs it any more.")
+    return replace(done, report=page, work_dir=None if removes else folder)
+
+
+@contextmanager
+def _another_may_finish(
+    work_dir: Path, target: Path, *, own_place: bool
+) -> Iterator[Callable[[OpenedRun], None]]:
+    """Say so where the same conversion, started elsewhere, was finished and its run removed.
+
+    Yields:
+        What takes the run that this process joined.
+
+    Raises:
+        BusyError: Another process did it all.
+    """
+    runs: list[str] = []
+    was_there = is_converted(target)
+    try:
+        yield lambda run: runs.append(run.manifest.run_id)
+    except InterruptedRunError:
+        raise
+    except (LeconvertError, OSError) as error:
+        left = None
+        with suppress(LeconvertError, OSError):
+            left = WorkDir(work_dir).current_run_id()
+        if was_there or not is_converted(target) or left is not None:
+            raise
+        if own_place:  # locks and records that this process made since
+            remove_work_dir(work_dir, runs[-1] if runs else "", target)
+        raise BusyError(
+            f"Another process did this conversion meanwhile; its result stands at {target}.",
+            path=str(target),
+            next_step="There is nothing left to do. "
+            f"`leconvert check {shlex.quote(str(target))}` looks at the result.",
+        ) from error
+
+
+def _telling(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
+    if report is None:
+        return nullcontext()
+    from leconvert.report import telling  # nobody else pays for its imports
+
+    return telling(run, report)
+
+
+def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
+    """Measure how fast the result loads; where that fails, the error is what was found."""
+    from leconvert.probe.run import probe_result  # nobody else pays for its imports
+
+    try:
+        found: Mapping[str, Any] = probe_result(target, duration_s=seconds)
+    except ProbeError as error:
+        found = error.as_record()
+    record_probe(run.paths, run.manifest.run_id, found)
+    return found
+
+
+@any_storage_errors()
+def run_worker(
+    work_dir: str | os.PathLike[str],
+    *,
+    leases: LeaseOptions | None = None,
+    scratch: ScratchOptions | None = None,
+    max_batches: int | None = None,
+    max_idle_seconds: float | None = None,
+    allow_mixed_versions: bool = False,
+    command: Sequence[str] | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> WorkerSummary:
+    """Run one worker on a work dir until nothing is left for it.
+
+    Args:
+        work_dir: The folder that all hosts share.
+        leases: Lease time and attempts.
+        scratch: Where to keep what is fetched of a source on the Hub.
+        max_batches: Stop after so many batches.
+        max_idle_seconds: Stop after waiting so long for something to do.
+        allow_mixed_versions: Work although library versions differ from the planner's.
+        command: The command line that asks for it, as in `convert`.
+        stop: Set it from another thread to make the worker hand back and return.
+        progress: Where to report.
+
+    Raises:
+        LeconvertError: One of its subclasses.
+    """
+    for name, limit in (("max_batches", max_batches), ("max_idle_seconds", max_idle_seconds)):
+        if limit is not None and not limit >= 0:
+            raise UsageError(f"{name} cannot be {limit}.")
+    run = open_run(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
+    crew = Crew(run, leases or LeaseOptions(), stop or threading.Event(), scratch)
+    left = crew.bytes_left()
+    if not left:  # by now the result may stand in the source's place
+        return WorkerSummary(0, 0, 0, 0, 0, 0.0)
+    record_invocation(run.paths, run.manifest.run_id, "work", command)
+    with crew.inputs() as inputs, progress.stage("work", left, "B") as stage:
+        return crew.make(stage.advance, inputs).run(
+            max_batches=max_batches, max_idle_seconds=max_idle_seconds
+        )
+
+
+def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None:
+    """Return this conversion's run if its swap began: then the source may be at another place."""
+    if WorkDir(work_dir).current_run_id() is None:
+        return None
+    run = open_run(work_dir, allow_mixed_versions=True)
+    if (run.manifest.source, run.manifest.target) != (str(source), str(target)):
+        return None
+    return run if swap_has_begun(run) else None
+
+
+def _finish(
+    run: OpenedRun,
+    source: str,
+    options: LayoutOptions,
+    repairs: RepairOptions | None,
+    pack_options: PackOptions,
+    stop: threading.Event,
+    progress: Progress,
+) -> tuple[PackReport | None, bool]:
+    """End a run whose swap began; return its report, if there is one, and whether to begin anew.
+
+    A run answers only for a result that is there, from this source and these options.
+    """
+    manifest, target = run.manifest, Path(run.manifest.target)
+    in_place = manifest.source == manifest.target
+
+    def check() -> None:
+        old = old_dir(target)
+        if not in_place:
+            helps = f"--force-conversion converts anew and keeps {target} as {old}."
+        elif old.is_dir():
+            there, aside = shlex.quote(str(target)), shlex.quote(f"{target}_v30")
+            helps = (
+                f"To convert it with other options, put the source back, `mv {there} {aside} && "
+                f"mv {shlex.quote(str(old))} {there}`, and convert again."
+            )
+        else:
+            helps = "Its source was removed; give the same options as before to end the run."
+        check_same_plan(run, source, target, options, repairs, helps=helps)
+
+    try:
+        return finish_run(run, pack_options, check=check, stop=stop, progress=progress), False
+    except NoResultError as error:
+        if in_place and not target.exists():
+            raise
+        progress.say(f"{error.message} Converting anew.")
+    except (PlanMismatchError, SourceChangedError, VerificationError) as error:
+        if in_place or not pack_options.force_conversion:
+            raise
+        progress.say(f"{error.message} Converting anew.")
+    return None, True
+
+
+def _report(
+    run: OpenedRun, packed: PackReport, seconds: dict[str, float], total_seconds: float
+) -> ConversionReport:
+    manifest = run.manifest
+    me = WorkerIdentity.of_this_process()
+    others = [
+        worker.peak_memory_bytes
+        for worker in read_workers(run.paths, manifest.run_id)
+        if (worker.boot, worker.pid, worker.started) != (me.boot, me.pid, me.started)
+    ]
+    return ConversionReport(
+        source=manifest.source_name,
+        output=Path(manifest.target),
+        kept_source=packed.kept,
+        run_id=manifest.run_id,
+        episodes=manifest.num_episodes,
+        frames=manifest.num_frames,
+        files=sum(layout.num_files for layout in manifest.streams),
+        source_bytes=manifest.source_bytes,
+        batches=manifest.num_batches,
+        cloned_bytes=packed.cloned_bytes,
+        copied_bytes=packed.copied_bytes,
+        seconds=total_seconds,
+        stage_seconds=seconds,
+        verified=packed.verified,
+        removed_source=packed.removed,
+        kept_because=packed.kept_because,
+        findings=manifest.findings,
+        repairs=manifest.repairs.as_record() if manifest.repairs else {},
+        peak_memory_bytes={
+            "command": Machine().peak_memory(),
+            "workers": max(others, default=None),
+        },
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Hands a planned run to a scheduler: workers, a packer after them, and nobody who waits.
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What was submitted, or would be.
+
+    Attributes:
+        run_id: The run.
+        finished: Whether the result is in place already; then nothing is submitted.
+        workers: Workers that were asked for.
+        worker_job: The scheduler's id for them; None if there are none, or for a dry run.
+        packer_job: The packer's id; likewise.
+        logs: The folder of the logs.
+        script: A shell script that submits the same.
+    """
+
+    run_id: str
+    finished: bool
+    workers: int
+    worker_job: str | None
+    packer_job: str | None
+    logs: str
+    script: str
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return asdict(self)
+
+
+def submit_run(
+    work_dir: str | os.PathLike[str],
+    engine: Submitter | None = None,
+    *,
+    leases: LeaseOptions | None = None,
+    pack: PackOptions | None = None,
+    scratch: ScratchOptions | None = None,
+    allow_mixed_versions: bool = False,
+    dry_run: bool = False,
+) -> Submission:
+    """Submit workers for what is left of a run, and a packer that begins when they have ended.
+
+    The same call again joins the same run: it submits workers for what is left by then.
+
+    Args:
+        work_dir: The folder that all hosts share; every node must see it, the source and the
+            target under the same paths.
+        engine: Who starts them, and how; None for SLURM with its defaults.
+        leases: Lease time and attempts, the same for all workers of a run.
+        pack: What the packer proves, and whether it may replace a v3.0 dataset.
+        scratch: Where workers keep files that they fetch, where the source is on the Hub.
+        allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
+        dry_run: Submit nothing.
+
+    Returns:
+        What was asked for, or would be; nothing where all batches are done and packed.
+
+    Raises:
+        EngineError: There is no scheduler here, or it refused a job.
+        OneHostOnlyError: One host alone may work on the run.
+        WorkDirError: There is no run, or its records cannot be used.
+    """
+    if engine is None:
+        from leconvert.engines.slurm import SlurmEngine
+
+        engine = SlurmEngine()
+    pack = pack or PackOptions()
+    leases = leases or LeaseOptions(trouble_seconds=120.0)
+    root = Path(work_dir).resolve()
+    run = open_run(root, allow_mixed_versions=True, only_look=True)
+    if run.one_host is not None:
+        raise OneHostOnlyError(
+            f"Only {run.one_host.host.name} may work on {root}, so it cannot be submitted.",
+            path=str(root),
+            next_step="Plan again in a work dir on a file system with hard links.",
+        )
+    run_id, logs = run.manifest.run_id, str(run.paths.logs_dir)
+    if _is_finished(run):
+        return Submission(run_id, True, 0, None, None, logs, "")
+    workers = min(engine.workers, _batches_left(run, leases))
+    mixed = ["--allow-mixed-versions"] if allow_mixed_versions else []
+    fetched = (scratch or ScratchOptions()).arguments() if run.manifest.outline else []
+    handover = Handover(
+        workers,
+        work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],
+        pack_arguments=[
+            str(root),
+            f"--verify={pack.depth}",
+            *(["--force-conversion"] if pack.force_conversion else []),
+            *mixed,
+        ],
+    )
+    script = engine.script(handover, run.paths)
+    if dry_run:
+        return Submission(run_id, False, workers, None, None, logs, script)
+    worker_job, packer_job = engine.submit(handover, run.paths)
+    return Submission(run_id, False, workers, worker_job, packer_job, logs, script)
+
+
+def _is_finished(run: OpenedRun) -> bool:
+    state = Journal(run.paths, run.manifest.run_id).read()
+    return state.step in {PackStep.SWAPPED, PackStep.FINISHED}
+
+
+def _batches_left(run: OpenedRun, leases: LeaseOptions) -> int:
+    board = Crew(run, leases, threading.Event()).look()
+    return run.manifest.num_batches - len(board.done_ids())

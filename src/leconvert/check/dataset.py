@@ -1,0 +1,290 @@
+"""One dataset by itself: what is wrong with it, without a source and without decoding a frame."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leconvert.check.data_files import DataFileReport, check_data_file
+from leconvert.check.declared import Declared, declaration, found, shortened, split_findings
+from leconvert.check.meta import (
+    EpisodeStats,
+    EpisodeTable,
+    Ranges,
+    RoutedFile,
+    check_order,
+    check_ranges,
+    check_stats,
+    files_of,
+    has_stats,
+    left_over,
+    read_episode_table,
+    read_task_rows,
+    streaming_findings,
+)
+from leconvert.check.video_files import check_video_file
+from leconvert.compare.difference import read_json_object
+from leconvert.compare.files import special_files
+from leconvert.errors import SourceError, VerificationError
+from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
+from leconvert.parallel import THREADS_THAT_WAIT, Latency
+from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.repairs import SOURCE_VERSIONS
+from leconvert.source import scan_source
+from leconvert.source.dataset import (
+    INFO_PATH,
+    read_info,
+    refuse_pointers,
+    said_version,
+    version_help,
+    version_of_files,
+)
+from leconvert.text import count
+
+__all__ = ["DatasetReport", "check_dataset", "checked_result"]
+
+
+_SHOWN = 20
+_SEVERITIES = ("error", "repaired", "warning", "info")
+# Where files are at hand: reading and arithmetic are done without Python's lock, parsing is not.
+_THREADS = 2
+# With these it cannot be said which row a task's text means.
+_TASKS_IN_DOUBT = {"tasks-order", "tasks-duplicate"}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetReport:
+    """What a check found.
+
+    Attributes:
+        root: The dataset.
+        version: Its ``codebase_version``.
+        findings: What is wrong or worth knowing, errors first.
+        episodes: Episodes in it.
+        frames: Rows in it.
+        files: Data and video files that were looked at.
+        seconds: How long it took.
+    """
+
+    root: str
+    version: str
+    findings: tuple[Finding, ...]
+    episodes: int
+    frames: int
+    files: int
+    seconds: float
+
+    def count(self, severity: str) -> int:
+        """Return the number of findings of one severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        counts = {f"{severity}s": self.count(severity) for severity in ("error", "warning", "info")}
+        return {"ok": not counts["errors"], **counts, **asdict(self)}
+
+
+def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetReport:
+    """Check a dataset of version v2.x or v3.0.
+
+    A v2.x dataset is scanned as for a conversion without repairs. Of a v3.0 dataset every table,
+    every row's place columns and every video's index are read; nothing is written and no frame is
+    decoded.
+
+    Args:
+        root: The dataset folder, the one that holds ``meta/``.
+        progress: Where to report.
+
+    Raises:
+        UnreadableSourceError: There is no dataset, or its info.json cannot be read.
+        SourceError: It is of another version, or a v2.x dataset that cannot even be scanned.
+    """
+    started = time.monotonic()
+    raw = read_info(root)
+    refuse_pointers(root)
+    version = raw.get("codebase_version")
+    guessed = version if version in SOURCE_VERSIONS else version_of_files(root)
+    if guessed is not None:
+        version = str(guessed)
+        scan = scan_source(root, progress=progress)
+        findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
+        files = scan.num_episodes * len(scan.streams)
+    elif isinstance(version, str) and version.startswith("v3."):
+        check = _Check(root, raw, progress)
+        findings, episodes, frames = check.run(), check.episodes, check.frames
+        files = check.files
+    else:
+        raise SourceError(
+            f"{root / INFO_PATH} {said_version(version)}; v2.x and v3.x can be checked.",
+            path=str(root / INFO_PATH),
+            next_step=version_help(version),
+        )
+    kept = sorted(shortened(findings), key=lambda finding: _SEVERITIES.index(finding.severity))
+    seconds = time.monotonic() - started
+    return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
+
+
+def checked_result(result: Path, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
+    """Return the info.json of a complete v3.0 dataset, before it is sent anywhere.
+
+    Raises:
+        UnreadableSourceError: The folder holds no dataset.
+        SourceError: It holds one of another version.
+        VerificationError: The dataset is not complete.
+    """
+    info = read_info(result)
+    version = info.get("codebase_version")
+    if not isinstance(version, str) or not version.startswith("v3."):
+        raise SourceError(
+            f"{result} is {version}; only v3.0 datasets are sent.",
+            path=str(result),
+            next_step="Convert it first: `leconvert convert`.",
+        )
+    report = check_dataset(result, progress=progress)
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    if errors:
+        raise VerificationError(
+            f"{result} is no complete v3.0 dataset: {count(len(errors), 'error')}.",
+            path=str(result),
+            next_step="`leconvert check` explains them. Nothing was sent.",
+            details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],
+        )
+    return info
+
+
+class _Check:
+    """A check of a v3.0 dataset, step by step; a step that cannot be done leaves its findings."""
+
+    def __init__(self, root: Path, raw: Mapping[str, Any], progress: Progress) -> None:
+        self._root = root
+        self._raw = raw
+        self._progress = progress
+        self._findings: list[Finding] = []
+        self.episodes = 0
+        self.frames = 0
+        self.files = 0
+
+    def run(self) -> list[Finding]:
+        self._findings = list(self._unreadable())
+        if self._findings:
+            return self._findings
+        declared, self._findings = declaration(self._raw)
+        texts, findings = read_task_rows(self._root, self._raw)
+        self._findings += findings
+        if declared is None:
+            return self._findings
+        streams = [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
+        in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
+        task_rows = None if texts is None or in_doubt else _rows_of(texts)
+        stats = EpisodeStats([key for key, ft in declared.features.items() if has_stats(ft)])
+        table, findings = read_episode_table(self._root, streams, task_rows, stats)
+        self._findings += findings
+        if table is not None:
+            self._findings += stats.findings()
+        self._findings += check_stats(self._root, declared.features, stats.aggregate())
+        if table is None:
+            if not findings:
+                self._findings.append(found("no-episodes", "meta/episodes has no rows."))
+            return self._findings
+        ranges, findings = check_ranges(table, declared)
+        self._findings += findings
+        self._findings += split_findings(self._raw, len(table))
+        self.episodes, self.frames = len(table), int(ranges.length.sum())
+        self._check_files(declared, table, ranges, streams, None if texts is None else len(texts))
+        return self._findings
+
+    def _unreadable(self) -> Iterator[Finding]:
+        """Yield what must not be opened, and why LeRobot could not even begin."""
+        for path in sorted(special_files(self._root)):
+            yield found("unreadable-file", f"{path} is a pipe, a socket or a device.", path=path)
+        try:
+            read_json_object(self._root / INFO_PATH)
+        except (OSError, ValueError) as error:
+            yield found("unreadable-file", f"{INFO_PATH} cannot be read: {error}", path=INFO_PATH)
+
+    def _check_files(
+        self,
+        declared: Declared,
+        table: EpisodeTable,
+        ranges: Ranges,
+        streams: list[str],
+        num_tasks: int | None,
+    ) -> None:
+        files = {
+            stream: files_of(table, declared, stream)
+            for stream in streams
+            if stream in declared.templates and stream in table.placed
+        }
+        self._findings += check_order(files.get(DATA_STREAM, []))
+        self._findings += streaming_findings(files)
+
+        every = [routed for routes in files.values() for routed in routes]
+        tables = [routed for routed in every if routed.stream == DATA_STREAM]
+        videos = every[len(tables) :]
+        untimed = np.zeros(len(table), np.bool_)
+
+        def table_report(routed: RoutedFile) -> DataFileReport:
+            return check_data_file(self._root, routed, table, ranges, declared, num_tasks)
+
+        def video_findings(routed: RoutedFile) -> list[Finding]:
+            return check_video_file(
+                self._root,
+                routed,
+                table.placed[routed.stream],
+                ranges,
+                declared.features[str(camera_of(routed.stream))],
+                declared.fps,
+                untimed,
+            )
+
+        with self._progress.stage("check", len(every), "files") as stage:
+            reports = _for_each(tables, table_report, stage)
+            self._add_table_reports(tables, reports)
+            for report in reports:
+                if report.untimed is not None:
+                    untimed[report.untimed] = True
+            for found_here in _for_each(videos, video_findings, stage):
+                self._findings += found_here
+        self.files = len(every)
+        paths = {routed.path: None for routed in every}
+        self._findings += left_over(self._root, paths, complete=len(files) == len(streams))
+
+    def _add_table_reports(
+        self, tables: Sequence[RoutedFile], reports: Sequence[DataFileReport]
+    ) -> None:
+        columns: tuple[tuple[str, str], ...] | None = None
+        for routed, report in zip(tables, reports, strict=True):
+            self._findings += report.findings
+            columns = columns or report.columns
+            if report.columns is not None and report.columns != columns:
+                message = f"{routed.path} has other columns or types than the first file."
+                self._findings.append(
+                    found("data-schema", message, stream=DATA_STREAM, path=routed.path)
+                )
+
+
+def _rows_of(texts: Sequence[str]) -> dict[str, int]:
+    return {text: row for row, text in enumerate(texts)}
+
+
+def _for_each[Seen](
+    every: Sequence[RoutedFile], look: Callable[[RoutedFile], Seen], stage: Stage
+) -> list[Seen]:
+    """Look at the first file alone; whether it made us wait tells how many to ask at a time."""
+
+    def one(routed: RoutedFile) -> Seen:
+        seen = look(routed)
+        stage.advance(1)
+        return seen
+
+    with Latency() as latency:
+        first = [one(routed) for routed in every[:1]]
+    threads = THREADS_THAT_WAIT if latency.dominates else _THREADS
+    with ThreadPoolExecutor(threads, thread_name_prefix="check") as pool:
+        return [*first, *pool.map(one, every[1:])]

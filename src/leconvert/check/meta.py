@@ -1,0 +1,765 @@
+"""``meta/episodes`` of a v3.0 dataset: read once, a block of rows at a time, kept as arrays.
+
+What is kept of an episode is numbers: where its rows are, where its frames are, which tasks it
+names. A million episodes with four cameras take about 200 MB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert.check.declared import Declared, Feature, found
+from leconvert.compare.difference import (
+    FloatArray,
+    floats,
+    integers,
+    nested_floats,
+    read_json_object,
+)
+from leconvert.errors import UnreadableSourceError
+from leconvert.model import DATA_STREAM, Finding, IntArray, camera_of
+from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.source.dataset import INFO_PATH
+from leconvert.tables.footers import open_parquet
+from leconvert.tables.meta import EPISODES_DIR, STATS_PATH, TASKS_PATH, pandas_index
+
+__all__ = [
+    "EpisodeStats",
+    "EpisodeTable",
+    "Placed",
+    "Ranges",
+    "RoutedFile",
+    "check_order",
+    "check_ranges",
+    "check_stats",
+    "files_of",
+    "has_stats",
+    "left_over",
+    "read_episode_table",
+    "read_task_rows",
+    "streaming_findings",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The statistics that ``meta/episodes`` holds, added up a block of rows at a time.
+
+
+_PREFIX = "stats/"
+_NEEDED = ("min", "max", "mean", "std", "count")
+
+
+@dataclass(slots=True)
+class Total:
+    """What is known of one feature over the episodes so far.
+
+    The variance of all frames is Σn(s² + (m − M)²)/Σn with count n, mean m and deviation s of each
+    episode and M the mean of all. It is added up around the first episode's mean, so that large
+    means do not swallow small deviations.
+    """
+
+    minimum: FloatArray
+    maximum: FloatArray
+    around: FloatArray
+    count: float = 0.0
+    deviation_sum: FloatArray | None = None
+    square_sum: FloatArray | None = None
+
+    def add(self, block: Mapping[str, FloatArray]) -> None:
+        """Add episodes: each statistic has shape (rows, ...), ``count`` (rows, 1)."""
+        mean = block["mean"] - self.around
+        weights = block["count"].reshape(-1, *(1,) * (mean.ndim - 1))
+        deviations = (mean * weights).sum(axis=0)
+        squares = ((block["std"] ** 2 + mean**2) * weights).sum(axis=0)
+        self.minimum = np.minimum(self.minimum, block["min"].min(axis=0))
+        self.maximum = np.maximum(self.maximum, block["max"].max(axis=0))
+        self.count += float(block["count"].sum())
+        first = self.deviation_sum is None or self.square_sum is None
+        self.deviation_sum = deviations if first else self.deviation_sum + deviations
+        self.square_sum = squares if first else self.square_sum + squares
+
+    def result(self) -> dict[str, npt.NDArray[np.float64]]:
+        """Return the statistics of all episodes."""
+        assert self.deviation_sum is not None
+        assert self.square_sum is not None
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shift = self.deviation_sum / self.count
+            variance = self.square_sum / self.count - shift**2
+        return {
+            "min": self.minimum,
+            "max": self.maximum,
+            "mean": self.around + shift,
+            "std": np.sqrt(np.maximum(variance, 0)),
+            "count": np.array([self.count]),
+        }
+
+
+class EpisodeStats:
+    """Adds up the statistics of some features; a feature whose statistics are unusable is left out.
+
+    Args:
+        features: The features; others are passed over.
+    """
+
+    def __init__(self, features: Collection[str]) -> None:
+        self._features = sorted(features)
+        self._totals: dict[str, Total] = {}
+        self._unusable: dict[str, str] = {}
+        self._has_columns = False
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add a block of rows of meta/episodes."""
+        self._has_columns |= any(name.startswith(_PREFIX) for name in batch.schema.names)
+        for feature in self._features:
+            if feature not in self._unusable:
+                problem = self._add(feature, batch)
+                if problem is not None:
+                    self._unusable[feature] = problem
+
+    def _add(self, feature: str, batch: pa.RecordBatch) -> str | None:
+        block: dict[str, FloatArray] = {}
+        for statistic in _NEEDED:
+            name = f"{_PREFIX}{feature}/{statistic}"
+            at = batch.schema.get_field_index(name)
+            if at < 0:
+                return f"there is no column {name!r}"
+            values = nested_floats(batch.column(at))
+            if values is None:
+                return f"{name} is not one array of numbers an episode"
+            block[statistic] = values
+        shapes = {name: values.shape[1:] for name, values in block.items()}
+        if shapes.pop("count") != (1,) or len(set(shapes.values())) > 1:
+            return f"the shapes of its statistics do not go together: {shapes}"
+        total = self._totals.get(feature)
+        if total is None:
+            first = {name: values[0] for name, values in block.items()}
+            total = Total(first["min"], first["max"], first["mean"])
+            self._totals[feature] = total
+        elif total.around.shape != shapes["mean"]:
+            return f"its statistics have several shapes, {total.around.shape} and {shapes['mean']}"
+        with np.errstate(invalid="ignore", over="ignore"):
+            total.add(block)
+        return None
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield the features whose statistics cannot be used."""
+        if self._features and not self._has_columns:
+            message = "meta/episodes holds no statistics at all."
+            yield found("episode-stats", message, path=EPISODES_DIR)
+            return
+        for feature, problem in self._unusable.items():
+            message = f"The statistics of {feature}: {problem}."
+            yield found("episode-stats", message, stream=feature, path=EPISODES_DIR)
+
+    def aggregate(self) -> dict[str, dict[str, FloatArray]]:
+        """Return the statistics over all episodes of each usable feature."""
+        return {
+            feature: total.result()
+            for feature, total in self._totals.items()
+            if feature not in self._unusable
+        }
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/episodes`` of a v3.0 dataset: read once, a block of rows at a time, kept as arrays.
+
+
+_BLOCK_ROWS = 512
+_RANGE_COLUMNS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
+_LOCATION_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
+_UNKNOWN_TASK = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Where one stream's part of each episode is, arrays of shape (E,).
+
+    Attributes:
+        chunk: Number of the chunk folder.
+        file: Number of the file in it.
+        begin_seconds: ``from_timestamp``; empty for data.
+        end_seconds: ``to_timestamp``; empty for data.
+    """
+
+    chunk: IntArray
+    file: IntArray
+    begin_seconds: FloatArray
+    end_seconds: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeTable:
+    """What meta/episodes says; arrays have shape (E,).
+
+    Attributes:
+        episode_index: As stored; a reader goes by the row.
+        length: Frames.
+        from_index: First row in the dataset.
+        to_index: Row after the last.
+        placed: Each stream's places, for streams whose columns can be used.
+        task_ends: Where each episode's tasks end in ``task_numbers``; empty where unknown.
+        task_numbers: Rows of tasks.parquet, -1 for a text that is not there.
+    """
+
+    episode_index: IntArray
+    length: IntArray
+    from_index: IntArray
+    to_index: IntArray
+    placed: Mapping[str, Placed]
+    task_ends: IntArray
+    task_numbers: IntArray
+
+    def __len__(self) -> int:
+        return len(self.episode_index)
+
+    def tasks_of(self, row: int) -> set[int]:
+        """Return the tasks that the table lists for an episode."""
+        first = int(self.task_ends[row - 1]) if row else 0
+        return set(self.task_numbers[first : int(self.task_ends[row])].tolist())
+
+
+def read_episode_table(
+    root: Path, streams: Sequence[str], task_rows: Mapping[str, int] | None, stats: EpisodeStats
+) -> tuple[EpisodeTable | None, list[Finding]]:
+    """Read all files in text order, as loaders do.
+
+    Args:
+        root: The dataset.
+        streams: The streams that every episode must be placed in.
+        task_rows: Row of each task's text; None where texts do not lead to one row.
+        stats: Is given the episodes' statistics.
+
+    Returns:
+        The table, None where nothing can be checked by it, and what is wrong with it.
+    """
+    folder = root / EPISODES_DIR
+    paths = sorted(path for path in folder.glob("*/*.parquet"))
+    if not paths:
+        message = f"{EPISODES_DIR} holds no chunk-*/*.parquet."
+        return None, [found("missing-file", message, stream="episodes", path=EPISODES_DIR)]
+    gathering = _Gathering(streams, task_rows)
+    for path in paths:
+        relative = path.relative_to(root).as_posix()
+        try:
+            with pq.ParquetFile(path) as file:
+                gathering.columns(relative, file.schema_arrow)
+                names = gathering.wanted(file.schema_arrow.names)
+                for batch in file.iter_batches(_BLOCK_ROWS, columns=names, use_threads=False):
+                    gathering.add(relative, batch)
+                    stats.add(batch)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            gathering.wrong("unreadable-file", f"{relative} cannot be read: {error}", relative)
+            return None, gathering.findings
+    return gathering.table(), gathering.findings
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Blocks of rows become arrays; what cannot become one is a finding and is left out."""
+
+    streams: Sequence[str]
+    task_rows: Mapping[str, int] | None
+    findings: list[Finding] = field(default_factory=list)
+    parts: dict[str, list[IntArray | FloatArray]] = field(default_factory=dict)
+    unusable: set[str] = field(default_factory=set)
+    task_counts: list[IntArray] = field(default_factory=list)
+    task_numbers: list[IntArray] = field(default_factory=list)
+    rows: int = 0
+
+    def wrong(
+        self, code: str, message: str, path: str, *, row: int | None = None, mild: bool = False
+    ) -> None:
+        severity = "warning" if mild else None
+        self.findings.append(
+            found(code, message, episode=row, stream="episodes", path=path, severity=severity)
+        )
+
+    def needed(self) -> Iterator[str]:
+        yield from _RANGE_COLUMNS
+        for stream in self.streams:
+            yield from (f"{stream}/chunk_index", f"{stream}/file_index")
+            if camera_of(stream) is not None:
+                yield from (f"{stream}/from_timestamp", f"{stream}/to_timestamp")
+
+    def wanted(self, names: Sequence[str]) -> list[str]:
+        known = {*self.needed(), *_LOCATION_COLUMNS, "tasks"} - self.unusable
+        return [name for name in names if name in known or name.startswith("stats/")]
+
+    def columns(self, path: str, schema: pa.Schema) -> None:
+        """Find columns that are missing or of another type."""
+        missing: list[str] = []
+        for name in self.needed():
+            if name in self.unusable:
+                continue
+            at = schema.get_field_index(name)
+            kind = None if at < 0 else schema.field(at).type
+            seconds = name.endswith("_timestamp")
+            if kind is None:
+                missing.append(name)
+            elif not (pa.types.is_integer(kind) or (seconds and pa.types.is_floating(kind))):
+                self.wrong("episodes-column", f"The column {name!r} is {kind}.", path)
+                self.unusable.add(name)
+        if missing:
+            message = f"There is no column {', '.join(map(repr, missing))}."
+            self.wrong("episodes-column", message, path)
+            self.unusable.update(missing)
+        optional = {*_LOCATION_COLUMNS, "tasks"} - self.unusable - set(schema.names)
+        if optional:
+            names = ", ".join(map(repr, sorted(optional)))
+            message = f"There is no column {names}; tools that edit datasets need them."
+            self.wrong("episodes-column", message, path, mild=True)
+            self.unusable.update(optional)
+
+    def add(self, path: str, batch: pa.RecordBatch) -> None:
+        for name in self.needed():
+            if name in self.unusable:
+                continue
+            column = batch.column(batch.schema.get_field_index(name))
+            values = floats(column) if name.endswith("_timestamp") else integers(column)
+            if values is None or (values.dtype.kind == "f" and not np.isfinite(values).all()):
+                nulls = np.array([value is None for value in column.to_pylist()])
+                row = self.rows + (int(np.argmax(nulls)) if nulls.any() else 0)
+                self.wrong("episodes-null", f"{name} has no value.", path, row=row)
+                self.unusable.add(name)
+                continue
+            self.parts.setdefault(name, []).append(values.copy())
+        self._check_location(path, batch)
+        self._add_tasks(path, batch)
+        self.rows += batch.num_rows
+
+    def _check_location(self, path: str, batch: pa.RecordBatch) -> None:
+        digits = [part.partition("-")[2] for part in Path(path).with_suffix("").parts[-2:]]
+        for name, number in zip(_LOCATION_COLUMNS, digits, strict=True):
+            if name in self.unusable:
+                continue
+            values = integers(batch.column(batch.schema.get_field_index(name)))
+            place = int(number) if number.isdecimal() and len(number) < 18 else -1
+            if values is None or np.any(values != place):
+                self.unusable.add(name)
+                at = 0 if values is None else int(np.argmax(values != place))
+                have = "no number" if values is None else int(values[at])
+                message = f"{name} is {have}; the row is in {path}."
+                self.wrong("episodes-location", message, path, row=self.rows + at)
+
+    def _add_tasks(self, path: str, batch: pa.RecordBatch) -> None:
+        if "tasks" in self.unusable:
+            return
+        if self.task_rows is None:
+            self.unusable.add("tasks")
+            return
+        listed = batch.column(batch.schema.get_field_index("tasks")).to_pylist()
+        if not all(isinstance(tasks, list) for tasks in listed):
+            self.unusable.add("tasks")
+            message = "tasks holds something other than lists."
+            self.wrong("episodes-column", message, path, mild=True)
+            return
+        numbers = [
+            self.task_rows.get(text, _UNKNOWN_TASK) if isinstance(text, str) else _UNKNOWN_TASK
+            for tasks in listed
+            for text in tasks
+        ]
+        self.task_counts.append(np.array([len(tasks) for tasks in listed], np.int64))
+        self.task_numbers.append(np.array(numbers, np.int64))
+
+    def table(self) -> EpisodeTable | None:
+        if not self.rows or self.unusable.intersection(_RANGE_COLUMNS):
+            return None
+        nothing: FloatArray = np.empty(0)
+
+        def whole(name: str) -> IntArray:
+            return np.concatenate(self.parts.pop(name)).astype(np.int64, copy=False)
+
+        placed = {}
+        for stream in self.streams:
+            if any(name.startswith(f"{stream}/") for name in self.unusable):
+                continue
+            begin, end = nothing, nothing
+            if camera_of(stream) is not None:
+                begin = np.concatenate(self.parts.pop(f"{stream}/from_timestamp"))
+                end = np.concatenate(self.parts.pop(f"{stream}/to_timestamp"))
+            placed[stream] = Placed(
+                whole(f"{stream}/chunk_index"), whole(f"{stream}/file_index"), begin, end
+            )
+        no_tasks = "tasks" in self.unusable
+        return EpisodeTable(
+            episode_index=whole("episode_index"),
+            length=whole("length"),
+            from_index=whole("dataset_from_index"),
+            to_index=whole("dataset_to_index"),
+            placed=placed,
+            task_ends=nothing.astype(np.int64)
+            if no_tasks
+            else np.cumsum(np.concatenate(self.task_counts)),
+            task_numbers=nothing.astype(np.int64)
+            if no_tasks
+            else np.concatenate(self.task_numbers),
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/stats.json``: is it complete, possible, of the right shapes, and what the episodes say?
+
+
+_IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
+# Recorders merge episode by episode in single and double precision; what is stale differs by more.
+_RELATIVE_TO_RANGE = 1e-3
+_RELATIVE_TO_SIZE = 1e-6
+# LeRobot's recompute_stats writes statistics of relative actions here, on request.
+_MAY_BE_RELATIVE = "action"
+
+
+def has_stats(feature: Feature) -> bool:
+    """Tell whether policies normalise a feature, so that it needs statistics."""
+    return (
+        feature.dtype in ("image", "video") or feature.is_number
+    ) and feature.key not in DEFAULT_COLUMNS
+
+
+def check_stats(
+    root: Path,
+    features: Mapping[str, Feature],
+    aggregate: Mapping[str, Mapping[str, FloatArray]],
+) -> Iterator[Finding]:
+    """Yield what is wrong with the statistics.
+
+    Args:
+        root: The dataset.
+        features: Its features.
+        aggregate: Statistics of all episodes by meta/episodes, for the features it has them of.
+    """
+    try:
+        stats = read_json_object(root / STATS_PATH)
+    except FileNotFoundError:
+        yield found("stats-missing", f"There is no {STATS_PATH}.", path=STATS_PATH)
+        return
+    except (OSError, ValueError) as error:
+        yield found("unreadable-file", f"{STATS_PATH} cannot be read: {error}", path=STATS_PATH)
+        return
+    for key, feature in features.items():
+        if has_stats(feature):
+            yield from _check_feature(feature, stats.get(key), aggregate.get(key))
+
+
+def _check_feature(
+    feature: Feature, stats: Any, aggregate: Mapping[str, FloatArray] | None
+) -> Iterator[Finding]:
+    def wrong(code: str, message: str, severity: str | None = None) -> Finding:
+        message = f"{feature.key}: {message}."
+        return found(code, message, stream=feature.key, path=STATS_PATH, severity=severity)
+
+    if not isinstance(stats, Mapping):
+        yield wrong("stats-missing", "there are no statistics")
+        return
+    missing = [name for name in _NEEDED if name not in stats]
+    if missing:
+        yield wrong("stats-missing", f"there is no {' and no '.join(missing)}")
+        return
+    values: dict[str, FloatArray] = {}
+    for name, value in stats.items():
+        array = _array(value)
+        if array is None:
+            yield wrong("stats-shape", f"{name} is no regular list of numbers")
+            return
+        values[name] = array
+        shapes = _shapes(feature) if name != "count" else ((1,),)
+        if array.shape not in shapes:
+            allowed = " or ".join(map(str, shapes))
+            yield wrong("stats-shape", f"{name} has shape {array.shape} and not {allowed}")
+            return
+    problem = _impossible(feature, values)
+    if problem is not None:
+        yield wrong("stats-value", problem)
+        return
+    differing = [] if aggregate is None else _differences(values, aggregate)
+    if differing:
+        severity = "info" if feature.key == _MAY_BE_RELATIVE else None
+        yield wrong(
+            "stats-aggregate",
+            f"{', '.join(differing)} differ from what the episodes' statistics add up to",
+            severity,
+        )
+
+
+def _array(value: Any) -> FloatArray | None:
+    try:
+        array = np.atleast_1d(np.array(value))
+    except (ValueError, OverflowError):
+        return None
+    return array.astype(np.float64) if array.dtype.kind in "biuf" else None
+
+
+def _shapes(feature: Feature) -> tuple[tuple[int, ...], ...]:
+    if feature.dtype in ("image", "video"):
+        return _IMAGE_SHAPES
+    # LeRobot's recorder reduces all axes of a matrix but the last.
+    return (feature.shape, feature.shape[-1:]) if len(feature.shape) > 1 else (feature.shape,)
+
+
+def _impossible(feature: Feature, values: Mapping[str, FloatArray]) -> str | None:
+    for name, array in values.items():
+        if not np.isfinite(array).all():
+            return f"{name} is not finite"
+    if values["min"].shape != values["mean"].shape or values["max"].shape != values["mean"].shape:
+        return "min, max and mean have different shapes"
+    slack = _slack(values["min"], values["max"])
+    if np.any(values["min"] > values["mean"] + slack):
+        return "min is above the mean"
+    if np.any(values["mean"] > values["max"] + slack):
+        return "the mean is above max"
+    if np.any(values["std"] < 0):
+        return "std is below 0"
+    if values["count"][0] < 1:
+        return "count is 0"
+    if feature.dtype in ("image", "video") and not feature.is_depth:
+        low, high = float(values["min"].min()), float(values["max"].max())
+        if low < -_RELATIVE_TO_RANGE or high > 1 + _RELATIVE_TO_RANGE:
+            return f"values go from {low:g} to {high:g}, not from 0 to 1"
+    return None
+
+
+def _slack(minimum: FloatArray, maximum: FloatArray) -> FloatArray:
+    size = np.maximum(np.abs(minimum), np.abs(maximum))
+    slack: FloatArray = (maximum - minimum) * _RELATIVE_TO_RANGE + size * _RELATIVE_TO_SIZE
+    return slack
+
+
+def _differences(
+    values: Mapping[str, FloatArray], aggregate: Mapping[str, FloatArray]
+) -> list[str]:
+    if values["mean"].shape != aggregate["mean"].shape:
+        return ["shapes"]
+    slack = _slack(aggregate["min"], aggregate["max"])
+    differing = [
+        name
+        for name in ("min", "max", "mean", "std")
+        if not np.all(np.abs(values[name] - aggregate[name]) <= slack)
+    ]
+    return differing + (["count"] if values["count"][0] != aggregate["count"][0] else [])
+
+
+# ------------------------------------------------------------------------------------------------
+# From ``meta/episodes`` to files: which episodes each file holds, and which files nobody names.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """The rows of each episode in the whole dataset, arrays of shape (E,)."""
+
+    start: IntArray
+    length: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutedFile:
+    """One file and the episodes that name it, ascending.
+
+    Attributes:
+        stream: Its stream.
+        path: Relative to the dataset.
+        episodes: Rows of meta/episodes.
+    """
+
+    stream: str
+    path: str
+    episodes: IntArray
+
+
+def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[Finding]]:
+    """Return the rows of each episode, and where the table contradicts itself or info.json.
+
+    Lengths and ranges say the same thing twice. Where they differ, those are believed that add up
+    to ``total_frames``.
+    """
+    findings: list[Finding] = []
+    number = np.arange(len(table))
+    rows = np.flatnonzero(table.episode_index != number)
+    if len(rows):
+        first = int(rows[0])
+        message = (
+            f"{len(rows):,} rows, first row {first}: episode_index is {table.episode_index[first]}."
+        )
+        findings.append(
+            found("episode-order", message, episode=first, stream="episodes", path=EPISODES_DIR)
+        )
+    ends = np.cumsum(table.length)
+    wrong = (
+        (table.length < 1) | (table.from_index != ends - table.length) | (table.to_index != ends)
+    )
+    length = table.length
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        message = (
+            f"{np.count_nonzero(wrong):,} episodes, first {first}: length {length[first]}, rows "
+            f"{table.from_index[first]} to {table.to_index[first]}; the lengths before it add up "
+            f"to {ends[first] - length[first]}."
+        )
+        findings.append(
+            found("episode-range", message, episode=first, stream="episodes", path=EPISODES_DIR)
+        )
+        spans = table.to_index - table.from_index
+        chained = np.array_equal(table.from_index[1:], table.to_index[:-1])
+        if chained and table.from_index[0] == 0 and spans.min() > 0:
+            total = declared.raw.get("total_frames")
+            if length.min() < 1 or (ends[-1] != total and spans.sum() == total):
+                length = spans
+    length = np.maximum(length, 0)
+    totals = {"total_episodes": len(table), "total_frames": int(length.sum())}
+    for key, value in totals.items():
+        said = declared.raw.get(key)
+        if said != value:
+            message = f"{key} is {said!r}; meta/episodes has {value:,}."
+            findings.append(found("totals", message, path=INFO_PATH))
+    return Ranges(np.cumsum(length) - length, length), findings
+
+
+def files_of(table: EpisodeTable, declared: Declared, stream: str) -> list[RoutedFile]:
+    """Return a stream's files in the order of their first episode."""
+    placed = table.placed[stream]
+    order = np.lexsort((placed.file, placed.chunk))
+    chunk, file = placed.chunk[order], placed.file[order]
+    edges = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(file) != 0)) + 1
+    files = [
+        RoutedFile(
+            stream,
+            declared.path(stream, int(placed.chunk[episodes[0]]), int(placed.file[episodes[0]])),
+            np.sort(episodes),
+        )
+        for episodes in np.split(order, edges)
+    ]
+    return sorted(files, key=lambda routed: int(routed.episodes[0]))
+
+
+def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
+    """Yield the first data file whose name or episodes break the order of rows.
+
+    Loaders concatenate data files in the order of their names.
+    """
+    for before, after in pairwise(files):
+        out_of_order = PurePosixPath(after.path) <= PurePosixPath(before.path)
+        if out_of_order or int(before.episodes[-1]) > int(after.episodes[0]):
+            message = f"{after.path} comes after {before.path} by its episodes, not by its name."
+            yield found(
+                "file-order",
+                message,
+                episode=int(after.episodes[0]),
+                stream=DATA_STREAM,
+                path=after.path,
+            )
+            return
+
+
+def left_over(root: Path, routed: Mapping[str, object], complete: bool) -> Iterator[Finding]:
+    """Yield files below data/, videos/ and meta/episodes that nobody names.
+
+    Args:
+        root: The dataset.
+        routed: Paths that episodes name.
+        complete: Whether these are all; otherwise only files of other kinds are found.
+    """
+    for folder in ("data", "videos", EPISODES_DIR):
+        for path in _files_below(root, folder):
+            pure = PurePosixPath(path)
+            depth = len(pure.relative_to(folder).parts)
+            is_table = pure.suffix == ".parquet" and depth == 2
+            if path in routed or (folder == EPISODES_DIR and is_table):
+                continue
+            if folder == "data" and is_table:
+                if complete:
+                    message = f"{path} belongs to no episode."
+                    yield found("stray-data", message, stream=DATA_STREAM, path=path)
+            elif complete or pure.suffix not in (".parquet", ".mp4"):
+                # Desktop and download tools leave such files everywhere.
+                hidden = any(part.startswith(".") for part in pure.parts)
+                yield found(
+                    "stray-file",
+                    f"{path} belongs to no episode.",
+                    path=path,
+                    severity="info" if hidden else None,
+                )
+
+
+def _files_below(root: Path, folder: str) -> Iterator[str]:
+    for place, folders, names in os.walk(root / folder):
+        folders.sort()
+        relative = Path(place).relative_to(root)
+        for name in sorted(names):
+            yield (relative / name).as_posix()
+
+
+def streaming_findings(files: Mapping[str, list[RoutedFile]]) -> Iterator[Finding]:
+    """Yield the cameras that LeRobot 0.6.1 cannot stream."""
+    for stream, routed in files.items():
+        if camera_of(stream) is not None and len(routed) > 1:
+            yield found("streaming-video", f"{len(routed):,} video files.", stream=stream)
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/tasks.parquet`` as LeRobot's readers take it: the text is the pandas index, by row.
+
+
+def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | None, list[Finding]]:
+    """Return the text of each row, None where the table cannot be used, and what is wrong with it.
+
+    Args:
+        root: The dataset.
+        info: Its info.json, for ``total_tasks``.
+    """
+    path = root / TASKS_PATH
+    try:
+        reader = open_parquet(path)
+        try:
+            table = reader.read_all(use_threads=False)
+            table.validate(full=True)  # texts are texts
+        finally:
+            reader.close()
+    except (UnreadableSourceError, OSError, pa.ArrowException) as error:
+        code = "unreadable-file" if path.exists() else "missing-file"
+        return None, [found(code, str(error), stream="tasks", path=TASKS_PATH)]
+    return _texts_and_findings(table, info)
+
+
+def _texts_and_findings(
+    table: pa.Table, info: Mapping[str, Any]
+) -> tuple[list[str] | None, list[Finding]]:
+    findings: list[Finding] = []
+
+    def wrong(code: str, message: str, severity: str | None = None) -> None:
+        findings.append(found(code, message, stream="tasks", path=TASKS_PATH, severity=severity))
+
+    index = pandas_index(table.schema)
+    if index is None or "task_index" not in table.column_names:
+        wrong("tasks-layout", f"The columns are {table.column_names}, without an index of texts.")
+        return None, findings
+    texts = table.column(index).to_pylist()
+    if not all(isinstance(text, str) for text in texts):
+        wrong("tasks-layout", f"The index {index!r} does not hold texts alone.")
+        return None, findings
+    numbers = floats(table.column("task_index").combine_chunks())
+    rows = list(range(len(texts)))
+    if numbers is None:
+        kind = table.schema.field("task_index").type
+        wrong("tasks-order", f"task_index is {kind}, or not there for every row.")
+    elif numbers.tolist() != rows:
+        row = next(row for row in rows if numbers[row] != row)
+        wrong("tasks-order", f"Row {row} has task_index {numbers[row]:g}.")
+    first_row: dict[str, int] = {}
+    for row, text in enumerate(texts):
+        if first_row.setdefault(text, row) != row:
+            wrong("tasks-duplicate", f"Rows {first_row[text]} and {row} are both {text[:60]!r}.")
+    declared = info.get("total_tasks")
+    if declared != len(texts):
+        # LeRobot opens the table only where the total says that there are tasks.
+        message = f"total_tasks is {declared!r}; there are {len(texts)}."
+        severity = "error" if not declared else "warning"
+        findings.append(found("totals", message, path=INFO_PATH, severity=severity))
+    return texts, findings

@@ -1,0 +1,294 @@
+"""One video file of a v3.0 dataset: would LeRobot find every frame of its episodes?
+
+LeRobot asks for the frame at ``from_timestamp + timestamp``, and refuses what lies 1e-4 s or more
+from it *in single precision*. Each frame's stored time is put to that question; nothing is decoded.
+The frames counted are those that no lookup can find. LeRobot's lookup through PyAV refuses just
+these; the one through torchcodec goes by frame number and, where times drift, refuses more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert import media
+from leconvert.check.declared import Feature, found
+from leconvert.check.meta import Placed, Ranges, RoutedFile
+from leconvert.compare.difference import FloatArray
+from leconvert.errors import UnreadableSourceError
+from leconvert.model import Finding, IntArray
+
+__all__ = ["check_video_file"]
+
+
+_TOLERANCE_SECONDS = 1e-4
+_TOLERANCE = np.float32(_TOLERANCE_SECONDS)
+_FRAMES_AT_A_TIME = 1 << 16
+# Sample entries by the names that info.json gives codecs.
+_CODECS = {
+    "av1": ("av01",),
+    "h264": ("avc1", "avc3"),
+    "hevc": ("hvc1", "hev1"),
+    "vp9": ("vp09",),
+    "mpeg4": ("mp4v",),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Frames:
+    """The frames of a file in the order of presentation, arrays of shape (S,)."""
+
+    seconds: FloatArray
+    keyframes: npt.NDArray[np.bool_]
+    codec: str | None = None
+    size: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class _Spans:
+    """The episodes of a file in the order of their begin, arrays of shape (K,)."""
+
+    episodes: IntArray
+    begin: IntArray
+    length: IntArray
+    from_seconds: FloatArray
+    to_seconds: FloatArray
+    told: npt.NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.told = np.zeros(len(self.episodes), np.bool_)
+
+    @property
+    def stop(self) -> IntArray:
+        return self.begin + self.length
+
+    def tell(self, wrong: npt.NDArray[np.bool_]) -> int:
+        """Remember that something was said of these episodes; return the first's place."""
+        self.told |= wrong
+        return int(np.argmax(wrong))
+
+
+def check_video_file(
+    root: Path,
+    routed: RoutedFile,
+    placed: Placed,
+    ranges: Ranges,
+    feature: Feature,
+    fps: Fraction,
+    untimed: npt.NDArray[np.bool_],
+) -> list[Finding]:
+    """Check one video file; memory is bounded by its index.
+
+    Args:
+        root: The dataset.
+        routed: The file and its episodes.
+        placed: Where meta/episodes places them in the stream's files.
+        ranges: Their lengths.
+        feature: What info.json declares of the camera.
+        fps: Frames a second.
+        untimed: Whether the rows of each episode have other timestamps than ``i / fps``, of
+            shape (E,).
+    """
+    path = root / routed.path
+    first = int(routed.episodes[0])
+
+    def wrong(code: str, message: str, episode: int | None = None) -> Finding:
+        return found(code, message, episode=episode, stream=routed.stream, path=routed.path)
+
+    if not path.exists():
+        message = f"{routed.path} is not there; {len(routed.episodes):,} episodes are in it."
+        return [wrong("missing-file", message, first)]
+    findings: list[Finding] = []
+    try:
+        try:
+            frames = _frames_of(media.read_clip_index(path))
+        except media.UnsupportedClipError as error:
+            frames = _frames_by_packets(path)
+            findings.append(wrong("video-index", f"{routed.path}: {error.reason}."))
+    except (UnreadableSourceError, OSError) as error:
+        return [wrong("unreadable-file", f"{routed.path} cannot be read: {error}", first)]
+    if not len(frames.seconds):
+        return [wrong("unreadable-file", f"{routed.path} holds no frames.", first)]
+    findings += [wrong(code, message) for code, message in _declaration(frames, feature)]
+    spans = _spans(frames, routed, placed, ranges)
+    timed = ~untimed[spans.episodes]
+    for code, message, at in _against(frames, spans, fps, timed):
+        findings.append(wrong(code, f"{routed.path}: {message}", int(spans.episodes[at])))
+    return findings
+
+
+def _frames_of(index: media.ClipIndex) -> _Frames:
+    times = index.presentation_times
+    order = np.argsort(times, kind="stable")
+    return _Frames(
+        times[order] / index.timescale,
+        index.keyframes[order],
+        index.codec,
+        (index.height, index.width),
+    )
+
+
+def _frames_by_packets(path: Path) -> _Frames:
+    packets = [packet for packet in media.coded_packets(path) if packet.pts is not None]
+    seconds = np.array([float((packet.pts or 0) * packet.time_base) for packet in packets])
+    order = np.argsort(seconds, kind="stable")
+    keyframes = np.array([packet.keyframe for packet in packets], np.bool_)
+    return _Frames(seconds[order], keyframes[order])
+
+
+def _declaration(frames: _Frames, feature: Feature) -> Iterator[tuple[str, str]]:
+    height_first, channels_first = feature.shape[:2], feature.shape[1:]
+    if frames.size is not None and frames.size not in (height_first, channels_first):
+        height, width = frames.size
+        yield "video-shape", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
+    info: Any = feature.raw.get("info") or feature.raw.get("video_info") or {}
+    declared = info.get("video.codec") if isinstance(info, dict) else None
+    known = _CODECS.get(declared) if isinstance(declared, str) else None
+    if frames.codec is not None and known is not None and frames.codec not in known:
+        yield "video-codec", f"The codec is {frames.codec}; {declared} is declared."
+
+
+def _spans(frames: _Frames, routed: RoutedFile, placed: Placed, ranges: Ranges) -> _Spans:
+    begin_seconds = placed.begin_seconds[routed.episodes]
+    begin = _nearest(frames.seconds, begin_seconds)
+    order = np.lexsort((routed.episodes, begin))
+    episodes = routed.episodes[order]
+    return _Spans(
+        episodes,
+        begin[order],
+        ranges.length[episodes],
+        begin_seconds[order],
+        placed.end_seconds[episodes],
+    )
+
+
+def _nearest(sorted_seconds: FloatArray, wanted: FloatArray) -> IntArray:
+    """Return the place of the time that is nearest to each wanted one."""
+    after = np.searchsorted(sorted_seconds, wanted).clip(0, len(sorted_seconds) - 1)
+    before = (after - 1).clip(0)
+    nearer = np.abs(sorted_seconds[before] - wanted) < np.abs(sorted_seconds[after] - wanted)
+    return np.where(nearer, before, after).astype(np.int64)
+
+
+def _against(
+    frames: _Frames, spans: _Spans, fps: Fraction, timed: npt.NDArray[np.bool_]
+) -> Iterator[tuple[str, str, int]]:
+    """Yield code, message and place among the spans."""
+    num_frames = len(frames.seconds)
+    beyond = spans.stop > num_frames
+    if beyond.any():
+        at = spans.tell(beyond)
+        yield (
+            "video-frames",
+            f"it has {num_frames:,} frames; {np.count_nonzero(beyond):,} episodes end later, the "
+            f"first at frame {spans.stop[at]:,}.",
+            at,
+        )
+    yield from _off_their_times(frames, spans, fps, timed & ~beyond)
+    yield from _neighbours(frames, spans, fps)
+    # Of an episode that is not where it should be, the rest means nothing.
+    unkeyed = ~spans.told & ~frames.keyframes[spans.begin]
+    if unkeyed.any():
+        count, at = np.count_nonzero(unkeyed), int(np.argmax(unkeyed))
+        yield (
+            "video-keyframe",
+            f"{count:,} of {len(unkeyed):,} episodes do not begin with a keyframe.",
+            at,
+        )
+    end = spans.from_seconds + spans.length / float(fps)
+    off = timed & ~spans.told & (np.abs(spans.to_seconds - end) >= 0.5 / float(fps))
+    if off.any():
+        at = spans.tell(off)
+        yield (
+            "video-end",
+            f"to_timestamp of {np.count_nonzero(off):,} episodes is off; the first is "
+            f"{spans.to_seconds[at]:.6f} and not {end[at]:.6f}.",
+            at,
+        )
+
+
+def _off_their_times(
+    frames: _Frames, spans: _Spans, fps: Fraction, among: npt.NDArray[np.bool_]
+) -> Iterator[tuple[str, str, int]]:
+    """Count frames that LeRobot refuses, apart by whether exact arithmetic would accept them."""
+    counts = {"frame-times": 0, "float32-reach": 0}
+    episodes = {code: np.zeros(len(spans.episodes), np.bool_) for code in counts}
+    worst = 0.0
+    whole = np.flatnonzero(among)
+    ends = np.cumsum(spans.length[whole])
+    for first, stop in _blocks(ends):
+        block = whole[first:stop]
+        length = spans.length[block]
+        frame = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        stored = frames.seconds[np.repeat(spans.begin[block], length) + frame]
+        begin = np.repeat(spans.from_seconds[block], length)
+        # A row's timestamp is in single precision, its sum with from_timestamp in double.
+        asked = begin + (frame / float(fps)).astype(np.float32)
+        refused = np.abs(asked.astype(np.float32) - stored.astype(np.float32)) >= _TOLERANCE
+        distance = np.abs(begin + frame / float(fps) - stored)
+        off = refused & (distance >= _TOLERANCE_SECONDS)
+        if off.any():
+            worst = max(worst, float(distance[off].max()))
+        owner = np.repeat(block, length)
+        for code, which in (("frame-times", off), ("float32-reach", refused & ~off)):
+            counts[code] += int(np.count_nonzero(which))
+            episodes[code][owner[which]] = True
+    for code, count in counts.items():
+        if count:
+            at = spans.tell(episodes[code])
+            far = f", by up to {worst:.6f} s" if code == "frame-times" else ""
+            yield (
+                code,
+                f"at least {count:,} of {int(spans.length.sum()):,} frames, in "
+                f"{np.count_nonzero(episodes[code]):,} episodes, will not load{far}.",
+                at,
+            )
+
+
+def _blocks(ends: IntArray) -> Iterator[tuple[int, int]]:
+    """Yield ranges of episodes of about so many frames, or one episode."""
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        stop = int(np.searchsorted(ends, before + _FRAMES_AT_A_TIME, side="right"))
+        stop = max(first + 1, stop)
+        yield first, stop
+        first = stop
+
+
+def _neighbours(frames: _Frames, spans: _Spans, fps: Fraction) -> Iterator[tuple[str, str, int]]:
+    """Find episodes that share frames, and frames between episodes that none has."""
+    num_frames = len(frames.seconds)
+    stop = np.minimum(spans.stop, num_frames)
+    gap = spans.begin[1:] - stop[:-1]
+    beside = (stop[:-1] > 0) & (spans.begin[1:] < num_frames)
+    pause = frames.seconds[spans.begin[1:].clip(0, num_frames - 1)]
+    pause = pause - frames.seconds[(stop[:-1] - 1).clip(0)] - 1 / float(fps)
+    wrong = np.zeros(len(spans.episodes), np.bool_)
+    wrong[1:] = (gap != 0) | (beside & (gap == 0) & (np.abs(pause) >= 0.5 / float(fps)))
+    wrong[1:] &= ~(spans.told[1:] & spans.told[:-1])
+    lead, tail = int(spans.begin[0]), num_frames - int(stop.max())
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        before, this = spans.episodes[at - 1], spans.episodes[at]
+        if gap[at - 1] < 0:
+            seen = f"episodes {before} and {this} share {-gap[at - 1]:,} frames"
+        elif gap[at - 1]:
+            seen = f"{gap[at - 1]:,} frames between episodes {before} and {this} belong to none"
+        else:
+            seen = f"episode {this} comes {pause[at - 1]:.3f} s late after {before}"
+        yield "video-neighbours", f"{seen} ({np.count_nonzero(wrong):,} such places).", at
+        spans.tell(wrong)
+        spans.told[:-1] |= wrong[1:]
+    elif lead or tail:
+        yield (
+            "video-neighbours",
+            f"{lead + tail:,} frames at its {'begin' if lead else 'end'} belong to no episode.",
+            0 if lead else len(wrong) - 1,
+        )

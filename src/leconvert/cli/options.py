@@ -1,0 +1,988 @@
+"""Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from leconvert.cli.parser import (
+    block_align,
+    megabytes,
+    seconds,
+    size_in_bytes,
+    some_seconds,
+    whole,
+    worker_count,
+)
+from leconvert.cli.progress import progress_for
+from leconvert.engines.registry import BUILT_IN, EngineNames, make_engine, parse_engine_options
+from leconvert.errors import UsageError
+from leconvert.machine import lerobot_home
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.workdir.swap import source_as_output
+
+if TYPE_CHECKING:
+    from leconvert.engines import Engine, RayOptions, SlurmOptions
+    from leconvert.engines.slurm import Site
+    from leconvert.hub.provenance import Origin
+    from leconvert.hub.push import PushReport
+    from leconvert.hub.scratch import ScratchOptions
+    from leconvert.model import LayoutOptions
+    from leconvert.probe.options import ResourceChanges
+    from leconvert.repairs import RepairOptions
+
+__all__ = [
+    "add_added_options",
+    "add_engine_options",
+    "add_json",
+    "add_lease_options",
+    "add_plan_options",
+    "add_proof_options",
+    "add_push_options",
+    "add_push_wish",
+    "add_report_option",
+    "add_scratch_options",
+    "add_slurm_options",
+    "add_slurm_worker_options",
+    "add_trouble_option",
+    "add_version_option",
+    "check_whose_options",
+    "chosen_engine",
+    "dataset_root",
+    "layout_options",
+    "local_root",
+    "name_on_the_hub",
+    "passed_on",
+    "path_or_url",
+    "push_result",
+    "push_target",
+    "refuse_slurm_options",
+    "refuse_source_as_output",
+    "repair_options",
+    "report_place",
+    "resource_changes",
+    "scratch_options",
+    "site",
+    "slurm_options",
+    "source_at",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# How a dataset is cut into files and batches: the options, and what they come to.
+
+
+def add_layout_options(parser: argparse.ArgumentParser) -> None:
+    """Add sizes, alignment and the kind of layout."""
+    parser.add_argument(
+        "--data-file-size-in-mb", type=megabytes, default=100, metavar="MB",
+        help="a data file's limit, uncompressed (default: 100)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--video-file-size-in-mb", type=megabytes, default=200, metavar="MB",
+        help="a video file's limit (default: 200)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--episodes-per-batch",
+        type=whole(1),
+        metavar="N",
+        help="lease N episodes of all cameras at a time instead of whole output files; changes how "
+        "work is shared, not the result",
+    )
+    parser.add_argument(
+        "--block-align", type=block_align, metavar="auto|BYTES|0",
+        help="align episodes in video files to blocks, so that XFS, btrfs and NFS over them share "
+        "their bytes with the source (default: auto, by the size of the clips)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--layout", choices=("reference", "streaming"), default="reference",
+        help="reference: files as LeRobot's converter cuts them; streaming: data and cameras cut "
+        "together, so that every frame loads and many workers can stream (default: reference)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--loader-workers", type=whole(1), default=16, metavar="N",
+        help="with --layout streaming: data files to make at least, one a loading worker "
+        "(default: 16)",
+    )  # fmt: skip
+
+
+def layout_options(options: argparse.Namespace) -> LayoutOptions:
+    """Return what decides the layout."""
+    from leconvert.model import LayoutOptions
+
+    return LayoutOptions(
+        options.data_file_size_in_mb,
+        options.video_file_size_in_mb,
+        options.episodes_per_batch,
+        options.block_align,
+        options.layout,
+        options.loader_workers,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# What the user allows a conversion to change: its options, and what they come to.
+
+
+def add_repair_options(parser: argparse.ArgumentParser) -> None:
+    """Add what the user allows a conversion to change; see docs/findings.md."""
+    group = parser.add_argument_group("repairs", "nothing is repaired unless one of these says so")
+    group.add_argument(
+        "--on-bad-episode", choices=("fail", "drop"), default="fail",
+        help="drop: leave damaged episodes out and number the others anew (default: fail)",
+    )  # fmt: skip
+    group.add_argument("--retime", action="store_true", help="timestamps become frame / fps")
+    group.add_argument(
+        "--reindex", action="store_true",
+        help="count frame_index, episode_index and index anew",
+    )  # fmt: skip
+    group.add_argument(
+        "--remap-tasks", action="store_true",
+        help="number tasks from 0 without gaps, each text once",
+    )  # fmt: skip
+    group.add_argument(
+        "--unwrap-scalars", action="store_true",
+        help="make the value of each list of one value, which LeRobot cannot load",
+    )  # fmt: skip
+    group.add_argument(
+        "--fill-stats", action="store_true",
+        help="compute the statistics that are missing or stale, and keep the others",
+    )  # fmt: skip
+    group.add_argument(
+        "--recompute-stats", action="store_true",
+        help="compute the statistics of every feature from the data",
+    )  # fmt: skip
+    group.add_argument(
+        "--quantiles", action="store_true",
+        help="add q01, q10, q50, q90 and q99 to the statistics, computed from the data",
+    )  # fmt: skip
+    group.add_argument(
+        "--drop-feature", action="append", default=[], metavar="NAME",
+        help="leave a feature out, columns and videos alike; may be given again",
+    )  # fmt: skip
+    group.add_argument(
+        "--declare-features", action="store_true",
+        help="declare columns that info.json does not declare, as they are stored",
+    )  # fmt: skip
+    group.add_argument(
+        "--locate-files", action="store_true",
+        help="take files of episodes from where they are, if that is not where the templates say",
+    )  # fmt: skip
+    group.add_argument(
+        "--tasks-from", choices=("episodes",), metavar="TABLE",
+        help="episodes: rows of an episode get the task that episodes.jsonl lists for it",
+    )  # fmt: skip
+    group.add_argument(
+        "--assume-fps", metavar="N",
+        help="frames a second, such as 15 or 29.97, where fps in info.json is wrong or not there",
+    )  # fmt: skip
+    group.add_argument(
+        "--assume-version", choices=("v2.0", "v2.1"), metavar="VERSION",
+        help="read the source as v2.0 or v2.1, where its codebase_version is wrong or not there",
+    )  # fmt: skip
+    group.add_argument(
+        "--accept", action="append", default=[], metavar="FINDING",
+        help="convert in spite of a finding, named by its code; may be given again",
+    )  # fmt: skip
+
+
+def repair_options(options: argparse.Namespace) -> RepairOptions:
+    """Return what the user allows a conversion to change."""
+    from leconvert.repairs import RepairOptions
+
+    return RepairOptions(
+        on_bad_episode=options.on_bad_episode,
+        retime=options.retime,
+        reindex=options.reindex,
+        remap_tasks=options.remap_tasks,
+        unwrap_scalars=options.unwrap_scalars,
+        fill_stats=options.fill_stats,
+        recompute_stats=options.recompute_stats,
+        quantiles=options.quantiles,
+        drop_features=tuple(options.drop_feature),
+        accept=tuple(options.accept),
+        declare_features=options.declare_features,
+        locate_files=options.locate_files,
+        tasks_from=options.tasks_from,
+        assume_fps=options.assume_fps,
+        assume_version=options.assume_version,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Which dataset is meant: its name on the Hub, and the folder that a name stands for.
+
+
+def add_revision(parser: argparse.ArgumentParser) -> None:
+    """Add ``--revision``."""
+    parser.add_argument(
+        "--revision",
+        metavar="REV",
+        help="tag, branch or commit of --repo-id on the Hub (default: the newest v2.x tag, "
+        "else main)",
+    )
+
+
+def local_root(options: argparse.Namespace) -> Path:
+    """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist.
+
+    Raises:
+        UsageError: Neither is given, or ``--revision`` without ``--repo-id``; or there is no home
+            folder that a name could stand in.
+    """
+    if options.repo_id is None and getattr(options, "revision", None) is not None:
+        raise UsageError("--revision names a revision of --repo-id, which is not given.")
+    if options.root is not None:
+        return Path(options.root)
+    if options.repo_id is None:
+        raise UsageError(
+            "No dataset is given.", next_step="Pass --root DIR, or --repo-id ORG/NAME."
+        )
+    return lerobot_home() / str(options.repo_id)
+
+
+def dataset_root(options: argparse.Namespace) -> Path:
+    """Return the folder that ``--root`` or ``--repo-id`` names on this machine.
+
+    Raises:
+        UsageError: Neither is given, or the repo is not on this machine.
+    """
+    root = local_root(options)
+    if options.root is None and not root.is_dir():
+        raise UsageError(
+            f"{options.repo_id} is not on this machine: {root} does not exist.",
+            path=str(root),
+            next_step="Download it first: hf download --repo-type dataset "
+            f"{shlex.quote(options.repo_id)} --local-dir {shlex.quote(str(root))}",
+        )
+    return root
+
+
+def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
+    """Refuse an ``--output`` that is the source: beside it, the source is never touched.
+
+    Args:
+        options: What the user said.
+        local: Where the source is, or would be.
+
+    Raises:
+        UsageError: It is.
+    """
+    if options.output is not None and Path(options.output).resolve() == local:
+        raise source_as_output(local)
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of the local folder for files that workers fetch from the Hub.
+
+
+def add_scratch_options(parser: argparse.ArgumentParser) -> None:
+    """Add where, and how much, workers keep of a source that they fetch batch by batch."""
+    parser.add_argument(
+        "--scratch-dir", type=Path, metavar="DIR",
+        help="local folder for files that are fetched from the Hub (default: in the system's "
+        "folder for temporary files)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--scratch-limit", type=size_in_bytes, metavar="BYTES",
+        help="what all workers of a host may keep there at a time, such as 20G (default: what "
+        "their batches need)",
+    )  # fmt: skip
+
+
+def scratch_options(options: argparse.Namespace) -> ScratchOptions:
+    """Return what `add_scratch_options` declared."""
+    from leconvert.hub.scratch import ScratchOptions
+
+    folder = options.scratch_dir
+    return ScratchOptions(None if folder is None else folder.resolve(), options.scratch_limit)
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of those who work on a run: their leases, versions and patience.
+
+
+def add_version_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--allow-mixed-versions``."""
+    parser.add_argument(
+        "--allow-mixed-versions",
+        action="store_true",
+        help="work although this host's library versions differ from the planner's",
+    )
+
+
+def add_lease_options(parser: argparse.ArgumentParser) -> None:
+    """Add what governs leases."""
+    parser.add_argument(
+        "--lease-seconds", type=some_seconds, default=60.0, metavar="S",
+        help="a batch whose worker is silent for so long is taken over (default: 60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-attempts", type=whole(1), default=3, metavar="N",
+        help="set a batch aside after N errors (default: 3)",
+    )  # fmt: skip
+
+
+def add_trouble_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--max-trouble-seconds``, for workers that nobody watches."""
+    parser.add_argument(
+        "--max-trouble-seconds", type=seconds, default=120.0, metavar="S",
+        help="when the disk or the mount fails, try again for so long before giving up, with "
+        "pauses of 1 s to 30 s (default: 120)",
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# Sources that are named by a URL: a revision on the Hub, or a folder in a store.
+
+
+_HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/]+))?/?\Z")
+
+
+def path_or_url(text: str) -> Path | str:
+    """Return a path, or a URL as it is: as a path it would lose a slash."""
+    return text if "://" in text else Path(text)
+
+
+def local_path(text: str) -> Path:
+    """Return a path, and refuse a URL where a folder is needed."""
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no folder; convert to one, and send it there with `leconvert push` (the "
+            "Hub) or `leconvert mirror` (other stores)"
+        )
+    return Path(text)
+
+
+def name_on_the_hub(options: argparse.Namespace) -> None:
+    """Make ``--repo-id`` and ``--revision`` of ``--root hf://datasets/ORG/NAME@REV``.
+
+    Raises:
+        UsageError: It is no such URL, or contradicts the other two options.
+    """
+    if not isinstance(options.root, str) or not options.root.startswith("hf://"):
+        return
+    repo_id, revision = _on_the_hub(options.root)
+    for name, found in (("repo_id", repo_id), ("revision", revision)):
+        if getattr(options, name) not in (None, found):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{options.root} and {option} contradict each other.")
+    options.repo_id, options.revision, options.root = repo_id, revision, None
+
+
+def _on_the_hub(url: str) -> tuple[str, str | None]:
+    found = _HUB_URL.match(url)
+    if found is None:
+        raise UsageError(
+            f"{url} names no dataset on the Hub.",
+            path=url,
+            next_step="Datasets are called hf://datasets/ORG/NAME or hf://datasets/ORG/NAME@REV.",
+        )
+    return found[1], found[2]
+
+
+@contextmanager
+def source_at(
+    place: Path | str, scratch_dir: Path | None, progress: Progress = NO_PROGRESS
+) -> Iterator[Path]:
+    """Provide a source for the block; one that a URL names is fetched, and goes again.
+
+    Args:
+        place: A folder or a URL.
+        scratch_dir: Where to fetch to; None for the system's folder for temporary files.
+        progress: Where to report.
+
+    Raises:
+        LeconvertError: One of its subclasses.
+    """
+    if isinstance(place, Path):
+        yield place.resolve()
+        return
+    with TemporaryDirectory(prefix="leconvert-source-", dir=scratch_dir) as folder:
+        if place.startswith("hf://"):
+            from leconvert.hub.source import download
+
+            repo_id, revision = _on_the_hub(place)
+            yield download(repo_id, revision, Path(folder) / "source", progress=progress).source
+        else:
+            from leconvert.stores import download_tree
+
+            yield download_tree(place, Path(folder) / "source", progress=progress)
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them.
+
+
+def add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says which dataset goes where, and how it is cut."""
+    parser.add_argument(
+        "--repo-id",
+        metavar="ORG/NAME",
+        help="the dataset's name; its folder is $HF_LEROBOT_HOME/ORG/NAME, where it is "
+        "downloaded to from the Hub if it is not there",
+    )
+    add_revision(parser)
+    parser.add_argument(
+        "--root",
+        type=path_or_url,
+        metavar="DIR|URL",
+        help="the dataset folder itself, which holds meta/, data/ and videos/; or its URL, such as "
+        "hf://datasets/ORG/NAME@REV or s3://BUCKET/NAME",
+    )
+    parser.add_argument(
+        "--output",
+        type=local_path,
+        metavar="DIR",
+        help="where the v3.0 dataset goes; the source is then never touched. Default: the source's "
+        "place, with the source kept as <root>_old",
+    )
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        metavar="DIR",
+        help="folder for the run's state, on a file system that all workers share; default: a "
+        "hidden sibling of the target",
+    )
+    add_layout_options(parser)
+    add_scratch_options(parser)
+    add_repair_options(parser)
+    parser.add_argument(
+        "--restart", action="store_true", help="give up a run under way and begin a new one"
+    )
+    parser.add_argument(
+        "--one-host", action="store_true",
+        help="let no host but this one work on the run, as where there are no hard links; for a "
+        "mount of which check-fs --peer says so",
+    )  # fmt: skip
+    add_version_option(parser)
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of what is proven before the swap, and of what becomes of the source after it.
+
+
+def add_proof_options(parser: argparse.ArgumentParser) -> None:
+    """Add what is proven before the swap, and what becomes of the source after it."""
+    parser.add_argument(
+        "--verify", choices=("structure", "bytes", "none"),
+        help="what is proven before the result takes its place (default: structure; bytes with "
+        "--delete-source)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-verify", action="store_const", const="none", dest="verify",
+        help="the same as --verify none",
+    )  # fmt: skip
+    parser.add_argument(
+        "--delete-source", action="store_true",
+        help="remove the source that the result replaced, once every byte is proven; it is kept "
+        "if the result lacks anything of it",
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------
+# ``--report``, and where its page goes.
+
+
+def add_report_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--report``; `report_place` reads it."""
+    parser.add_argument(
+        "--report", type=Path, nargs="?", const=Path(), metavar="FILE",
+        help="tell what happened as one HTML page, also where it fails once there is a plan "
+        "(default: <target>.report.html)",
+    )  # fmt: skip
+
+
+def report_place(given: Path | None, target: Path) -> Path | None:
+    """Return where ``--report`` wants the page, or None where it was not given."""
+    if given is None:
+        return None
+    from leconvert.report import default_report_place
+
+    return default_report_place(target) if given == Path() else given.resolve()
+
+
+# ------------------------------------------------------------------------------------------------
+# ``--json``, which nearly every command has.
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print the outcome as JSON on stdout")
+
+
+# ------------------------------------------------------------------------------------------------
+# Options for workers that SLURM starts, spelled and explained once.
+
+
+_NUMBERS = (
+    ("nodes", "nodes' worth of workers (default: 1)"),
+    ("workers-per-node", "workers of a node's worth (default: 4)"),
+    ("cpus-per-task", "cores of a worker (default: 1)"),
+)
+_TEXTS = (
+    ("mem", "SIZE", "memory of a worker (default: 1G)"),
+    ("time", "HH:MM:SS", "the longest run time of a worker (default: 04:00:00)"),
+    ("constraint", "FEATURES", "features that a node must have"),
+    ("account", "NAME", "who pays (default: $ACCOUNT)"),
+    ("partition", "NAME", "which nodes (default: $PARTITION)"),
+    ("qos", "NAME", "quality of service (default: $QOS)"),
+    ("conda-env", "NAME", "a conda environment to activate on a node"),
+    ("program", "COMMAND", "what starts leconvert on a node (default: leconvert)"),
+)
+_OF_RAY_TOO = ("nodes", "workers-per-node", "cpus-per-task", "mem")
+_OF_SITE = ("account", "partition", "qos", "conda_env", "program")
+
+
+def add_slurm_worker_options(parser: argparse.ArgumentParser, *, title: str = "SLURM") -> None:
+    """Add what workers ask SLURM for.
+
+    Args:
+        parser: Where to.
+        title: Whose options they are.
+    """
+    group = parser.add_argument_group(title)
+    for name, what in _NUMBERS:
+        group.add_argument(f"--{name}", type=whole(1), metavar="N", help=what)
+    for name, metavar, what in _TEXTS:
+        group.add_argument(f"--{name}", metavar=metavar, help=what)
+    group.add_argument(
+        "--signal", type=whole(1), metavar="S", dest="signal_seconds",
+        help="ask a worker to hand back S seconds before its time is over (default: 120)",
+    )  # fmt: skip
+    group.add_argument(
+        "--slurm-extra", action="append", metavar="OPTION",
+        help="a further option of sbatch, such as --slurm-extra=--exclusive; may be given again",
+    )  # fmt: skip
+
+
+def slurm_options(options: argparse.Namespace) -> SlurmOptions:
+    """Return what workers ask SLURM for, as given or from the environment."""
+    from leconvert.engines import SlurmOptions
+    from leconvert.engines.slurm import site_from
+
+    of_site = {name: getattr(options, name) for name in _OF_SITE if getattr(options, name)}
+    given = {
+        name: getattr(options, name)
+        for name in (
+            *("nodes", "workers_per_node", "cpus_per_task", "mem", "time", "constraint"),
+            "signal_seconds",
+        )
+        if getattr(options, name) is not None
+    }
+    return SlurmOptions(
+        **given, extra=tuple(options.slurm_extra or ()), site=site_from(os.environ, **of_site)
+    )
+
+
+def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
+    """Fail if SLURM is told something where it starts no workers; some of it Ray is told too.
+
+    Raises:
+        UsageError: It is.
+    """
+    names = [name for name, _ in _NUMBERS] + [name for name, *_ in _TEXTS] + ["slurm-extra"]
+    for name in names:
+        if name in _OF_RAY_TOO and options.engine == "ray":
+            continue
+        if getattr(options, name.replace("-", "_")) is not None:
+            both = " or ray" if name in _OF_RAY_TOO else ""
+            raise UsageError(f"--{name} goes with --engine slurm{both}.")
+    if options.signal_seconds is not None:
+        raise UsageError("--signal goes with --engine slurm.")
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of the commands that hand workers to Ray, spelled and explained once.
+
+
+_NAMES = ("ray-address", "ray-resource", "ray-runtime-env", "ray-ship-package")
+
+
+def add_ray_options(parser: argparse.ArgumentParser) -> None:
+    """Add what workers ask Ray for, besides what they ask SLURM for too."""
+    group = parser.add_argument_group("Ray")
+    group.add_argument(
+        "--ray-address", metavar="ADDRESS",
+        help="HOST:PORT of the cluster, or local to start one on this machine (default: "
+        "$RAY_ADDRESS, or the cluster of this machine)",
+    )  # fmt: skip
+    group.add_argument(
+        "--ray-resource", action="append", metavar="NAME=N",
+        help="a custom resource that a worker takes; may be given again",
+    )  # fmt: skip
+    group.add_argument(
+        "--ray-runtime-env", metavar="JSON", help="the runtime environment of workers"
+    )
+    group.add_argument(
+        "--ray-ship-package", action="store_true", help="send leconvert to nodes that lack it"
+    )
+
+
+def ray_options(options: argparse.Namespace) -> RayOptions:
+    """Return what workers ask Ray for.
+
+    Raises:
+        UsageError: A number, a size, a resource or a runtime environment makes no sense.
+    """
+    from leconvert.engines import RayOptions
+
+    return RayOptions(
+        address=options.ray_address or "auto",
+        workers=None if options.num_workers == "auto" else options.num_workers,
+        nodes=options.nodes,
+        workers_per_node=options.workers_per_node,
+        cpus_per_task=1 if options.cpus_per_task is None else options.cpus_per_task,
+        mem=options.mem,
+        resources=dict(_resource(text) for text in options.ray_resource or ()),
+        runtime_env=_runtime_env(options.ray_runtime_env),
+        ship_package=options.ray_ship_package,
+    )
+
+
+def refuse_ray_options(options: argparse.Namespace) -> None:
+    """Fail if Ray is told something where it starts no workers.
+
+    Raises:
+        UsageError: It is.
+    """
+    for name in _NAMES:
+        if getattr(options, name.replace("-", "_")) and options.engine != "ray":
+            raise UsageError(f"--{name} goes with --engine ray.")
+
+
+def _resource(text: str) -> tuple[str, float]:
+    name, _, amount = text.partition("=")
+    try:
+        return name, float(amount)
+    except ValueError:
+        raise UsageError(
+            f"--ray-resource {text} makes no sense.", next_step="Write --ray-resource NAME=1."
+        ) from None
+
+
+def _runtime_env(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        environment = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--ray-runtime-env is no JSON ({error}).") from error
+    if not isinstance(environment, dict):
+        raise UsageError(
+            "--ray-runtime-env needs an object of JSON.",
+            next_step="""Write --ray-runtime-env '{"env_vars": {"NAME": "VALUE"}}'.""",
+        )
+    return environment
+
+
+# ------------------------------------------------------------------------------------------------
+# What engines of other packages are told, and whose options go with which engine.
+
+
+def add_added_options(parser: argparse.ArgumentParser) -> None:
+    """Add what engines of other packages are told."""
+    parser.add_argument(
+        "--engine-option", action="append", default=[], metavar="KEY=VALUE",
+        help="an option of an engine that a package adds; may be given again",
+    )  # fmt: skip
+
+
+def check_whose_options(options: argparse.Namespace) -> None:
+    """Fail if an engine is told what is another one's.
+
+    Raises:
+        UsageError: It is.
+    """
+    if options.engine != "slurm":
+        refuse_slurm_worker_options(options)
+    if options.engine_option and options.engine in (None, *BUILT_IN):
+        raise UsageError(
+            f"--engine-option {options.engine_option[0]} goes with an engine that a package adds.",
+            next_step=f"--engine {options.engine} has options of its own; see --help."
+            if options.engine
+            else "Write --engine NAME too.",
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of the commands that hand workers to an engine, spelled and explained once.
+
+
+def add_engine_options(parser: argparse.ArgumentParser) -> None:
+    """Add who starts the workers of a conversion, and how many."""
+    parser.add_argument(
+        "--engine", choices=EngineNames(BUILT_IN), metavar="NAME",
+        help="who starts workers: inline (threads of this process), local (processes of this "
+        "machine), slurm, ray, or what a package adds; here: %(choices)s (default: inline, or "
+        "local where the work is many small files)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--orchestrate", action=argparse.BooleanOptionalAction,
+        help="--orchestrate is --engine local, --no-orchestrate is --engine inline; more workers "
+        "can join with `leconvert work`",
+    )  # fmt: skip
+    parser.add_argument(
+        "--num-workers", type=worker_count, metavar="N|auto",
+        help="work in N processes; auto, as with --engine local without it: as many as cores and "
+        "free memory feed",
+    )  # fmt: skip
+    parser.add_argument("--max-workers", type=whole(1), metavar="N", help="work in N threads")
+    add_added_options(parser)
+    add_slurm_worker_options(parser, title="SLURM and Ray")
+    add_ray_options(parser)
+
+
+def chosen_engine(options: argparse.Namespace) -> Engine | None:
+    """Return the engine of a conversion; None for threads or processes of this machine.
+
+    Which of these two is in ``options.orchestrate`` afterwards.
+
+    Raises:
+        EngineError: A package's engine cannot be used.
+        UsageError: Options contradict each other.
+    """
+    check_whose_options(options)
+    refuse_ray_options(options)
+    in_processes = _in_processes(options)
+    if options.engine is None:
+        return None
+    options.orchestrate = in_processes
+    if options.engine in ("inline", "local"):
+        return None
+    if options.engine == "slurm":
+        from leconvert.engines import SlurmEngine
+
+        return SlurmEngine(slurm_options(options))
+    if options.engine == "ray":
+        from leconvert.engines import RayEngine
+
+        return RayEngine(ray_options(options))
+    return make_engine(options.engine, parse_engine_options(options.engine_option))
+
+
+def _in_processes(options: argparse.Namespace) -> bool | None:
+    """Return whether processes work, or threads; None where nothing says so.
+
+    Raises:
+        UsageError: Options contradict each other.
+    """
+    asked: bool | None = options.orchestrate
+    word = "--no-orchestrate" if asked is False else "--orchestrate"
+    if options.engine is not None:
+        by_engine = options.engine != "inline"
+        if asked not in (None, by_engine):
+            raise UsageError(f"--engine {options.engine} and {word} contradict each other.")
+        asked, word = by_engine, f"--engine {options.engine}"
+    if asked and options.max_workers is not None:
+        raise UsageError(f"{word} starts processes.", next_step="Write --num-workers N.")
+    if asked is False and options.num_workers is not None:
+        raise UsageError(f"{word} works in threads.", next_step="Write --max-workers N.")
+    if options.num_workers is not None and options.max_workers is not None:
+        raise UsageError(
+            "--num-workers starts processes and --max-workers threads; give one of them."
+        )
+    return asked
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of the commands that send jobs to SLURM, spelled and explained once.
+
+
+_RESOURCES = (
+    ("nodes", "N", "nodes, each with one process"),
+    ("cpus", "N", "cores of a node"),
+    ("mem", "SIZE", "memory of a node, such as 64G"),
+    ("time", "HH:MM:SS", "the longest run time"),
+    ("gpus", "N", "GPUs of a node"),
+)
+
+
+def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
+    """Add what a job asks for and who asks.
+
+    Args:
+        parser: Where to.
+        named: Whether there are several jobs, so that a resource can be meant for one of them.
+    """
+    group = parser.add_argument_group("SLURM")
+    for name, metavar, what in _RESOURCES:
+        group.add_argument(
+            f"--{name}", action="append", default=[],
+            metavar=f"[NAME=]{metavar}" if named else metavar,
+            help=f"{what}; of one job with its name, may be given again" if named else what,
+        )  # fmt: skip
+    group.add_argument("--account", metavar="NAME", help="who pays (default: $ACCOUNT)")
+    group.add_argument("--partition", metavar="NAME", help="which nodes (default: $PARTITION)")
+    group.add_argument("--qos", metavar="NAME", help="quality of service (default: $QOS)")
+    group.add_argument(
+        "--conda-env", metavar="NAME", help="a conda environment to activate on a node"
+    )
+    group.add_argument(
+        "--program", default="leconvert", metavar="COMMAND",
+        help="what starts leconvert on a node (default: leconvert)",
+    )  # fmt: skip
+    group.add_argument(
+        "--dry-run", action="store_true",
+        help="print a shell script that submits the same, and submit nothing",
+    )  # fmt: skip
+
+
+def site(options: argparse.Namespace) -> Site:
+    """Return account, partition and program, as given or from the environment."""
+    from leconvert.engines.slurm import site_from
+
+    return site_from(
+        os.environ,
+        account=options.account,
+        partition=options.partition,
+        qos=options.qos,
+        conda_env=options.conda_env,
+        program=options.program,
+    )
+
+
+def resource_changes(options: argparse.Namespace, names: Sequence[str]) -> ResourceChanges:
+    """Return what the options change in the jobs of these names."""
+    from leconvert.probe.options import parse_resource_changes
+
+    return parse_resource_changes({name: getattr(options, name) for name, *_ in _RESOURCES}, names)
+
+
+def refuse_slurm_options(options: argparse.Namespace) -> None:
+    """Fail if resources are asked for where nothing is submitted.
+
+    Raises:
+        UsageError: They are.
+    """
+    for name, *_ in _RESOURCES:
+        if getattr(options, name):
+            raise UsageError(f"--{name} says what a job asks for; it goes with --submit.")
+
+
+def passed_on(
+    options: argparse.Namespace, declared: argparse.ArgumentParser, *, without: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the options that differ from their defaults, as a command line.
+
+    Args:
+        options: As parsed.
+        declared: A parser with nothing but the options that may be passed on.
+        without: Names of options to leave out.
+    """
+    words: list[str] = []
+    for name, default in vars(declared.parse_args([])).items():
+        value = getattr(options, name)
+        if value == default or name in without:
+            continue
+        flag = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, list | tuple):
+            words += [f"{flag}={item}" for item in value]
+        else:
+            words.append(f"{flag}={value}")
+    return tuple(words)
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of a push, and the push that they ask for; ``convert`` and ``push`` share them.
+
+
+def add_push_wish(parser: argparse.ArgumentParser) -> None:
+    """Add whether to push at all, and where to."""
+    parser.add_argument(
+        "--push-to-hub", nargs="?", const="true", metavar="BOOL",
+        help="push the result (default: a source that came from the Hub is pushed back)",
+    )  # fmt: skip
+    parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
+
+
+def add_push_options(parser: argparse.ArgumentParser) -> None:
+    """Add how to push."""
+    group = parser.add_argument_group("push", "see docs/hub.md")
+    group.add_argument(
+        "--push-repo-id", metavar="ORG/NAME",
+        help="push there (default: where the source came from); made if it does not exist",
+    )  # fmt: skip
+    group.add_argument(
+        "--private", action="store_true",
+        help="make the repo private, and refuse a public one (default: as the source's repo is)",
+    )  # fmt: skip
+    group.add_argument(
+        "--branch", default="main", metavar="NAME",
+        help="push to a branch, made from main if it does not exist (default: main)",
+    )  # fmt: skip
+    group.add_argument(
+        "--create-pr", action="store_true", help="leave the result in a pull request; no tag is set"
+    )
+    group.add_argument(
+        "--force-push", action="store_true",
+        help="replace whatever the repo holds, and send the result as it is, whatever was proven",
+    )  # fmt: skip
+    group.add_argument("--no-card", action="store_true", help="leave README.md as it is")
+
+
+def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
+    """Return the repo to push to, or None for not at all.
+
+    Args:
+        options: With the options of both functions above.
+        origin: Where the source came from; None for a local one.
+
+    Raises:
+        UsageError: Options contradict each other, or a push is asked for without a repo.
+    """
+    wish = None if options.push_to_hub is None else options.push_to_hub.lower()
+    if wish not in (None, "true", "false"):
+        raise UsageError(f"--push-to-hub takes true or false, not {options.push_to_hub!r}.")
+    asked = wish == "true" or options.push_repo_id is not None or options.create_pr
+    refused = options.no_push or wish == "false"
+    if asked and refused:
+        which = "--no-push" if options.no_push else "--push-to-hub=false"
+        wish_option = next(
+            option
+            for option, given in (
+                ("--push-repo-id", options.push_repo_id is not None),
+                ("--create-pr", options.create_pr),
+                ("--push-to-hub", True),
+            )
+            if given
+        )
+        raise UsageError(f"{which} and {wish_option} contradict each other.")
+    local = options.root is not None or options.output is not None
+    if refused or (not asked and (origin is None or local)):
+        return None
+    found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
+    if found is None:
+        raise UsageError(
+            "It is not said where to push to.", next_step="Pass --push-repo-id ORG/NAME."
+        )
+    return str(found)
+
+
+def push_result(
+    options: argparse.Namespace, result: Path, repo_id: str, *, dry_run: bool = False
+) -> PushReport:
+    """Push a result as the options say."""
+    from leconvert.hub.push import PushOptions, push
+
+    asked = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
+    how = PushOptions(
+        branch=options.branch,
+        create_pr=options.create_pr,
+        create=asked,  # where a source came from there is a repo, or a mistake
+        private=options.private,
+        force=options.force_push,
+        card=not options.no_card,
+        dry_run=dry_run,
+    )
+    return push(result, repo_id, how, progress=progress_for(quiet=options.json))

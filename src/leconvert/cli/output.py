@@ -1,0 +1,150 @@
+"""Small pieces of text output."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from leconvert.text import count
+
+if TYPE_CHECKING:
+    from leconvert.model import Extent, Finding
+
+__all__ = ["findings_lines", "print_findings", "said_extent", "table"]
+
+
+def table(rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as aligned columns; numbers stand right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    if not cells:
+        return ""
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = []
+    for row in cells:
+        aligned = [
+            cell.rjust(width) if cell[:1].isdigit() else cell.ljust(width)
+            for cell, width in zip(row, widths, strict=True)
+        ]
+        lines.append("  ".join(aligned).rstrip())
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------
+# Findings as a table that fits the terminal.
+
+
+_SHOWN_OF_A_CODE = 5
+_ORDER = ("error", "repaired", "warning", "info")
+_HEADINGS = ("severity", "finding", "episode", "stream", "what was seen, and what helps")
+_NARROWEST_MESSAGE = 40
+
+
+def print_findings(findings: Sequence[Finding], *, remarks: bool = False) -> None:
+    """Print findings on stderr; nothing where there are none.
+
+    Args:
+        findings: What was found.
+        remarks: Show those of severity ``info`` too.
+    """
+    shown = [finding for finding in findings if remarks or finding.severity != "info"]
+    width = shutil.get_terminal_size((100, 24)).columns
+    for line in findings_lines(shown, width):
+        print(line, file=sys.stderr)
+
+
+def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
+    """Return a table of findings, the gravest first; of many alike the first few.
+
+    Args:
+        findings: What was found.
+        width: Columns of the terminal.
+    """
+    if not findings:
+        return []
+    ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.severity))
+    total = Counter((finding.severity, finding.code) for finding in ordered)
+    seen: Counter[tuple[str, str]] = Counter()
+    told: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    rows: list[tuple[tuple[str, str, str, str], list[str]]] = []
+    for finding in ordered:
+        kind = (finding.severity, finding.code)
+        seen[kind] += 1
+        if seen[kind] > _SHOWN_OF_A_CODE:
+            continue
+        said = [_with_short_path(finding)]
+        if seen[kind] == _SHOWN_OF_A_CODE and total[kind] > _SHOWN_OF_A_CODE:
+            said.append(f"... and {total[kind] - _SHOWN_OF_A_CODE:,} more of this kind")
+        said += [line for line in _helping(finding) if line not in told[kind]]
+        told[kind].update(said)
+        episode = "" if finding.episode is None else str(finding.episode)
+        rows.append(((finding.severity, finding.code, episode, finding.stream or ""), said))
+    widths = [
+        max(len(heading), *(len(cells[column]) for cells, _ in rows))
+        for column, heading in enumerate(_HEADINGS[:-1])
+    ]
+    message_width = width - sum(widths) - 2 * len(widths)
+    if message_width < _NARROWEST_MESSAGE:
+        return _stacked(rows, width)
+    lines = [_aligned(_HEADINGS[:-1], widths) + _HEADINGS[-1]]
+    for cells, said in rows:
+        margin = _aligned(cells, widths)
+        for text in said:
+            for piece in _wrapped(text, message_width):
+                lines.append((margin + piece).rstrip())
+                margin = " " * len(margin)
+    return lines
+
+
+def _helping(finding: Finding) -> list[str]:
+    """Return a line for each flag that helps, with what it keeps."""
+    if not finding.remedies:
+        return [f"→ {finding.remedy}"] if finding.remedy else []
+    return [
+        f"→ {'or ' if place else ''}{remedy.flag}: {said_extent(remedy.keeps, remedy.of)}"
+        for place, remedy in enumerate(finding.remedies)
+    ]
+
+
+def said_extent(keeps: Extent, of: Extent) -> str:
+    """Return what is kept of a dataset."""
+    if keeps == of:
+        return "keeps everything"
+    left, total = asdict(keeps), asdict(of)
+    parts = [
+        f"{left[name]:,} of {count(total[name], name[:-1])}"
+        for name in ("episodes", "frames", "features")
+    ]
+    return f"keeps {parts[0]}, {parts[1]}, {parts[2]}"
+
+
+def _with_short_path(finding: Finding) -> str:
+    """Name the file relative to the dataset, which the table's reader knows."""
+    if not finding.path:
+        return finding.message
+    return re.sub(r"/\S*" + re.escape("/" + finding.path), finding.path, finding.message)
+
+
+def _stacked(rows: Sequence[tuple[tuple[str, str, str, str], list[str]]], width: int) -> list[str]:
+    """Return the same for a narrow terminal: what it is above what was seen."""
+    lines = []
+    for (severity, code, episode, stream), said in rows:
+        place = f", episode {episode}" if episode else ""
+        lines.append(f"{severity}: {code}{place}{f', {stream}' if stream else ''}")
+        for text in said:
+            lines += ["  " + piece for piece in _wrapped(text, max(20, width - 2))]
+    return lines
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(f"{cell:<{width}}  " for cell, width in zip(cells, widths, strict=True))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    # Paths stay whole where they fit: they are to be copied.
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]

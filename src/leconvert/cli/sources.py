@@ -1,0 +1,208 @@
+"""Where a command reads and writes; a source that is not here is brought here."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leconvert.cli.options import local_root, name_on_the_hub, refuse_source_as_output
+from leconvert.cli.push import waits_for_push
+from leconvert.errors import UsageError
+from leconvert.hub import source as arrival
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.workdir.incoming import source_dir
+from leconvert.workdir.swap import is_converted
+
+if TYPE_CHECKING:
+    from leconvert.hub.provenance import Arrival
+
+__all__ = ["Places", "places"]
+
+
+# ------------------------------------------------------------------------------------------------
+# A source in a store, such as S3: fetched whole, to beside where its result goes.
+
+
+def bring_from_store(
+    options: argparse.Namespace,
+    target: Path,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Path:
+    """Fetch a dataset that ``--root`` names by a URL, to beside the target; return its folder.
+
+    Raises:
+        UsageError: There is no ``--output``, or nothing may be fetched.
+        TargetError: Something stands at the target.
+        LeconvertError: As `leconvert.stores.download_tree`.
+    """
+    from leconvert.packer import PackOptions
+    from leconvert.stores import download_tree
+    from leconvert.workdir.incoming import source_dir
+
+    url = str(options.root)
+    if options.output is None:
+        raise UsageError(
+            f"It is not said where the result of {url} goes.", next_step="Pass --output DIR."
+        )
+    if getattr(options, "dry_run", False):
+        raise UsageError(f"--dry-run writes nothing, and {url} would have to be fetched.")
+    folder = source_dir(target)
+    force = getattr(options, "force_conversion", False)
+    PackOptions(force_conversion=force).check_target(folder, target)
+    return download_tree(url, folder, stop=stop, progress=progress)
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a command reads and writes; a source that is not here is brought here.
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a command reads and writes, absolute.
+
+    Attributes:
+        source: The dataset, or the tree of an outline.
+        target: Where the result goes.
+        work_dir: The run's folder.
+        arrival: How the source came from the Hub; None for one that was always here.
+        is_temporary: Whether the source was only brought here to be converted.
+    """
+
+    source: Path
+    target: Path
+    work_dir: Path
+    arrival: Arrival | None = None
+    is_temporary: bool = False
+
+    def release(self) -> None:
+        """Remove a source that was only brought here to be converted, now that it is."""
+        from leconvert.workdir.fs import remove_tree
+
+        if self.is_temporary:
+            remove_tree(self.source)
+
+
+def places(
+    options: argparse.Namespace,
+    *,
+    stream: bool,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Places | str:
+    """Return source, target and work dir, after the source was brought here if need be.
+
+    Args:
+        options: What the user said.
+        stream: Bring an outline of a source on the Hub instead of all of it.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        The places; or a line that says that the Hub has the dataset in v3.x already.
+
+    Raises:
+        LeconvertError: One of its subclasses.
+    """
+    from leconvert.workdir.swap import work_dir_beside
+
+    name_on_the_hub(options)
+    local = local_root(options).resolve()
+    refuse_source_as_output(options, local)
+    target = local if options.output is None else Path(options.output).resolve()
+    named = options.work_dir
+    work_dir = work_dir_beside(target) if named is None else Path(named).resolve()
+    if isinstance(options.root, str):
+        source = bring_from_store(options, target, stop=stop, progress=progress)
+        return Places(source, target, work_dir, is_temporary=True)
+    if options.output is None and options.root is None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    here = Places(local, target, work_dir, _known(local))
+    if options.repo_id is None:
+        return here
+
+    return bring_from_hub(options, here, stream=stream, stop=stop, progress=progress)
+
+
+def _known(local: Path) -> Arrival | None:
+    """Return how a dataset of this machine came here, if it came from the Hub."""
+    from leconvert.hub.fetch import known_origin
+    from leconvert.hub.provenance import Arrival
+
+    origin = known_origin(local)
+    return None if origin is None else Arrival(origin)
+
+
+# ------------------------------------------------------------------------------------------------
+# A source that a name on the Hub stands for: used where it is, or brought here.
+
+
+def bring_from_hub(
+    options: argparse.Namespace,
+    here: Places,
+    *,
+    stream: bool,
+    stop: threading.Event | None,
+    progress: Progress,
+) -> Places | str:
+    """Return the places of a dataset that ``--repo-id`` names, after it was brought here.
+
+    Args:
+        options: What the user said.
+        here: The places as they are if the dataset is on this machine already.
+        stream: Bring an outline instead of all of it.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        The places; or a line that says that the Hub has the dataset in v3.x already.
+
+    Raises:
+        LeconvertError: One of its subclasses.
+    """
+    local = here.source
+    force = getattr(options, "force_conversion", False)
+    is_here = local.is_dir() and any(local.iterdir())
+    # With force a result that is there is replaced: its source comes to beside it. One that an
+    # earlier call did not get to push is pushed first.
+    anew = force and is_converted(local) and not waits_for_push(options, local)
+    if anew:
+        local, is_here = source_dir(local), False
+    # A run that only has to be ended may have put its result where the source would be.
+    resumes = stream and not options.restart
+    if resumes and arrival.under_way(here.work_dir, options.repo_id, options.revision):
+        is_here = False
+    elif is_here and options.revision is None:
+        if here.arrival is not None:
+            arrival.check_same_repo(local, here.arrival.origin, options.repo_id)
+        return here
+    elif options.revision is None and not force:
+        said = arrival.already_converted(
+            options.repo_id, here.target, fetch=not stream, stop=stop, progress=progress
+        )
+        if said is not None:
+            return said
+    if not stream or is_here:
+        arrived = arrival.download(
+            options.repo_id, options.revision, local, anew=anew, stop=stop, progress=progress
+        )
+    else:
+        arrived = arrival.outline(
+            options.repo_id,
+            options.revision,
+            here.work_dir,
+            scratch_limit=options.scratch_limit,
+            restart=options.restart,
+            stop=stop,
+            progress=progress,
+        )
+    return replace(
+        here,
+        source=arrived.source,
+        arrival=arrived.arrival,
+        is_temporary=anew and arrived.source == local,
+    )

@@ -1,0 +1,340 @@
+"""What is to be said of an output file as a whole: the header of a video, the footer of a table."""
+
+from __future__ import annotations
+
+import filecmp
+import hashlib
+import json
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from leconvert.compare.difference import Difference
+from leconvert.compare.metadata import SourceEpisodes
+from leconvert.compare.rows import DataSchemas, compare_footer, naming
+from leconvert.compare.videos import compare_header
+from leconvert.dataset_files import files_below, names_to_keep
+from leconvert.errors import LeconvertError
+from leconvert.model import DATA_STREAM, IntArray, output_path, stream_of_camera
+from leconvert.parallel import THREADS_THAT_WAIT, Latency
+from leconvert.repairs import Repairs
+from leconvert.source import SourcePaths, load_info
+from leconvert.source.changes import extra_files
+from leconvert.source.dataset import DatasetInfo
+from leconvert.source.modality import MODALITY_PATH, feature_of_entry, read_modality
+from leconvert.tables.meta import (
+    EPISODES_DIR,
+    INFO_PATH,
+    REPAIRS_PATH,
+    STATS_PATH,
+    TASKS_PATH,
+    episodes_path,
+)
+from leconvert.workdir.storage_errors import raise_storage_trouble
+
+__all__ = [
+    "CARD_BEGIN",
+    "GIT_FILES",
+    "compare_other_files",
+    "compare_whole_files",
+    "reason_to_keep",
+    "special_files",
+]
+
+
+def compare_whole_files(
+    result: Path,
+    paths: SourcePaths,
+    info: DatasetInfo,
+    episodes: SourceEpisodes,
+    file_numbers: Mapping[str, IntArray],
+    differing: Collection[str],
+) -> list[Difference]:
+    """Return where headers and footers are not what the files' episodes and the source demand.
+
+    It costs O(files): of a video its index is read and that of one clip, of a table two footers.
+
+    Args:
+        result: The v3.0 dataset.
+        paths: Where the source's files are.
+        info: The source's ``info.json``.
+        episodes: Its episodes as the result must hold them.
+        file_numbers: The number of each episode's output file, by stream, shape (E,).
+        differing: Files whose episodes are not as they should be; of videos among them there is
+            nothing more to say.
+    """
+    schemas = DataSchemas(info, paths, episodes.index.tolist(), episodes.repairs)
+    ends = np.cumsum(episodes.length)
+
+    def look(stream: str, first: int, stop: int) -> Iterator[Difference]:
+        path = output_path(stream, int(file_numbers[stream][first]))
+        indices = episodes.index[first:stop].tolist()
+        lengths = episodes.length[first:stop]
+        if stream == DATA_STREAM:
+            begins = (ends[first:stop] - lengths).tolist()
+            yield from compare_footer(
+                result, path, schemas, indices, lengths.tolist(), range(first, stop), begins
+            )
+        elif path not in differing:
+            (clip,) = paths.absolute(stream, indices[:1])
+            yield from compare_header(result, path, stream, lengths.tolist(), clip, info.fps)
+
+    files = [
+        (stream, first, stop)
+        for stream, numbers in file_numbers.items()
+        for first, stop in pairwise(
+            [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        )
+    ]
+    with Latency() as latency:
+        found = list(look(*files[0]))
+    # Parsing holds Python's lock: where nothing waits, a second thread would only be in the way.
+    threads = THREADS_THAT_WAIT if latency.dominates else 1
+    with ThreadPoolExecutor(threads, thread_name_prefix="verify-files") as pool:
+        for more in pool.map(lambda file: list(look(*file)), files[1:]):
+            found += more
+    return found
+
+
+# ------------------------------------------------------------------------------------------------
+# What a proven result does not hold of its source, before anybody removes that.
+
+
+_SHOWN = 3
+# What a conversion replaces by files of another form; `verify_pair` compares their content.
+_CONVERTED = {
+    "meta/info.json",
+    "meta/episodes.jsonl",
+    "meta/episodes_stats.jsonl",
+    "meta/stats.json",
+    "meta/tasks.jsonl",
+}
+
+
+def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
+    """Say what would be lost with a source; None where its result holds all of it.
+
+    What `verify_pair` compares to the byte is not looked at again; every other file of the source,
+    strays included, must be in the result with the same bytes.
+
+    Args:
+        result: The v3.0 dataset, proven by ``bytes``.
+        source: The v2.x dataset, wherever it is now.
+        repairs: What the conversion changed.
+
+    Returns:
+        Half a sentence, such as ``2 episodes of it are not in the result``.
+    """
+    if repairs.dropped_episodes:
+        count = len(repairs.dropped_episodes)
+        verb = "episode of it is" if count == 1 else "episodes of it are"
+        return f"{count} {verb} not in the result"
+    if repairs.dropped_features:
+        shown = ", ".join(repairs.dropped_features)
+        return f"features of it are not in the result: {shown}"
+    try:
+        others = _other_files(source, repairs)
+    except (LeconvertError, OSError, ValueError, KeyError, TypeError) as error:
+        return f"its files could not be listed: {error}"
+    missing = [name for name in others if not _same(source / name, result / name)]
+    if not missing:
+        return None
+    shown = ", ".join(missing[:_SHOWN]) + (" and others" if len(missing) > _SHOWN else "")
+    if len(missing) == 1:
+        return f"1 file is not in the result: {shown}"
+    return f"{len(missing)} files are not in the result: {shown}"
+
+
+def _other_files(source: Path, repairs: Repairs) -> list[str]:
+    """Return every name but those whose content `verify_pair` compares; strays among them."""
+    with (source / "meta/episodes.jsonl").open("rb") as lines:
+        episodes = [int(json.loads(line)["episode_index"]) for line in lines if line.strip()]
+    info = load_info(source, repairs)
+    paths = SourcePaths(source, info)
+    streams = [DATA_STREAM, *map(stream_of_camera, info.camera_keys)]
+    compared = {paths.relative(stream, index) for stream in streams for index in episodes}
+    # Links to folders of episodes; what they lead to stays.
+    on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
+    known = compared | on_the_way | _CONVERTED
+    return sorted(name for name in names_to_keep(source) if name not in known)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return filecmp.cmp(one, other, shallow=False)
+    except OSError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------
+# Files that belong to a repo on the Hub rather than to the dataset in it.
+
+
+GIT_FILES = frozenset({".gitattributes"})
+"""Every repo has them, and who downloads it has them too; no conversion reads them."""
+
+README_PATH = "README.md"
+
+CARD_BEGIN = "<!-- leconvert: this part is written anew with every push -->"
+"""Where the part of a dataset card begins that a push writes."""
+
+
+def is_pushed_card(result: Path) -> bool:
+    """Say whether a dataset's ``README.md`` is the card that a push wrote from the source's.
+
+    Its text is the user's and ours, and changes with every push: nothing of the dataset hangs on
+    it, so it is not held against the source's.
+    """
+    card = result / README_PATH
+    try:
+        return card.is_file() and CARD_BEGIN in card.read_text("utf-8")
+    except (OSError, ValueError):
+        return False
+
+
+# ------------------------------------------------------------------------------------------------
+# What lies in a result besides the files of its episodes: its tables, and what came along.
+
+
+_EPISODE_FOLDERS = ("data/", "videos/")
+_BLOCK_BYTES = 1 << 20
+
+
+def special_files(root: Path) -> Iterator[str]:
+    """Yield pipes, sockets and devices below a dataset's folder, and links to such.
+
+    Who opens a pipe may wait for ever, and some devices never end.
+
+    Raises:
+        UnreadableSourceError: A folder cannot be listed.
+    """
+    for path, is_file in files_below(root):
+        if not is_file:
+            with suppress(OSError):  # a link that leads to nothing
+                if not stat.S_ISDIR((root / path).stat().st_mode):
+                    yield path
+
+
+def compare_other_files(
+    result: Path, source: Path, paths: SourcePaths, repairs: Repairs, *, read_bytes: bool
+) -> Iterator[Difference]:
+    """Yield what is missing, left over, or not as the source has it.
+
+    Of the files of episodes this only says which are links into the source: whether they are there
+    and hold what they should is for others to say.
+
+    Args:
+        result: The v3.0 dataset.
+        source: The v2.x dataset.
+        paths: Where its episodes' files are.
+        repairs: What the conversion changed.
+        read_bytes: Compare what is in the files that came along, not only their sizes.
+    """
+    along = [path for path in extra_files(source, paths.slice_of) if path not in GIT_FILES]
+    wanted = {INFO_PATH, STATS_PATH, TASKS_PATH, *along, *([REPAIRS_PATH] if repairs else [])}
+    found = {path: at for path, at in files_below(result) if path not in GIT_FILES}
+    if is_pushed_card(result):
+        found.pop(README_PATH, None)
+        wanted.discard(README_PATH)
+    tables = sorted(
+        path for path in found if path.startswith(f"{EPISODES_DIR}/") and path.endswith(".parquet")
+    )
+    wanted.update(episodes_path(number) for number in range(max(1, len(tables))))
+    for path in sorted(found):
+        # Elsewhere a link may lead: downloads from the Hub are links into a cache.
+        if (result / path).is_symlink() and _leads_into(result / path, source):
+            yield Difference("file", path, "a file of its own", "a link into the source")
+        if path not in wanted and not path.startswith(_EPISODE_FOLDERS):
+            yield Difference("file", path, "no such file", "a file that the source does not give")
+    for path in sorted(wanted):
+        if not found.get(path):
+            there = "a folder" if (result / path).is_dir() else "nothing"
+            there = "a link that leads to no file" if path in found else there
+            yield Difference("file", path, "a file", there)
+    named = {path for path in along if repairs.dropped_features and _names_features(path)}
+    for path in sorted(named):
+        if found.get(path):
+            yield from _compare_extension(result, source, path, set(repairs.dropped_features))
+    both = [path for path in along if found.get(path) and path not in named]
+    yield from _compare_contents(result, source, both, read_bytes=read_bytes)
+
+
+def _names_features(path: str) -> bool:
+    name = path.removeprefix("meta/")
+    return name in ("modality.json", "stats_gr00t.json") or (
+        name.startswith("relative_stats") and name.endswith(".json")
+    )
+
+
+def _compare_extension(
+    result: Path, source: Path, path: str, dropped: set[str]
+) -> Iterator[Difference]:
+    """Compare a file of GR00T's, entry by entry: those of features that were left out are gone."""
+    try:
+        expected, found = (json.loads((root / path).read_bytes()) for root in (source, result))
+        if not isinstance(expected, dict):
+            raise ValueError("no object")
+    except (ValueError, RecursionError):
+        yield from _compare_contents(result, source, [path], read_bytes=True)
+        return
+    except OSError as error:
+        raise_storage_trouble(error, result / path)
+        yield Difference("readable file", path, "the source's content", str(error))
+        return
+    modality = read_modality(source) or {}
+    gone = {
+        kind: [name for name in names if feature_of_entry(kind, name, names[name]) in dropped]
+        for kind, names in modality.items()
+    }
+    if path == MODALITY_PATH:
+        expected = {
+            kind: {name: value for name, value in names.items() if name not in gone[kind]}
+            if kind in gone
+            else names
+            for kind, names in expected.items()
+        }
+    elif path.endswith("stats_gr00t.json"):
+        expected = {name: value for name, value in expected.items() if name not in dropped}
+    else:
+        groups = {*gone.get("state", ()), *gone.get("action", ())}
+        expected = {name: value for name, value in expected.items() if name not in groups}
+    if json.dumps(expected, sort_keys=True) != json.dumps(found, sort_keys=True):
+        yield Difference("entries", path, "the source's, without features left out", "others")
+
+
+def _compare_contents(
+    result: Path, source: Path, along: Iterable[str], *, read_bytes: bool
+) -> Iterator[Difference]:
+    for path in along:
+        ours, theirs = result / path, source / path
+        try:
+            expected_bytes, found_bytes = theirs.stat().st_size, ours.stat().st_size
+            if expected_bytes != found_bytes:
+                yield Difference("size in bytes", path, str(expected_bytes), str(found_bytes))
+            elif read_bytes:
+                expected, found = _sha256(theirs), _sha256(ours)
+                if expected != found:
+                    yield Difference("content (SHA-256)", path, expected, found)
+        except OSError as error:
+            raise_storage_trouble(error, ours)
+            yield Difference("readable file", path, "the source's content", str(error))
+
+
+def _leads_into(link: Path, folder: Path) -> bool:
+    try:
+        return link.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a link that leads in circles
+        return False
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file, naming(path):
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

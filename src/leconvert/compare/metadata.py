@@ -1,0 +1,768 @@
+"""The tables under ``meta/`` of a result against those of its source."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import media, tables
+from leconvert.arrow import int64_values
+from leconvert.compare.difference import Difference, read_json_object
+from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
+from leconvert.model import (
+    DATA_STREAM,
+    FILES_PER_CHUNK,
+    IntArray,
+    camera_of,
+    output_path,
+    stream_of_camera,
+)
+from leconvert.repairs import SOURCE_VERSIONS, Repairs
+from leconvert.source import EpisodeLines, SourcePaths, load_tasks
+from leconvert.source.dataset import STATS_PATH as LEGACY_STATS_PATH
+from leconvert.source.dataset import DatasetInfo, episode_length, said_version
+from leconvert.source.file_checks import ClipFacts, declared_as_encoded
+from leconvert.source.modality import read_modality, task_columns
+from leconvert.tables.meta import (
+    EPISODES_DIR,
+    INFO_PATH,
+    REPAIRS_PATH,
+    STATS_PATH,
+    TASKS_PATH,
+    episodes_path,
+    pandas_index,
+)
+from leconvert.tables.schemas import HUGGINGFACE_KEY, feature_of_type
+from leconvert.workdir.storage_errors import raise_storage_trouble
+
+__all__ = [
+    "Routes",
+    "SourceEpisodes",
+    "compare_aggregate_form",
+    "compare_cameras",
+    "compare_episodes",
+    "compare_info",
+    "compare_location",
+    "compare_own_values",
+    "compare_repairs",
+    "compare_stats",
+    "compare_tasks",
+    "file_runs",
+    "kept_lines",
+    "placing_columns",
+    "read_routes",
+    "read_source_episodes",
+    "same_statistic",
+    "unreadable_metadata",
+    "unusable_columns",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The columns of ``meta/episodes``: those that lead to files, and those that the source gave.
+
+
+_ROUTED = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
+# More chunks would be more files than any file system has.
+_CHUNKS_STOP = 10**12
+_LOCATION = ("meta/episodes/chunk_index", "meta/episodes/file_index")
+
+
+def placing_columns(streams: Sequence[str]) -> list[str]:
+    """Return the columns that say where the episodes are, in the streams and in the dataset."""
+    names = list(_ROUTED)
+    for stream in streams:
+        names += [f"{stream}/chunk_index", f"{stream}/file_index"]
+        if camera_of(stream) is not None:
+            names += [f"{stream}/from_timestamp", f"{stream}/to_timestamp"]
+    return names
+
+
+def unusable_columns(table: pa.Table, streams: Sequence[str]) -> Iterator[Difference]:
+    """Yield columns without which nothing can be compared: missing, incomplete, of another type.
+
+    Args:
+        table: ``meta/episodes``.
+        streams: The streams of the source.
+    """
+    for name in [*placing_columns(streams), *_LOCATION, "tasks"]:
+        wanted = pa.float64() if name.endswith("_timestamp") else pa.int64()
+        at = table.schema.get_field_index(name)
+        if at < 0:
+            yield Difference(f"column {name!r}", EPISODES_DIR, "one such column", "none or several")
+            continue
+        found = table.column(at)
+        if name == "tasks":
+            if not pa.types.is_list(found.type):
+                yield Difference(f"column {name!r}", EPISODES_DIR, "lists", str(found.type))
+        elif found.type != wanted:
+            yield Difference(f"column {name!r}", EPISODES_DIR, str(wanted), str(found.type))
+        elif found.null_count:
+            missing = f"{found.null_count} missing"
+            yield Difference(f"column {name!r}", EPISODES_DIR, "a value for each episode", missing)
+        elif name.endswith(("/chunk_index", "/file_index")):
+            yield from _impossible_numbers(name, found)
+
+
+def _impossible_numbers(name: str, column: pa.ChunkedArray) -> Iterator[Difference]:
+    """Yield numbers of files that are none; two that are wrong together could make a right one."""
+    stop = FILES_PER_CHUNK if name.endswith("/file_index") else _CHUNKS_STOP
+    values = int64_values(column)
+    wrong = np.flatnonzero((values < 0) | (values >= stop))
+    if len(wrong):
+        what = f"column {name!r}, row {wrong[0]}"
+        yield Difference(
+            what, EPISODES_DIR, f"a number from 0 to {stop - 1}", str(values[wrong[0]])
+        )
+
+
+def compare_own_values(
+    lines: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Any]], known: Sequence[str]
+) -> Iterator[Difference]:
+    """Compare what lines of ``episodes.jsonl`` say beside places with their rows.
+
+    Args:
+        lines: Some lines.
+        rows: Their rows, column by column, without statistics.
+        known: Columns that are compared elsewhere.
+    """
+    passed = {*known, *_LOCATION}
+    names = dict.fromkeys(name for line in lines for name in line if name not in passed)
+    names |= dict.fromkeys(name for name in rows if name not in passed)
+    for name in names:
+        found = rows.get(name, [None] * len(lines))
+        for line, have in zip(lines, found, strict=True):
+            if not _same(line.get(name), have):
+                yield Difference(
+                    name, EPISODES_DIR, str(line.get(name)), str(have), int(line["episode_index"])
+                )
+
+
+def compare_location(root: Path) -> Iterator[Difference]:
+    """Compare what files of ``meta/episodes`` say of themselves with their names and their types.
+
+    Args:
+        root: The result.
+
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: A file is no parquet file.
+    """
+    paths = sorted(path for path in (root / EPISODES_DIR).glob("*/*.parquet"))
+    for number, path in enumerate(paths):
+        relative = path.relative_to(root).as_posix()
+        if relative != episodes_path(number):
+            continue  # a name that should not be there is told where files are compared
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            present = [name for name in _LOCATION if name in schema.names]
+            table = file.read(columns=present, use_threads=False)
+        for name, place in zip(_LOCATION, divmod(number, FILES_PER_CHUNK), strict=True):
+            values = set(table.column(name).to_pylist()) if name in present else set()
+            if values != {place}:
+                yield Difference(name, relative, str(place), ", ".join(map(str, sorted(values))))
+        for name in [name for name, count in Counter(schema.names).items() if count > 1]:
+            yield Difference(f"column {name!r}", relative, "one such column", "several")
+        yield from _compare_description(schema, relative)
+
+
+def _compare_description(schema: pa.Schema, path: str) -> Iterator[Difference]:
+    """Compare what the file tells `datasets` about its columns with their types."""
+    try:
+        described = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
+        told = dict(described)
+    except (KeyError, ValueError, TypeError, RecursionError):
+        told = {}
+    for field in schema:
+        expected = feature_of_type(field.type)
+        if told.get(field.name) != expected:
+            what = f"`huggingface` entry of column {field.name!r}"
+            yield Difference(what, path, str(expected), str(told.get(field.name)))
+
+
+def _same(expected: object, found: object) -> bool:
+    """Tell whether a column holds a JSON value, in the widest type that its column may need."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        return all(_same(expected.get(key), found.get(key)) for key in {**expected, **found})
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(_same, expected, found))
+    if isinstance(found, str) and expected is not None and not isinstance(expected, str):
+        try:  # what shares a column with texts is text itself
+            return bool(json.loads(found) == expected)
+        except ValueError:
+            return False
+    if isinstance(found, float) and isinstance(expected, int | float):
+        return float(expected) == found or (found != found and expected != expected)  # noqa: PLR0124
+    return type(expected) is type(found) and expected == found
+
+
+# ------------------------------------------------------------------------------------------------
+# The tables under ``meta/`` of a result against those of its source.
+
+
+_EPISODES = "meta/episodes"
+_TASK_COLUMNS = ["task", "task_index"]
+_ROWS_AT_A_TIME = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceEpisodes:
+    """The source's episodes as the result must hold them; arrays of shape (E,).
+
+    Attributes:
+        index: Index in the source.
+        length: Frames.
+        repairs: What the conversion changed.
+    """
+
+    index: IntArray
+    length: IntArray
+    repairs: Repairs
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of all episodes."""
+        return int(self.length.sum())
+
+
+def read_source_episodes(lines: EpisodeLines, repairs: Repairs) -> SourceEpisodes:
+    """Read lengths from ``episodes.jsonl``, a line at a time, of the episodes that were kept.
+
+    Raises:
+        SourceError: A line cannot be read, or gives no length.
+    """
+    dropped = {dropped.episode for dropped in repairs.dropped_episodes}
+    each = (
+        episode_length(lines.path, line, may_be_empty=line["episode_index"] in dropped)
+        for line in lines
+    )
+    lengths = np.fromiter(each, np.int64, count=len(lines))
+    kept = ~np.isin(lines.episode_index, list(dropped))
+    return SourceEpisodes(lines.episode_index[kept], lengths[kept], repairs)
+
+
+def unreadable_metadata(result: Path, error: Exception, expected: str = "its tables") -> Difference:
+    """Return the difference of a table without which nothing can be compared.
+
+    Args:
+        result: The v3.0 dataset.
+        error: What reading it raised.
+        expected: What should have been there.
+    """
+    path = getattr(error, "path", None) or getattr(error, "filename", None)
+    inside = path is not None and Path(path).is_relative_to(result)
+    place = Path(path).relative_to(result).as_posix() if path and inside else "meta/"
+    said = str(error) if isinstance(error, LeconvertError | OSError) else repr(error)
+    return Difference("readable metadata", place, expected, said)
+
+
+def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Difference]:
+    """Compare the tasks, by index and text, and how the table presents them to pandas.
+
+    Raises:
+        UnreadableSourceError: A table cannot be read, on either side.
+    """
+    expected, found = repairs.tasks(load_tasks(source, repairs)), tables.read_tasks(result)
+    for have, wanted in zip_longest(found, expected):
+        if have != wanted:
+            yield Difference("tasks", TASKS_PATH, _task(wanted), _task(have))
+    schema = tables.read_data_schema(result / TASKS_PATH)
+    if pandas_index(schema) != "task":
+        found_layout = f"the columns {schema.names} without such an index"
+        yield Difference("layout", TASKS_PATH, "texts as pandas index", found_layout)
+    if sorted(schema.names) != _TASK_COLUMNS:
+        yield Difference("columns", TASKS_PATH, str(_TASK_COLUMNS), str(sorted(schema.names)))
+    elif (kind := schema.field("task_index").type) != pa.int64():
+        yield Difference("type of column 'task_index'", TASKS_PATH, "int64", str(kind))
+
+
+def _task(task: tuple[int, str] | None) -> str:
+    return "no such row" if task is None else f"task {task[0]}, {task[1]!r}"
+
+
+def compare_episodes(
+    table: pa.Table, episodes: SourceEpisodes, lines: EpisodeLines, placing: Sequence[str]
+) -> Iterator[Difference]:
+    """Compare ``meta/episodes`` without its statistics and routes, row by row.
+
+    Args:
+        table: It.
+        episodes: The source's episodes as the result must hold them.
+        lines: ``episodes.jsonl`` of the source.
+        placing: Columns that say where episodes are.
+    """
+    if table.num_rows != len(episodes):
+        yield Difference("episodes", _EPISODES, str(len(episodes)), str(table.num_rows))
+        return
+    ends = np.cumsum(episodes.length)
+    expected = {
+        "episode_index": np.arange(len(episodes)),
+        "length": episodes.length,
+        "dataset_from_index": ends - episodes.length,
+        "dataset_to_index": ends,
+    }
+    for name, values in expected.items():
+        found = int64_values(table.column(name))
+        for row in np.flatnonzero(values != found).tolist():
+            yield Difference(
+                name,
+                _EPISODES,
+                str(values[row]),
+                str(found[row]),
+                episode=int(episodes.index[row]),
+            )
+    source_lines = kept_lines(lines, episodes)
+    own = [
+        name for name in table.column_names if name not in placing and not name.startswith("stats/")
+    ]
+    for start in range(0, len(episodes), _ROWS_AT_A_TIME):
+        block = table.slice(start, _ROWS_AT_A_TIME)
+        rows = {name: block.column(name).to_pylist() for name in own}
+        block_lines = list(islice(source_lines, block.num_rows))
+        yield from compare_own_values(block_lines, rows, placing)
+
+
+def kept_lines(lines: EpisodeLines, episodes: SourceEpisodes) -> Iterator[dict[str, Any]]:
+    """Yield a line for each episode that was kept; one without statistics where there is none."""
+    remaining = iter(lines)
+    line = next(remaining, None)
+    for index in episodes.index.tolist():
+        while line is not None and line["episode_index"] < index:
+            line = next(remaining, None)
+        is_there = line is not None and line["episode_index"] == index
+        yield line if is_there and line is not None else {"episode_index": index, "stats": {}}
+
+
+def compare_stats(
+    result: Path,
+    table: tables.EpisodesReader,
+    lines: Iterator[dict[str, Any]],
+    repairs: Repairs,
+) -> Iterator[Difference]:
+    """Compare every episode's statistics, and the dataset's with their aggregate.
+
+    Statistics that the conversion computed are not compared here but with the rows that they are
+    of; those of videos are taken as they stand.
+
+    Raises:
+        UnreadableSourceError: A table cannot be read, on either side.
+        SourceError: Statistics of the source are none.
+    """
+    try:
+        yield from _compare_stats(result, table, lines, repairs)
+    except SourceError as error:
+        if isinstance(error, UnreadableSourceError) or not repairs.computed_stats:
+            raise
+        # The source's own could be added up when the conversion began; the result's cannot.
+        yield Difference("computed statistics", _EPISODES, "ones that add up", str(error))
+
+
+def _compare_stats(
+    result: Path,
+    table: tables.EpisodesReader,
+    lines: Iterator[dict[str, Any]],
+    repairs: Repairs,
+) -> Iterator[Difference]:
+    aggregate = tables.StatsAggregator()
+    features: Set[str] = frozenset()
+    names: list[str] = []
+    for rows in table.blocks(lambda name: name.startswith("stats/")):
+        columns = enumerate(rows.column_names)  # a name may be there twice
+        block = {name: rows.column(number).to_pylist() for number, name in columns}
+        for row, record in enumerate(islice(lines, rows.num_rows)):
+            index = int(record["episode_index"])
+            stats = {
+                name: values
+                for name, values in _source_stats(record, index).items()
+                if name not in repairs.dropped_features and not repairs.computes_stats(name, index)
+            }
+            expected = dict(_flatten(stats, "stats"))
+            for name in repairs.computed_stats:
+                if not repairs.computes_stats(name, index):
+                    continue
+                found_stats = stats_of_row(block, name, row)
+                if not found_stats:
+                    yield Difference(
+                        f"statistics of {name!r}", _EPISODES, "computed ones", "none", episode=index
+                    )
+                stats[name] = found_stats
+                expected |= _flatten({name: found_stats}, "stats")
+            aggregate.update(stats, episode_index=index)
+            if expected.keys() != features:
+                features = frozenset(expected)
+                names = sorted(block.keys() | features)
+            for name in names:
+                wanted, found = expected.get(name), block[name][row] if name in block else None
+                if wanted != found and not same_statistic(_nested(wanted), _nested(found)):
+                    yield Difference(name, _EPISODES, str(wanted), str(found), episode=index)
+    yield from _compare_aggregate(result, _plain(aggregate.result()))
+
+
+def _source_stats(record: Mapping[str, Any], episode: int) -> Mapping[str, Any]:
+    stats = record.get("stats")
+    if stats is None:
+        return {}
+    if not isinstance(stats, Mapping):
+        raise SourceError(
+            f"{LEGACY_STATS_PATH} of the source has no table of statistics for episode {episode}.",
+            next_step="Mend the line, or restore the table from another copy of the dataset.",
+        )
+    return stats
+
+
+def compare_aggregate_form(result: Path) -> Iterator[Difference]:
+    """Say where ``stats.json`` is nothing that could be read, without a look at what it says."""
+    found = _read_aggregate(result)
+    if isinstance(found, Difference):
+        yield found
+
+
+def _read_aggregate(result: Path) -> dict[str, Any] | Difference:
+    try:
+        return read_json_object(result / STATS_PATH)
+    except (OSError, ValueError) as error:
+        raise_storage_trouble(error, result / STATS_PATH)
+        return Difference("aggregate", STATS_PATH, "readable statistics", str(error))
+
+
+def _compare_aggregate(result: Path, expected: Mapping[str, Any]) -> Iterator[Difference]:
+    found = _read_aggregate(result)
+    if isinstance(found, Difference):
+        yield found
+        return
+    for feature in sorted(expected.keys() | found.keys()):
+        wanted, have = expected.get(feature), found.get(feature)
+        if not isinstance(wanted, Mapping) or not isinstance(have, Mapping):
+            if not same_statistic(wanted, have):
+                what = f"aggregate of {feature!r}"
+                yield Difference(what, STATS_PATH, _kind(wanted), _kind(have))
+            continue
+        for name in sorted(wanted.keys() | have.keys()):
+            if not same_statistic(wanted.get(name), have.get(name)):
+                yield Difference(
+                    f"aggregate {name} of {feature!r}",
+                    STATS_PATH,
+                    str(wanted.get(name)),
+                    str(have.get(name)),
+                )
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "nothing"
+    return "statistics" if isinstance(value, Mapping) else str(value)
+
+
+def same_statistic(expected: object, found: object) -> bool:
+    """Tell whether nested mappings and lists hold the same numbers; NaN equals NaN."""
+    if expected == found:  # mostly, and many times faster than looking into lists here
+        return True
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        return expected.keys() == found.keys() and all(
+            same_statistic(value, found[key]) for key, value in expected.items()
+        )
+    if isinstance(expected, list) and isinstance(found, list):
+        return len(expected) == len(found) and all(map(same_statistic, expected, found))
+    return expected != expected and found != found  # noqa: PLR0124
+
+
+def stats_of_row(block: Mapping[str, Sequence[Any]], feature: str, row: int) -> dict[str, Any]:
+    """Return one feature's statistics of one episode, from columns ``stats/<feature>/<name>``."""
+    prefix = f"stats/{feature}/"
+    return {
+        column.removeprefix(prefix): values[row]
+        for column, values in block.items()
+        if column.startswith(prefix) and values[row] is not None
+    }
+
+
+def _flatten(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, entry in value.items():
+        if isinstance(entry, dict):
+            yield from _flatten(entry, f"{prefix}/{key}")
+        else:
+            yield f"{prefix}/{key}", entry
+
+
+def _nested(value: object) -> object:
+    return value if value is None or isinstance(value, list) else [value]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+# ------------------------------------------------------------------------------------------------
+# Where ``meta/episodes`` of a result says that each episode lies, as plain arrays.
+
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routes:
+    """The columns that lead to files, by stream; arrays of shape (E,).
+
+    Attributes:
+        file_number: Number of the output file.
+        from_timestamp: Start in a video file, in seconds; none for data.
+        to_timestamp: End in it.
+    """
+
+    file_number: dict[str, IntArray]
+    from_timestamp: dict[str, FloatArray]
+    to_timestamp: dict[str, FloatArray]
+
+
+def read_routes(table: tables.EpisodesReader, streams: Sequence[str]) -> Routes:
+    """Read the routing columns of some streams, a block of rows at a time.
+
+    Raises:
+        UnreadableSourceError: The table cannot be read.
+        KeyError: A column is missing.
+        ValueError: A file number is no integer.
+    """
+    names = {
+        f"{stream}/{name}"
+        for stream in streams
+        for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+    }
+    numbers: dict[str, list[IntArray]] = {stream: [] for stream in streams}
+    begins: dict[str, list[FloatArray]] = {s: [] for s in streams if camera_of(s) is not None}
+    ends: dict[str, list[FloatArray]] = {s: [] for s in begins}
+    for rows in table.blocks(names.__contains__):
+        for stream in streams:
+            chunk = int64_values(rows.column(f"{stream}/chunk_index"))
+            file = int64_values(rows.column(f"{stream}/file_index"))
+            numbers[stream].append(chunk * FILES_PER_CHUNK + file)
+        for stream, times in begins.items():
+            times.append(_seconds(rows.column(f"{stream}/from_timestamp")))
+            ends[stream].append(_seconds(rows.column(f"{stream}/to_timestamp")))
+    none = [np.empty(0, np.int64)]
+    return Routes(
+        {stream: np.concatenate(parts or none) for stream, parts in numbers.items()},
+        {stream: np.concatenate(parts or none) for stream, parts in begins.items()},
+        {stream: np.concatenate(parts or none) for stream, parts in ends.items()},
+    )
+
+
+def file_runs(numbers: IntArray) -> Iterator[tuple[int, int]]:
+    """Yield first and stop of each run of episodes in one file."""
+    edges = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
+    yield from itertools.pairwise([0, *edges, len(numbers)])
+
+
+def _seconds(column: pa.ChunkedArray) -> FloatArray:
+    # A time that is missing becomes NaN, which equals no time.
+    return np.array(column.to_pylist(), np.float64)
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/info.json`` of a result against that of its source, key by key.
+
+
+# The conversion's own choice, which the source does not tell.
+_SIZE_LIMITS = ("data_files_size_in_mb", "video_files_size_in_mb")
+
+
+def compare_info(
+    result: Path,
+    source_info: Mapping[str, Any],
+    fps: Fraction,
+    episodes: SourceEpisodes,
+    source: Path,
+) -> Iterator[Difference]:
+    """Compare ``info.json``: totals, rate, templates, every feature, and keys that were added.
+
+    Args:
+        result: The v3.0 dataset.
+        source_info: ``info.json`` of the source, as parsed.
+        fps: Frames a second.
+        episodes: The episodes of the result.
+        source: The v2.x dataset.
+
+    Raises:
+        UnreadableSourceError: The tasks of the source cannot be read.
+    """
+    try:
+        info = read_json_object(result / INFO_PATH)
+    except (OSError, ValueError) as error:
+        raise_storage_trouble(error, result / INFO_PATH)
+        yield Difference("readable metadata", INFO_PATH, "a JSON object", str(error))
+        return
+    repairs = episodes.repairs
+    features = repairs.features(source_info["features"])
+    splits = source_info.get("splits")
+    expected = tables.converted_info(
+        {**source_info, "features": features},
+        fps=fps,
+        data_file_size_in_mb=info.get(_SIZE_LIMITS[0], math.nan),
+        video_file_size_in_mb=info.get(_SIZE_LIMITS[1], math.nan),
+        has_videos=any(feature.get("dtype") == "video" for feature in features.values()),
+        total_episodes=len(episodes),
+        total_frames=episodes.num_frames,
+        total_tasks=len(repairs.tasks(load_tasks(source, repairs))),
+        splits=tables.kept_splits(splits, episodes.index) if repairs else None,
+    )
+    for key in [*expected, *(key for key in info if key not in expected)]:
+        if key == "features":
+            yield from _compare_features(expected[key], info.get(key))
+        elif key in _SIZE_LIMITS:
+            limit = info.get(key)
+            if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
+                yield Difference(key, INFO_PATH, "a positive number", _shown(info, key))
+        elif not _same_json(expected.get(key), info.get(key)) or (key in expected) != (key in info):
+            yield Difference(key, INFO_PATH, _shown(expected, key), _shown(info, key))
+
+
+def compare_cameras(
+    result: Path, features: Mapping[str, Any], routes: Routes, fps: Fraction
+) -> Iterator[Difference]:
+    """Compare what is declared of each camera with what the result's own files are.
+
+    A file whose header cannot be read is passed over here.
+
+    Args:
+        result: The v3.0 dataset.
+        features: The features that the result is to declare.
+        routes: Where episodes are.
+        fps: Frames a second.
+    """
+    for camera, feature in features.items():
+        if feature.get("dtype") != "video":
+            continue
+        stream = stream_of_camera(camera)
+        numbers = routes.file_number[stream]
+        clips: Counter[ClipFacts] = Counter()
+        for first, stop in file_runs(numbers) if len(numbers) else ():
+            path = result / output_path(stream, int(numbers[first]))
+            try:
+                clips[ClipFacts.of(media.read_clip_index(path))] += stop - first
+            except (UnreadableSourceError, OSError) as error:
+                raise_storage_trouble(error, path)
+        if not clips:
+            continue
+        usual = max(clips, key=clips.__getitem__)
+        expected = declared_as_encoded(feature, usual, fps)
+        for key in expected:
+            if not _same_json(expected[key], feature.get(key)):
+                what = f"{key} of camera {camera!r}, whose files differ"
+                yield Difference(what, INFO_PATH, _shown(expected, key), _shown(feature, key))
+
+
+def _compare_features(expected: Mapping[str, Any], found: object) -> Iterator[Difference]:
+    if not isinstance(found, Mapping) or set(found) != set(expected):
+        have = sorted(found) if isinstance(found, Mapping) else found
+        yield Difference("features", INFO_PATH, str(sorted(expected)), str(have))
+        return
+    for name, feature in expected.items():
+        have = found[name]
+        if not isinstance(have, Mapping):
+            yield Difference(f"feature {name!r}", INFO_PATH, str(feature), str(have))
+            continue
+        for key in {**feature, **have}:
+            if not _same_json(feature.get(key), have.get(key)) or (key in feature) != (key in have):
+                what = f"{key} of feature {name!r}"
+                yield Difference(what, INFO_PATH, _shown(feature, key), _shown(have, key))
+
+
+def _same_json(expected: object, found: object) -> bool:
+    """Tell whether two JSON values are the same: 1 is neither 1.0 nor true."""
+    return json.dumps(expected, sort_keys=True) == json.dumps(found, sort_keys=True)
+
+
+def _shown(record: Mapping[str, Any], key: str) -> str:
+    return str(record[key]) if key in record else "no such key"
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/repairs.json`` of a result: what the comparison then expects must be of its source.
+
+
+def compare_repairs(
+    declared: Repairs,
+    expected: Repairs | None,
+    info: DatasetInfo,
+    paths: SourcePaths,
+    lines: EpisodeLines,
+) -> Iterator[Difference]:
+    """Yield where a result tells of repairs that were not made, or that nobody could make.
+
+    Args:
+        declared: What the result says of itself.
+        expected: What the conversion was told to change; None where nobody knows.
+        info: The source's ``info.json``.
+        paths: Where its files are.
+        lines: Its ``episodes.jsonl``.
+    """
+    if expected is not None and declared != expected:
+        yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
+    version = info.raw.get("codebase_version")
+    if (declared.assumed_version is None) != (version in SOURCE_VERSIONS):
+        said = f"{said_version(version)[5:]}; read as {declared.assumed_version}"
+        yield Difference("version", REPAIRS_PATH, "that of the source", said)
+    for file in declared.located_files:
+        # Only what is not where its template says is taken from elsewhere.
+        template = paths.template_path(file.stream, file.episode)
+        if (paths.root / template).exists():
+            yield Difference("place of a file", REPAIRS_PATH, template, file.path, file.episode)
+    indices = task_columns(
+        read_modality(paths.root), _first_schema(paths, lines) if declared.task_columns else None
+    )
+    if not set(declared.task_columns) <= set(indices) or (
+        declared.task_columns and declared.task_map is None
+    ):
+        said = ", ".join(declared.task_columns)
+        yield Difference("columns of task indices", REPAIRS_PATH, str(indices), said)
+    features = {*info.features, *declared.added_columns}
+    unknown = set(declared.dropped_features) - features
+    # A column that is not declared can be left out, too.
+    unknown -= _stored(unknown, paths, lines)
+    named = {*declared.computed_stats, *declared.unwrapped_columns}
+    strange = sorted(unknown | (named - features))
+    if strange:
+        yield Difference("repaired features", REPAIRS_PATH, "the source's", ", ".join(strange))
+    episodes = set(lines.episode_index.tolist())
+    dropped = [dropped.episode for dropped in declared.dropped_episodes]
+    lost = [episode for episode in dropped if episode not in episodes]
+    if lost:
+        said = ", ".join(map(str, lost))
+        yield Difference("episodes left out", REPAIRS_PATH, "some of the source", said)
+
+
+def _first_schema(paths: SourcePaths, lines: EpisodeLines) -> pa.Schema | None:
+    for path in paths.absolute(DATA_STREAM, lines.episode_index.tolist()):
+        with suppress(UnreadableSourceError):
+            return tables.read_data_schema(path)
+    return None
+
+
+def _stored(names: Set[str], paths: SourcePaths, lines: EpisodeLines) -> set[str]:
+    """Return which of some names are columns of the source's tables, mostly told by the first."""
+    found: set[str] = set()
+    for path in paths.absolute(DATA_STREAM, lines.episode_index.tolist()):
+        if found == names:
+            break
+        # Nothing is known of a table that cannot be read; that it cannot is said elsewhere.
+        with suppress(UnreadableSourceError):
+            found |= names & set(tables.read_data_schema(path).names)
+    return found

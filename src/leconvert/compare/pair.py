@@ -1,0 +1,650 @@
+"""A result against its source: metadata and totals here, files in pieces."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leconvert import media, tables
+from leconvert.compare.difference import Difference, VerificationReport
+from leconvert.compare.files import compare_other_files, compare_whole_files, special_files
+from leconvert.compare.metadata import (
+    Routes,
+    SourceEpisodes,
+    compare_aggregate_form,
+    compare_cameras,
+    compare_episodes,
+    compare_info,
+    compare_location,
+    compare_repairs,
+    compare_stats,
+    compare_tasks,
+    file_runs,
+    kept_lines,
+    placing_columns,
+    read_routes,
+    read_source_episodes,
+    unreadable_metadata,
+    unusable_columns,
+)
+from leconvert.compare.rows import RowRules, RowSpan, compare_rows
+from leconvert.compare.videos import Span, check_video, compare_clips
+from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
+from leconvert.model import DATA_STREAM, IntArray, output_path, stream_of_camera
+from leconvert.parallel import Spread, do_all
+from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.source import EpisodeLines, SourcePaths, load_info, tasks_of_episodes
+from leconvert.source.dataset import EPISODES_PATH, STATS_PATH, DatasetInfo
+from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
+
+__all__ = ["Comparer", "Place", "Sampling", "chosen", "verify_pair"]
+
+
+# ------------------------------------------------------------------------------------------------
+# A result against its source in pieces: some consecutive episodes of one output file each.
+#
+# What a piece finds depends on the files and on the piece alone, so the differences of all
+# pieces, in the order of the pieces, are the same however many threads or processes share them.
+
+
+# Enough that what a process does for a file is done seldom, few enough to be shared and stopped.
+_EPISODES_A_PIECE = 64
+_LEAST_EPISODES_A_PIECE = 4
+_PIECES_WANTED = 32
+
+
+class Piece(NamedTuple):
+    """Some consecutive episodes of one output file, by their positions.
+
+    Attributes:
+        stream: The file's stream.
+        file_first: First episode of the file.
+        file_stop: The one behind the last.
+        first: First episode of the piece.
+        stop: The one behind the last.
+    """
+
+    stream: str
+    file_first: int
+    file_stop: int
+    first: int
+    stop: int
+
+
+def cut_pieces(routes: Routes) -> list[Piece]:
+    """Return the pieces of all files, stream by stream; they depend on the routes alone."""
+    slices = sum(map(len, routes.file_number.values()))
+    most = min(_EPISODES_A_PIECE, max(_LEAST_EPISODES_A_PIECE, slices // _PIECES_WANTED))
+    return [
+        Piece(stream, file_first, file_stop, first, min(first + most, file_stop))
+        for stream, numbers in routes.file_number.items()
+        for file_first, file_stop in file_runs(numbers)
+        for first in range(file_first, file_stop, most)
+    ]
+
+
+class _Opened(threading.local):
+    """The output file that this thread read last: the next piece is mostly of the same one."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._file: tables.StoredGroups | media.ClipIndex | None = None
+        self._episodes: tables.EpisodesReader | None = None
+        self._tasks: tuple[dict[int, str], dict[str, int]] | None = None
+
+    def file(self, path: str, *, is_table: bool) -> tables.StoredGroups | media.ClipIndex:
+        if self._file is None or self._path != path:
+            self._file = None
+            self._file = tables.StoredGroups(path) if is_table else media.read_clip_index(path)
+            self._path = path
+        return self._file
+
+    def episodes(self, root: Path) -> tables.EpisodesReader:
+        self._episodes = self._episodes or tables.EpisodesReader(root)
+        return self._episodes
+
+    def tasks(self, source: Path, result: Path) -> tuple[dict[int, str], dict[str, int]]:
+        """Return the text that the source lists for an episode, and the result's index of one."""
+        if self._tasks is None:
+            listed = {text: index for index, text in reversed(tables.read_tasks(result))}
+            self._tasks = tasks_of_episodes(source), listed
+        return self._tasks
+
+
+@dataclass(slots=True, eq=False)
+class Comparer:
+    """Compares pieces. Threads may share it, and it can be sent to another process.
+
+    Attributes:
+        result: The v3.0 dataset.
+        paths: Where the source's files are.
+        info: The source's ``info.json``.
+        episodes: The source's episodes as the result must hold them.
+        routes: Where the result says that they are.
+        read_bytes: Compare coded bytes and rows, not only headers.
+        clip_digests: See `leconvert.compare.pair.verify_pair`.
+        chosen: Which episodes to compare, shape (E,); None for all.
+    """
+
+    result: Path
+    paths: SourcePaths
+    info: DatasetInfo
+    episodes: SourceEpisodes
+    routes: Routes
+    read_bytes: bool
+    clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None
+    chosen: npt.NDArray[np.bool_] | None = None
+    _opened: _Opened = field(default_factory=_Opened, init=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not what it remembers, which is of this process.
+        return Comparer, tuple(getattr(self, each.name) for each in fields(self) if each.init)
+
+    def __call__(self, *piece: Any) -> list[Difference]:
+        """Return what differs in a piece, given by the fields of a `Piece`.
+
+        Raises:
+            UnreadableSourceError: A file of the source cannot be read.
+            StorageError: The disk fails, or this user may not read a file of the result.
+        """
+        with any_storage_errors():
+            try:
+                return list(self._compare(Piece(*piece)))
+            except UnreadableSourceError as error:
+                # The functions that read the source read the result as well.
+                if error.path is not None and Path(error.path).is_relative_to(self.result):
+                    raise_storage_trouble(error, error.path)
+                raise
+
+    def num_compared(self, piece: Piece) -> int:
+        """Return how many episodes of a piece are compared."""
+        return len(self._positions(piece))
+
+    def frames_of(self, piece: Piece) -> int:
+        """Return how many frames or rows a piece compares."""
+        return int(self.episodes.length[self._positions(piece)].sum())
+
+    @property
+    def compared_lengths(self) -> IntArray:
+        """Frames of each episode, 0 for those that are not compared, shape (E,)."""
+        lengths = self.episodes.length
+        return lengths if self.chosen is None else np.where(self.chosen, lengths, 0)
+
+    @property
+    def row_rules(self) -> RowRules:
+        """What rows must be."""
+        return RowRules(self.info, self.episodes.repairs, self._computed_stats, self._task_of)
+
+    def path_of(self, stream: str, position: int) -> str:
+        """Return the output file of an episode, relative to the result."""
+        return output_path(stream, int(self.routes.file_number[stream][position]))
+
+    def place_in_file(self, stream: str, position: int) -> int:
+        """Return how many episodes stand before one in its output file."""
+        numbers = self.routes.file_number[stream]
+        before = np.flatnonzero(numbers[:position] != numbers[position])
+        return position - (int(before[-1]) + 1 if len(before) else 0)
+
+    def row_span(self, position: int) -> RowSpan:
+        """Return where an episode's rows are on both sides."""
+        first = position - self.place_in_file(DATA_STREAM, position)
+        (span,) = self._row_spans(first, np.array([position]))
+        return span
+
+    def _task_of(self, episode: int) -> int | None:
+        texts, indices = self._opened.tasks(self.paths.root, self.result)
+        text = texts.get(episode)
+        return None if text is None else indices.get(text, -1)
+
+    def _positions(self, piece: Piece) -> IntArray:
+        positions = np.arange(piece.first, piece.stop)
+        return positions if self.chosen is None else positions[self.chosen[positions]]
+
+    def _compare(self, piece: Piece) -> Iterator[Difference]:
+        path = self.path_of(piece.stream, piece.first)
+        positions = self._positions(piece)
+        begins_file = piece.first == piece.file_first
+        if not begins_file and not len(positions):
+            return
+        try:
+            file = self._opened.file(str(self.result / path), is_table=piece.stream == DATA_STREAM)
+        except (UnreadableSourceError, OSError, pa.ArrowException) as error:
+            raise_storage_trouble(error, self.result / path)
+            if begins_file:
+                is_table = piece.stream == DATA_STREAM
+                what, wanted = ("parquet", "a footer") if is_table else ("MP4", "an index")
+                yield Difference(f"readable {what}", path, wanted, str(error), None, piece.stream)
+            return
+        if isinstance(file, tables.StoredGroups):
+            yield from self._compare_table(piece, path, file, positions)
+        else:
+            yield from self._compare_video(piece, path, file, positions)
+
+    def _compare_table(
+        self, piece: Piece, path: str, file: tables.StoredGroups, positions: IntArray
+    ) -> Iterator[Difference]:
+        episodes = piece.file_stop - piece.file_first
+        if len(file.rows) != episodes:
+            if piece.first == piece.file_first:
+                what, found = "row groups, one an episode", len(file.rows)
+                yield Difference(what, path, str(episodes), str(found), None, piece.stream)
+            return
+        spans = self._row_spans(piece.file_first, positions)
+        yield from compare_rows(path, file, spans, self.row_rules, read_rows=self.read_bytes)
+
+    def _row_spans(self, file_first: int, positions: IntArray) -> Iterator[RowSpan]:
+        lengths = self.episodes.length
+        stop = int(positions[-1]) + 1 if len(positions) else 0
+        begins = np.cumsum(lengths[:stop]) - lengths[:stop]
+        indices = self.episodes.index[positions].tolist()
+        return map(
+            RowSpan,
+            indices,
+            lengths[positions].tolist(),
+            self.paths.absolute(DATA_STREAM, indices),
+            positions.tolist(),
+            begins[positions].tolist(),
+            (positions - file_first).tolist(),
+        )
+
+    def _compare_video(
+        self, piece: Piece, path: str, index: media.ClipIndex, positions: IntArray
+    ) -> Iterator[Difference]:
+        in_file = self.episodes.length[piece.file_first : piece.file_stop]
+        frames = int(in_file.sum())
+        if piece.first == piece.file_first:
+            fps = self.info.fps
+            yield from check_video(self.result, path, piece.stream, index, frames, fps)
+        if index.num_samples != frames:
+            return
+        indices = self.episodes.index[positions].tolist()
+        first_frames = (np.cumsum(in_file) - in_file)[positions - piece.file_first]
+        spans = map(
+            Span,
+            indices,
+            self.episodes.length[positions].tolist(),
+            first_frames.tolist(),
+            self.routes.from_timestamp[piece.stream][positions].tolist(),
+            self.routes.to_timestamp[piece.stream][positions].tolist(),
+            self.paths.absolute(piece.stream, indices),
+            self._digests(piece.stream, positions),
+        )
+        yield from compare_clips(
+            path, piece.stream, index, list(spans), self.info.fps, read_bytes=self.read_bytes
+        )
+
+    def _digests(self, stream: str, positions: IntArray) -> Iterator[str | None]:
+        known = None if self.clip_digests is None else self.clip_digests.get(stream)
+        if known is None:
+            return itertools.repeat(None, len(positions))
+        return (digest.decode("ascii") for digest in known[positions].tolist())
+
+    def _computed_stats(self, position: int) -> dict[str, Any]:
+        names = self.episodes.repairs.computed_stats
+        prefixes = tuple(f"stats/{name}/" for name in names)
+        reader = self._opened.episodes(self.result)
+        rows = next(reader.rows(position, position + 1, lambda name: name.startswith(prefixes)))
+        row: dict[str, Any] = rows.to_pylist()[0]
+        return row
+
+
+# ------------------------------------------------------------------------------------------------
+# How long pieces will take, a guess that decides who shares them.
+
+
+# What an episode's slice costs besides its bytes, and how fast these are compared on both sides.
+_SECONDS_A_SLICE = 0.0003
+_BYTES_A_SECOND = 1e9
+
+
+def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
+    """Return for each piece how long one process will take for it.
+
+    Args:
+        compare: What will compare them.
+        pieces: The pieces; each file's size is asked once.
+    """
+    sizes: dict[str, int] = {}
+    seconds = []
+    for piece in pieces:
+        path = compare.path_of(piece.stream, piece.first)
+        if compare.read_bytes and path not in sizes:
+            sizes[path] = 0
+            with suppress(OSError):
+                sizes[path] = (compare.result / path).stat().st_size
+        episodes = compare.num_compared(piece)
+        share = episodes / (piece.file_stop - piece.file_first)
+        reading = sizes.get(path, 0) * share / _BYTES_A_SECOND
+        seconds.append(episodes * _SECONDS_A_SLICE + reading)
+    return seconds
+
+
+# ------------------------------------------------------------------------------------------------
+# Which episodes and frames a verification looks at more closely, or at all.
+
+
+class Place(NamedTuple):
+    """One frame: the position of its episode, and its place in the order of presentation there."""
+
+    position: int
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What is looked at beside, or instead of, everything.
+
+    Attributes:
+        share: Share of the episodes whose files are compared, above 0 and up to 1; one at least.
+        decode: Pictures to decode on both sides.
+        deep: Samples to load through LeRobot's dataset.
+        seed: Decides which; equal seeds choose the same of equal datasets.
+    """
+
+    share: float = 1.0
+    decode: int = 0
+    deep: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UsageError(f"A sample is a share above 0 and up to 1, not {self.share:g}.")
+        for name, count in (("decode", self.decode), ("deep", self.deep)):
+            if count < 0:
+                raise UsageError(f"--{name} takes 0 or more, not {count}.")
+
+    def episodes(self, num_episodes: int) -> npt.NDArray[np.bool_] | None:
+        """Return which episodes are compared, shape (E,); None for all."""
+        if self.share == 1:
+            return None
+        is_chosen = np.zeros(num_episodes, np.bool_)
+        is_chosen[chosen(num_episodes, max(1, round(self.share * num_episodes)), self.seed)] = True
+        return is_chosen
+
+    def frames(
+        self, count: int, lengths: IntArray, groups: Sequence[str] = ("",)
+    ) -> list[tuple[str, Place]]:
+        """Return frames of random groups, group by group and in order.
+
+        Args:
+            count: How many; all where there are fewer.
+            lengths: Frames of each episode, 0 for those that are left out, shape (E,).
+            groups: What each frame has one of, for example cameras.
+        """
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        found = []
+        for number in chosen(total * len(groups), count, self.seed).tolist():
+            group, frame = divmod(number, total)
+            position = int(np.searchsorted(ends, frame, side="right"))
+            first = int(ends[position] - lengths[position])
+            found.append((groups[group], Place(position, frame - first)))
+        return found
+
+
+EVERYTHING = Sampling()
+"""All episodes; nothing is decoded."""
+
+
+def chosen(population: int, count: int, seed: int) -> IntArray:
+    """Return ``count`` different numbers below ``population``, ascending; all if there are fewer.
+
+    Python's own generator is used: what it gives for a seed does not change with its version.
+    """
+    numbers = random.Random(seed).sample(range(population), min(count, population))  # noqa: S311
+    return np.array(sorted(numbers), np.int64)
+
+
+# ------------------------------------------------------------------------------------------------
+# A result against its source: metadata and totals here, files in pieces.
+
+
+def verify_pair(
+    result: Path,
+    source: Path,
+    *,
+    depth: str = "structure",
+    progress: Progress = NO_PROGRESS,
+    max_workers: int | None = None,
+    spread: Spread | None = None,
+    clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None,
+    repairs: Repairs | None = None,
+    sampling: Sampling = EVERYTHING,
+    stop: threading.Event | None = None,
+) -> VerificationReport:
+    """Compare a v3.0 result with the v2.x dataset that it was converted from.
+
+    Differences come in the same order whoever finds them: metadata first, then file by file.
+
+    Args:
+        result: The v3.0 dataset.
+        source: The v2.x dataset.
+        depth: ``structure`` compares tables, headers, sizes, times, keyframes, rows and totals;
+            ``bytes`` also compares every coded packet and every row's values.
+        progress: Where to report.
+        max_workers: Processes that compare at a time, this one included; by default one a core,
+            and this one alone where there is little to do. Where storage makes it wait, threads
+            of this process instead, by default many.
+        spread: Threads and processes, instead of deciding by what the first pieces cost.
+        clip_digests: For each camera's stream, what `leconvert.media.order_digest` gave for each
+            episode's clip when a worker read it, shape (E,) of 16 bytes; ``structure`` then does
+            not read the clips again.
+        repairs: What the conversion was told to change; by default what the result says of itself
+            in ``meta/repairs.json``. Anything else that differs is a difference.
+        sampling: A share of the episodes whose files are compared, and pictures and samples that
+            are decoded and loaded besides.
+        stop: Set it from another thread to stop after the pieces that are being compared.
+
+    Returns:
+        What differs, and how much was compared; ``ok`` says whether nothing differs.
+
+    Raises:
+        SourceError: The source itself cannot be read.
+        StorageError: The disk fails, or this user may not read a file of the result: whether that
+            differs is not known.
+        InstallationError: Samples shall be loaded through LeRobot, which is not installed.
+        InterruptedRunError: ``stop`` was set.
+    """
+    with suppress(OSError):
+        # An NFS client that looked for the result in vain goes on missing it for half a minute,
+        # unless it lists the folder.
+        list(result.parent.iterdir())
+    try:
+        declared = tables.read_repairs(result)
+    except UnreadableSourceError:
+        declared = NO_REPAIRS  # what is wrong with it is said below
+    info = load_info(source, repairs or declared, guess_version=True)
+    paths = SourcePaths(source, info)
+    # Every line is parsed when its episode is compared.
+    episodes = EpisodeLines(source / EPISODES_PATH, validated=True)
+    differences: list[Difference] = []
+    reads_bytes = depth == "bytes"
+    if sampling.deep:
+        from leconvert.compare.samples import check_lerobot
+
+        check_lerobot()  # it fails before the work, not after it
+
+    try:
+        differences += [
+            Difference("file", path, "a file", "a pipe, a socket or a device")
+            for path in sorted(special_files(result))
+        ]
+        if differences:
+            return VerificationReport(depth, differences, 0, 0, 0, 0)
+        declared = tables.read_repairs(result)
+        differences += compare_repairs(declared, repairs, info, paths, episodes)
+        repairs = repairs or declared
+        expected = read_source_episodes(episodes, repairs)
+        frames = expected.num_frames
+        cameras = [key for key in info.camera_keys if key not in repairs.dropped_features]
+        streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
+        table = tables.EpisodesReader(result)
+        rows = tables.read_episodes(result)
+        differences += compare_info(result, info.raw, info.fps, expected, source)
+        differences += compare_tasks(result, source, repairs)
+        unusable = [*unusable_columns(rows, streams)]
+        if unusable:
+            return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
+        differences += compare_location(result)
+        routes = read_routes(table, streams)
+        differences += compare_cameras(
+            result, repairs.features(info.raw["features"]), routes, info.fps
+        )
+    except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
+        differences.append(_held_against(result, error))
+        return VerificationReport(depth, differences, 0, 0, 0, 0)
+    differences += compare_other_files(result, source, paths, repairs, read_bytes=reads_bytes)
+    differences += compare_episodes(rows, expected, episodes, placing_columns(streams))
+    del rows
+    if reads_bytes:
+        try:
+            lines = _stats_lines(source, info, expected)
+            differences += compare_stats(result, table, lines, repairs)
+        except UnreadableSourceError as error:
+            differences.append(_held_against(result, error, "statistics"))
+    else:
+        differences += compare_aggregate_form(result)
+    if not len(expected):
+        differences.append(Difference("episodes", "meta/episodes", "one at least", "none"))
+    if table.num_rows != len(expected) or not len(expected):
+        return VerificationReport(depth, differences, 0, 0, 0, 0)
+
+    files, found = _files(routes)
+    differences += found
+    differences += _left_over(result, files)
+    chosen = sampling.episodes(len(expected))
+    compare = Comparer(result, paths, info, expected, routes, reads_bytes, clip_digests, chosen)
+    frames = int(compare.compared_lengths.sum())
+    with progress.stage("verify", frames * len(streams), "frames") as stage:
+        differences += _compare_pieces(compare, stage, spread, max_workers, stop)
+    differing = {difference.path for difference in differences}
+    differences += compare_whole_files(result, paths, info, expected, routes.file_number, differing)
+    pictures = samples = 0
+    if not differences:
+        pictures, samples, differences = _look_closer(compare, sampling, progress, stop)
+    return VerificationReport(
+        depth=depth,
+        differences=tuple(differences),
+        files=len(files),
+        episodes=int(np.count_nonzero(compare.compared_lengths)),
+        video_frames=frames * len(cameras),
+        rows=frames,
+        share=sampling.share,
+        pictures=pictures,
+        samples=samples,
+    )
+
+
+def _compare_pieces(
+    compare: Comparer,
+    stage: Stage,
+    spread: Spread | None,
+    workers: int | None,
+    stop: threading.Event | None,
+) -> list[Difference]:
+    """Compare every piece; return what differs, in order."""
+    differences: list[Difference] = []
+    pieces = cut_pieces(compare.routes)
+    weights = expected_seconds(compare, pieces)
+    with closing(do_all(compare, pieces, spread, weights=weights, workers=workers)) as compared:
+        for piece, found in zip(pieces, compared, strict=True):
+            differences += found
+            stage.advance(compare.frames_of(piece))
+            _check_stop(stop)
+    return differences
+
+
+def _look_closer(
+    compare: Comparer, sampling: Sampling, progress: Progress, stop: threading.Event | None
+) -> tuple[int, int, list[Difference]]:
+    """Decode pictures and load samples; return how many of each, and what differs."""
+    found: list[Difference] = []
+    counts = [0, 0]
+
+    def advance(which: int, stage: Stage) -> Callable[[int], None]:
+        def by(amount: int) -> None:
+            counts[which] += amount
+            stage.advance(amount)
+            _check_stop(stop)
+
+        return by
+
+    if sampling.decode:
+        from leconvert.compare.samples import compare_pictures
+
+        with progress.stage("decode", sampling.decode, "pictures") as stage:
+            found += compare_pictures(compare, sampling, advance(0, stage))
+    if sampling.deep:
+        from leconvert.compare.samples import compare_samples
+
+        with progress.stage("load", sampling.deep, "samples") as stage:
+            found += compare_samples(compare, sampling, advance(1, stage))
+    return counts[0], counts[1], found
+
+
+def _check_stop(stop: threading.Event | None) -> None:
+    if stop is not None and stop.is_set():
+        raise InterruptedRunError(
+            "Verification was interrupted.",
+            next_step="Run the same command again; it compares everything anew.",
+        )
+
+
+def _files(routes: Routes) -> tuple[set[str], list[Difference]]:
+    """Return every file that episodes lead to, and those that several runs of them lead to."""
+    files: set[str] = set()
+    found: list[Difference] = []
+    for stream, numbers in routes.file_number.items():
+        for first, _ in file_runs(numbers):
+            path = output_path(stream, int(numbers[first]))
+            if path in files:
+                found.append(Difference("episodes of a file", path, "one run", "several"))
+            files.add(path)
+    return files, found
+
+
+def _held_against(result: Path, error: Exception, expected: str = "its tables") -> Difference:
+    """Return the difference that an unreadable table of the result is; raise what is the source's.
+
+    Both sides are read by the same functions, whose errors are those of a source.
+    """
+    if isinstance(error, SourceError) and (
+        error.path is None or not Path(error.path).is_relative_to(result)
+    ):
+        raise error
+    raise_storage_trouble(error, getattr(error, "path", None) or result)
+    return unreadable_metadata(result, error, expected)
+
+
+def _stats_lines(
+    source: Path, info: DatasetInfo, episodes: SourceEpisodes
+) -> Iterator[dict[str, Any]]:
+    path = source / STATS_PATH
+    keeps_stats = info.has_episode_stats and not episodes.repairs.replaces_stats(info.features)
+    if keeps_stats and path.exists():
+        return kept_lines(EpisodeLines(path, validated=True), episodes)
+    return ({"episode_index": index, "stats": {}} for index in episodes.index.tolist())
+
+
+def _left_over(result: Path, expected: set[str]) -> Iterator[Difference]:
+    found = {
+        path.relative_to(result).as_posix()
+        for folder in ("data", "videos")
+        for path in (result / folder).rglob("*")
+        if not path.is_dir()
+    }
+    for path in sorted(found - expected):
+        yield Difference("file", path, "no such file", "a file that no episode names")
+    for path in sorted(expected - found):
+        yield Difference("file", path, "a file", "nothing")

@@ -1,0 +1,673 @@
+"""One data file of a result against the parquet files that it was joined from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import tables
+from leconvert.arrow import is_list
+from leconvert.compare.difference import Difference
+from leconvert.compare.metadata import same_statistic
+from leconvert.errors import UnreadableSourceError
+from leconvert.model import DATA_STREAM
+from leconvert.repairs import DEFAULT_COLUMNS, Repairs
+from leconvert.source import SourcePaths
+from leconvert.source.dataset import DatasetInfo
+from leconvert.tables.schemas import HUGGINGFACE_KEY
+from leconvert.workdir.storage_errors import raise_storage_trouble
+
+__all__ = [
+    "DataSchemas",
+    "RowRules",
+    "RowSpan",
+    "as_stored",
+    "compare_footer",
+    "compare_rows",
+    "expected_rows",
+    "first_difference",
+    "naming",
+    "same_values",
+    "shown_value",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The footer of a data file: its columns and types, and what it states of each row group.
+#
+# Readers go by these without looking at a row: `datasets` takes types and images from the schema,
+# and whoever filters rows skips row groups by the least and greatest value that the footer
+# states.
+
+
+# Parquet's own numbers of fields, which Arrow shows as metadata.
+_FIELD_ID = b"PARQUET:field_id"
+
+
+class DataSchemas:
+    """The schemas that the data files of a result may have: those that its source gives.
+
+    Episodes whose columns can be brought to those of the others may differ a little, and the
+    result has the schema of most. So a schema is right if any episode of the source gives it; the
+    others are looked at only where the file's own first episode does not. Threads may share it.
+
+    Args:
+        info: The source's ``info.json``.
+        paths: Where its episodes' files are.
+        episodes: The indices of those that are in the result.
+        repairs: What the conversion changed.
+    """
+
+    def __init__(
+        self, info: DatasetInfo, paths: SourcePaths, episodes: Sequence[int], repairs: Repairs
+    ) -> None:
+        self._features = repairs.features(info.features)
+        self._paths = paths
+        self._episodes = episodes
+        self._repairs = repairs
+        self._lock = threading.Lock()
+        self._known: list[pa.Schema] = []
+        self._is_complete = False
+
+    def of(self, episode: int) -> pa.Schema:
+        """Return the schema of a file that is made of one episode.
+
+        Raises:
+            UnreadableSourceError: The episode's file cannot be read.
+        """
+        (path,) = self._paths.absolute(DATA_STREAM, [episode])
+        source = tables.repaired_schema(tables.read_data_schema(path), self._repairs)
+        return _plain(tables.output_schema(source, self._features))
+
+    def unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
+        """Yield what LeRobot would not read as the result's ``info.json`` is to declare it."""
+        for name, feature in self._features.items():
+            if feature["dtype"] == "video":
+                continue
+            what = f"column {name!r} that LeRobot reads"
+            wanted = f"{feature['dtype']} of shape {feature.get('shape')}"
+            if name not in found.names:
+                yield Difference(what, path, wanted, "none", stream=DATA_STREAM)
+                continue
+            kind = found.field(name).type
+            if tables.read_by_lerobot(name, feature, kind).verdict == "refused":
+                yield Difference(what, path, wanted, str(kind), stream=DATA_STREAM)
+        for name in found.names:
+            if name not in self._features or self._features[name]["dtype"] == "video":
+                what = f"column {name!r}"
+                yield Difference(what, path, "none that is not declared", "it", stream=DATA_STREAM)
+
+    def allow(self, found: pa.Schema) -> bool:
+        """Tell whether any episode of the source gives a schema."""
+        with self._lock:
+            if not self._is_complete:
+                for episode in self._episodes:
+                    schema = self.of(episode)
+                    if not any(_same(schema, known) for known in self._known):
+                        self._known.append(schema)
+                self._is_complete = True
+        return any(_same(found, known) for known in self._known)
+
+
+def compare_footer(
+    root: Path,
+    path: str,
+    schemas: DataSchemas,
+    episodes: Sequence[int],
+    lengths: Sequence[int],
+    positions: Sequence[int],
+    first_indices: Sequence[int],
+) -> Iterator[Difference]:
+    """Yield where a data file has other columns or types, or row groups of other places.
+
+    Nothing is said of a file that cannot be read, or whose row groups are not its episodes: that is
+    for `leconvert.compare.rows` to say.
+
+    Args:
+        root: The result.
+        path: The file, relative to it.
+        schemas: What its columns may be.
+        episodes: The indices of its episodes in the source.
+        lengths: Their rows.
+        positions: Their places in the result.
+        first_indices: The place of each one's first row in the result.
+    """
+    try:
+        found = _plain(tables.read_data_schema(root / path))
+        counts = tables.row_group_rows(root / path)
+    except (UnreadableSourceError, OSError, pa.ArrowException) as error:
+        raise_storage_trouble(error, root / path)
+        return
+    expected = schemas.of(episodes[0])
+    if not _same(found, expected) and not schemas.allow(found):
+        for what, wanted, have in _schema_differences(expected, found):
+            yield Difference(what, path, wanted, have, stream=DATA_STREAM)
+    yield from schemas.unreadable(found, path)
+    if counts != list(lengths):
+        return
+    groups = zip(episodes, lengths, positions, first_indices, strict=True)
+    extremes = tables.row_group_extremes(str(root / path), ("index", "episode_index"))
+    for (episode, length, position, first), stated in zip(groups, extremes, strict=False):
+        demanded = {"index": (first, first + length - 1), "episode_index": (position, position)}
+        for column, values in demanded.items():
+            if stated.get(column, values) != values:
+                what, have = _stated(column), str(stated[column])
+                yield Difference(what, path, str(values), have, episode, DATA_STREAM)
+
+
+def wrong_extremes(
+    group: pq.RowGroupMetaData, rows: pa.Table
+) -> Iterator[tuple[str, object, object]]:
+    """Yield column, actual and stated extremes where a row group's footer states too narrow ones.
+
+    Args:
+        group: What the footer says of the row group.
+        rows: Its rows.
+    """
+    import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
+
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        name, stated = chunk.path_in_schema, chunk.statistics
+        at = rows.schema.get_field_index(name)
+        kind = None if at < 0 else rows.schema.field(at).type
+        is_number = kind is not None and (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        )
+        if stated is None or not stated.has_min_max or not is_number:
+            continue
+        actual = pc.min_max(rows.column(at)).as_py()
+        least, greatest = actual["min"], actual["max"]
+        # Comparing with NaN, or with nothing, says nothing.
+        if least is not None and (least < stated.min or greatest > stated.max):
+            yield _stated(name), (least, greatest), (stated.min, stated.max)
+
+
+def _stated(column: str) -> str:
+    return f"least and greatest {column!r} by the footer"
+
+
+def _schema_differences(expected: pa.Schema, found: pa.Schema) -> Iterator[tuple[str, str, str]]:
+    if expected.names != found.names:
+        yield "columns", str(expected.names), str(found.names)
+        return
+    for wanted, have in zip(expected, found, strict=True):
+        if not wanted.equals(have, check_metadata=True):
+            yield f"type of column {have.name!r}", _described(wanted), _described(have)
+    told, tells = _told_to_datasets(expected), _told_to_datasets(found)
+    for name in [name for name in {**told, **tells} if told.get(name) != tells.get(name)]:
+        yield f"`huggingface` entry of column {name!r}", str(told.get(name)), str(tells.get(name))
+    if _other_metadata(expected) != _other_metadata(found):
+        yield "schema metadata", str(_other_metadata(expected)), str(_other_metadata(found))
+
+
+def _described(field: pa.Field) -> str:
+    text = str(field.type) if field.nullable else f"{field.type} not null"
+    return f"{text} {field.metadata}" if field.metadata else text
+
+
+def _same(left: pa.Schema, right: pa.Schema) -> bool:
+    return bool(
+        left.equals(right)
+        and all(map(pa.Field.equals, left, right, repeat(True)))
+        and _told_to_datasets(left) == _told_to_datasets(right)
+        and _other_metadata(left) == _other_metadata(right)
+    )
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    fields = [
+        field.with_metadata(
+            {key: value for key, value in field.metadata.items() if key != _FIELD_ID}
+        )
+        if field.metadata
+        else field
+        for field in schema
+    ]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _told_to_datasets(schema: pa.Schema) -> Mapping[str, Any]:
+    try:
+        told = json.loads((schema.metadata or {})[HUGGINGFACE_KEY])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _other_metadata(schema: pa.Schema) -> dict[bytes, bytes]:
+    return {key: value for key, value in (schema.metadata or {}).items() if key != HUGGINGFACE_KEY}
+
+
+# ------------------------------------------------------------------------------------------------
+# Byte ranges of two files side by side, a block at a time: nothing hashed, little held.
+
+
+# Two of these fit into the cache of a core beside each other.
+_BLOCK_BYTES = 256 * 1024
+
+type Runs = Sequence[tuple[int, int]]
+"""Begin and length in bytes of ranges of a file, read one behind the other."""
+
+
+def first_difference(
+    expected: int,
+    expected_runs: Runs,
+    found: int,
+    found_runs: Runs,
+    *,
+    paths: tuple[str, str],
+) -> int | None:
+    """Compare ranges of two open files as if those of each were one.
+
+    Args:
+        expected: Descriptor of the one file.
+        expected_runs: What of it.
+        found: Descriptor of the other.
+        found_runs: What of it.
+        paths: Both files' names, for an error.
+
+    Returns:
+        Place of the first byte that differs, counted from the first byte of the first range; None
+        where all are the same. Where a file or its ranges end early, that is the place.
+
+    Raises:
+        OSError: A file cannot be read; the error names it.
+    """
+    left, right = list(expected_runs)[::-1], list(found_runs)[::-1]
+    place = 0
+    while left and right:
+        (left_at, left_size), (right_at, right_size) = left.pop(), right.pop()
+        both = min(left_size, right_size)
+        for done in range(0, both, _BLOCK_BYTES):
+            size = min(_BLOCK_BYTES, both - done)
+            theirs = _read(expected, size, left_at + done, paths[0])
+            ours = _read(found, size, right_at + done, paths[1])
+            if theirs != ours or len(ours) != size:
+                return place + done + _equal_bytes(theirs, ours)
+        place += both
+        if left_size > both:
+            left.append((left_at + both, left_size - both))
+        if right_size > both:
+            right.append((right_at + both, right_size - both))
+    return place if left or right else None
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let an error of the block name a file: the system does not where that is open already."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or os.fspath(path)
+        raise
+
+
+def _read(descriptor: int, size: int, place: int, path: str) -> bytes:
+    """Read so many bytes, fewer only where the file ends."""
+    with naming(path):
+        data = os.pread(descriptor, size, place)
+        while len(data) < size:
+            more = os.pread(descriptor, size - len(data), place + len(data))
+            if not more:
+                break
+            data += more
+    return data
+
+
+def _equal_bytes(one: bytes, other: bytes) -> int:
+    """Return the length of the longest equal beginning, by bisection."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+# ------------------------------------------------------------------------------------------------
+# Values of rows as a message shows them.
+
+
+_MOST_CHARACTERS = 200
+
+
+def shown_value(values: pa.Array, row: int) -> str:
+    """Return a value as text: the beginning of a long one, and something for what is no text.
+
+    Args:
+        values: A column.
+        row: Where the value is; a place behind the last is none.
+    """
+    if row >= len(values):
+        return "no such row"
+    try:
+        text = str(values[row].as_py())
+    except (UnicodeDecodeError, ValueError, OverflowError) as error:
+        # Damaged bytes need not be of the column's type.
+        return f"no {values.type}: {error}"
+    if len(text) > _MOST_CHARACTERS:
+        return f"{text[:_MOST_CHARACTERS]}... ({len(text):,} characters)"
+    return text
+
+
+# ------------------------------------------------------------------------------------------------
+# Source rows in the types in which a result holds them.
+
+
+def as_stored(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
+    """Return rows in the types of a schema where that loses nothing, and else as they are.
+
+    An episode that was recorded with narrower types than the others is written with theirs. Which
+    types a result may have is for `leconvert.compare.rows` to say.
+
+    Args:
+        rows: Rows of one episode, as the source has them.
+        schema: The schema of the result's file; it has the same columns.
+        path: Where the rows come from.
+    """
+    try:
+        return tables.align_table(rows, schema, path=path)
+    except UnreadableSourceError:
+        return rows
+
+
+# ------------------------------------------------------------------------------------------------
+# One data file of a result against the parquet files that it was joined from.
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpan:
+    """One episode's rows.
+
+    Attributes:
+        episode: Its index in the source.
+        length: Its rows.
+        source: The parquet file it came from.
+        position: Its place in the result.
+        first_index: Place of its first row in the result.
+        row_group: Place of its row group in the file.
+    """
+
+    episode: int
+    length: int
+    source: str
+    position: int
+    first_index: int
+    row_group: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowRules:
+    """What rows must be, beside copies.
+
+    Attributes:
+        info: The source's ``info.json``.
+        repairs: What the conversion changed.
+        computed_stats: Gives the statistics of ``meta/episodes`` that it computed, columns
+            ``stats/<feature>/<name>``, of the episode at a position of the result.
+        task_of: Gives the result's index of the task that ``episodes.jsonl`` lists for an episode
+            of the source; None where it lists another number of them.
+    """
+
+    info: DatasetInfo
+    repairs: Repairs
+    computed_stats: Callable[[int], Mapping[str, Any]]
+    task_of: Callable[[int], int | None]
+
+    @property
+    def decodes(self) -> bool:
+        """Whether rows must be decoded even where they are copies."""
+        return bool(self.repairs.change_rows or self.computed_features)
+
+    @property
+    def computed_features(self) -> list[str]:
+        """Features whose statistics are computed again from rows."""
+        cameras = self.info.camera_keys
+        return [name for name in self.repairs.computed_stats if name not in cameras]
+
+
+def compare_rows(
+    path: str,
+    table: tables.StoredGroups,
+    spans: Iterable[RowSpan],
+    rules: RowRules,
+    *,
+    read_rows: bool,
+) -> Iterator[Difference]:
+    """Yield whatever in some episodes of one data file is not their rows, one row group an episode.
+
+    A row group that was copied as it stood is compared as bytes; only where these differ, or a
+    repair changed rows, are both sides decoded. See `leconvert.tables.StoredGroups` for what equal
+    bytes prove. One that had to be a copy and is none differs even where its values are equal:
+    another reader may see others.
+
+    Args:
+        path: The file, relative to the result.
+        table: It; it has a row group for each of its episodes.
+        spans: Some of its episodes.
+        rules: What the conversion changed.
+        read_rows: Compare every value too, not only the number of rows.
+
+    Raises:
+        UnreadableSourceError: A table of the source cannot be read.
+    """
+
+    def differs(what: str, expected: object, found: object, span: RowSpan) -> Difference:
+        return Difference(what, path, str(expected), str(found), span.episode, "data")
+
+    file: pq.ParquetFile | None = None
+    copies: tables.DueCopies | None = None
+    with ExitStack() as opened:
+        stored = opened.enter_context(open(table.path, "rb", buffering=0)) if read_rows else None  # noqa: PTH123
+        for span in spans:
+            rows = table.rows[span.row_group]
+            if rows != span.length:
+                yield differs("rows", span.length, rows, span)
+                continue
+            if stored is None or (not rules.decodes and _is_copy(table, span, stored.fileno())):
+                continue
+            try:
+                file = file or opened.enter_context(pq.ParquetFile(table.path))
+                found = file.read_row_group(span.row_group, use_threads=False)
+            except (OSError, pa.ArrowException) as error:
+                raise_storage_trouble(error, table.path)
+                yield differs("readable row group", "rows", error, span)
+                continue
+            is_same = True
+            for what, expected, seen in itertools.chain(
+                _compare_columns(span, found, rules),
+                _compare_stats(span, found, rules),
+                wrong_extremes(file.metadata.row_group(span.row_group), found),
+            ):
+                is_same = False
+                yield differs(what, expected, seen, span)
+            if is_same and not rules.decodes and tables.DueCopies.can_say(file.metadata.created_by):
+                copies = copies or tables.DueCopies(file.schema_arrow)
+                if copies.is_due(span.source, span.length):
+                    what = "stored form of the row group"
+                    yield differs(what, "the source's bytes", "other bytes of equal values", span)
+
+
+def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
+    """Tell whether a row group's bytes are those of its source."""
+    with tables.OpenedTable(span.source) as source:
+        ranges = table.copied_from(span.row_group, source)
+        if ranges is None:
+            return False
+        theirs, ((begin, size),) = ranges
+        if source.whole is None:
+            paths = (source.path, table.path)
+            ours = [(begin, size)]
+            return first_difference(source.descriptor, theirs, stored, ours, paths=paths) is None
+        pages = b"".join([source.whole[first : first + length] for first, length in theirs])
+        with naming(table.path):
+            return pages == os.pread(stored, size, begin)
+
+
+def _compare_columns(
+    span: RowSpan, found: pa.Table, rules: RowRules
+) -> Iterator[tuple[str, object, object]]:
+    expected = expected_rows(span, rules, found.schema)
+    if sorted(expected.column_names) != sorted(found.column_names):
+        yield "columns", expected.column_names, found.column_names
+        return
+    expected = as_stored(expected, found.schema, span.source)
+    for name in expected.column_names:
+        ours = found.column(name).combine_chunks()
+        theirs = expected.column(name).combine_chunks()
+        if not same_values(theirs, ours):
+            row = _first_difference(theirs, ours)
+            place = f"column {name!r}, row {row}"
+            yield place, shown_value(theirs, row), shown_value(ours, row)
+
+
+def expected_rows(span: RowSpan, rules: RowRules, found: pa.Schema | None = None) -> pa.Table:
+    """Return an episode's rows as the source and the repairs demand them.
+
+    Args:
+        span: The episode.
+        rules: What the conversion changed.
+        found: The schema of the result, whose types repaired columns may have.
+
+    Raises:
+        UnreadableSourceError: The source cannot be read.
+    """
+    try:
+        with pq.ParquetFile(span.source) as file:
+            expected = file.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableSourceError(
+            f"The parquet file {span.source} cannot be read: {error}.", path=span.source
+        ) from error
+    if rules.repairs.change_rows:
+        return _repaired(expected, span, rules, pa.schema([]) if found is None else found)
+    return expected
+
+
+def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema) -> pa.Table:
+    """Return the rows as the repairs demand them, found in another way than the worker's."""
+    repairs, fps = rules.repairs, rules.info.fps
+    columns = {name: table.column(name) for name in table.column_names}
+    for name in repairs.dropped_features:
+        columns.pop(name, None)
+    for name in repairs.unwrapped_columns:
+        if name in columns and is_list(columns[name].type):
+            values = [None if row is None else row[0] for row in columns[name].to_pylist()]
+            columns[name] = pa.chunked_array([pa.array(values, columns[name].type.value_type)])
+    rows = range(span.length)
+    demanded: dict[str, list[int] | list[float]] = {
+        "timestamp": [row * fps.denominator / fps.numerator for row in rows],
+        "frame_index": list(rows),
+        "episode_index": [span.position] * span.length,
+        "index": [span.first_index + row for row in rows],
+        "task_index": [0] * span.length,
+    }
+    if repairs.task_map is not None and "task_index" in columns:
+        tasks = columns["task_index"].to_pylist()
+        demanded["task_index"] = [repairs.task_map.get(task, -1) for task in tasks]
+    own = rules.task_of(span.episode) if repairs.tasks_from else None
+    if own is not None:
+        demanded["task_index"] = [own] * span.length
+    maps = bool(repairs.task_map) or own is not None
+    changed = [*repairs.computed_columns, *(["task_index"] if maps else [])]
+    for name in repairs.task_columns:
+        task_map = repairs.task_map or {}
+        values = [task_map.get(task, -1) for task in columns[name].to_pylist()]
+        columns[name] = pa.chunked_array([pa.array(values).cast(columns[name].type, safe=False)])
+    for name in changed:
+        # A stored type that cannot hold the values gives way to LeRobot's.
+        kind = pa.type_for_alias(DEFAULT_COLUMNS[name])
+        if name in columns and name in found.names and found.field(name).type != kind:
+            kind = columns[name].type
+        columns[name] = pa.chunked_array([pa.array(demanded[name]).cast(kind, safe=False)])
+    return pa.table(columns)
+
+
+def _compare_stats(
+    span: RowSpan, found: pa.Table, rules: RowRules
+) -> Iterator[tuple[str, object, object]]:
+    """Compute again what the conversion computed of these rows, and compare."""
+    computes = rules.repairs.computes_stats
+    names = [name for name in rules.computed_features if computes(name, span.episode)]
+    if not names:
+        return
+    stats = rules.computed_stats(span.position)
+    from leconvert.statistics import table_stats  # decoders of images: only where there is need
+
+    expected = table_stats(
+        found,
+        rules.repairs.features(rules.info.features),
+        names=names,
+        quantiles=rules.repairs.quantiles,
+    )
+    for feature, values in expected.items():
+        for name, value in values.items():
+            column = f"stats/{feature}/{name}"
+            have = stats.get(column)
+            if not same_statistic(value, have):
+                yield column, value, have
+
+
+def _first_difference(expected: pa.Array, found: pa.Array) -> int:
+    low, high = 0, max(len(expected), len(found))
+    while low < high:  # the longest equal head, by bisection
+        middle = (low + high + 1) // 2
+        if same_values(expected.slice(0, middle), found.slice(0, middle)):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def same_values(expected: pa.Array, found: pa.Array) -> bool:
+    """Tell whether two arrays hold the same values bit by bit.
+
+    Floats are compared by their bits, so NaN equals NaN and 0.0 does not equal -0.0. A list of
+    fixed size equals one of variable size with the same values.
+    """
+    if len(expected) != len(found) or expected.null_count != found.null_count:
+        return False
+    if expected.null_count:
+        if not expected.is_null().equals(found.is_null()):
+            return False
+        expected, found = expected.drop_null(), found.drop_null()
+    if is_list(expected.type):
+        import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
+
+        return bool(
+            is_list(found.type)
+            and pc.list_value_length(expected)
+            .cast(pa.int64())
+            .equals(pc.list_value_length(found).cast(pa.int64()))
+            and same_values(pc.list_flatten(expected), pc.list_flatten(found))
+        )
+    if pa.types.is_struct(expected.type):
+        names = [field.name for field in expected.type]
+        return bool(
+            pa.types.is_struct(found.type)
+            and names == [field.name for field in found.type]
+            and all(
+                same_values(left, right)
+                for left, right in zip(expected.flatten(), found.flatten(), strict=True)
+            )
+        )
+    if expected.type != found.type:
+        return False
+    if pa.types.is_floating(expected.type):
+        bits = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}[expected.type.bit_width]
+        expected, found = expected.view(bits), found.view(bits)
+    return bool(expected.equals(found))

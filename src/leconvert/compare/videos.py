@@ -1,0 +1,425 @@
+"""One video file of a result against the clips that it was joined from."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert import media
+from leconvert.compare.difference import Difference
+from leconvert.compare.rows import first_difference, naming
+from leconvert.errors import UnreadableSourceError
+from leconvert.workdir.storage_errors import raise_storage_trouble
+
+__all__ = ["Span", "check_video", "compare_clips", "compare_header"]
+
+
+_SAMPLES_AT_A_TIME = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What ``meta/episodes`` says of one episode in one video file.
+
+    Attributes:
+        episode: The episode's index.
+        length: Its frames.
+        first_frame: Place of its first frame in the file.
+        from_timestamp: Start in the file, in seconds.
+        to_timestamp: End in the file, in seconds.
+        source: Path of the clip it came from.
+        order_digest: What `leconvert.media.order_digest` gave when the clip was read; None has the
+            clip read again.
+    """
+
+    episode: int
+    length: int
+    first_frame: int
+    from_timestamp: float
+    to_timestamp: float
+    source: str
+    order_digest: str | None = None
+
+
+def check_video(
+    root: Path, path: str, stream: str, index: media.ClipIndex, num_frames: int, fps: Fraction
+) -> Iterator[Difference]:
+    """Yield what is wrong with an output file as a whole, whatever its episodes are.
+
+    Args:
+        root: The result.
+        path: The file, relative to it.
+        stream: Its stream.
+        index: Its index.
+        num_frames: Frames of its episodes.
+        fps: The dataset's frame rate.
+    """
+
+    def differs(what: str, expected: object, found: object) -> Difference:
+        return Difference(what, path, str(expected), str(found), stream=stream)
+
+    if index.num_samples != num_frames:
+        yield differs("number of frames", num_frames, index.num_samples)
+        return
+    timescale, _ = media.frame_ticks(fps)
+    if index.timescale != timescale:
+        yield differs("timescale", timescale, index.timescale)
+    yield from _stray_bytes(root / path, index, differs)
+
+
+def compare_clips(
+    path: str,
+    stream: str,
+    index: media.ClipIndex,
+    spans: Sequence[Span],
+    fps: Fraction,
+    *,
+    read_bytes: bool,
+) -> Iterator[Difference]:
+    """Yield whatever in some episodes of one output file is not what their clips hold.
+
+    Packets are compared as they lie: those of a clip that follow each other are one range of bytes,
+    read on both sides a block at a time.
+
+    Args:
+        path: The file, relative to the result.
+        stream: Its stream.
+        index: Its index; it has the frames of all its episodes.
+        spans: Some of its episodes.
+        fps: The dataset's frame rate.
+        read_bytes: Compare the coded bytes too, not only their sizes.
+
+    Raises:
+        UnreadableSourceError: A clip of the source cannot be read.
+    """
+    places = _Places.at(fps)
+    read = [span for span in spans if span.order_digest is None or read_bytes]
+    clips = media.read_clip_indexes([span.source for span in read], read_ahead=read_bytes)
+    with ExitStack() as files:
+        result = -1
+        if read_bytes:
+            result = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
+            files.callback(os.close, result)
+        for span in spans:
+            part = slice(span.first_frame, span.first_frame + span.length)
+            lead = index.reordering(part.start, part.stop)
+            found = list(_placed(index, part, lead, span, places))
+            if span.order_digest is None or read_bytes:
+                with joinable(next(clips), span.source, fps) as clip:
+                    found += _against_source(index, part, lead, clip)
+                    if read_bytes and clip.num_samples == span.length:
+                        found += _same_packets(index, part, clip, result)
+            for what, expected, have in found:
+                yield Difference(what, path, str(expected), str(have), span.episode, stream)
+
+
+type _Found = Iterator[tuple[str, object, object]]
+
+
+class _Places(NamedTuple):
+    """Where frames belong: ticks a second, ticks a frame, and the rate of times in ``meta``."""
+
+    timescale: int
+    frame_ticks: int
+    rate: Fraction
+
+    @classmethod
+    def at(cls, fps: Fraction) -> _Places:
+        timescale, frame_ticks = media.frame_ticks(fps)
+        return cls(timescale, frame_ticks, Fraction(timescale, frame_ticks))
+
+
+type _Lead = npt.NDArray[np.int32] | None
+
+
+def _placed(
+    index: media.ClipIndex, part: slice, lead: _Lead, span: Span, places: _Places
+) -> _Found:
+    """Compare with what must hold of an episode wherever it came from."""
+    start, stop = part.start, part.stop
+    for name, have, frames in (
+        ("from_timestamp", span.from_timestamp, start),
+        ("to_timestamp", span.to_timestamp, stop),
+    ):
+        seconds = frames * places.rate.denominator / places.rate.numerator
+        if have != seconds:
+            yield name, seconds, have
+    if not index.keyframes[start]:
+        yield "first frame", "a keyframe", "a dependent frame"
+    if index.timescale == places.timescale:
+        yield from _exact_times(index.shown[part], start, lead, places.frame_ticks)
+    if span.order_digest is not None:
+        digest = media.order_digest(index.sizes[part], index.keyframes[part], lead)
+        if digest != span.order_digest:
+            yield "packet sizes, keyframes or order (digest)", span.order_digest, digest
+
+
+def _exact_times(
+    shown: npt.NDArray[np.int64] | range, start: int, lead: _Lead, frame_ticks: int
+) -> _Found:
+    stop = start + len(shown)
+    if (
+        lead is None
+        and isinstance(shown, range)
+        and shown == range(start * frame_ticks, stop * frame_ticks, frame_ticks)
+    ):
+        return
+    ranks = np.arange(start, stop) if lead is None else np.arange(start, stop) + lead
+    expected, times = ranks * frame_ticks, np.asarray(shown)
+    wrong = np.flatnonzero(times != expected)
+    if len(wrong):
+        at = int(wrong[0])
+        yield (
+            f"presentation time of {len(wrong)} frames, first at sample {start + at}",
+            int(expected[at]),
+            int(times[at]),
+        )
+
+
+def _against_source(
+    index: media.ClipIndex, part: slice, lead: _Lead, clip: media.ClipIndex
+) -> _Found:
+    if clip.num_samples != part.stop - part.start:
+        yield "frames of its clip", clip.num_samples, part.stop - part.start
+        return
+    for name, ours, theirs in (
+        ("packet sizes", index.sizes[part], clip.sizes),
+        ("keyframes", index.keyframes[part], clip.keyframes),
+    ):
+        if not np.array_equal(ours, theirs):
+            yield name, _digest(theirs), _digest(ours)
+    wanted = clip.reordering(0, clip.num_samples)
+    if lead is not wanted and not np.array_equal(_whole(lead, clip), _whole(wanted, clip)):
+        yield "order of frames", _digest(_whole(wanted, clip)), _digest(_whole(lead, clip))
+
+
+def _same_packets(
+    index: media.ClipIndex, part: slice, clip: media.ClipIndex, result: int
+) -> _Found:
+    source = os.open(clip.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        place = first_difference(
+            source,
+            clip.byte_runs(0, clip.num_samples),
+            result,
+            index.byte_runs(part.start, part.stop),
+            paths=(clip.path, index.path),
+        )
+    finally:
+        os.close(source)
+    if place is None:
+        return
+    ends = np.cumsum(clip.sizes)
+    packet = min(int(np.searchsorted(ends, place, side="right")), clip.num_samples - 1)
+    at = part.start + packet
+    yield (
+        f"coded bytes from packet {packet} on (SHA-256 of that packet)",
+        media.samples_sha256(clip, packet, packet + 1),
+        media.samples_sha256(index, at, at + 1),
+    )
+
+
+def _whole(lead: _Lead, clip: media.ClipIndex) -> npt.NDArray[np.int32]:
+    """Return place in the order of presentation minus that in the order of decoding, of each."""
+    return np.zeros(clip.num_samples, np.int32) if lead is None else lead
+
+
+@contextmanager
+def joinable(
+    found: media.ClipIndex | UnreadableSourceError, path: str, fps: Fraction
+) -> Iterator[media.ClipIndex]:
+    """Give the index of a source clip; one that must be remuxed lives in scratch meanwhile."""
+    if isinstance(found, media.ClipIndex):
+        yield found
+        return
+    if not isinstance(found, media.UnsupportedClipError):
+        raise found
+    with tempfile.TemporaryDirectory(prefix="leconvert-verify-") as scratch:
+        plain = f"{scratch}/clip.mp4"
+        media.remux_clip(path, plain, fps=fps)
+        yield media.read_clip_index(plain)
+
+
+def _digest(values: npt.NDArray[Any]) -> str:
+    shown = ", ".join(str(value) for value in values[:4].tolist())
+    return f"[{shown}{', ...' if len(values) > 4 else ''}] ({len(values)} values)"
+
+
+def _stray_bytes(
+    path: Path, index: media.ClipIndex, differs: Callable[..., Difference]
+) -> Iterator[Difference]:
+    """Find bytes between samples that are not zero; a file without gaps costs nothing."""
+    # Unbuffered: a buffer would read ahead, up to a megabyte a gap over a network.
+    with path.open("rb", buffering=0) as file, naming(path):
+        for begin, end in _holes(index):
+            if begin > end:
+                yield differs("samples", "no overlap", f"an overlap before byte {begin}")
+                return
+            file.seek(begin)
+            left = end - begin
+            while left:
+                block = file.read(min(left, 1 << 20))
+                if block.strip(b"\0") or not block:
+                    yield differs("padding", "zeros", f"other bytes after byte {begin}")
+                    return
+                left -= len(block)
+
+
+def _holes(index: media.ClipIndex) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of what lies between samples, and behind the last."""
+    begins, sizes = index.offsets, index.sizes
+    if np.any(begins[1:] < begins[:-1]):
+        order = np.argsort(begins, kind="stable")
+        begins, sizes = begins[order], sizes[order]
+    for first in range(0, len(begins) - 1, _SAMPLES_AT_A_TIME):
+        next_begins = begins[first + 1 : first + 1 + _SAMPLES_AT_A_TIME]
+        last = first + len(next_begins)
+        ends = begins[first:last] + sizes[first:last]
+        for gap in np.flatnonzero(next_begins != ends).tolist():
+            yield int(ends[gap]), int(next_begins[gap])
+    yield int(begins[-1] + sizes[-1]), index.file_size_bytes
+
+
+# ------------------------------------------------------------------------------------------------
+# The header of a joined video file: every byte of it follows from its samples and one clip.
+#
+# What decoders go by beside the packets (decoder configuration, dimensions, edit list, durations)
+# stands in ``ftyp`` and ``moov``. A file's own packets give one header and no other, once the
+# source says how to decode them: so that header is written again and compared byte by byte.
+
+
+# Aligned to more than any file has, episodes lie exactly where they are said to.
+_WHERE_THEY_ARE = 1 << 62
+_CONTAINERS = frozenset([b"moov", b"trak", b"edts", b"mdia", b"minf", b"dinf", b"stbl"])
+_SHOWN_BYTES = 8
+_LARGEST_GAP_BYTES = 1 << 20
+
+
+def compare_header(
+    root: Path, path: str, stream: str, lengths: Sequence[int], first_clip: str, fps: Fraction
+) -> Iterator[Difference]:
+    """Yield where a video file's header is not the one that its samples and the source demand.
+
+    Nothing is said of a file whose samples are not as they should be: that is for
+    `leconvert.compare.videos` to say.
+
+    Args:
+        root: The result.
+        path: The file, relative to it.
+        stream: Its stream.
+        lengths: Frames of each of its episodes, in order.
+        first_clip: The source clip of the first of them.
+        fps: The dataset's frame rate.
+    """
+    try:
+        index = media.read_clip_index(root / path)
+    except (UnreadableSourceError, OSError) as error:
+        raise_storage_trouble(error, root / path)
+        return
+    begins: list[int] = []
+    start = 0
+    samples = media.FileSamples()
+    for length in lengths:
+        stop = start + length
+        if stop > index.num_samples:
+            return
+        sizes = index.sizes[start:stop]
+        begins.append(int(index.offsets[start]))
+        samples.add(
+            sizes,
+            index.keyframes[start:stop],
+            index.reordering(start, stop),
+            source_offset=begins[-1],
+            num_bytes=int(sizes.sum()),
+        )
+        start = stop
+    overlaps = any(
+        begin + size > after
+        for begin, size, after in zip(begins, samples.num_bytes, begins[1:], strict=False)
+    )
+    if start != index.num_samples or overlaps:
+        return
+    (found_clip,) = media.read_clip_indexes([first_clip])
+    with joinable(found_clip, first_clip, fps) as clip:
+        expected = media.build_header(
+            samples,
+            fps=fps,
+            sample_entry=clip.sample_entry,
+            geometry=clip.geometry,
+            block_align=_WHERE_THEY_ARE,
+        )
+    if index.file_size_bytes != expected.size_bytes:
+        yield Difference(
+            "size of the file in bytes",
+            path,
+            str(expected.size_bytes),
+            str(index.file_size_bytes),
+            stream=stream,
+        )
+    with (root / path).open("rb") as file:
+        found = file.read(len(expected.content))
+        # Up to the first sample; no alignment asks for more than this.
+        gap = file.read(min(max(0, begins[0] - len(found)), _LARGEST_GAP_BYTES))
+    if found != expected.content:
+        yield _first_difference(path, stream, expected.content, found)
+    elif gap.strip(b"\0"):
+        yield Difference(
+            "padding", path, "zeros", f"other bytes after byte {len(found)}", stream=stream
+        )
+
+
+def _first_difference(path: str, stream: str, expected: bytes, found: bytes) -> Difference:
+    """Name the first box that differs: one that is longer would shift all bytes behind it."""
+    wanted, have = _boxes(expected), _boxes(found)
+    for (name, content), (other, there) in zip_longest(wanted, have, fillvalue=("", b"")):
+        if name != other:
+            return Difference(
+                f"header, box {name or other}", path, name or "no such box", other or "none",
+                stream=stream,
+            )  # fmt: skip
+        if content != there:
+            pairs = enumerate(zip(content, there, strict=False))
+            shorter = min(len(content), len(there))
+            at = next((at for at, (left, right) in pairs if left != right), shorter)
+            shown = slice(at, at + _SHOWN_BYTES)
+            return Difference(
+                f"header, box {name}, byte {at}",
+                path,
+                content[shown].hex(" ") or "its end",
+                there[shown].hex(" ") or "its end",
+                stream=stream,
+            )
+    return Difference("header", path, f"{len(wanted)} boxes", "the same in another form")
+
+
+def _boxes(header: bytes) -> list[tuple[str, bytes]]:
+    """Return name and payload of the innermost boxes; names have those of the boxes around."""
+    found: list[tuple[str, bytes]] = []
+    open_boxes: list[tuple[str, int, int]] = [("", 0, len(header))]
+    while open_boxes:
+        around, position, stop = open_boxes.pop()
+        if position + 8 > stop:
+            continue
+        kind = header[position + 4 : position + 8]
+        size = int.from_bytes(header[position : position + 4], "big")
+        # Of the media data, the last box, only the header is here.
+        end = min(position + size, stop) if size >= 8 and kind != b"mdat" else stop
+        name = f"{around}{kind.decode('latin-1')}"
+        open_boxes.append((around, end, stop))
+        if kind in _CONTAINERS:
+            open_boxes.append((f"{name}/", position + 8, end))
+        elif kind == b"mdat":
+            found.append((name, header[position:end]))
+        else:
+            found.append((name, header[position + 8 : end]))
+    return found

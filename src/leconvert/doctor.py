@@ -1,0 +1,367 @@
+"""Looks at everything that leconvert needs or can use, one thing at a time."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from leconvert._version import __version__
+from leconvert.engines.registry import BUILT_IN, EngineNames
+from leconvert.fscheck import CheckReport, Fitness, probe_folder
+from leconvert.machine import Machine
+from leconvert.probe.environment import host_record, package_version
+from leconvert.workdir.fs import mount_of
+
+__all__ = [
+    "Answer",
+    "Examination",
+    "Package",
+    "ask",
+    "examine",
+    "library_loads",
+    "packages_of",
+    "probe_diagnosis",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Asks another process, for a bounded time: what it loads may crash, or hang for ever.
+
+
+_LIMIT_SECONDS = 60.0
+_LAST_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a process said.
+
+    Attributes:
+        text: Its standard output; empty if it did not end well.
+        trouble: Why there is no answer; None if there is one.
+    """
+
+    text: str
+    trouble: str | None = None
+
+
+def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> Answer:
+    """Run a command and return what it says.
+
+    A process that a driver holds in the kernel survives being killed; it is not waited for.
+
+    Args:
+        command: Program and arguments.
+        limit_seconds: How long it may take.
+    """
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        return Answer("", f"it cannot be started: {error.strerror}")
+    try:
+        said, complained = process.communicate(timeout=limit_seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1.0)
+        return Answer("", f"no answer within {limit_seconds:g} s")
+    if process.returncode < 0:
+        return Answer("", f"it was ended by signal {-process.returncode}")
+    if process.returncode and not said:
+        words = complained.decode("utf-8", "replace").split()
+        return Answer("", " ".join(words)[-_LAST_WORDS:] or f"it ended with {process.returncode}")
+    return Answer(said.decode("utf-8", "replace"))
+
+
+def probe_diagnosis() -> tuple[dict[str, Any] | None, str | None]:
+    """Return what `leconvert probe diagnose` finds, or None and why it found nothing."""
+    answer = ask([sys.executable, "-P", "-m", "leconvert", "probe", "diagnose", "--json"])
+    if answer.trouble is not None:
+        return None, answer.trouble
+    try:
+        found = json.loads(answer.text)
+    except ValueError:
+        return None, f"it answered {answer.text[:_LAST_WORDS]!r}"
+    return (found, None) if "decoder" in found else (None, str(found.get("message")))
+
+
+def library_loads(name: str) -> bool:
+    """Tell whether the dynamic loader finds a shared library, such as a driver's."""
+    code = f"import ctypes; ctypes.CDLL({name!r}); print('loads')"
+    return ask([sys.executable, "-P", "-c", code], limit_seconds=20.0).trouble is None
+
+
+# ------------------------------------------------------------------------------------------------
+# Which packages leconvert wants, by what it says of itself, and which of them are here.
+
+
+_OURSELVES = "leconvert"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One package that leconvert or an extra of it wants.
+
+    Attributes:
+        name: Its name.
+        wants: Which versions, such as ``>=14``; empty for any.
+        extras: The extras that want it; empty where every installation does.
+        version: The one that is installed; None if it is missing.
+        fits: Whether that version is wanted.
+    """
+
+    name: str
+    wants: str
+    extras: tuple[str, ...]
+    version: str | None
+    fits: bool
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether nothing can be converted without it."""
+        return not self.extras
+
+    @property
+    def remedy(self) -> str | None:
+        """The command that installs it; None where it is there and fits."""
+        if self.fits:
+            return None
+        what = f"{_OURSELVES}[{self.extras[0]}]" if self.extras else _OURSELVES
+        return f"pip install --upgrade '{what}'" if self.version else f"pip install '{what}'"
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "name": self.name,
+            "wants": self.wants,
+            "extras": list(self.extras),
+            "version": self.version,
+            "fits": self.fits,
+            "remedy": self.remedy,
+        }
+
+
+def declared_requirements() -> tuple[list[str], list[str]]:
+    """Return what the installed leconvert requires, and its extras; nothing if it is not installed.
+
+    It is not installed where it runs from its sources alone.
+    """
+    try:
+        about = metadata.metadata(_OURSELVES)
+    except metadata.PackageNotFoundError:
+        return [], []
+    return about.get_all("Requires-Dist") or [], about.get_all("Provides-Extra") or []
+
+
+def packages_of(
+    requirements: Iterable[str],
+    extras: Sequence[str],
+    version_of: Callable[[str], str | None],
+) -> tuple[Package, ...]:
+    """Return the packages that requirements name: needed ones first, else in their order.
+
+    Args:
+        requirements: As in the metadata of a distribution.
+        extras: The names of its extras.
+        version_of: Returns a package's installed version, None if it is missing.
+    """
+    from packaging.requirements import Requirement
+
+    wants: dict[str, str] = {}
+    wanted_by: dict[str, list[str]] = {}
+    for text in requirements:
+        requirement = Requirement(text)
+        marker = requirement.marker
+        # The empty name stands for every installation.
+        by = [
+            extra for extra in ("", *extras) if marker is None or marker.evaluate({"extra": extra})
+        ]
+        if by:  # else it is for another platform or Python
+            wants.setdefault(requirement.name, str(requirement.specifier))
+            wanted_by.setdefault(requirement.name, []).extend(by)
+    found = [
+        _package(name, wants[name], () if "" in by else tuple(by), version_of(name))
+        for name, by in wanted_by.items()
+    ]
+    return tuple(sorted(found, key=lambda package: not package.is_needed))
+
+
+def _package(name: str, wants: str, extras: tuple[str, ...], version: str | None) -> Package:
+    from packaging.specifiers import SpecifierSet
+
+    fits = version is not None and SpecifierSet(wants).contains(version, prereleases=True)
+    return Package(name, wants, extras, version, fits)
+
+
+# ------------------------------------------------------------------------------------------------
+# Looks at everything that leconvert needs or can use, one thing at a time.
+
+
+# The driver's own library for decoding, which torchcodec and FFmpeg load.
+_NVDEC = "libnvcuvid.so.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What was found.
+
+    Attributes:
+        packages: What leconvert wants; empty where it runs without being installed.
+        video: ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``.
+        loading: What torch and torchcodec can do here: ``torch``, ``torchcodec`` and ``ffmpeg``
+            (versions, or None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
+        machine: ``cpu``, its ``memory_bytes``, and what this process may use of it: ``cores`` and
+            ``free_memory_bytes``.
+        hub: ``endpoint``, ``token`` (where one is), ``is_offline``; or ``trouble``.
+        engines: What can start workers, by name; None, or why it cannot.
+        file_system: Of the folder; None if none was given.
+    """
+
+    packages: tuple[Package, ...]
+    video: dict[str, Any]
+    loading: dict[str, Any]
+    machine: dict[str, Any]
+    hub: dict[str, Any]
+    engines: dict[str, str | None]
+    file_system: CheckReport | None = None
+
+    @property
+    def lacks(self) -> tuple[str, ...]:
+        """What a conversion needs and does not find here, a sentence each."""
+        lacking = [
+            f"{package.name}{package.wants} is needed, {package.version or 'none'} is here: run "
+            f"`{package.remedy}`."
+            for package in self.packages
+            if package.is_needed and not package.fits
+        ]
+        if "trouble" in self.video:
+            lacking.append(f"PyAV does not load: {self.video['trouble']}.")
+        if not self.can_use_folder and self.file_system is not None:
+            lacking.append(f"leconvert cannot work in {self.file_system.folder}.")
+        return tuple(lacking)
+
+    @property
+    def can_use_folder(self) -> bool:
+        """Whether a work dir may lie in the folder; true where none was given."""
+        return self.file_system is None or self.file_system.fitness is not Fitness.NONE
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "ok": not self.lacks,
+            "lacks": list(self.lacks),
+            "leconvert": __version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": [package.as_record() for package in self.packages],
+            "video": self.video,
+            "loading": self.loading,
+            "machine": self.machine,
+            "hub": self.hub,
+            "engines": self.engines,
+            "file_system": None if self.file_system is None else self.file_system.as_record(),
+        }
+
+
+def examine(
+    folder: Path | None = None,
+    *,
+    diagnose: Callable[[], tuple[dict[str, Any] | None, str | None]] = probe_diagnosis,
+    loads: Callable[[str], bool] = library_loads,
+    version_of: Callable[[str], str | None] = package_version,
+) -> Examination:
+    """Look at this machine, and at a folder's file system.
+
+    Args:
+        folder: An existing folder, absolute; None to leave that out.
+        diagnose: Returns what torch and torchcodec can do, or None and why that is not known.
+        loads: Tells whether a shared library loads.
+        version_of: Returns a package's installed version, None if it is missing.
+
+    Raises:
+        StorageError: Nothing can be made in the folder.
+    """
+    file_system = None
+    if folder is not None:
+        file_system = CheckReport(str(folder), mount_of(folder), tuple(probe_folder(folder)))
+    return Examination(
+        packages_of(*declared_requirements(), version_of),
+        _video(),
+        _loading(diagnose, loads, version_of),
+        _machine(),
+        _hub(),
+        _engines(version_of),
+        file_system,
+    )
+
+
+def _video() -> dict[str, Any]:
+    from leconvert.media.pyav import carried_ffmpeg
+
+    try:
+        found = carried_ffmpeg()
+    except ImportError as error:
+        return {"trouble": str(error)}
+    return {"ffmpeg": found.version, "decodes": list(found.decodes)}
+
+
+def _loading(
+    diagnose: Callable[[], tuple[dict[str, Any] | None, str | None]],
+    loads: Callable[[str], bool],
+    version_of: Callable[[str], str | None],
+) -> dict[str, Any]:
+    if version_of("torch") is None:
+        # Nothing to start a process for, and no GPU can be used.
+        return {"torch": None, "torchcodec": version_of("torchcodec"), "gpus": [], "missing": []}
+    found, trouble = diagnose()
+    if found is None:
+        return {"trouble": trouble}
+    ffmpeg = found["decoder"]["ffmpeg"]
+    return {
+        "torch": found["versions"]["torch"],
+        "torchcodec": found["versions"]["torchcodec"],
+        "torchcodec_loads": found["decoder"]["torchcodec_loads"],
+        "ffmpeg": None if ffmpeg is None else f"{ffmpeg['major']} ({ffmpeg['origin']})",
+        "gpus": found["gpus"],
+        "nvdec": bool(found["gpus"]) and loads(_NVDEC),
+        "missing": found["missing"],
+    }
+
+
+def _machine() -> dict[str, Any]:
+    host, usable = host_record(), Machine()
+    return {
+        "cpu": host["cpu"],
+        "cores": usable.cores(),
+        "memory_bytes": host["memory_bytes"],
+        "free_memory_bytes": usable.free_memory(),
+    }
+
+
+def _hub() -> dict[str, Any]:
+    try:
+        from leconvert.hub.client import hub_access
+
+        return asdict(hub_access())
+    except ImportError as error:
+        return {"trouble": str(error)}
+
+
+def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:
+    troubles = {}
+    if shutil.which("sbatch") is None:
+        troubles["slurm"] = "there is no sbatch on the PATH"
+    if version_of("ray") is None:
+        troubles["ray"] = "Ray is not installed: pip install 'leconvert[ray]'"
+    return {name: troubles.get(name) for name in EngineNames(BUILT_IN)}

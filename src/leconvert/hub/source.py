@@ -1,0 +1,432 @@
+"""From the name of a dataset on the Hub to a folder that a conversion can begin with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from leconvert.errors import HubError, SourceError, TargetError, WorkDirError
+from leconvert.hub.client import hub_errors, make_api
+from leconvert.hub.fetch import Fetcher, HubRepo, download_dataset, known_origin
+from leconvert.hub.outline import Outline, make_outline, open_outline
+from leconvert.hub.provenance import Arrival, Origin
+from leconvert.hub.scratch import limit_too_small
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.source.dataset import INFO_PATH, version_help
+from leconvert.workdir.incoming import not_fetched_from
+from leconvert.workdir.locks import planner_lock
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.run import read_manifest
+
+__all__ = [
+    "Resolved",
+    "already_converted",
+    "check_convertible",
+    "download",
+    "find_v30",
+    "resolve_revision",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Which commit of a repo is converted.
+
+
+_TAG = re.compile(r"v(\d+)\.(\d+)(?:\.(\d+))?\Z")
+_MAIN = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A revision, and what it was when it was asked for.
+
+    Attributes:
+        repo: The repo at a commit.
+        revision: The tag, branch or commit that named it.
+    """
+
+    repo: HubRepo
+    revision: str
+
+
+def resolve_revision(
+    repo_id: str, revision: str | None = None, *, endpoint: str | None = None
+) -> Resolved:
+    """Find the commit that a revision names.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
+        endpoint: The Hub's address; None for the one that is configured.
+
+    Raises:
+        HubError: There is no such repo or revision, or no answer.
+        HubAccessError: The token is missing or does not allow it.
+    """
+    api = make_api(endpoint=endpoint)
+    if revision is None:
+        with hub_errors(repo_id):
+            refs = api.list_repo_refs(repo_id, repo_type="dataset")
+        commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+        tags = _newest_first([ref.name for ref in refs.tags])
+        old = [tag for tag in tags if tag.startswith("v2.")]
+        revision = old[0] if old else _MAIN
+        if revision in commits:
+            return Resolved(HubRepo(repo_id, commits[revision], endpoint), revision)
+    with hub_errors(repo_id, revision):
+        info = api.repo_info(repo_id, revision=revision, repo_type="dataset")
+        assert info.sha is not None
+        return Resolved(HubRepo(repo_id, info.sha, endpoint), revision)
+
+
+def find_v30(repo_id: str, *, endpoint: str | None = None) -> Resolved | None:
+    """Return the newest tag ``v3.x`` whose ``info.json`` says so, too; None where there is none.
+
+    Raises:
+        HubError: There is no such repo, or no answer.
+        HubAccessError: The token is missing or does not allow it.
+    """
+    with hub_errors(repo_id):
+        refs = make_api(endpoint=endpoint).list_repo_refs(repo_id, repo_type="dataset")
+    for tag in _newest_first([ref.name for ref in refs.tags]):
+        if tag.startswith("v3."):
+            found = resolve_revision(repo_id, tag, endpoint=endpoint)
+            version = read_version(found.repo, Fetcher(found.repo))
+            if version is not None and version.startswith("v3."):
+                return found
+    return None
+
+
+def _newest_first(tags: list[str]) -> list[str]:
+    numbers = {tag: found for tag in tags if (found := _TAG.match(tag))}
+
+    def key(tag: str) -> tuple[int, ...]:
+        return tuple(int(number or 0) for number in numbers[tag].groups())
+
+    return sorted(numbers, key=key, reverse=True)
+
+
+def read_version(repo: HubRepo, fetcher: Fetcher) -> str | None:
+    """Return the ``codebase_version`` of a dataset; None where there is no dataset.
+
+    Raises:
+        HubError: No answer.
+        HubAccessError: The token does not allow it.
+    """
+    file = repo.find_file(INFO_PATH)
+    if file is None:
+        return None
+    try:
+        info = json.loads(fetcher.read(file, 0, file.size_bytes))
+    except ValueError:
+        return None
+    version = info.get("codebase_version") if isinstance(info, dict) else None
+    return version if isinstance(version, str) else None
+
+
+def check_convertible(found: Resolved, fetcher: Fetcher) -> None:
+    """Refuse what is no v2.x dataset, before anything else is fetched.
+
+    Raises:
+        SourceError: It is no dataset, or of another version.
+        HubError: No answer.
+    """
+    repo, revision = found.repo, found.revision
+    version = read_version(repo, fetcher)
+    if version is None:
+        raise SourceError(
+            f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
+            "a codebase_version.",
+            path=repo.name,
+            next_step="Check the name, and give another --revision if there is one.",
+        )
+    if version.startswith("v3."):
+        raise SourceError(
+            f"{repo.repo_id} at {revision} is already {version}; there is nothing to convert.",
+            path=repo.name,
+            next_step="Give the tag or commit of the v2.x dataset with --revision.",
+        )
+    if not version.startswith("v2."):
+        raise SourceError(
+            f"{repo.repo_id} at {revision} is of version {ascii(version)[:60]}, and leconvert "
+            "reads v2.0 and v2.1.",
+            path=repo.name,
+            next_step=version_help(version),
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# What the client's cache holds of a dataset, for when the Hub is not to be asked.
+
+
+_V2_TAG = re.compile(r"v2\.(\d+)(?:\.(\d+))?\Z")
+
+
+def is_offline() -> bool:
+    """Tell whether ``HF_HUB_OFFLINE`` forbids to ask the Hub."""
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def cached_snapshot(repo_id: str, revision: str | None) -> tuple[Path, Origin]:
+    """Return the folder of a revision in the client's cache, and which commit it is.
+
+    Its files are links into the cache; whether all are there is not known without the Hub: the
+    scan finds what is missing.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for the newest ``v2.x`` tag in the cache, else
+            ``main``.
+
+    Raises:
+        HubError: The cache has no such revision.
+    """
+    from huggingface_hub import constants
+
+    top = Path(constants.HF_HUB_CACHE) / f"datasets--{repo_id.replace('/', '--')}"
+    if revision is None:
+        tags = sorted(
+            (tuple(int(number or 0) for number in found.groups()), path.name)
+            for path in (top / "refs").glob("v2.*")
+            if (found := _V2_TAG.match(path.name))
+        )
+        revision = tags[-1][1] if tags else "main"
+    ref = top / "refs" / revision
+    commit = ref.read_text().strip() if ref.is_file() else revision
+    folder = top / "snapshots" / commit
+    if not folder.is_dir():
+        raise HubError(
+            f"HF_HUB_OFFLINE is set, and the cache has no {repo_id} at {revision}.",
+            path=str(top),
+            next_step="Unset HF_HUB_OFFLINE, or download it where there is a network: hf download "
+            f"--repo-type dataset {shlex.quote(repo_id)} --revision {shlex.quote(revision)}",
+        )
+    return folder, Origin(repo_id, revision, commit)
+
+
+# ------------------------------------------------------------------------------------------------
+# From the name of a dataset on the Hub to a folder that a conversion can begin with.
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A source that is ready to be planned.
+
+    Attributes:
+        source: The folder: a download, a snapshot of the client's cache, or the tree of an outline.
+        arrival: How it came here; None for a local dataset that nobody knows the origin of.
+    """
+
+    source: Path
+    arrival: Arrival | None
+
+
+def already_converted(
+    repo_id: str,
+    place: Path,
+    *,
+    endpoint: str | None = None,
+    fetch: bool = True,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> str | None:
+    """Say, in a line, that the Hub has the dataset in v3.x already; None where it has not.
+
+    As LeRobot's script does, it then brings it to the place where the result would go.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        place: Where the result would go; left alone if something is there.
+        endpoint: The Hub's address; None for the one that is configured.
+        fetch: Whether to download it.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        The line, or None.
+
+    Raises:
+        HubError: There is no such repo, or no answer.
+        HubAccessError: The token does not allow it.
+        StorageError: There is not enough space.
+    """
+    if is_offline():
+        return None
+    found = find_v30(repo_id, endpoint=endpoint)
+    if found is None:
+        return None
+    said = f"{repo_id} is on the Hub in {found.revision} already"
+    if fetch and not place.exists():
+        download_dataset(found.repo, found.revision, place, stop=stop, progress=progress)
+        said += f" and was downloaded to {place}"
+    return f"{said}; --force-conversion converts it anew."
+
+
+def download(
+    repo_id: str,
+    revision: str | None,
+    local: Path,
+    *,
+    anew: bool = False,
+    endpoint: str | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Arrived:
+    """Provide a whole dataset on this machine.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
+        local: Where it is downloaded to; a dataset that is there is used, unless it is known to be
+            of another repo, or of another commit than ``revision``.
+        anew: Of what is there use only what the Hub has at this moment, and fetch the rest again;
+            nothing may be there but what an earlier call brought.
+        endpoint: The Hub's address; None for the one that is configured.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        Where the dataset is, and where it came from.
+
+    Raises:
+        HubError: There is no such repo or revision, or no answer.
+        HubAccessError: The token does not allow it.
+        SourceError: It is no v2.x dataset.
+        TargetError: Something else is at ``local``.
+        BusyError: Another process downloads to there.
+        StorageError: There is not enough space.
+    """
+    known = known_origin(local)
+    if anew:
+        if os.path.lexists(local):
+            check_same_repo(local, known, repo_id)
+    elif local.is_dir() and any(local.iterdir()):
+        if revision is None and known:
+            check_same_repo(local, known, repo_id)
+        if revision is None or (known and _is_of(known, repo_id, revision)):
+            return Arrived(local, Arrival(known) if known else None)
+        raise TargetError(
+            f"{local} exists, and nothing says that it is {repo_id} at {revision}.",
+            path=str(local),
+            next_step="Leave --revision away to convert what is there, or name another folder for "
+            "the download with --root.",
+        )
+    if is_offline():
+        folder, origin = cached_snapshot(repo_id, revision)
+        return Arrived(folder, Arrival(origin))
+    found = resolve_revision(repo_id, revision, endpoint=endpoint)
+    check_convertible(found, Fetcher(found.repo))
+    progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
+    if local.is_dir() and not anew:
+        local.rmdir()  # empty, as a mount point or a careful user may leave it
+    local.parent.mkdir(parents=True, exist_ok=True)
+    origin = download_dataset(
+        found.repo, found.revision, local, replaces=anew, stop=stop, progress=progress
+    )
+    return Arrived(local, Arrival(origin))
+
+
+def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
+    """Refuse a folder that was downloaded from another repo, or of which nobody knows.
+
+    Args:
+        local: The folder.
+        known: What is known of it.
+        repo_id: ``ORG/NAME``.
+
+    Raises:
+        TargetError: It was.
+    """
+    if known is None or known.repo_id != repo_id:
+        raise not_fetched_from(local, repo_id, None if known is None else known.repo_id)
+
+
+def _is_of(known: Origin, repo_id: str, revision: str) -> bool:
+    """Tell whether what is known of a folder is a revision; another repo's `main` is another."""
+    return revision == known.commit or (known.repo_id, known.revision) == (repo_id, revision)
+
+
+def outline(
+    repo_id: str,
+    revision: str | None,
+    work_dir: Path,
+    *,
+    endpoint: str | None = None,
+    scratch_limit: int | None = None,
+    restart: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Arrived:
+    """Provide what a plan needs of a dataset; workers fetch the rest batch by batch.
+
+    A run that is under way in the work dir goes on with the commit that it was planned with, even
+    if the branch moved since.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
+        work_dir: The folder that all hosts share; holds the outline.
+        endpoint: The Hub's address; None for the one that is configured.
+        scratch_limit: Bytes that workers may hold; None for any number.
+        restart: Do not go on with a run that is under way.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        Where the outline is, and what it is the outline of.
+
+    Raises:
+        UsageError: The limit does not hold the largest file.
+        HubError: There is no such repo or revision, or no answer.
+        HubAccessError: The token does not allow it.
+        SourceError: It is no v2.x dataset.
+        BusyError: Another process plans in this work dir.
+    """
+    stop = stop or threading.Event()
+    made = None if restart else under_way(work_dir, repo_id, revision)
+    if made is not None:
+        progress.say(f"Going on with {repo_id} at commit {made.origin.commit[:12]}")
+    elif is_offline():
+        folder, origin = cached_snapshot(repo_id, revision)
+        return Arrived(folder, Arrival(origin))
+    else:
+        found = resolve_revision(repo_id, revision, endpoint=endpoint)
+        fetcher = Fetcher(found.repo, should_stop=stop.is_set)
+        check_convertible(found, fetcher)
+        progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")
+        with planner_lock(WorkDir(work_dir)):
+            made = make_outline(work_dir, found.repo, found.revision, fetcher, progress=progress)
+    if scratch_limit is not None and scratch_limit < made.largest_bytes:
+        raise limit_too_small(scratch_limit, made.largest_bytes)
+    return Arrived(made.tree, Arrival(made.origin, made.repo.name))
+
+
+def under_way(work_dir: Path, repo_id: str, revision: str | None) -> Outline | None:
+    """Return the outline that the work dir's current run was planned with, if it is of this.
+
+    Args:
+        work_dir: The work dir, which need not exist.
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for any.
+    """
+    work = WorkDir(work_dir)
+    run_id = work.current_run_id()
+    if run_id is None:
+        return None
+    try:
+        manifest = read_manifest(work.run(run_id), run_id)
+        if manifest.outline is None:
+            return None
+        made = open_outline(Path(manifest.source))
+    except (FileNotFoundError, WorkDirError):
+        return None  # whoever opens the run says what is wrong with it
+    if made.origin.repo_id != repo_id:
+        return None
+    return made if revision in (None, made.origin.revision, made.origin.commit) else None

@@ -1,0 +1,389 @@
+"""Put samples together: rows, windows and frames of a batch, each written where it stays."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from leconvert.errors import LeconvertError, UnreadableSourceError
+from leconvert.loading.frames import EpisodePool, FrameReader, FrameRequest, Trouble, Writer
+from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, Window
+from leconvert.loading.rows import EpisodeRows
+from leconvert.loading.tensors import Memory, TensorPlan, UnreadablePlace, WorkerCounters, allocate
+from leconvert.media import decode_image
+from leconvert.model import IntArray
+
+__all__ = ["BatchMaker", "DepthScale", "SampleFormat"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Distances out of what a depth camera stores.
+#
+# A depth video holds 12-bit codes c of distances d between a least and a largest one, in metres,
+# either evenly spaced or, by default, evenly in log(d + shift):
+#
+#     d = exp(log(least + shift) + c / 4095 * log((largest + shift) / (least + shift))) - shift
+
+
+_LARGEST_CODE = 4095
+_MM_PER_METRE = 1000.0
+_LARGEST_MM = 65535.0
+
+
+@dataclass(frozen=True, slots=True)
+class DepthScale:
+    """How a depth video's codes are spaced.
+
+    Attributes:
+        least: Distance of code 0, metres.
+        largest: Distance of code 4095, metres.
+        shift: Added before the logarithm, metres.
+        use_log: Whether codes are spaced evenly in the logarithm.
+    """
+
+    least: float
+    largest: float
+    shift: float
+    use_log: bool
+
+    @classmethod
+    def of_feature(cls, feature: Mapping[str, Any]) -> DepthScale:
+        """Return the scale that a feature's ``info`` states, with LeRobot's defaults."""
+        facts = feature.get("info") or {}
+
+        def fact(name: str, default: float) -> float:
+            value = facts.get(f"video.{name}")
+            return default if value is None else value
+
+        return cls(
+            fact("depth_min", 0.01),
+            fact("depth_max", 10.0),
+            fact("shift", 3.5),
+            bool(fact("use_log", True)),
+        )
+
+    def millimetres(self, codes: torch.Tensor) -> torch.Tensor:
+        """Return distances, whole millimetres as float32, of the shape of ``codes``."""
+        if self.use_log:
+            begin = math.log(self.least + self.shift)
+            step = (math.log(self.largest + self.shift) - begin) / _LARGEST_CODE
+        else:
+            begin = self.least
+            step = (self.largest - self.least) / _LARGEST_CODE
+        distances = codes.to(torch.float32).mul_(step).add_(begin)
+        if self.use_log:
+            distances.exp_().sub_(self.shift)
+        distances.clamp_(self.least, self.largest)
+        return distances.mul_(_MM_PER_METRE).round_().clamp_(0.0, _LARGEST_MM)
+
+
+def image_depth_factor(feature: Mapping[str, Any]) -> float:
+    """Return what a stored depth image is multiplied by to give millimetres."""
+    return _MM_PER_METRE if (feature.get("info") or {}).get("depth_unit") == "m" else 1.0
+
+
+# ------------------------------------------------------------------------------------------------
+# Put samples together: rows, windows and frames of a batch, each written where it stays.
+
+
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleFormat:
+    """What a sample looks like.
+
+    Attributes:
+        windows: By feature.
+        return_uint8: Images as uint8 instead of float32 between 0 and 1.
+        count_unreadable: Frames that cannot be decoded are black and counted, not raised.
+    """
+
+    windows: Mapping[str, Window]
+    return_uint8: bool
+    count_unreadable: bool
+
+
+class BatchMaker:
+    """Makes batches of samples, in the order and of the types that LeRobot's dataset gives them.
+
+    Images are written as (height, width, channels), as decoders give them, and handed out as
+    (channels, height, width) without a copy.
+
+    Args:
+        meta: The dataset.
+        sample: What a sample looks like.
+        pool: Rows.
+        reader: Frames.
+        device: Where frames are decoded, and stay.
+        memory: Where batches are written.
+        counters: Told of frames and times.
+    """
+
+    def __init__(
+        self,
+        meta: DatasetMeta,
+        sample: SampleFormat,
+        pool: EpisodePool,
+        reader: FrameReader,
+        *,
+        device: str,
+        memory: Memory,
+        counters: WorkerCounters,
+    ) -> None:
+        self._meta = meta
+        self._sample = sample
+        self._pool = pool
+        self._reader = reader
+        self._device = torch.device(device)
+        self.memory = memory
+        self._counters = counters
+        self._image_shapes: dict[str, tuple[int, ...]] = {}
+        self._depth_scales = {
+            key: DepthScale.of_feature(meta.features[key])
+            for key in meta.video_keys
+            if meta.is_depth(key)
+        }
+        self._places_of_cameras = {key: place for place, key in enumerate(meta.camera_keys)}
+
+    def make(self, places: IntArray, frames: IntArray) -> Batch:
+        """Make a batch.
+
+        Args:
+            places: Place of each sample's episode, shape (B,).
+            frames: Its frame within the episode.
+
+        Returns:
+            Tensors by feature, B in front, lists of what is no number, and ``task``.
+
+        Raises:
+            SourceError: Rows or frames are not where the metadata says, or cannot be decoded.
+        """
+        begin = time.perf_counter_ns()
+        rows = [self._pool.rows(place) for place in places.tolist()]
+        read = time.perf_counter_ns()
+        lengths = self._meta.episodes.length[places]
+        chosen = {
+            key: window.frames(frames, lengths) for key, window in self._sample.windows.items()
+        }
+        self._learn_image_shapes(rows, places, frames, chosen)
+        batch = self._allocate(rows[0], len(places))
+        decode_begin = time.perf_counter_ns()
+        self._fill_videos(batch, places, frames, chosen)
+        decoded = time.perf_counter_ns()
+        result: Batch = {key: _channels_first(batch[key]) for key in self._meta.video_keys}
+        for key in self._meta.features:
+            if key in result:
+                continue
+            if key in rows[0].images:
+                self._fill_images(batch[key], key, rows, places, chosen.get(key), frames)
+                result[key] = _channels_first(batch[key])
+            elif key in rows[0].arrays:
+                _fill_numbers(batch[key], key, rows, chosen.get(key, frames))
+                result[key] = batch[key]
+            else:
+                result[key] = _python_values(key, rows, frames)
+        for key, window in self._sample.windows.items():
+            batch[key + PAD_SUFFIX].numpy()[:] = window.is_pad(frames, lengths)
+            result[key + PAD_SUFFIX] = batch[key + PAD_SUFFIX]
+        result["task"] = [
+            self._meta.tasks[int(found.arrays["task_index"][frame])]
+            for found, frame in zip(rows, frames.tolist(), strict=True)
+        ]
+        end = time.perf_counter_ns()
+        self._counters.add("samples", len(places))
+        self._counters.add("rows_ns", read - begin)
+        self._counters.add("decode_ns", decoded - decode_begin)
+        self._counters.add("assemble_ns", end - decoded + decode_begin - read)
+        return result
+
+    def _allocate(self, rows: EpisodeRows, size: int) -> dict[str, torch.Tensor]:
+        plans = []
+        tensors = {}
+        for key in self._meta.features:
+            steps = self._sample.windows[key].steps if key in self._sample.windows else None
+            if key in self._places_of_cameras:
+                plan = self._image_plan(key, size, steps)
+                if self._device.type != "cpu" and key in self._meta.video_keys:
+                    tensors[key] = torch.empty(plan.shape, dtype=plan.dtype, device=self._device)
+                    continue
+                plans.append(plan)
+            elif key in rows.arrays:
+                values = rows.arrays[key]
+                lead = (size,) if steps is None else (size, steps)
+                kind = torch.from_numpy(values[:0]).dtype
+                plans.append(TensorPlan(key, kind, lead + values.shape[1:]))
+        plans += [
+            TensorPlan(key + PAD_SUFFIX, torch.bool, (size, window.steps))
+            for key, window in self._sample.windows.items()
+        ]
+        return tensors | allocate(plans, self.memory)
+
+    def _image_plan(self, key: str, size: int, steps: int | None) -> TensorPlan:
+        # LeRobot's dataset drops the axis of a window of one step, of videos only.
+        dropped = steps is None or (steps == 1 and key in self._meta.video_keys)
+        lead = (size,) if dropped else (size, steps or 1)
+        is_float = self._meta.is_depth(key) or not self._sample.return_uint8
+        kind = torch.float32 if is_float else torch.uint8
+        return TensorPlan(key, kind, lead + self._image_shapes[key])
+
+    # --- frames of videos ---------------------------------------------------------------------
+
+    def _learn_image_shapes(
+        self,
+        rows: list[EpisodeRows],
+        places: IntArray,
+        frames: IntArray,
+        chosen: Mapping[str, IntArray],
+    ) -> None:
+        """Learn the size of every camera's pictures from one, before room is made for them all."""
+        for key in self._places_of_cameras:
+            if key in self._image_shapes:
+                continue
+            if key in self._meta.video_keys:
+                wanted = chosen.get(key, frames).reshape(len(frames), -1)[:1, 0]
+                self._image_shapes[key] = self._frame_shape(key, places[:1], wanted)
+            else:
+                picture = self._picture(key, rows[0], int(frames[0]))
+                self._image_shapes[key] = tuple(picture.shape)
+
+    def _frame_shape(self, key: str, places: IntArray, frames: IntArray) -> tuple[int, ...]:
+        shapes: list[tuple[int, ...]] = []
+
+        def write(_: IntArray, pictures: torch.Tensor) -> None:
+            shapes.append(tuple(pictures.shape[1:]))
+
+        def give_up(_: IntArray, error: UnreadableSourceError) -> None:
+            if not self._sample.count_unreadable:
+                raise error
+
+        self._reader.read([(FrameRequest(key, places, frames), write, give_up)])
+        # What is declared may be wrong, but it is all there is where nothing can be decoded.
+        return shapes[0] if shapes else _declared_shape(self._meta.features[key])
+
+    def _fill_videos(
+        self,
+        batch: Mapping[str, torch.Tensor],
+        places: IntArray,
+        frames: IntArray,
+        chosen: Mapping[str, IntArray],
+    ) -> None:
+        requests: list[tuple[FrameRequest, Writer, Trouble]] = []
+        for key in self._meta.video_keys:
+            wanted = chosen.get(key, frames[:, None])
+            request = FrameRequest(key, np.repeat(places, wanted.shape[1]), wanted.reshape(-1))
+            target = batch[key].reshape(-1, *self._image_shapes[key])
+            requests.append((request, self._writer(key, target), self._trouble(request, target)))
+            self._counters.add("frames", len(request.frames))
+        if requests:
+            self._reader.read(requests)
+
+    def _writer(self, key: str, target: torch.Tensor) -> Writer:
+        scale = self._depth_scales.get(key)
+
+        def write(members: IntArray, pictures: torch.Tensor) -> None:
+            if pictures.shape[1:] != target.shape[1:]:
+                raise LeconvertError(
+                    f"{key} changes its size from {tuple(target.shape[1:3])} to "
+                    f"{tuple(pictures.shape[1:3])}; such frames cannot go into one batch.",
+                    next_step="Load its episodes apart (episodes=...).",
+                )
+            if scale is not None:
+                pictures = scale.millimetres(pictures)
+            elif target.dtype == torch.float32:
+                pictures = pictures / 255
+            if target.device.type == "cpu":
+                # A copy a picture is what this costs; torch's index_put_ costs several.
+                target.numpy()[members] = pictures.numpy()
+            else:
+                target[torch.from_numpy(members).to(target.device)] = pictures
+
+        return write
+
+    def _trouble(self, request: FrameRequest, target: torch.Tensor) -> Trouble:
+        def trouble(members: IntArray, error: UnreadableSourceError) -> None:
+            if not self._sample.count_unreadable:
+                raise error
+            target[torch.from_numpy(members).to(target.device)] = 0
+            camera = self._places_of_cameras[request.camera]
+            for member in members.tolist():
+                self._counters.name_unreadable(
+                    UnreadablePlace(
+                        camera, int(request.places[member]), int(request.frames[member])
+                    )
+                )
+
+        return trouble
+
+    # --- images of tables ---------------------------------------------------------------------
+
+    def _fill_images(
+        self,
+        target: torch.Tensor,
+        key: str,
+        rows: list[EpisodeRows],
+        places: IntArray,
+        window: IntArray | None,
+        frames: IntArray,
+    ) -> None:
+        wanted = frames[:, None] if window is None else window
+        pictures = target.numpy().reshape(*wanted.shape, *self._image_shapes[key])
+        camera = self._places_of_cameras[key]
+        for sample, found in enumerate(rows):
+            for step, frame in enumerate(wanted[sample].tolist()):
+                try:
+                    pictures[sample, step] = self._picture(key, found, frame)
+                except UnreadableSourceError:
+                    if not self._sample.count_unreadable:
+                        raise
+                    pictures[sample, step] = 0
+                    self._counters.name_unreadable(
+                        UnreadablePlace(camera, int(places[sample]), frame)
+                    )
+        self._counters.add("frames", wanted.size)
+
+    def _picture(self, key: str, rows: EpisodeRows, frame: int) -> npt.NDArray[Any]:
+        feature = self._meta.features[key]
+        is_depth = self._meta.is_depth(key)
+        picture: npt.NDArray[Any] = decode_image(
+            memoryview(rows.images[key][frame]), is_depth=is_depth
+        )
+        if is_depth:
+            return picture.astype(np.float32) * np.float32(image_depth_factor(feature))
+        if _declared_shape(feature)[2] == 1:
+            picture = picture[..., :1]
+        if self._sample.return_uint8:
+            return picture
+        return picture / np.float32(255)
+
+
+def _declared_shape(feature: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return height, width and channels of a camera's pictures as its feature states them."""
+    shape = tuple(int(size) for size in feature["shape"])
+    names = feature.get("names")
+    if isinstance(names, list) and names and str(names[0]).startswith("channel"):
+        return shape[1], shape[2], shape[0]
+    return shape[0], shape[1], shape[2]
+
+
+def _channels_first(pictures: torch.Tensor) -> torch.Tensor:
+    return pictures.movedim(-1, -3)
+
+
+def _fill_numbers(
+    target: torch.Tensor, key: str, rows: list[EpisodeRows], frames: IntArray
+) -> None:
+    values = target.numpy()
+    for sample, found in enumerate(rows):
+        values[sample] = found.arrays[key][frames[sample]]
+
+
+def _python_values(key: str, rows: list[EpisodeRows], frames: IntArray) -> list[Any]:
+    return [found.objects[key][frame] for found, frame in zip(rows, frames.tolist(), strict=True)]

@@ -1,0 +1,530 @@
+"""Frames of one video file by their number: PyAV on the CPU, torchcodec on a GPU.
+
+On the CPU both give the same pictures, bit by bit. torchcodec seeks through FFmpeg's demuxer and
+feeds the decoder on until the frame comes out by itself; where a decoder holds frames back, as that
+of H.264 does, this decodes a frame or two that nobody asked for. PyAV is spared both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from functools import cache
+from struct import Struct
+from typing import Any, Literal, Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from leconvert.errors import UnreadableSourceError, UsageError
+from leconvert.loading.files import OpenFile
+from leconvert.media import ClipIndex, UnsupportedClipError, read_clip_index
+from leconvert.model import IntArray
+
+__all__ = [
+    "Backend",
+    "Clip",
+    "ClipDecoder",
+    "Codecs",
+    "choose_backend",
+    "open_clip",
+    "open_decoder",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# An open video file: which frames it holds, when they are shown and where their bytes lie.
+
+
+_BOX = Struct(">I4s")
+_LARGE_SIZE = Struct(">Q")
+_MOST_BOXES = 4096
+# Fetched before anything is known of a remote file; most indices fit.
+_HEAD_BYTES = 64 * 1024
+# A decoder is fed on until a frame comes out: past the 16 that H.264 may hold back, and then some.
+_FED_BEYOND = 20
+# FFmpeg looks at the first packets of a file before it decodes any other.
+_FIRST_SAMPLES = 4
+# How far a rate may be from the one that frame numbers are computed with, over a whole file.
+_MOST_FRAMES_OFF = 0.25
+
+
+class Clip:
+    """A video file of a dataset.
+
+    Frames are known by rank: their number in the order of presentation, from 0.
+
+    Attributes:
+        source: The file.
+        num_frames: Frames that it holds; None where its index is of a kind that we do not read.
+        index: Its index, kept where bytes must be found or times are uneven.
+        rate: Frames a second where frame *n* is shown at *n* / rate exactly; else None.
+    """
+
+    def __init__(self, source: OpenFile, index: ClipIndex | None, *, keep_index: bool) -> None:
+        self.source = source
+        self.num_frames = None if index is None else index.num_samples
+        self.rate = None if index is None else _even_rate(index)
+        self.index = index if keep_index or self.rate is None else None
+        self._times: npt.NDArray[np.float64] | None = None
+        if index is not None and self.rate is None:
+            self._times = np.sort(index.presentation_times) / index.timescale
+
+    def seconds(self, ranks: IntArray) -> npt.NDArray[np.float64] | None:
+        """Return when frames are shown, in seconds; None where that is not known."""
+        if self._times is not None:
+            return self._times[ranks]
+        return None if self.rate is None else ranks / self.rate
+
+    def is_right(self, ranks: IntArray, fps: float) -> npt.NDArray[np.bool_]:
+        """Return which frames exist and are shown within half a frame of rank / ``fps``."""
+        if self.num_frames is None:
+            return np.ones(len(ranks), np.bool_)
+        right = (ranks >= 0) & (ranks < self.num_frames)
+        seconds = self.seconds(np.clip(ranks, 0, self.num_frames - 1))
+        if seconds is None:
+            return right
+        close: npt.NDArray[np.bool_] = np.abs(seconds - ranks / fps) * fps < 0.5
+        return right & close
+
+    def spans(self, first: int, count: int) -> list[tuple[int, int]]:
+        """Return the ranges of bytes that ``count`` frames from ``first`` are decoded from."""
+        if self.index is None:
+            return [(0, self.source.size_bytes)]
+        ranks = self.index.ranks
+        inside = np.flatnonzero((ranks >= first) & (ranks < first + count))
+        if not len(inside):
+            return []
+        # Decoding begins at a keyframe; the first frame of an episode should be one.
+        heads = np.flatnonzero(self.index.keyframes[: int(inside[0]) + 1])
+        begin = int(heads[-1]) if len(heads) else 0
+        end = min(int(inside[-1]) + 1 + _FED_BEYOND, self.index.num_samples)
+        runs = self.index.byte_runs(begin, end)
+        return [(start, start + length) for start, length in runs]
+
+
+def open_clip(source: OpenFile, *, keep_index: bool) -> Clip:
+    """Read a video file's index.
+
+    Args:
+        source: The file.
+        keep_index: Whether bytes or packets will be asked for.
+
+    Raises:
+        UnreadableSourceError: It is missing, damaged or no video.
+    """
+    _need_index(source)
+    try:
+        index = read_clip_index(source.path)
+    except UnsupportedClipError:
+        # Sound, but of a kind that cannot be joined as it lies; FFmpeg knows what to do with it.
+        source.need([(0, source.size_bytes)])
+        return Clip(source, None, keep_index=False)
+    except UnreadableSourceError as error:
+        if source.path == source.name:
+            raise
+        raise UnreadableSourceError(
+            error.message.replace(source.path, source.name),
+            path=source.name,
+            next_step=error.next_step,
+        ) from error
+    clip = Clip(source, index, keep_index=keep_index)
+    runs = index.byte_runs(0, min(_FIRST_SAMPLES, index.num_samples))
+    source.need([(start, start + length) for start, length in runs])
+    return clip
+
+
+def _need_index(source: OpenFile) -> None:
+    """Fetch the boxes of a file but for the media data."""
+    source.need([(0, min(_HEAD_BYTES, source.size_bytes))])
+    descriptor = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        position = 0
+        for _ in range(_MOST_BOXES):
+            if position + 16 > source.size_bytes:
+                break
+            source.need([(position, position + 16)])
+            head = os.pread(descriptor, 16, position)
+            size_bytes, kind = _BOX.unpack_from(head)
+            if size_bytes == 1:
+                size_bytes = _LARGE_SIZE.unpack_from(head, 8)[0]
+            end = position + size_bytes if size_bytes else source.size_bytes
+            if kind == b"moov":
+                source.need([(position, end)])
+                break
+            if end <= position:
+                break
+            position = end
+    finally:
+        os.close(descriptor)
+
+
+def _even_rate(index: ClipIndex) -> float | None:
+    """Return the frame rate if frame *n* is shown at *n* times one duration, else None."""
+    times = index.shown
+    if isinstance(times, range):
+        step = times.step
+        if times.start or step < 1:
+            return None
+        return index.timescale / step
+    ordered = np.sort(times)
+    if len(ordered) < 2 or ordered[0] != 0 or ordered[1] < 1:
+        return None
+    if not np.array_equal(ordered, np.arange(len(ordered)) * ordered[1]):
+        return None
+    return index.timescale / float(ordered[1])
+
+
+def is_rate_close(rate: float, other: float, num_frames: int) -> bool:
+    """Return whether frame numbers computed with one rate are those of the other."""
+    return abs(rate / other - 1) * num_frames < _MOST_FRAMES_OFF
+
+
+def undecodable(clip: Clip, reason: str) -> UnreadableSourceError:
+    """Return the error of a clip whose frames do not come out."""
+    first_line = reason.strip().partition("\n")[0].rstrip(".")
+    return UnreadableSourceError(
+        f"{clip.source.name} cannot be decoded: {first_line}.",
+        path=clip.source.name,
+        next_step="Convert the dataset again from a sound source, or leave the episode out.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Frames of one video file through PyAV, which is handed packets that our own index finds.
+#
+# A decoder gets the packets from a keyframe to the wanted frame and is then told that nothing
+# follows, so it gives out what it holds back, and no frame beyond is decoded.
+
+
+_DEPTH_FORMAT = "gray12le"
+
+
+class Codec:
+    """FFmpeg's decoder of one kind of stream, fed with packets of any file of that kind.
+
+    Opening one takes FFmpeg as long as decoding a few frames. It begins anew with every run of
+    packets, so nothing of one file is left when the next one's come. It is for one thread.
+
+    Attributes:
+        context: The decoder.
+        picture: Turns its frames into RGB.
+    """
+
+    def __init__(self, clip: Clip) -> None:
+        import av
+
+        from leconvert.media.pyav import rgb_converter
+
+        try:
+            with av.open(clip.source.path) as container:
+                self.context: Any = container.streams.video[0].codec_context
+                self.context.thread_count = 1
+        except (av.error.FFmpegError, OSError, IndexError) as error:
+            raise undecodable(clip, str(error)) from error
+        self.picture = rgb_converter()
+
+
+# By sample entry; one lives as long as a decoder that uses it.
+Codecs = WeakValueDictionary[bytes, Codec]
+
+
+class PyavDecoder:
+    """Random access through PyAV: only the packets from the keyframe to the frame are decoded.
+
+    A frame is known by the number of its packet, which the decoder carries through; times play no
+    part. Pictures are handed out one by one, as they come.
+    """
+
+    def __init__(self, clip: Clip, *, is_depth: bool, codecs: Codecs | None = None) -> None:
+        if clip.index is None:
+            raise undecodable(clip, "its index cannot be read")
+        self._clip = clip
+        index = clip.index
+        self._sizes, self._offsets = index.sizes, index.offsets
+        # Where nothing is reordered a frame's rank is the number of its packet.
+        self._is_in_order = index.reordering(0, index.num_samples) is None
+        ranks = np.arange(0) if self._is_in_order else index.ranks
+        self._sample_of_rank = np.argsort(ranks)
+        self._heads = np.flatnonzero(index.keyframes)
+        self._head_ranks = self._heads if self._is_in_order else ranks[self._heads]
+        # The sample entry says all that a decoder must know before the first packet.
+        codec = None if codecs is None else codecs.get(index.sample_entry)
+        if codec is None:
+            codec = Codec(clip)
+            if codecs is not None:
+                codecs[index.sample_entry] = codec
+        self._codec = codec
+        self._picture = _depth_codes if is_depth else codec.picture
+        self._descriptor = os.open(clip.source.path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield frames, one at a time."""
+        import av
+
+        samples = ranks if self._is_in_order else self._sample_of_rank[ranks]
+        groups = np.maximum(np.searchsorted(self._heads, samples, side="right") - 1, 0)
+        # A frame shown before its keyframe may also refer to the group before.
+        groups = groups - ((ranks < self._head_ranks[groups]) & (groups > 0))
+        runs: dict[int, dict[int, int]] = {}
+        of_frames = zip(groups.tolist(), samples.tolist(), strict=True)
+        for number, (group, sample) in enumerate(of_frames):
+            runs.setdefault(group, {})[sample] = number
+        for group, place_of in runs.items():
+            try:
+                for frame in self._decoded(int(self._heads[group]), max(place_of) + 1):
+                    if frame.pts in place_of:
+                        place = place_of.pop(frame.pts)
+                        picture = torch.from_numpy(self._picture(frame))
+                        yield slice(place, place + 1), picture[None]
+            except (av.error.FFmpegError, OSError, EOFError) as error:
+                raise undecodable(self._clip, str(error)) from error
+            if place_of:
+                missing = int(ranks[min(place_of.values())])
+                raise undecodable(self._clip, f"frame {missing} does not come out")
+
+    def _decoded(self, begin: int, stop: int) -> Iterator[Any]:
+        """Yield what decodes from a run of packets, the first of which is a keyframe."""
+        import av
+
+        context = self._codec.context
+        sizes, offsets = self._sizes[begin:stop].tolist(), self._offsets[begin:stop].tolist()
+        context.flush_buffers()
+        for sample, size, offset in zip(range(begin, stop), sizes, offsets, strict=True):
+            packet = av.Packet(os.pread(self._descriptor, size, offset))
+            # Our own numbers come out again with the frames, whatever the times are.
+            packet.pts = packet.dts = sample
+            yield from context.decode(packet)
+        yield from context.decode(None)
+
+
+def _depth_codes(frame: Any) -> Any:
+    return frame.to_ndarray(format=_DEPTH_FORMAT)[..., None]
+
+
+# ------------------------------------------------------------------------------------------------
+# Frames of one video file by their number: PyAV on the CPU, torchcodec on a GPU.
+
+
+Backend = Literal["torchcodec", "pyav"]
+
+# What torchcodec hands out at once; more is asked for in parts.
+_MOST_BYTES = 16 * 1024**2
+_FIRST_FRAMES = 16
+
+
+class ClipDecoder(Protocol):
+    """Decodes frames of one file; for one thread at a time."""
+
+    def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield frames, a part at a time, in any order.
+
+        Args:
+            ranks: Which, as places in the order of presentation, ascending and distinct, shape
+                (N,), N > 0.
+
+        Yields:
+            Places in ``ranks``, and their frames: uint8 of shape (n, H, W, 3), or for depth uint16
+            codes of shape (n, H, W, 1). What was yielded before an error is right.
+
+        Raises:
+            UnreadableSourceError: One of them cannot be decoded, or another frame came out.
+        """
+
+
+@cache
+def torchcodec_trouble() -> str | None:
+    """Return why torchcodec does not load, or None where it does."""
+    try:
+        import torchcodec.decoders
+    except (ImportError, OSError, RuntimeError) as error:
+        return str(error).strip().partition("\n")[0] or repr(error)
+    # From version 0.17 on it loads without FFmpeg, and fails when it first decodes.
+    if getattr(torchcodec, "ffmpeg_major_version", 0) is None:
+        return "it could not load FFmpeg"
+    return None
+
+
+def choose_backend(wanted: str, decode_device: str) -> Backend:
+    """Return what to decode with.
+
+    Args:
+        wanted: ``auto``, ``torchcodec`` or ``pyav``.
+        decode_device: ``cpu`` or ``cuda``, the latter with a number if need be.
+
+    Raises:
+        UsageError: What is wanted is not there, or cannot decode on that device.
+    """
+    if wanted not in {"auto", "torchcodec", "pyav"}:
+        raise UsageError(f"There is no video backend {wanted!r}: auto, torchcodec or pyav.")
+    device = torch.device(decode_device)
+    # It takes its time to load, and most who decode on the CPU never need it.
+    trouble = None if wanted != "torchcodec" and device.type == "cpu" else torchcodec_trouble()
+    if device.type == "cuda":
+        _check_cuda(wanted, trouble)
+    elif device.type != "cpu":
+        raise UsageError(f"Frames are decoded on cpu or cuda, not on {decode_device}.")
+    if device.type == "cuda":
+        return "torchcodec"
+    if wanted == "torchcodec" and trouble is not None:
+        raise UsageError(
+            f"torchcodec does not load: {trouble}.",
+            next_step="Install it (pip install 'leconvert[probe]') and FFmpeg's shared libraries, "
+            "or decode with PyAV.",
+        )
+    if wanted == "torchcodec":
+        return "torchcodec"
+    # Here rather than in each worker: those that are forked have it then.
+    import av  # noqa: F401
+
+    return "pyav"
+
+
+def _check_cuda(wanted: str, trouble: str | None) -> None:
+    if wanted == "pyav" or trouble is not None:
+        raise UsageError(
+            "Only torchcodec decodes on a GPU"
+            + (f", and it does not load: {trouble}." if trouble else ", not PyAV."),
+            next_step="Install a torchcodec built for CUDA, or decode on the CPU.",
+        )
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"There is no GPU that torch {torch.__version__} can use.",
+            next_step="Install torch and torchcodec builds for CUDA and check nvidia-smi, or "
+            "decode on the CPU.",
+        )
+
+
+def open_decoder(
+    clip: Clip,
+    backend: Backend,
+    *,
+    device: str = "cpu",
+    is_depth: bool = False,
+    codecs: Codecs | None = None,
+) -> ClipDecoder:
+    """Open a decoder of a clip.
+
+    Args:
+        clip: The clip.
+        backend: What decodes.
+        device: Where.
+        is_depth: Whether it is a depth camera's.
+        codecs: Of decoders that are all for one thread, so that those of equally coded files share
+            one; None for a decoder of its own.
+
+    Depth is always decoded by PyAV: torchcodec gives colours only. Files whose index is of a kind
+    that we do not read are decoded by torchcodec: it finds their packets itself.
+
+    Raises:
+        UnreadableSourceError: The file cannot be decoded.
+    """
+    if is_depth or (backend == "pyav" and clip.index is not None):
+        return PyavDecoder(clip, is_depth=is_depth, codecs=codecs)
+    if torchcodec_trouble() is not None:
+        raise undecodable(
+            clip, "PyAV needs an index that can be read (install torchcodec to do without)"
+        )
+    return TorchcodecDecoder(clip, device)
+
+
+class TorchcodecDecoder:
+    """Random access through torchcodec.
+
+    torchcodec finds a frame by its time, which it computes from the frame's number ("approximate")
+    or looks up. The former is right where times are even, and opens in a millisecond. Elsewhere it
+    is given the times of our own index, so that it need not read the whole file to find them.
+    """
+
+    def __init__(self, clip: Clip, device: str) -> None:
+        self._clip = clip
+        try:
+            self._decoder = self._open(clip, device)
+        except (RuntimeError, ValueError) as error:
+            raise undecodable(clip, str(error)) from error
+
+    @staticmethod
+    def _open(clip: Clip, device: str) -> Any:
+        from torchcodec.decoders import VideoDecoder
+
+        options: dict[str, Any] = {
+            "dimension_order": "NHWC",
+            "num_ffmpeg_threads": 1,
+            "device": device,
+        }
+        path = clip.source.path
+        if clip.rate is not None and clip.num_frames is not None:
+            decoder = VideoDecoder(path, seek_mode="approximate", **options)
+            found = decoder.metadata.average_fps
+            if found and is_rate_close(found, clip.rate, clip.num_frames):
+                return decoder
+        if clip.index is None:
+            return VideoDecoder(path, seek_mode="exact", **options)
+        try:
+            return VideoDecoder(path, custom_frame_mappings=_frame_mappings(clip), **options)
+        except TypeError:  # torchcodec before 0.6 reads them all from the file
+            return VideoDecoder(path, seek_mode="exact", **options)
+
+    def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield frames, as many at once as a bounded piece of memory holds."""
+        first, step = 0, _FIRST_FRAMES
+        while first < len(ranks):
+            part = slice(first, min(first + step, len(ranks)))
+            frames = self._frames(ranks[part])
+            yield part, frames
+            first = part.stop
+            step = max(1, _MOST_BYTES // (frames[0].numel() * frames.element_size()))
+
+    def _frames(self, ranks: IntArray) -> torch.Tensor:
+        try:
+            if len(ranks) == 1:
+                # Cheaper than a batch of one.
+                frame = self._decoder.get_frame_at(int(ranks[0]))
+                frames, seconds = frame.data[None], np.array([frame.pts_seconds])
+            else:
+                batch = self._decoder.get_frames_at(ranks.tolist())
+                frames, seconds = batch.data, batch.pts_seconds.numpy()
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise undecodable(self._clip, str(error)) from error
+        _check_times(self._clip, ranks, seconds)
+        result: torch.Tensor = frames
+        return result
+
+
+def _frame_mappings(clip: Clip) -> str:
+    """Describe every frame as ffprobe would, in the order of presentation."""
+    assert clip.index is not None
+    times = clip.index.presentation_times
+    order = np.argsort(times, kind="stable")
+    shown = times[order]
+    durations = np.diff(shown, append=shown[-1] + (shown[-1] - shown[-2] if len(shown) > 1 else 1))
+    frames = [
+        {"pts": pts, "duration": duration, "key_frame": int(is_key)}
+        for pts, duration, is_key in zip(
+            shown.tolist(), durations.tolist(), clip.index.keyframes[order].tolist(), strict=True
+        )
+    ]
+    return json.dumps({"frames": frames})
+
+
+def _check_times(clip: Clip, ranks: IntArray, found: Any) -> None:
+    """See to it that what was decoded is the frame that was wanted, and not a neighbour."""
+    wanted = clip.seconds(ranks)
+    if wanted is None:
+        return
+    off = np.abs(found - wanted)
+    gap = 0.5 / clip.rate if clip.rate is not None else 1e-6
+    if not (off < gap).all():
+        place = int(off.argmax())
+        raise undecodable(
+            clip,
+            f"frame {ranks[place]} should be at {wanted[place]:.6f} s, but what comes out is at "
+            f"{found[place]:.6f} s",
+        )

@@ -1,0 +1,301 @@
+"""The files of a dataset, wherever it lies, as local paths that hold the bytes somebody asked for.
+
+A local file is what it is. Of a remote one (any fsspec URL, the Hub's included) there is a stand-in
+in memory: a sparse file of the same size, into which ranges of bytes are fetched at their places.
+FFmpeg and Arrow read both by path, natively. Ranges that nobody needs any more give their memory
+back.
+
+Nothing is opened before the first `open`, so a `Files` can be sent to another process.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+import weakref
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from leconvert.errors import UnreadableSourceError, UsageError
+
+__all__ = ["Files", "OpenFile", "dataset_files"]
+
+
+_HUB_DATASETS = "hf://datasets/"
+# A page of memory is given back whole or not at all.
+_PAGE_BYTES = mmap.PAGESIZE
+
+
+class OpenFile:
+    """A local file; all its bytes are there.
+
+    Attributes:
+        path: Where to read it.
+        name: What to call it towards the user.
+        size_bytes: Its size.
+    """
+
+    def __init__(self, path: str, name: str, size_bytes: int) -> None:
+        self.path = path
+        self.name = name
+        self.size_bytes = size_bytes
+
+    def need(self, spans: Iterable[tuple[int, int]]) -> None:
+        """See to it that ranges, from a byte to the byte after the last, can be read.
+
+        Safe to call from several threads.
+
+        Raises:
+            UnreadableSourceError: They cannot be fetched.
+        """
+
+    def take_fetched_bytes(self) -> int:
+        """Return how many bytes were fetched since this was last asked."""
+        return 0
+
+    def release(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Say that ranges are needed no more, once for each time that they were needed."""
+
+    def close(self) -> None:
+        """Give everything back; the path is gone where the file was remote."""
+
+
+class RemoteFile(OpenFile):
+    """The sparse stand-in of a remote file; reading what was not fetched gives zeros."""
+
+    def __init__(self, system: Any, remote_path: str, name: str) -> None:
+        try:
+            size_bytes = int(system.size(remote_path))
+        except Exception as error:
+            raise _unreachable(name, error) from error
+        self._system = system
+        self._remote_path = remote_path
+        self._descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
+        # Nobody closes what a stream in the training process opened; it goes when the stream goes.
+        self._end = weakref.finalize(self, os.close, self._descriptor)
+        self._end.atexit = False
+        os.ftruncate(self._descriptor, size_bytes)
+        self._memory = mmap.mmap(self._descriptor, max(size_bytes, 1))
+        self._lock = threading.Lock()
+        self._present = _Spans()
+        self._users: dict[tuple[int, int], int] = {}
+        self._fetched_bytes = 0
+        # By process id, so that the name also holds in a thread of another name space of files.
+        super().__init__(f"/proc/{os.getpid()}/fd/{self._descriptor}", name, size_bytes)
+
+    def need(self, spans: Iterable[tuple[int, int]]) -> None:
+        for start, stop in spans:
+            end = min(stop, self.size_bytes)
+            with self._lock:
+                self._users[start, stop] = self._users.get((start, stop), 0) + 1
+                missing = self._present.missing(start, end)
+            for first, last in missing:
+                # Two threads may fetch the same bytes; they write the same.
+                data = self._fetch(first, last)
+                os.pwrite(self._descriptor, data, first)
+                with self._lock:
+                    self._present.add(first, last)
+                    self._fetched_bytes += len(data)
+
+    def take_fetched_bytes(self) -> int:
+        with self._lock:
+            fetched, self._fetched_bytes = self._fetched_bytes, 0
+        return fetched
+
+    def release(self, spans: Iterable[tuple[int, int]]) -> None:
+        with self._lock:
+            for span in spans:
+                users = self._users.get(span, 0) - 1
+                if users > 0:
+                    self._users[span] = users
+                    continue
+                self._users.pop(span, None)
+                for start, stop in self._unused_pages(*span):
+                    self._memory.madvise(mmap.MADV_REMOVE, start, stop - start)
+                    self._present.remove(start, stop)
+
+    def close(self) -> None:
+        self._memory.close()
+        self._end()
+
+    def _unused_pages(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield the whole pages of a range that nobody needs."""
+        needed = _Spans()
+        for held_start, held_stop in self._users:
+            if held_start < stop and start < held_stop:
+                needed.add(held_start, held_stop)
+        for first, last in needed.missing(start, stop):
+            page = -(-first // _PAGE_BYTES) * _PAGE_BYTES
+            end = last // _PAGE_BYTES * _PAGE_BYTES
+            if page < end:
+                yield page, end
+
+    def _fetch(self, start: int, stop: int) -> bytes:
+        try:
+            data: bytes = self._system.cat_file(self._remote_path, start=start, end=stop)
+        except Exception as error:
+            raise _unreachable(self.name, error) from error
+        if len(data) != stop - start:
+            raise UnreadableSourceError(
+                f"{self.name} gave {len(data)} of {stop - start} bytes from byte {start}.",
+                path=self.name,
+                next_step="Check that the file was uploaded whole.",
+            )
+        return data
+
+
+class Files:
+    """A folder of files: a local one, or one behind a URL.
+
+    Attributes:
+        root: What the user gave.
+        is_local: Whether files are read where they lie.
+    """
+
+    def __init__(self, root: str, *, is_local: bool) -> None:
+        self.root = root
+        self.is_local = is_local
+
+    def name(self, relative: str) -> str:
+        """Return what to call a file towards the user."""
+        return f"{self.root}/{relative}"
+
+    def open(self, relative: str) -> OpenFile:
+        """Open a file.
+
+        Raises:
+            UnreadableSourceError: It is missing or cannot be reached.
+        """
+        name = self.name(relative)
+        if not self.is_local:
+            system, base = self._connect()
+            return RemoteFile(system, f"{base}/{relative}", name)
+        try:
+            return OpenFile(name, name, os.stat(name).st_size)  # noqa: PTH116 (a name, not a Path)
+        except OSError as error:
+            raise _unreachable(name, error) from error
+
+    def read(self, relative: str) -> bytes:
+        """Read a whole file.
+
+        Raises:
+            UnreadableSourceError: It is missing or cannot be reached.
+        """
+        name = self.name(relative)
+        try:
+            if self.is_local:
+                return Path(name).read_bytes()
+            system, base = self._connect()
+            data: bytes = system.cat_file(f"{base}/{relative}")
+        except Exception as error:
+            raise _unreachable(name, error) from error
+        return data
+
+    def copy_folder(self, relative: str, target: Path) -> None:
+        """Copy a remote folder to a local one.
+
+        Raises:
+            UnreadableSourceError: It is missing or cannot be reached.
+        """
+        try:
+            system, base = self._connect()
+            found = system.find(f"{base}/{relative}")
+            if not found:
+                raise FileNotFoundError(errno.ENOENT, "no such folder")
+            for path in found:
+                place = target / str(path).partition(f"{base.rstrip('/')}/")[2]
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(system.cat_file(path))
+        except Exception as error:
+            raise _unreachable(self.name(relative), error) from error
+
+    def _connect(self) -> tuple[Any, str]:
+        # fsspec keeps one instance a process, and makes a new one after a fork.
+        import fsspec
+
+        system, base = fsspec.core.url_to_fs(self.root)
+        return system, str(base)
+
+
+class _Spans:
+    """A set of bytes as disjoint ascending ranges."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int]] = []
+
+    def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
+        gaps = []
+        for first, last in self._spans[max(0, bisect_right(self._spans, (start,)) - 1) :]:
+            if first >= stop or start >= stop:
+                break
+            if first > start:
+                gaps.append((start, first))
+            start = max(start, last)
+        if start < stop:
+            gaps.append((start, stop))
+        return gaps
+
+    def add(self, start: int, stop: int) -> None:
+        touching = [span for span in self._spans if span[0] <= stop and start <= span[1]]
+        merged = (min([start, *(a for a, _ in touching)]), max([stop, *(b for _, b in touching)]))
+        self._spans = sorted([span for span in self._spans if span not in touching] + [merged])
+
+    def remove(self, start: int, stop: int) -> None:
+        rest = []
+        for first, last in self._spans:
+            if first < min(start, last):
+                rest.append((first, min(start, last)))
+            if max(stop, first) < last:
+                rest.append((max(stop, first), last))
+        self._spans = rest
+
+
+def dataset_files(root: str | os.PathLike[str], *, revision: str | None = None) -> Files:
+    """Return the files of a dataset.
+
+    Args:
+        root: A local folder, or a URL that fsspec knows, such as ``hf://datasets/OWNER/NAME``.
+        revision: Branch, tag or commit of a dataset of the Hub.
+
+    Raises:
+        UsageError: A revision is given for anything else.
+    """
+    text = os.fspath(root)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    if revision is not None:
+        owner, _, name = text.removeprefix(_HUB_DATASETS).partition("/")
+        if not text.startswith(_HUB_DATASETS) or not name:
+            raise UsageError(
+                f"{text} has no revisions; only datasets of the Hub do.",
+                next_step=f"Leave the revision out, or give {_HUB_DATASETS}OWNER/NAME.",
+            )
+        name, slash, rest = name.partition("/")
+        text = f"{_HUB_DATASETS}{owner}/{name}@{quote(revision, safe='')}{slash}{rest}"
+    is_local = "://" not in text
+    if is_local:
+        # Workers may start elsewhere.
+        text = os.path.abspath(text)  # noqa: PTH100 (resolve() would follow links)
+    return Files(text.rstrip("/") or "/", is_local=is_local)
+
+
+def _unreachable(name: str, error: Exception) -> UnreadableSourceError:
+    if isinstance(error, UnreadableSourceError):
+        return error
+    if isinstance(error, FileNotFoundError):
+        return UnreadableSourceError(
+            f"{name} is missing.",
+            path=name,
+            next_step="Complete the dataset, or check its name, revision and --data-files-root.",
+        )
+    reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or repr(error)
+    return UnreadableSourceError(
+        f"{name} cannot be read: {reason}.",
+        path=name,
+        next_step="Check the disk, the network and your access to it, and try again.",
+    )

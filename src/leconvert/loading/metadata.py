@@ -1,0 +1,395 @@
+"""What a v3.0 dataset says about itself: plain arrays that every worker gets a copy of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shlex
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leconvert.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.loading.files import Files
+from leconvert.model import IntArray
+from leconvert.tables import read_episodes, read_tasks
+
+__all__ = ["PAD_SUFFIX", "CameraFiles", "DatasetMeta", "Window", "load_meta", "make_windows"]
+
+
+_INFO = "meta/info.json"
+_STATS = "meta/stats.json"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CameraFiles:
+    """Where the frames of one camera lie; arrays of shape (E,).
+
+    Attributes:
+        paths: Every file, relative to the dataset.
+        file: Place in ``paths`` of each episode's file.
+        first_frame: Number of the episode's first frame within the file, in the order of
+            presentation.
+    """
+
+    paths: tuple[str, ...]
+    file: IntArray
+    first_frame: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeTable:
+    """``meta/episodes`` as far as loading needs it; arrays of shape (E,).
+
+    Attributes:
+        index: ``episode_index``.
+        length: Frames.
+        from_index: Number of the first frame in the whole dataset.
+        data_paths: Every data file, relative to the dataset.
+        data_file: Place in ``data_paths`` of each episode's file.
+        first_row: First row within that file.
+        cameras: Video files by camera, in the order of the features.
+    """
+
+    index: IntArray
+    length: IntArray
+    from_index: IntArray
+    data_paths: tuple[str, ...]
+    data_file: IntArray
+    first_row: IntArray
+    cameras: Mapping[str, CameraFiles]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def files(self) -> list[IntArray]:
+        """Return the file of each episode, for the data and for each camera."""
+        return [self.data_file, *(camera.file for camera in self.cameras.values())]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DatasetMeta:
+    """A v3.0 dataset's metadata.
+
+    Attributes:
+        root: Where it came from.
+        info: ``meta/info.json``.
+        fps: Frames a second, as ``info`` writes it.
+        features: Declared features by key.
+        tasks: Text of each task by ``task_index``.
+        episodes: All episodes.
+        stats: ``meta/stats.json``: arrays by feature and statistic; empty where there is none.
+    """
+
+    root: str
+    info: Mapping[str, Any]
+    fps: float
+    features: Mapping[str, Mapping[str, Any]]
+    tasks: tuple[str, ...]
+    episodes: EpisodeTable
+    stats: Mapping[str, Mapping[str, Any]] = field(repr=False)
+
+    @property
+    def video_keys(self) -> tuple[str, ...]:
+        """Cameras whose frames are in video files."""
+        return tuple(key for key, ft in self.features.items() if ft["dtype"] == "video")
+
+    @property
+    def camera_keys(self) -> tuple[str, ...]:
+        """All cameras, in the order of the features."""
+        return tuple(key for key, ft in self.features.items() if ft["dtype"] in {"video", "image"})
+
+    def is_depth(self, key: str) -> bool:
+        """Return whether a camera gives distances."""
+        feature = self.features[key]
+        facts = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
+        return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
+
+    def fingerprint(self) -> str:
+        """Return a digest of what the order and the content of samples follow from."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(json.dumps([self.fps, self.features], sort_keys=True).encode())
+        table = self.episodes
+        arrays = [table.index, table.length, table.from_index, table.first_row, *table.files()]
+        arrays += [camera.first_frame for camera in table.cameras.values()]
+        for numbers in arrays:
+            digest.update(np.ascontiguousarray(numbers, np.int64))
+        return digest.hexdigest()
+
+
+def load_meta(files: Files) -> DatasetMeta:
+    """Read the metadata of a v3.0 dataset.
+
+    Of a remote dataset ``meta/`` is fetched into a temporary folder first.
+
+    Raises:
+        SourceError: It is a dataset of another version, or its metadata contradict themselves.
+        UnreadableSourceError: Something is missing or damaged.
+    """
+    info = _load_info(files)
+    if files.is_local:
+        return _read(Path(files.root), files.root, info)
+    with tempfile.TemporaryDirectory(prefix="leconvert-meta-") as folder:
+        files.copy_folder("meta", Path(folder))
+        try:
+            return _read(Path(folder), files.root, info)
+        except UnreadableSourceError as error:
+            if error.path is None or not error.path.startswith(folder):
+                raise
+            raise UnreadableSourceError(
+                error.message.replace(folder, files.root),
+                path=error.path.replace(folder, files.root),
+                next_step=error.next_step,
+                details=error.details,
+            ) from error
+
+
+def _load_info(files: Files) -> dict[str, Any]:
+    name = files.name(_INFO)
+    if files.is_local and not os.path.isdir(files.root):  # noqa: PTH112 (a name, not a Path)
+        raise UnreadableSourceError(
+            f"{files.root} is not a folder.",
+            path=files.root,
+            next_step="Give the dataset folder itself, which holds meta/, data/ and videos/.",
+        )
+    try:
+        info = json.loads(files.read(_INFO))
+        version = str(info["codebase_version"])
+        if version.startswith("v3"):
+            _check_info(info)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableSourceError(
+            f"{name} is no description of a dataset: {error!r}.", path=name
+        ) from error
+    if version.startswith("v2"):
+        raise SourceError(
+            f"{files.root} is of version {version}; only v3.0 can be loaded.",
+            path=files.root,
+            next_step=f"Convert it first: leconvert convert --root {shlex.quote(files.root)} "
+            "--output NEW.",
+        )
+    if not version.startswith("v3"):
+        raise SourceError(
+            f"{files.root} says that it is of version {version}; only v3.0 can be loaded.",
+            path=files.root,
+        )
+    return dict(info)
+
+
+def _check_info(info: Mapping[str, Any]) -> None:
+    if not 0 < float(info["fps"]) < math.inf:
+        raise ValueError(f"fps is {info['fps']}")
+    dtypes = {key: feature["dtype"] for key, feature in info["features"].items()}
+    paths = ["data_path", *(["video_path"] if "video" in dtypes.values() else [])]
+    texts = {**dtypes, **{name: info[name] for name in paths}}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name} is {text!r}")
+
+
+def _read(folder: Path, root: str, info: dict[str, Any]) -> DatasetMeta:
+    table = read_episodes(folder)
+    tasks = read_tasks(folder)
+    features = {key: dict(feature) for key, feature in info["features"].items()}
+    try:
+        episodes = _episode_table(table, info, features)
+    except (KeyError, ValueError, IndexError) as error:
+        raise SourceError(
+            f"{root}/meta/episodes does not say where its episodes lie: {error}.",
+            path=f"{root}/meta/episodes",
+            next_step="Convert the dataset again, or restore its metadata.",
+        ) from error
+    fps = info["fps"]
+    return DatasetMeta(
+        root=root,
+        info=info,
+        fps=fps if isinstance(fps, int) else float(fps),
+        features=features,
+        tasks=tuple(text for _, text in tasks),
+        episodes=episodes,
+        stats=_read_stats(folder, root),
+    )
+
+
+def _read_stats(folder: Path, root: str) -> dict[str, dict[str, Any]]:
+    try:
+        stats = json.loads((folder / _STATS).read_bytes())
+        return {
+            key: {name: np.array(value) for name, value in found.items()}
+            for key, found in stats.items()
+        }
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UnreadableSourceError(
+            f"{root}/{_STATS} holds no statistics: {error}.",
+            path=f"{root}/{_STATS}",
+            next_step="Restore the file, or remove it: nothing is loaded by it.",
+        ) from error
+
+
+def _episode_table(
+    table: pa.Table, info: Mapping[str, Any], features: Mapping[str, Mapping[str, Any]]
+) -> EpisodeTable:
+    from_index = _integers(table, "dataset_from_index")
+    length = _integers(table, "dataset_to_index") - from_index
+    if len(length) and int(length.min()) < 1:
+        raise ValueError(f"episode {int(np.argmin(length))} has no frame")
+    data_paths, data_file = _paths(table, "data/", info["data_path"], {})
+    first_of_file = np.full(len(data_paths), np.iinfo(np.int64).max)
+    np.minimum.at(first_of_file, data_file, from_index)
+    cameras = {}
+    for key, feature in features.items():
+        if feature["dtype"] != "video":
+            continue
+        prefix = f"videos/{key}/"
+        paths, file = _paths(table, prefix, info["video_path"], {"video_key": key})
+        begins = _floats(table, prefix + "from_timestamp") * float(info["fps"])
+        cameras[key] = CameraFiles(paths, file, np.rint(begins).astype(np.int64))
+    return EpisodeTable(
+        index=_integers(table, "episode_index"),
+        length=length,
+        from_index=from_index,
+        data_paths=data_paths,
+        data_file=data_file,
+        first_row=from_index - first_of_file[data_file],
+        cameras=cameras,
+    )
+
+
+def _paths(
+    table: pa.Table, prefix: str, template: str, words: Mapping[str, str]
+) -> tuple[tuple[str, ...], IntArray]:
+    """Return the files of a stream and the place of each episode's file among them."""
+    chunks = _integers(table, prefix + "chunk_index")
+    files = _integers(table, prefix + "file_index")
+    pairs, places = np.unique(np.stack([chunks, files], axis=1), axis=0, return_inverse=True)
+    paths = tuple(
+        template.format(chunk_index=chunk, file_index=file, **words)
+        for chunk, file in pairs.tolist()
+    )
+    return paths, places.reshape(-1).astype(np.int64)
+
+
+def _integers(table: pa.Table, name: str) -> IntArray:
+    numbers: IntArray = _column(table, name, pa.int64(), np.int64)
+    return numbers
+
+
+def _floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
+    numbers: npt.NDArray[np.float64] = _column(table, name, pa.float64(), np.float64)
+    return numbers
+
+
+def _column(table: pa.Table, name: str, kind: pa.DataType, scalar: Any) -> Any:
+    """Return a column without pandas, which pyarrow would import where it is asked for NumPy's."""
+    column = table.column(name).cast(kind)
+    if column.null_count:
+        raise ValueError(f"{name} has empty cells")
+    parts = [
+        np.frombuffer(chunk.buffers()[1], scalar, len(chunk), chunk.offset * 8)
+        for chunk in column.chunks
+        if len(chunk)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, scalar)
+
+
+# ------------------------------------------------------------------------------------------------
+# Windows of frames around a frame: which frames, and which of them are padding. Pure.
+
+
+PAD_SUFFIX = "_is_pad"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """The steps of one feature, relative to the frame of the sample.
+
+    Attributes:
+        offsets: Frames, shape (T,).
+    """
+
+    offsets: IntArray
+
+    @property
+    def steps(self) -> int:
+        """Number of steps, T."""
+        return len(self.offsets)
+
+    def frames(self, frames: IntArray, lengths: IntArray) -> IntArray:
+        """Return the frames of each sample's window, shape (N, T).
+
+        A step before the episode's first frame or after its last becomes that frame.
+
+        Args:
+            frames: Frame of each sample within its episode, shape (N,).
+            lengths: Frames of its episode, shape (N,).
+        """
+        wanted = frames[:, None] + self.offsets
+        return np.clip(wanted, 0, lengths[:, None] - 1)
+
+    def distinct_frames(self, frames: IntArray, lengths: IntArray) -> int:
+        """Return how many frames the samples take, summed up: what repeats in a window counts once.
+
+        Args:
+            frames: As in `frames`.
+            lengths: Likewise.
+        """
+        chosen = np.sort(self.frames(frames, lengths), axis=1)
+        return len(chosen) + int(np.count_nonzero(np.diff(chosen, axis=1)))
+
+    def is_pad(self, frames: IntArray, lengths: IntArray) -> npt.NDArray[np.bool_]:
+        """Return which steps lie outside the episode, shape (N, T)."""
+        wanted = frames[:, None] + self.offsets
+        outside: npt.NDArray[np.bool_] = (wanted < 0) | (wanted >= lengths[:, None])
+        return outside
+
+
+def make_windows(
+    delta_timestamps: Mapping[str, Sequence[float]] | None,
+    *,
+    fps: float,
+    tolerance_s: float,
+    features: Mapping[str, object],
+) -> dict[str, Window]:
+    """Turn times relative to a sample into frames, as LeRobot does.
+
+    Args:
+        delta_timestamps: Seconds by feature; None for no windows.
+        fps: Frames a second, as ``info.json`` writes them.
+        tolerance_s: How far a time may lie from a multiple of 1 / fps, in seconds.
+        features: The dataset's features by key.
+
+    Returns:
+        A window by feature, in the order given.
+
+    Raises:
+        UsageError: A feature is unknown or has no step, or a time is no multiple of 1 / fps.
+    """
+    windows: dict[str, Window] = {}
+    for key, seconds in (delta_timestamps or {}).items():
+        if key not in features:
+            raise UsageError(
+                f"delta_timestamps names {key!r}, which the dataset does not have.",
+                next_step=f"Its features are {', '.join(sorted(features))}.",
+            )
+        if not len(seconds):
+            raise UsageError(f"delta_timestamps gives no time for {key!r}.")
+        offsets = [round(second * fps) for second in seconds]
+        for second, offset in zip(seconds, offsets, strict=True):
+            if abs(second * fps - offset) / fps > tolerance_s:
+                raise UsageError(
+                    f"delta_timestamps asks for {key!r} at {second} s, which is no multiple of "
+                    f"1/{fps:g} s within {tolerance_s:g} s.",
+                    next_step=f"The nearest time is {offset / fps:.6f} s.",
+                )
+        windows[key] = Window(np.array(offsets, np.int64))
+    return windows

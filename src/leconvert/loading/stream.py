@@ -1,0 +1,383 @@
+"""`EpisodeStream`: samples of a v3.0 dataset for training, in a mixed order, exactly.
+
+See ``docs/loading.md`` for how it is used and what it guarantees.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from leconvert.errors import UsageError
+from leconvert.loading.batches import BatchMaker, SampleFormat
+from leconvert.loading.decoders import choose_backend
+from leconvert.loading.files import dataset_files
+from leconvert.loading.frames import EpisodePool, FrameReader
+from leconvert.loading.metadata import DatasetMeta, load_meta, make_windows
+from leconvert.loading.order import (
+    EpisodeOrder,
+    OrderBlock,
+    Share,
+    chosen_episodes,
+    cut_batches,
+    find_rank,
+)
+from leconvert.loading.rows import RowReader
+from leconvert.loading.tensors import (
+    MOST_WORKERS,
+    Counters,
+    Memory,
+    StreamFacts,
+    private_memory,
+    shared_numbers,
+)
+
+__all__ = ["EpisodeStream", "Sample", "UnreadableFrame"]
+
+
+Sample = dict[str, Any]
+
+_MOST_DECODERS = 128
+_REMOTE_FETCH_WORKERS = 4
+# Places of the shared numbers that say where workers begin.
+_EPOCH, _FIRST_WORKER, _SKIPS = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableFrame:
+    """A frame that could not be decoded.
+
+    Attributes:
+        camera: The feature.
+        episode_index: The episode.
+        frame_index: The frame within it.
+        path: The file that should hold it.
+    """
+
+    camera: str
+    episode_index: int
+    frame_index: int
+    path: str
+
+
+@dataclass(slots=True)
+class _Workplace:
+    """What a process opened for itself."""
+
+    process: int
+    maker: BatchMaker
+    pool: EpisodePool
+
+
+class EpisodeStream(IterableDataset[Sample]):
+    """An iterable dataset over the frames of a v3.0 dataset.
+
+    It guarantees that
+
+    - a sample is what ``LeRobotDataset`` gives for the same frame: keys and their order, types,
+      shapes, values, task, pads (images in tables follow ``return_uint8`` too);
+    - in an epoch each frame comes once, over all ranks and workers;
+    - the order follows from seed, epoch, rank, world size, number of workers and pool size alone:
+      no timing, cache or thread changes it;
+    - nothing is opened before a worker asks for its first sample, and a worker holds the rows of
+      its pooled episodes, a bounded number of decoders and one batch.
+
+    It does not guarantee that all ranks have equally many samples; they differ by an episode at
+    most. It cannot resume by itself: that takes what the loader knows, see `StreamLoader`.
+
+    Images are views of (height, width, channels) memory; use ``reshape`` rather than ``view``.
+
+    Args:
+        root: The dataset: a folder, or a URL that fsspec knows (``hf://datasets/OWNER/NAME``,
+            ``hf://buckets/…``).
+        data_files_root: Where ``data/`` and ``videos/`` are, if not beside ``meta/``.
+        revision: Branch, tag or commit of a dataset of the Hub.
+        delta_timestamps: Windows by feature: seconds relative to the sample's frame.
+        episodes: ``episode_index`` of those to load; None for all.
+        shuffle: False gives episodes and frames as they are stored.
+        seed: Selects the order.
+        episode_pool_size: Episodes that a worker mixes.
+        video_decoder_cache_size: Decoders that a worker keeps open; None for one a pooled episode
+            and camera, 128 at most.
+        video_fetch_workers: Threads of a worker that fetch and decode; None for none where files
+            are local and 4 elsewhere.
+        video_backend: ``pyav``, ``torchcodec``, or ``auto`` for PyAV on the CPU and torchcodec on
+            a GPU.
+        decode_device: ``cpu`` or ``cuda``.
+        return_uint8: Images as uint8, else float32 between 0 and 1.
+        on_unreadable: ``raise``, or ``count`` for black pictures that `unreadable` names.
+        repeat: Go on with the next epoch, without end.
+        rank: This training process; None for what accelerate, torchrun or SLURM say.
+        world_size: Number of training processes; likewise.
+        num_partitions: Nodes that each load episodes of files of their own. With more than one,
+            ``rank`` and ``world_size`` count the processes of a node; None for what accelerate or
+            torchrun say of it.
+        partition_index: This node.
+        max_episodes: Load no more than these first ones.
+        tolerance_s: How far ``delta_timestamps`` may lie from multiples of 1 / fps.
+
+    Raises:
+        SourceError: It is no v3.0 dataset.
+        UnreadableSourceError: Metadata are missing or damaged.
+        UsageError: Arguments make no sense, or something must be installed.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        data_files_root: str | os.PathLike[str] | None = None,
+        revision: str | None = None,
+        delta_timestamps: Mapping[str, Sequence[float]] | None = None,
+        episodes: Sequence[int] | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        episode_pool_size: int = 32,
+        video_decoder_cache_size: int | None = None,
+        video_fetch_workers: int | None = None,
+        video_backend: Literal["auto", "torchcodec", "pyav"] = "auto",
+        decode_device: str = "cpu",
+        return_uint8: bool = True,
+        on_unreadable: Literal["raise", "count"] = "raise",
+        repeat: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        num_partitions: int = 1,
+        partition_index: int = 0,
+        max_episodes: int | None = None,
+        tolerance_s: float = 1e-4,
+    ) -> None:
+        super().__init__()
+        if on_unreadable not in {"raise", "count"}:
+            raise UsageError(f"on_unreadable is raise or count, not {on_unreadable!r}.")
+        files = dataset_files(root, revision=revision)
+        self.meta: DatasetMeta = load_meta(files)
+        self._files = files if data_files_root is None else dataset_files(data_files_root)
+        self._backend = choose_backend(video_backend, decode_device)
+        self._sample = SampleFormat(
+            windows=make_windows(
+                delta_timestamps,
+                fps=self.meta.fps,
+                tolerance_s=tolerance_s,
+                features=self.meta.features,
+            ),
+            return_uint8=return_uint8,
+            count_unreadable=on_unreadable == "count",
+        )
+        self.delta_timestamps = delta_timestamps
+        self.return_uint8 = return_uint8
+        self.rank, self.world_size = find_rank(rank, world_size, of_node=num_partitions > 1)
+        self.decode_device = decode_device
+        self.repeat = repeat
+        self.seed = seed
+        self.shuffle = shuffle
+        self.episode_pool_size = episode_pool_size
+        table = self.meta.episodes
+        self._places = chosen_episodes(
+            table.index,
+            table.length,
+            table.files(),
+            episodes=episodes,
+            max_episodes=max_episodes,
+            num_partitions=num_partitions,
+            partition_index=partition_index,
+        )
+        self.order = EpisodeOrder(
+            table.length[self._places], seed=seed, shuffle=shuffle, pool_size=episode_pool_size
+        )
+        if video_decoder_cache_size is None:
+            cameras = max(1, len(self.meta.video_keys))
+            video_decoder_cache_size = min(_MOST_DECODERS, episode_pool_size * cameras)
+        self.video_decoder_cache_size = video_decoder_cache_size
+        if video_fetch_workers is None:
+            video_fetch_workers = 0 if self._files.is_local else _REMOTE_FETCH_WORKERS
+        self.video_fetch_workers = video_fetch_workers
+        self._counters = Counters(len(self.meta.camera_keys))
+        self._begin = _new_begin()
+        self._workplace: _Workplace | None = None
+
+    # --- what is in it ------------------------------------------------------------------------
+
+    @property
+    def video_backend(self) -> str:
+        """What decodes: ``torchcodec`` or ``pyav``."""
+        return self._backend
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration begins with."""
+        return int(self._begin[_EPOCH])
+
+    @property
+    def episode_indices(self) -> list[int]:
+        """``episode_index`` of the episodes that all ranks of this partition load, ascending."""
+        indices: list[int] = self.meta.episodes.index[self._places].tolist()
+        return indices
+
+    def __len__(self) -> int:
+        """Return the number of samples of this rank in the next epoch."""
+        return int(self.order.worker_frames(self.epoch, self.rank, self.world_size, 1)[0])
+
+    def fingerprint(self) -> str:
+        """Return a digest of the dataset and the choice of episodes."""
+        digest = hashlib.blake2b(self.meta.fingerprint().encode(), digest_size=16)
+        digest.update(np.ascontiguousarray(self.meta.episodes.index[self._places], np.int64))
+        return digest.hexdigest()
+
+    # --- what happened ------------------------------------------------------------------------
+
+    def facts(self) -> StreamFacts:
+        """Return what all workers did since the stream was made, or since `reset_facts`."""
+        return self._counters.total()
+
+    def worker_facts(self) -> list[StreamFacts]:
+        """Return the same for each worker."""
+        return self._counters.workers()
+
+    def reset_facts(self) -> None:
+        """Forget what workers did; call it while none is at work."""
+        self._counters.reset()
+
+    def unreadable(self) -> list[UnreadableFrame]:
+        """Return the frames that could not be decoded: the first sixteen of each worker."""
+        found = []
+        table = self.meta.episodes
+        for camera, place, frame in self._counters.unreadable():
+            key = self.meta.camera_keys[camera]
+            files = table.cameras.get(key)
+            if files is None:
+                path = table.data_paths[int(table.data_file[place])]
+            else:
+                path = files.paths[int(files.file[place])]
+            found.append(
+                UnreadableFrame(key, int(table.index[place]), frame, self._files.name(path))
+            )
+        return found
+
+    def unreadable_by_camera(self) -> dict[str, int]:
+        """Return how many frames of each camera could not be decoded."""
+        counts = self._counters.unreadable_by_camera()
+        return dict(zip(self.meta.camera_keys, counts, strict=True))
+
+    # --- iteration ----------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration begins with; persistent workers hear of it.
+
+        A `StreamLoader` counts epochs by itself: call its own.
+        """
+        self._begin[_EPOCH] = epoch
+
+    def begin_at(
+        self, epoch: int, *, first_worker: int = 0, skips: Sequence[int] = (), renew: bool = False
+    ) -> None:
+        """Choose where the next iteration begins, for a loader that resumes.
+
+        Args:
+            epoch: The epoch.
+            first_worker: Whose part the loader's first worker plays; the others follow in turn.
+            skips: Samples that each part leaves out.
+            renew: Leave workers that are still starting with what they were told.
+        """
+        if renew:
+            self._begin = _new_begin()
+        self._begin.zero_()
+        self._begin[_EPOCH] = epoch
+        self._begin[_FIRST_WORKER] = first_worker
+        for worker, skip in enumerate(skips):
+            self._begin[_SKIPS + worker] = skip
+
+    def __iter__(self) -> Iterator[Sample]:
+        for batch in self.batches(1):
+            yield {key: value[0] for key, value in batch.items()}
+
+    def batches(
+        self, batch_size: int, *, drop_last: bool = False, memory: Memory = private_memory
+    ) -> Iterator[Sample]:
+        """Yield this worker's samples in batches, as torch's default collation would make them.
+
+        Faster than single samples: frames of a file are decoded in one call, and a batch is one
+        piece of memory.
+
+        Args:
+            batch_size: Samples of a batch.
+            drop_last: Leave out a last batch that is smaller.
+            memory: Where batches are written.
+        """
+        info = get_worker_info()
+        worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
+        workplace = self._enter(worker, memory)
+        # Read before the first sample: what is set from now on is for the next iteration.
+        epoch, first_worker = self._begin[:_SKIPS].tolist()
+        part = (worker + first_worker) % num_workers
+        share = Share(self.rank, self.world_size, part, num_workers)
+        blocks = self.order.walk(
+            epoch, share, skip=int(self._begin[_SKIPS + part]), repeat=self.repeat
+        )
+        pool = workplace.pool
+        placed = (block._replace(episodes=self._places[block.episodes]) for block in blocks)
+        ahead = 2 * self.video_fetch_workers
+        for block in cut_batches(placed, batch_size, coming=pool.expect, ahead=ahead):
+            if drop_last and len(block.frames) < batch_size:
+                break
+            batch = workplace.maker.make(block.episodes, block.frames)
+            # By its last frame in the batch: where an epoch is shorter than a batch and repeats, an
+            # episode may end in it more than once, or have begun anew.
+            ended = dict(zip(block.episodes.tolist(), block.is_last.tolist(), strict=True))
+            for place, is_over in ended.items():
+                if is_over:
+                    pool.leave(place)
+            yield batch
+
+    def coordinates(self, epoch: int, share: Share, *, skip: int = 0) -> Iterator[OrderBlock]:
+        """Yield which episodes (``episode_index``) and frames a worker gives out; no I/O."""
+        for block in self.order.walk(epoch, share, skip=skip, repeat=self.repeat):
+            yield block._replace(episodes=self.meta.episodes.index[self._places[block.episodes]])
+
+    def _enter(self, worker: int, memory: Memory) -> _Workplace:
+        """Return what this process opened, without what an earlier iteration left in it."""
+        if self._workplace is not None and self._workplace.process == os.getpid():
+            self._workplace.pool.clear()
+            self._workplace.maker.memory = memory
+            return self._workplace
+        counters = self._counters.of_worker(worker)
+        reader = FrameReader(
+            self.meta,
+            self._files,
+            backend=self._backend,
+            device=self.decode_device,
+            cache_size=self.video_decoder_cache_size,
+            threads=self.video_fetch_workers,
+            counters=counters,
+        )
+        pool = EpisodePool(
+            RowReader(self.meta, self._files),
+            reader,
+            fetch_workers=0 if self._files.is_local else self.video_fetch_workers,
+            counters=counters,
+        )
+        maker = BatchMaker(
+            self.meta,
+            self._sample,
+            pool,
+            reader,
+            device=self.decode_device,
+            memory=memory,
+            counters=counters,
+        )
+        self._workplace = _Workplace(os.getpid(), maker, pool)
+        return self._workplace
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_workplace": None}
+
+
+def _new_begin() -> torch.Tensor:
+    return shared_numbers(_SKIPS + MOST_WORKERS)

@@ -1,0 +1,449 @@
+"""Memory for batches: one piece a batch, and in workers the same pieces again and again.
+
+A worker hands a batch over in memory that the training process maps too. torch makes new memory for
+every tensor of every batch. The kernel then has to find, clear and map each page of it, and that
+can take as long as decoding the frames that go there. Here a batch is one piece, and when the
+training process holds nothing of it any more, the worker writes the next batch into it.
+
+Who holds what is torch's own count of references to a storage, views included; so a batch that is
+kept stays as it is, however long, and the worker takes other memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import mmap
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import count
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from leconvert.errors import LeconvertError
+
+__all__ = [
+    "MOST_WORKERS",
+    "Counters",
+    "Memory",
+    "Parcel",
+    "Shelf",
+    "ShelfWriter",
+    "StreamFacts",
+    "TensorPlan",
+    "UnreadablePlace",
+    "WorkerCounters",
+    "allocate",
+    "keep_freed_memory",
+    "private_memory",
+    "shared_numbers",
+]
+
+
+_ALIGNMENT = 64
+# More batches than these that one worker made and somebody keeps get memory of their own.
+_SLOTS = 16
+_FREE, _TAKEN = 0, 1
+
+# Of glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_PIECE_BYTES = 32 * 1024**2
+_KEPT_BYTES = 64 * 1024**2
+
+# Gives a one-dimensional tensor of so many bytes.
+Memory = Callable[[int], torch.Tensor]
+
+
+class TensorPlan(NamedTuple):
+    """A tensor to make room for."""
+
+    key: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def allocate(plans: Sequence[TensorPlan], memory: Memory) -> dict[str, torch.Tensor]:
+    """Return tensors of unknown content that lie side by side.
+
+    Args:
+        plans: What to make.
+        memory: Gives the piece that they lie in.
+    """
+    places = []
+    total = 0
+    for plan in plans:
+        places.append(total)
+        size = math.prod(plan.shape) * plan.dtype.itemsize
+        total += -(-size // _ALIGNMENT) * _ALIGNMENT
+    piece = memory(total)
+    tensors = {}
+    for plan, place in zip(plans, places, strict=True):
+        size = math.prod(plan.shape) * plan.dtype.itemsize
+        tensors[plan.key] = piece[place : place + size].view(plan.dtype).view(plan.shape)
+    return tensors
+
+
+def private_memory(size_bytes: int) -> torch.Tensor:
+    """Return memory of this process, of large pages where the system has them."""
+    piece = mmap.mmap(-1, max(size_bytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    # A kernel without them refuses; small pages do as well, more slowly.
+    with contextlib.suppress(OSError):
+        piece.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(piece, dtype=torch.uint8)
+
+
+def keep_freed_memory() -> None:
+    """Have the C library of a worker keep what is freed, up to a limit, for what comes next.
+
+    By itself it returns large pieces to the kernel, which clears and maps every page of the next
+    decoded frames anew. Other C libraries than glibc do as they please.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_THRESHOLD, _KEPT_PIECE_BYTES)
+        library.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def shared_numbers(*shape: int) -> torch.Tensor:
+    """Return int64 zeros that stay one piece of memory in processes they are sent to."""
+    numbers = torch.zeros(shape, dtype=torch.int64)
+    numbers.share_memory_()  # type: ignore[no-untyped-call]
+    return numbers
+
+
+class _Entry(NamedTuple):
+    """Where a tensor lies in a piece of memory."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+class Parcel:
+    """A batch on its way to the training process.
+
+    Attributes:
+        piece: The memory that its tensors lie in.
+        entries: Where they lie in it; None for a key that is in ``others``.
+        others: What is no tensor, or lies elsewhere.
+    """
+
+    def __init__(
+        self,
+        piece: torch.Tensor,
+        entries: Mapping[str, _Entry | None],
+        others: Mapping[str, Any],
+        sending: tuple[Any, ...] = (),
+    ) -> None:
+        self.piece = piece
+        self.entries = entries
+        self.others = others
+        self._sending = sending
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive, (*self._sending, self.entries, self.others)
+
+    def batch(self) -> dict[str, Any]:
+        """Return the batch; its tensors keep the memory."""
+        found = {}
+        for key, entry in self.entries.items():
+            if entry is None:
+                found[key] = self.others[key]
+                continue
+            tensor = torch.empty(0, dtype=entry.dtype)
+            storage = self.piece.untyped_storage()
+            found[key] = tensor.set_(storage, entry.offset, entry.shape, entry.strides)
+        return found
+
+    def pin_memory(self) -> dict[str, Any]:
+        """Return the batch in pinned memory; torch's pinning thread calls this."""
+        return {
+            key: value.pin_memory() if isinstance(value, torch.Tensor) else value
+            for key, value in self.batch().items()
+        }
+
+
+class Shelf:
+    """The memory of the workers of a loader, as the training process sees it.
+
+    Args:
+        num_workers: How many there are.
+    """
+
+    _numbers: ClassVar = count()
+    _known: ClassVar[WeakValueDictionary[int, Shelf]] = WeakValueDictionary()
+
+    def __init__(self, num_workers: int) -> None:
+        self.number = next(self._numbers)
+        self.states = shared_numbers(num_workers, _SLOTS)
+        self._mapped: dict[tuple[int, int], torch.Tensor] = {}
+        self._held: list[tuple[StorageWeakRef, int, int]] = []
+        # torch's pinning thread receives while the training loop collects.
+        self._lock = threading.Lock()
+        self._known[self.number] = self
+
+    @classmethod
+    def find(cls, number: int) -> Shelf | None:
+        """Return a shelf by number, if the loader that it belongs to still is."""
+        return cls._known.get(number)
+
+    def receive(self, worker: int, slot: int, piece: torch.Tensor | None) -> torch.Tensor:
+        """Return the memory of a slot, for one batch.
+
+        Args:
+            worker: Whose slot.
+            slot: Its number.
+            piece: The memory, where this process does not have it yet.
+        """
+        with self._lock:
+            if piece is not None:
+                self._mapped[worker, slot] = piece
+            if (worker, slot) not in self._mapped:
+                raise LeconvertError("A loader worker sent a batch in memory that nobody knows.")
+            # A storage of its own for each batch: its end is the end of the batch.
+            lent = torch.frombuffer(self._mapped[worker, slot].numpy(), dtype=torch.uint8)
+            reference = StorageWeakRef(lent.untyped_storage())  # type: ignore[no-untyped-call]
+            self._held.append((reference, worker, slot))
+        return lent
+
+    def collect(self) -> None:
+        """Give slots back to the workers whose batches nobody holds any more."""
+        with self._lock:
+            held = []
+            for reference, worker, slot in self._held:
+                if reference.expired():  # type: ignore[no-untyped-call]
+                    self.states[worker, slot] = _FREE
+                else:
+                    held.append((reference, worker, slot))
+            self._held = held
+
+
+class ShelfWriter:
+    """A worker's side of a shelf: memory for one batch after the other.
+
+    Args:
+        number: Of the shelf.
+        states: The worker's row of ``Shelf.states``.
+        worker: Its number.
+    """
+
+    def __init__(self, number: int, states: torch.Tensor, worker: int) -> None:
+        self._number = number
+        self._states = states.numpy()
+        self._worker = worker
+        self._slots: list[torch.Tensor] = []
+        self._is_known: list[bool] = []
+        self._current: tuple[int | None, torch.Tensor] = (None, torch.empty(0))
+
+    def memory(self, size_bytes: int) -> torch.Tensor:
+        """Return memory for the next batch."""
+        slot = self._free_slot(size_bytes)
+        piece = _shared_memory(size_bytes) if slot is None else self._slots[slot]
+        self._current = slot, piece
+        return piece
+
+    def parcel(self, batch: Mapping[str, Any]) -> Parcel:
+        """Wrap the batch that was written into the memory given last."""
+        slot, piece = self._current
+        place = piece.data_ptr()
+        entries: dict[str, _Entry | None] = {}
+        others = {}
+        for key, value in batch.items():
+            if isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == place:
+                shape, strides = tuple(value.shape), value.stride()
+                entries[key] = _Entry(value.dtype, shape, strides, int(value.storage_offset()))
+            else:
+                entries[key], others[key] = None, value
+        sent: torch.Tensor | None = piece
+        if slot is not None:
+            self._states[slot] = _TAKEN
+            sent = None if self._is_known[slot] else piece
+            self._is_known[slot] = True
+        return Parcel(piece, entries, others, (self._number, self._worker, slot, sent))
+
+    def _free_slot(self, size_bytes: int) -> int | None:
+        for slot, piece in enumerate(self._slots):
+            if self._states[slot] == _FREE:
+                if len(piece) < size_bytes:
+                    self._slots[slot] = _shared_memory(size_bytes)
+                    self._is_known[slot] = False
+                return slot
+        if len(self._slots) == _SLOTS:
+            return None
+        self._slots.append(_shared_memory(size_bytes))
+        self._is_known.append(False)
+        return len(self._slots) - 1
+
+
+def _shared_memory(size_bytes: int) -> torch.Tensor:
+    # As torch's own collation does it; share_memory_() would copy what is not there yet.
+    storage = torch.UntypedStorage._new_shared(max(size_bytes, 1))  # type: ignore[no-untyped-call]  # noqa: SLF001
+    return torch.empty(0, dtype=torch.uint8).set_(storage, 0, (size_bytes,), (1,))
+
+
+def _receive(
+    number: int,
+    worker: int,
+    slot: int | None,
+    piece: torch.Tensor | None,
+    entries: Mapping[str, _Entry | None],
+    others: Mapping[str, Any],
+) -> Parcel:
+    """Unpack what a worker sent; called by pickle."""
+    shelf = Shelf.find(number)
+    if slot is not None and shelf is not None:
+        piece = shelf.receive(worker, slot, piece)
+    return Parcel(torch.empty(0) if piece is None else piece, entries, others)
+
+
+# ------------------------------------------------------------------------------------------------
+# What loader workers did, in memory that the training process sees too.
+#
+# Each worker adds to a row of its own, so nobody waits for anybody; what the training process
+# reads is a moment old.
+
+
+MOST_WORKERS = 512
+_NAMED_UNREADABLE = 16
+
+
+@dataclass(slots=True)
+class StreamFacts:
+    """What one worker, or all of them together, did so far.
+
+    Attributes:
+        samples: Samples given out.
+        frames: Camera frames given out, those of windows included.
+        episodes: Episodes that entered the pool.
+        cache_hits: Times that a decoder was wanted and open.
+        cache_misses: Times that one had to be opened.
+        cache_evictions: Decoders closed to make room.
+        cache_size: Decoders open now.
+        fetched_bytes: Bytes that came from elsewhere.
+        unreadable: Frames that could not be decoded.
+        rows_ns: Nanoseconds spent on reading rows and fetching bytes.
+        decode_ns: Nanoseconds spent on decoding frames.
+        assemble_ns: Nanoseconds spent on putting samples together, decoding not included.
+    """
+
+    samples: int = 0
+    frames: int = 0
+    episodes: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_evictions: int = 0
+    cache_size: int = 0
+    fetched_bytes: int = 0
+    unreadable: int = 0
+    rows_ns: int = 0
+    decode_ns: int = 0
+    assemble_ns: int = 0
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of decoders that were open when they were wanted; None where none was."""
+        wanted = self.cache_hits + self.cache_misses
+        return self.cache_hits / wanted if wanted else None
+
+
+_NAMES = [field.name for field in fields(StreamFacts)]
+_PLACE_OF = {name: place for place, name in enumerate(_NAMES)}
+
+
+class UnreadablePlace(NamedTuple):
+    """A frame that could not be decoded: place of the camera, place of the episode, frame."""
+
+    camera: int
+    episode: int
+    frame: int
+
+
+class WorkerCounters:
+    """One worker's row; but for `name_unreadable` it is for one thread."""
+
+    def __init__(
+        self,
+        row: npt.NDArray[np.int64],
+        unreadable: npt.NDArray[np.int64],
+        by_camera: npt.NDArray[np.int64],
+    ) -> None:
+        self._row = row
+        self._unreadable = unreadable
+        self._by_camera = by_camera
+        self._lock = threading.Lock()
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Add to a fact of `StreamFacts`."""
+        self._row[_PLACE_OF[name]] += amount
+
+    def put(self, name: str, value: int) -> None:
+        """Set a fact of `StreamFacts`."""
+        self._row[_PLACE_OF[name]] = value
+
+    def name_unreadable(self, place: UnreadablePlace) -> None:
+        """Count a frame that could not be decoded; from any thread. The first are remembered."""
+        with self._lock:
+            number = int(self._row[_PLACE_OF["unreadable"]])
+            if number < _NAMED_UNREADABLE:
+                self._unreadable[number] = place
+            self._row[_PLACE_OF["unreadable"]] = number + 1
+            self._by_camera[place.camera] += 1
+
+
+class Counters:
+    """The rows of all workers. It can be sent to them by fork or by torch's pickling.
+
+    Args:
+        num_cameras: Cameras of the dataset.
+    """
+
+    def __init__(self, num_cameras: int) -> None:
+        self._rows = shared_numbers(MOST_WORKERS, len(_NAMES))
+        self._unreadable = shared_numbers(MOST_WORKERS, _NAMED_UNREADABLE, 3)
+        self._by_camera = shared_numbers(MOST_WORKERS, num_cameras)
+
+    def of_worker(self, worker: int) -> WorkerCounters:
+        """Return the row that a worker writes."""
+        return WorkerCounters(
+            self._rows[worker].numpy(),
+            self._unreadable[worker].numpy(),
+            self._by_camera[worker].numpy(),
+        )
+
+    def workers(self) -> list[StreamFacts]:
+        """Return the facts of each worker up to the last that did anything."""
+        rows = self._rows.numpy().copy()
+        busy = np.flatnonzero(rows.any(axis=1))
+        return [StreamFacts(*row) for row in rows[: int(busy[-1]) + 1 if len(busy) else 0].tolist()]
+
+    def total(self) -> StreamFacts:
+        """Return the sum over workers."""
+        return StreamFacts(*self._rows.sum(dim=0).tolist())
+
+    def unreadable(self) -> list[UnreadablePlace]:
+        """Return the first frames of each worker that could not be decoded, each once."""
+        found: set[UnreadablePlace] = set()
+        for worker, facts in enumerate(self.workers()):
+            named = min(facts.unreadable, _NAMED_UNREADABLE)
+            found.update(
+                UnreadablePlace(*place) for place in self._unreadable[worker, :named].tolist()
+            )
+        return sorted(found)
+
+    def unreadable_by_camera(self) -> list[int]:
+        """Return how many frames of each camera could not be decoded."""
+        counts: list[int] = self._by_camera.sum(dim=0).tolist()
+        return counts
+
+    def reset(self) -> None:
+        """Forget everything; only while no worker is at work."""
+        self._rows.zero_()
+        self._by_camera.zero_()

@@ -1,0 +1,582 @@
+"""PyAV's own view of a video: coded packets and decoded frames, to check ours against."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.errors import UnreadableSourceError
+from leconvert.media.boxes import UnsupportedClipError, broken
+from leconvert.media.clip import ClipIndex, IntArray, presentation_ranks
+from leconvert.media.header import frame_ticks
+from leconvert.media.index import read_clip_index
+from leconvert.media.parse import CHANGES_MIDWAY
+
+__all__ = [
+    "CarriedFfmpeg",
+    "CodedPacket",
+    "carried_ffmpeg",
+    "coded_packets",
+    "decode_frames",
+    "decode_image",
+    "decode_shown",
+    "remux_clip",
+    "rgb_converter",
+]
+
+
+Frame = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class CodedPacket:
+    """One coded packet of the first video stream, as FFmpeg's demuxer delivers it.
+
+    Attributes:
+        pts: Presentation time in ticks of ``time_base``; None where the file gives none.
+        dts: Decode time, likewise.
+        time_base: Seconds a tick.
+        size: Bytes.
+        keyframe: Whether decoding can start here.
+        sha256: Hex digest of the coded bytes.
+    """
+
+    pts: int | None
+    dts: int | None
+    time_base: Fraction
+    size: int
+    keyframe: bool
+    sha256: str
+
+
+def coded_packets(path: str | os.PathLike[str]) -> Iterator[CodedPacket]:
+    """Yield the packets of a video in decode order.
+
+    Raises:
+        UnreadableSourceError: FFmpeg cannot read it, or it has no video stream.
+    """
+    with opened_video(path) as (container, stream):
+        time_base = Fraction(stream.time_base)
+        for packet in container.demux(stream):
+            if packet.size:
+                yield CodedPacket(
+                    pts=packet.pts,
+                    dts=packet.dts,
+                    time_base=time_base,
+                    size=packet.size,
+                    keyframe=bool(packet.is_keyframe),
+                    sha256=hashlib.sha256(packet).hexdigest(),
+                )
+
+
+def decode_frames(
+    path: str | os.PathLike[str], ranks: Iterable[int] | None = None
+) -> Iterator[tuple[int, Frame]]:
+    """Decode frames of a video.
+
+    Args:
+        path: The file.
+        ranks: Which frames, as places in the order of presentation from 0, in any order; None
+            for all.
+
+    Yields:
+        Rank and RGB picture, uint8 of shape (height, width, 3), in ascending order of rank.
+
+    Raises:
+        UnreadableSourceError: The video cannot be read or decoded, or has fewer frames.
+    """
+    if ranks is None:
+        with opened_video(path) as (container, stream):
+            for rank, frame in enumerate(container.decode(stream)):
+                yield rank, frame.to_ndarray(format="rgb24")
+        return
+    wanted = sorted(set(ranks))
+    if not wanted:
+        return
+
+    name = os.fspath(path)
+    if wanted[0] < 0:
+        raise broken(name, f"there is no frame {wanted[0]}")
+    with opened_video(name) as (container, stream):
+        yield from seek_frames(container, stream, name, wanted)
+
+
+@contextmanager
+def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
+    """Open a file with PyAV and give container and first video stream; translate its errors."""
+    import av
+
+    name = os.fspath(path)
+    try:
+        with av.open(name) as container:
+            if not container.streams.video:
+                raise broken(name, "FFmpeg finds no video in it")
+            stream = container.streams.video[0]
+            yield container, stream
+    except (av.error.FFmpegError, OSError, EOFError) as error:
+        raise UnreadableSourceError(
+            f"{name} cannot be read by FFmpeg: {getattr(error, 'strerror', None) or error}.",
+            path=name,
+            next_step="Restore the file from its origin, or drop its episode "
+            "(--on-bad-episode drop).",
+        ) from error
+
+
+# ------------------------------------------------------------------------------------------------
+# Bring a clip that cannot be joined as it lies into a plain MP4, without re-encoding.
+
+
+def remux_clip(
+    source: str | os.PathLike[str], destination: str | os.PathLike[str], *, fps: Fraction
+) -> None:
+    """Copy the coded packets of the first video stream into a plain MP4.
+
+    Source times only give the order of presentation; the copy's frame *i* is at i / fps. A
+    container that keeps coded bytes in another framing (MPEG-TS, AVI) has them reframed by FFmpeg,
+    so that packets need not be the same bytes; what they decode to is.
+
+    Args:
+        source: Any file that FFmpeg reads.
+        destination: Written anew.
+        fps: Frames a second.
+
+    Raises:
+        UnreadableSourceError: FFmpeg cannot read or copy it, some of its frames are hidden by an
+            edit list, its frames have no times that order them, or its decoder configuration
+            changes midway.
+    """
+    import av
+
+    name = os.fspath(source)
+    _refuse_changing_configuration(name)
+    ranks = _ranks(name)
+    timescale, frame_duration = frame_ticks(fps)
+    shift = max(0, int((np.arange(len(ranks)) - ranks).max())) * frame_duration
+    with (
+        opened_video(name) as (container, stream),
+        av.open(
+            os.fspath(destination),
+            "w",
+            format="mp4",
+            options={"video_track_timescale": str(timescale)},
+        ) as output,
+    ):
+        try:
+            copy = output.add_stream_from_template(stream)
+        except (ValueError, TypeError) as error:
+            raise UnreadableSourceError(
+                f"{name} holds a video that cannot be put into an MP4: {error}.", path=name
+            ) from error
+        copy.time_base = Fraction(1, timescale)
+        number = 0
+        for packet in container.demux(stream):
+            if not packet.size:
+                continue
+            packet.stream = copy
+            packet.time_base = Fraction(1, timescale)
+            packet.pts = int(ranks[number]) * frame_duration
+            packet.dts = number * frame_duration - shift
+            packet.duration = frame_duration
+            output.mux(packet)
+            number += 1
+
+
+def _refuse_changing_configuration(path: str) -> None:
+    """Refuse a clip for two decoders: FFmpeg keeps the first's set-up and drops the other silently.
+
+    What the other decodes to would be noise, and every packet still the same bytes.
+    """
+    try:
+        read_clip_index(path)
+    except UnsupportedClipError as error:
+        if error.reason == CHANGES_MIDWAY:
+            raise broken(path, f"{error.reason}, and a remux would lose the second") from error
+    except UnreadableSourceError:
+        return  # FFmpeg may read it all the same
+
+
+def _ranks(path: str) -> IntArray:
+    """Return the presentation rank of each packet, in decode order."""
+    times: list[int] = []
+    with opened_video(path) as (container, stream):
+        for packet in container.demux(stream):
+            if not packet.size:
+                continue
+            if packet.is_discard:
+                raise broken(path, "an edit list hides frames that other frames need")
+            if packet.pts is None:
+                raise broken(path, "its frames have no times")
+            times.append(packet.pts)
+    if not times:
+        raise broken(path, "FFmpeg finds no frames in it")
+    ticks = np.array(times, np.int64)
+    ranks = presentation_ranks(ticks)
+    ordered = bool((ticks[1:] >= ticks[:-1]).all())
+    if not ordered and len(np.unique(ticks)) != len(ticks):
+        raise broken(path, "two of its frames have the same time")
+    return ranks
+
+
+# ------------------------------------------------------------------------------------------------
+# What PyAV carries: the version of its FFmpeg, and which codecs it decodes.
+
+
+# What LeRobot's datasets are coded with: AV1 by default, the others by choice or by age.
+_CODECS = ("av1", "h264", "hevc", "mpeg4", "vp9")
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedFfmpeg:
+    """The FFmpeg that PyAV loads.
+
+    Attributes:
+        version: FFmpeg's version.
+        decodes: Which of the usual codecs it decodes.
+    """
+
+    version: str
+    decodes: tuple[str, ...]
+
+
+def carried_ffmpeg() -> CarriedFfmpeg:
+    """Load PyAV and look.
+
+    Raises:
+        ImportError: PyAV is missing, or one of its libraries.
+    """
+    import av
+    from av.codec import Codec
+    from av.codec.codec import UnknownCodecError
+
+    decodes = []
+    for name in _CODECS:
+        try:
+            Codec(name, "r")
+        except UnknownCodecError:
+            continue
+        decodes.append(name)
+    return CarriedFfmpeg(str(av.ffmpeg_version_info), tuple(decodes))
+
+
+# ------------------------------------------------------------------------------------------------
+# Chosen frames of a clip and images from a table, as the pictures that LeRobot's loader gives.
+#
+# Frames are known by their rank: the frame shown first is 0, whatever its time and wherever it
+# lies in the file. RGB is computed with the colour matrix and the range that the stream declares,
+# as torchcodec does; PyAV alone takes every stream for BT.601.
+
+
+Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
+BoolArray = npt.NDArray[np.bool_]
+
+# FFmpeg's AVCOL_RANGE_JPEG: luma fills 0..255 and not only 16..235.
+_FULL_RANGE = 2
+# Where LeRobot decodes a depth camera it asks for this format, whatever the stream stores.
+_DEPTH_FORMAT = "gray12le"
+# How an image file begins, and FFmpeg's name of its decoder. FFmpeg is not left to guess: among
+# what it would recognise are playlists that name other files.
+_IMAGE_DECODERS = {
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"\xff\xd8\xff": "mjpeg",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+}
+_IMAGE_NEXT_STEP = (
+    "Restore the file from its origin, or leave the feature out (--drop-feature NAME)."
+)
+
+
+def decode_shown(
+    path: str | os.PathLike[str], ranks: Iterable[int], *, is_depth: bool = False
+) -> Iterator[tuple[int, Picture]]:
+    """Decode chosen frames of a clip in one pass over the file.
+
+    Groups of pictures that no chosen frame needs are read but not decoded, where the index of the
+    clip can be read. Memory is that of the decoder and one frame.
+
+    Args:
+        path: The clip.
+        ranks: Which frames, as places in the order of presentation from 0, in any order.
+        is_depth: Give the depth codes of a depth camera in place of colours.
+
+    Yields:
+        Rank and picture, in ascending order of rank: uint8 of shape (height, width, 3), or for
+        depth uint16 of shape (height, width, 1), the 12-bit values that the stream stores.
+
+    Raises:
+        UnreadableSourceError: The clip cannot be read or decoded, or has fewer frames.
+    """
+    name = os.fspath(path)
+    wanted = sorted(set(ranks))
+    if not wanted:
+        return
+    if wanted[0] < 0:
+        raise broken(name, f"there is no frame {wanted[0]}")
+    picture_of = _depth_picture if is_depth else rgb_converter()
+    with opened_video(name) as (container, stream):
+        try:
+            index = read_clip_index(name)
+        except UnreadableSourceError:
+            # Not ours to read; FFmpeg delivers the frames in order all the same.
+            frames: Iterator[tuple[int, Any]] = enumerate(container.decode(stream))
+        else:
+            if wanted[-1] >= index.num_samples:
+                raise broken(name, f"there is no frame {wanted[-1]}")
+            needed = _needed_samples(index, wanted)
+            frames = _decoded(container, stream, index, needed)
+        rest = iter(wanted)
+        next_rank = next(rest, None)
+        for rank, frame in frames:
+            if rank == next_rank:
+                yield rank, picture_of(frame)
+                next_rank = next(rest, None)
+                if next_rank is None:
+                    return
+    raise broken(name, f"there is no frame {next_rank}")
+
+
+def decode_image(data: bytes | memoryview, *, is_depth: bool = False) -> Picture:
+    """Decode one image file: PNG, JPEG or TIFF.
+
+    PNG comes out as it was stored: grey is repeated in three channels, palettes are looked up,
+    alpha is dropped, 16-bit colours keep their upper byte. JPEG is decoded by FFmpeg, with chroma
+    enlarged as libjpeg does by default; colours differ from libjpeg's by rounding, at most a few
+    of 255 levels.
+
+    Args:
+        data: The file's bytes.
+        is_depth: Keep an image of one channel as it is: its values are distances.
+
+    Returns:
+        uint8 of shape (height, width, 3); depth of one channel is of shape (height, width, 1),
+        uint8 or uint16 as stored.
+
+    Raises:
+        UnreadableSourceError: It is no image, is damaged, or holds 16-bit grey but is no depth map.
+    """
+    import av
+
+    begin = bytes(data[:8])
+    found = (name for magic, name in _IMAGE_DECODERS.items() if begin.startswith(magic))
+    decoder = next(found, None)
+    if decoder is None:
+        raise _no_image("it is neither PNG nor JPEG nor TIFF")
+    # Straight to the decoder: opening a file probes it, which takes longer than decoding. A decoder
+    # remembers the picture before, so each image has its own.
+    context: Any = av.CodecContext.create(decoder, "r")
+    context.thread_count = 1
+    try:
+        frames = context.decode(av.Packet(bytes(data))) or context.decode(None)
+    except (av.error.FFmpegError, OSError, EOFError) as error:
+        raise _no_image(getattr(error, "strerror", None) or str(error)) from error
+    if not frames:
+        raise _no_image("it is empty or cut short")
+    return _stored_picture(frames[0], is_depth)
+
+
+def _stored_picture(frame: Any, is_depth: bool) -> Picture:
+    """Return an image file's pixels without a conversion that rounds, where there is one."""
+    stored = frame.format.name
+    if stored == "rgb24":
+        plain: npt.NDArray[np.uint8] = frame.to_ndarray()
+        return plain
+    if stored.startswith("ya"):
+        frame = frame.reformat(format="gray" if stored == "ya8" else "gray16le")
+        stored = frame.format.name
+    if stored in ("gray", "gray16le", "gray16be"):
+        grey: Picture = frame.to_ndarray()[..., None]
+        if is_depth:
+            return grey
+        if grey.dtype != np.uint8:
+            raise _no_image("it holds 16-bit grey, but its feature is no depth map")
+        repeated: npt.NDArray[np.uint8] = np.repeat(grey, 3, axis=2).astype(np.uint8, copy=False)
+        return repeated
+    if stored.startswith("gray"):
+        raise _no_image(f"its pixels are {stored}, which is not supported")
+    if stored == "pal8":
+        places, palette = frame.to_ndarray()
+        colours: npt.NDArray[np.uint8] = palette[places][..., 1:]  # alpha comes first
+        return colours
+    if stored.startswith(("rgb48", "rgba64")):
+        deep: npt.NDArray[np.uint16] = frame.to_ndarray()
+        return (deep[..., :3] >> 8).astype(np.uint8)
+    if stored.startswith("yuvj4"):
+        # By itself swscale repeats chroma; libjpeg interpolates it.
+        frame = frame.reformat(format="yuvj444p", interpolation="BILINEAR")
+    return rgb_converter()(frame)
+
+
+def rgb_converter() -> Callable[[Any], Picture]:
+    """Return a function from frames of one stream to RGB; it keeps FFmpeg's tables."""
+    from av.video.reformatter import Colorspace, VideoReformatter
+
+    reformatter: Any = VideoReformatter()
+
+    def rgb_picture(frame: Any) -> Picture:
+        # The names of these formats say full range, whatever the stream declares.
+        is_full = frame.color_range == _FULL_RANGE or frame.format.name.startswith(("yuvj", "gray"))
+        converted = reformatter.reformat(
+            frame,
+            format="rgb24",
+            # swscale numbers its matrices as FFmpeg does those of a stream.
+            src_colorspace=int(frame.colorspace),
+            dst_colorspace=Colorspace.DEFAULT,
+            src_color_range=_FULL_RANGE if is_full else 1,
+            # What torchcodec asks for; it matters where chroma of more than 8 bits is enlarged.
+            interpolation="BICUBIC",
+        )
+        picture: Picture = converted.to_ndarray()
+        return picture
+
+    return rgb_picture
+
+
+def _depth_picture(frame: Any) -> Picture:
+    codes: Picture = frame.to_ndarray(format=_DEPTH_FORMAT)
+    return codes[..., None]
+
+
+def _needed_samples(index: ClipIndex, wanted: list[int]) -> BoolArray:
+    """Return which samples to decode for frames of these ranks, in decode order.
+
+    These are whole groups of pictures, a keyframe to the next. A frame that is decoded after a
+    keyframe but shown before it (an open group) may also refer to the group before.
+    """
+    ranks = index.ranks
+    groups = np.cumsum(index.keyframes) - 1  # of each sample; -1 before the first keyframe
+    heads = np.flatnonzero(index.keyframes)
+    is_needed = np.zeros(len(heads) + 1, np.bool_)  # the last place stands for group -1
+    sample_of_rank = np.empty(len(ranks), np.int64)
+    sample_of_rank[ranks] = np.arange(len(ranks))
+    wanted_samples = sample_of_rank[wanted]
+    wanted_groups = groups[wanted_samples]
+    is_needed[wanted_groups] = True
+    leads = (wanted_groups >= 0) & (ranks[wanted_samples] < ranks[heads[wanted_groups]])
+    is_needed[wanted_groups[leads] - 1] = True
+    needed: BoolArray = is_needed[groups]
+    return needed
+
+
+def _decoded(
+    container: Any, stream: Any, index: ClipIndex, needed: BoolArray
+) -> Iterator[tuple[int, Any]]:
+    """Yield rank and frame of the samples that are needed, as the decoder gives them out."""
+    context = stream.codec_context
+    ranks = index.ranks
+    rank_of_time: dict[int, int] = {}
+    number = 0
+    is_fed = False
+
+    def placed(frames: Iterable[Any]) -> Iterator[tuple[int, Any]]:
+        for frame in frames:
+            rank = rank_of_time.pop(frame.pts, None)
+            if rank is None:
+                raise broken(index.path, f"a frame decodes at tick {frame.pts}, unlike its packet")
+            yield rank, frame
+
+    for packet in container.demux(stream):
+        if not packet.size:
+            continue
+        if number >= len(needed):
+            raise broken(index.path, "it holds more frames than its index says")
+        if needed[number]:
+            rank_of_time[packet.pts] = int(ranks[number])
+            yield from placed(context.decode(packet))
+            is_fed = True
+        elif is_fed:
+            # The decoder begins anew at the next keyframe, so nothing of the gap is missed.
+            yield from placed(context.decode(None))
+            context.flush_buffers()
+            is_fed = False
+        number += 1
+    if is_fed:
+        yield from placed(context.decode(None))
+
+
+def _no_image(reason: str) -> UnreadableSourceError:
+    return UnreadableSourceError(
+        f"An image cannot be decoded: {reason}.", next_step=_IMAGE_NEXT_STEP
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Decode chosen frames of a video without decoding all that lie between them.
+
+
+def seek_frames(
+    container: Any, stream: Any, path: str, wanted: Sequence[int]
+) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """Yield the frames of ascending ranks, seeking to keyframes where the index allows it.
+
+    Args:
+        container: An open PyAV container.
+        stream: Its video stream.
+        path: Its file.
+        wanted: Ranks, ascending and distinct.
+    """
+    try:
+        index = read_clip_index(path)
+    except UnreadableSourceError:
+        # Not ours to read; FFmpeg delivers frames in order all the same.
+        yield from _in_order(enumerate(container.decode(stream)), path, wanted)
+        return
+    times = np.sort(index.presentation_times)
+    keyframe_ranks = np.sort(index.ranks[index.keyframes])
+    frames: Iterator[Any] = iter(())
+    reached = -1
+    for rank in wanted:
+        if rank >= len(times):
+            raise broken(path, f"there is no frame {rank}")
+        place = int(np.searchsorted(keyframe_ranks, rank, side="right")) - 1
+        # The keyframe at or before it lies ahead of where decoding stands: jump.
+        jump = reached < 0 or (place >= 0 and int(keyframe_ranks[place]) > reached + 1)
+        found = None
+        while found is None:
+            if jump:
+                if place >= 0:
+                    container.seek(int(times[keyframe_ranks[place]]), stream=stream)
+                else:
+                    container.seek(int(index.decode_times[0]), stream=stream)
+                frames = container.decode(stream)
+            for frame in frames:
+                reached = _rank_of(frame, times, path)
+                if reached >= rank:
+                    found = frame
+                    break
+            if reached != rank:
+                # The seek came out too late; one keyframe further back, or the very start.
+                if place < 0 or not jump:
+                    raise broken(path, f"frame {rank} cannot be decoded")
+                place -= 1
+                found = None
+        yield rank, found.to_ndarray(format="rgb24")
+
+
+def _rank_of(frame: Any, times: npt.NDArray[np.int64], path: str) -> int:
+    place = -1 if frame.pts is None else int(np.searchsorted(times, frame.pts))
+    if not 0 <= place < len(times) or times[place] != frame.pts:
+        raise broken(path, f"a frame decodes at tick {frame.pts}, which its index does not have")
+    return place
+
+
+def _in_order(
+    frames: Iterator[tuple[int, Any]], path: str, wanted: Sequence[int]
+) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    rest = iter(wanted)
+    next_rank = next(rest, None)
+    for rank, frame in frames:
+        if next_rank is None:
+            return
+        if rank == next_rank:
+            yield rank, frame.to_ndarray(format="rgb24")
+            next_rank = next(rest, None)
+    if next_rank is not None:
+        raise broken(path, f"there is no frame {next_rank}")

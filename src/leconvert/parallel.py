@@ -1,0 +1,277 @@
+"""Who does which piece of a long job: this thread, threads that wait, or processes that compute.
+
+The scan and the verification share it. A job is one callable and a list of pieces, each a tuple of
+its arguments; results come in the order of the pieces, whoever did them.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Self
+
+__all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "do_all", "spread_for"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Does storage make a thread wait, or does it compute? Many threads help only in the first case.
+
+
+THREADS_THAT_WAIT = 16
+"""Requests to have under way at a time where each is answered late, as over a network."""
+
+_WAITING_FROM = 2.0
+
+
+def is_waiting(cpu_seconds: float, wall_seconds: float) -> bool:
+    """Tell whether a thread spent half of its time or more waiting."""
+    return wall_seconds > _WAITING_FROM * cpu_seconds
+
+
+class Latency:
+    """A context that measures this thread: what one piece of work cost tells how to do the rest."""
+
+    cpu_seconds = 0.0
+    wall_seconds = 0.0
+
+    def __enter__(self) -> Self:
+        self._cpu, self._wall = time.thread_time(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cpu_seconds = time.thread_time() - self._cpu
+        self.wall_seconds = time.perf_counter() - self._wall
+
+    @property
+    def dominates(self) -> bool:
+        """Whether it waited for half of the time or more."""
+        return is_waiting(self.cpu_seconds, self.wall_seconds)
+
+
+# ------------------------------------------------------------------------------------------------
+# Who does which piece of a long job: this thread, threads that wait, or processes that compute.
+
+
+type Piece = tuple[Any, ...]
+"""The arguments of one call; it can be pickled."""
+
+# Another process costs the CPU time of its start, about a third of this.
+_SECONDS_WORTH_A_PROCESS = 0.7
+_PIECES_AHEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a job is spread.
+
+    Attributes:
+        threads: Threads of this process.
+        processes: Further processes; they and one thread of this one work at a time. Only where
+            ``threads`` is 1.
+    """
+
+    threads: int = 1
+    processes: int = 0
+
+
+def spread_for(
+    cpu_seconds: float, wall_seconds: float, *, times_left: float, workers: int | None = None
+) -> Spread:
+    """Return how a job goes on, from what a piece cost.
+
+    Parsing headers holds Python's lock, so threads gain nothing where files answer at once (and
+    lose half to the lock): there a long job is shared with other processes. Where files do not
+    answer at once, as over a network, many threads wait at a time.
+
+    Args:
+        cpu_seconds: CPU time of the thread that did it.
+        wall_seconds: How long it took.
+        times_left: How many times as much is still to be done.
+        workers: Threads or processes at a time at most, this one included; by default one a core
+            where pieces compute, many where they wait.
+    """
+    if is_waiting(cpu_seconds, wall_seconds):
+        return Spread(threads=min(workers or THREADS_THAT_WAIT, THREADS_THAT_WAIT))
+    worth = int(cpu_seconds * times_left / _SECONDS_WORTH_A_PROCESS)
+    others = (workers or len(os.sched_getaffinity(0))) - 1
+    return Spread(processes=max(0, min(others, worth)))
+
+
+def do_all[Done](
+    work: Callable[..., Done],
+    pieces: Sequence[Piece],
+    spread: Spread | None = None,
+    *,
+    weights: Sequence[float] | None = None,
+    workers: int | None = None,
+) -> Generator[Done]:
+    """Do all pieces and yield their results in order, few of them waiting at a time.
+
+    What an exception ends, or whoever closes the generator, waits for the pieces that others have
+    in hand; no further ones are begun.
+
+    Args:
+        work: What does a piece. Threads may share it, and it can be pickled.
+        pieces: What to do.
+        spread: By default what the cost of one of the first asks for.
+        weights: What each piece costs in proportion to others; by default all the same.
+        workers: As for `spread_for`.
+    """
+    if spread is None:
+        # The first piece costs more than others: what files share is learned there.
+        measured = list(weights or [1.0] * len(pieces))[1:]
+        for piece in pieces[:1]:
+            yield work(*piece)
+        with Latency() as latency:
+            second = [work(*piece) for piece in pieces[1:2]]
+        yield from second
+        pieces = pieces[2:]
+        spread = spread_for(
+            latency.cpu_seconds,
+            latency.wall_seconds,
+            times_left=sum(measured[1:]) / max(measured[0], 1e-9) if pieces else 0.0,
+            workers=workers,
+        )
+    if spread.threads > 1:
+        yield from _in_threads(work, pieces, spread.threads)
+    elif spread.processes:
+        yield from _Crew(work, pieces).do(spread.processes)
+    else:
+        for piece in pieces:
+            yield work(*piece)
+
+
+def _in_threads[Done](
+    work: Callable[..., Done], pieces: Sequence[Piece], num_threads: int
+) -> Generator[Done]:
+    waiting: deque[Future[Done]] = deque()
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="piece") as pool:
+        try:
+            for piece in pieces:
+                waiting.append(pool.submit(work, *piece))
+                if len(waiting) > num_threads * _PIECES_AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+class _Crew[Done]:
+    """This thread and some processes, which take pieces from one list.
+
+    A process that ends early, or cannot be started, costs nothing but time: the piece that it had
+    is done here. Each process has a thread here that hands it pieces; all that they share is
+    changed under one lock.
+    """
+
+    def __init__(self, work: Callable[..., Done], pieces: Sequence[Piece]) -> None:
+        self._work = work
+        self._pieces = pieces
+        self._changed = threading.Condition()
+        self._next_to_do = 0
+        self._next_to_yield = 0
+        self._given_back: list[int] = []
+        self._done: dict[int, Done] = {}
+        self._ahead = 0
+        self._closed = False
+
+    def do(self, num_processes: int) -> Generator[Done]:
+        """Yield all results in order."""
+        self._ahead = _PIECES_AHEAD * (num_processes + 1)
+        threads = [
+            threading.Thread(target=self._hand_out, name=f"crew-{number}", daemon=True)
+            for number in range(num_processes)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(len(self._pieces)):
+                yield self._result(number)
+        finally:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            for thread in threads:
+                thread.join()
+
+    def _result(self, wanted: int) -> Done:
+        """Return one piece's result; until it is there, do others."""
+        while True:
+            with self._changed:
+                if wanted in self._done:
+                    self._next_to_yield = wanted + 1
+                    self._changed.notify_all()
+                    return self._done.pop(wanted)
+                mine = self._take()
+                if mine is None:
+                    self._changed.wait()
+                    continue
+            self._put(mine, self._work(*self._pieces[mine]))
+
+    def _take(self) -> int | None:
+        """Return a piece that nobody does, None while there is none within reach."""
+        if self._given_back:
+            return self._given_back.pop()
+        number = self._next_to_do
+        if number >= len(self._pieces) or number >= self._next_to_yield + self._ahead:
+            return None
+        self._next_to_do = number + 1
+        return number
+
+    def _put(self, number: int, result: Done) -> None:
+        with self._changed:
+            self._done[number] = result
+            self._changed.notify_all()
+
+    def _hand_out(self) -> None:
+        """Give pieces to one process until none is left."""
+        number: int | None = None
+        try:
+            with _other_process() as process:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                pickle.dump(self._work, process.stdin)
+                while (number := self._wait_for_one()) is not None:
+                    pickle.dump(self._pieces[number], process.stdin)
+                    process.stdin.flush()
+                    self._put(number, pickle.load(process.stdout))  # noqa: S301 - our own child
+                    number = None
+        except (OSError, EOFError, pickle.UnpicklingError):
+            pass  # it ended, or never began: what it had is done here
+        finally:
+            if number is not None:
+                with self._changed:
+                    self._given_back.append(number)
+                    self._changed.notify_all()
+
+    def _wait_for_one(self) -> int | None:
+        """Return a piece as soon as one is within reach; None if no piece will be."""
+        with self._changed:
+            while not self._closed:
+                number = self._take()
+                if number is not None:
+                    return number
+                if self._next_to_do >= len(self._pieces):
+                    break
+                self._changed.wait()
+            return None
+
+
+def _other_process() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "leconvert.spread_process"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is for the parent, which closes the pipe
+    )

@@ -1,0 +1,400 @@
+"""The ways from trajectories to a resampled batch, each with a clock on every stage.
+
+============  ==================================================================================
+``baseline``  NumPy, one trajectory after the other, then collated into a padded batch
+``batched``   trajectories that lie apart are packed (copied into one table), moved, resampled
+``table``     the set was packed once when it was loaded; a batch is a choice of its rows
+============  ==================================================================================
+
+All three end with the same thing: padded tensors and lengths on the host, so on a GPU the result's
+way back is timed as well. Before a clock is read the device has finished.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from leconvert.errors import ProbeError
+from leconvert.resampling.kernel import Packed, PackMemory, pack, resample_packed
+from leconvert.resampling.methods import (
+    GRID_TOLERANCE,
+    Array,
+    FloatArray,
+    Methods,
+    Segment,
+    Trajectory,
+)
+from leconvert.resampling.sources import TrajectorySource
+
+__all__ = [
+    "BASELINES",
+    "Baseline",
+    "BaselineWay",
+    "BatchedWay",
+    "TableWay",
+    "Way",
+    "collate",
+    "faster_baseline",
+    "find_device",
+    "grid",
+    "resample_one",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The baseline: NumPy, one trajectory after the other.
+#
+# Two ways to do the linear part, both sensible; a benchmark holds itself against the faster one:
+#
+# ``columns`` `numpy.interp` for each column, in float64 ``rows`` one search a trajectory, then
+# whole rows are taken and mixed, in the rows' own type
+
+
+Baseline = Literal["columns", "rows"]
+
+BASELINES: tuple[Baseline, ...] = ("columns", "rows")
+
+_NEARLY_PARALLEL = 1e-6
+
+
+class Collated(NamedTuple):
+    """Resampled trajectories as a batch.
+
+    Attributes:
+        columns: Of shape (B, M, ...); zeros beyond a trajectory's length.
+        lengths: Of shape (B,).
+        mask: Of shape (B, M); whether there is a sample.
+    """
+
+    columns: Mapping[str, Array]
+    lengths: npt.NDArray[np.int64]
+    mask: npt.NDArray[np.bool_]
+
+
+def grid(duration_s: float, hz: float) -> FloatArray:
+    """Return the targets of a trajectory: every 1/hz from its first sample to its last."""
+    count = int(duration_s * hz + GRID_TOLERANCE) + 1
+    return np.arange(count) / hz
+
+
+def resample_one(
+    trajectory: Trajectory, targets: FloatArray, methods: Methods, baseline: Baseline
+) -> dict[str, Array]:
+    """Resample one trajectory.
+
+    Args:
+        trajectory: The trajectory.
+        targets: Seconds after its first sample, ascending; those outside take the sample at the
+            end.
+        methods: Method of every column.
+        baseline: How the linear part is done.
+
+    Returns:
+        Of each feature an array of shape (M, ...), of the feature's type; with ``columns`` linear
+        features are float64.
+    """
+    times = trajectory.times - trajectory.times[0]
+    last = len(times) - 1
+    low = np.searchsorted(times, targets, side="right")
+    low -= 1
+    np.clip(low, 0, max(last - 1, 0), out=low)
+    high = np.minimum(low + 1, last)
+    begins = times.take(low)
+    gaps = times.take(high)
+    gaps -= begins
+    gaps[gaps == 0] = 1
+    weight = targets - begins
+    weight /= gaps
+    # Where times repeat at the very end there is no gap, and the last sample counts.
+    weight[targets >= times[-1]] = 1
+    np.clip(weight, 0, 1, out=weight)
+    results = {}
+    for key, values in trajectory.columns.items():
+        rows = values.reshape(len(values), -1)
+        resampled = _resample(rows, times, targets, low, high, weight, methods[key], baseline)
+        results[key] = resampled.reshape(len(targets), *values.shape[1:])
+    return results
+
+
+def _resample(
+    rows: Array,
+    times: FloatArray,
+    targets: FloatArray,
+    low: npt.NDArray[np.int64],
+    high: npt.NDArray[np.int64],
+    weight: FloatArray,
+    segments: Sequence[Segment],
+    baseline: Baseline,
+) -> Array:
+    if any(method == "linear" for _, _, method in segments):
+        if baseline == "rows":
+            out = rows.take(low, 0)
+            step = rows.take(high, 0)
+            step -= out
+            step *= weight.astype(rows.dtype)[:, None]
+            out += step
+        else:
+            out = np.empty((len(targets), rows.shape[1]))
+            for start, stop, method in segments:
+                for column in range(start, stop if method == "linear" else start):
+                    out[:, column] = np.interp(targets, times, rows[:, column])
+    else:
+        out = np.empty((len(targets), rows.shape[1]), rows.dtype)
+    for start, stop, method in segments:
+        if method == "slerp":
+            part = rows[:, start:stop]
+            out[:, start:stop] = slerp_rows(part[low], part[high], weight)
+        elif method != "linear":
+            comes = weight >= 1 if method == "previous" else weight > 0.5
+            out[:, start:stop] = rows[np.where(comes, high, low), start:stop]
+    return out
+
+
+def slerp_rows(first: Array, second: Array, weight: FloatArray) -> FloatArray:
+    """Return unit quaternions between two rows of quaternions, along the shorter arc.
+
+    As `leconvert.resampling.kernel.slerp`, in float64.
+    """
+    one = first.astype(np.float64)
+    other = second.astype(np.float64)
+    one /= np.linalg.norm(one, axis=1, keepdims=True)
+    other /= np.linalg.norm(other, axis=1, keepdims=True)
+    other *= np.where((one * other).sum(1, keepdims=True) < 0, -1.0, 1.0)
+    angle = 2 * np.arctan2(np.linalg.norm(one - other, axis=1), np.linalg.norm(one + other, axis=1))
+    sine = np.sin(angle)
+    is_small = sine < _NEARLY_PARALLEL
+    sine[is_small] = 1
+    before = np.where(is_small, 1 - weight, np.sin((1 - weight) * angle) / sine)
+    after = np.where(is_small, weight, np.sin(weight * angle) / sine)
+    mixed: FloatArray = before[:, None] * one + after[:, None] * other
+    mixed /= np.linalg.norm(mixed, axis=1, keepdims=True)
+    return mixed
+
+
+def collate(results: Sequence[Mapping[str, Array]]) -> Collated:
+    """Put resampled trajectories into one padded batch."""
+    keys = list(results[0])
+    lengths = np.array([len(result[keys[0]]) for result in results], np.int64)
+    longest = int(lengths.max())
+    columns = {}
+    for key in keys:
+        first = results[0][key]
+        batch = np.zeros((len(results), longest, *first.shape[1:]), first.dtype)
+        for place, result in enumerate(results):
+            batch[place, : lengths[place]] = result[key]
+        columns[key] = batch
+    return Collated(columns, lengths, np.arange(longest) < lengths[:, None])
+
+
+# ------------------------------------------------------------------------------------------------
+# The ways from trajectories to a resampled batch, each with a clock on every stage.
+
+
+TORCH_TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+_CALIBRATION = 64
+_CALIBRATION_TURNS = 5
+
+Values = Mapping[str, Tensor]
+
+
+@dataclass(slots=True)
+class Stages:
+    """Seconds of each stage of a batch, by name."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    wait: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time a block until the device has finished with it."""
+        began = time.perf_counter()
+        yield
+        self.wait()
+        self.seconds[name] = time.perf_counter() - began
+
+
+class Way(ABC):
+    """One way; `run` is called for one batch after the other.
+
+    Attributes:
+        name: See the module.
+        dtype: ``fp32`` or ``bf16``.
+        device: Where it resamples.
+        kernel_stage: The stage that resamples; loading, packing and copies are the others.
+    """
+
+    name: str
+    dtype: str = "fp32"
+    device: str = "cpu"
+    kernel_stage: str = "kernel"
+
+    @abstractmethod
+    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
+        """Return the seconds of every stage of a batch, and the batch."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells ways apart."""
+        return self.name, self.dtype, self.device
+
+
+class BaselineWay(Way):
+    """See the module.
+
+    Args:
+        source: The set.
+        methods: Method of every column.
+        hz: Targets a second.
+        baseline: How the linear part is done.
+        preloaded: Whether the set is in memory, so that loading is no stage.
+    """
+
+    name = "baseline"
+    kernel_stage = "resample"
+
+    def __init__(
+        self,
+        source: TrajectorySource,
+        methods: Methods,
+        hz: float,
+        baseline: Baseline,
+        *,
+        preloaded: bool,
+    ) -> None:
+        self._source, self._methods, self._hz = source, methods, hz
+        self._baseline: Baseline = baseline
+        self._preloaded = preloaded
+
+    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
+        """Resample one by one, then collate."""
+        stages = Stages()
+        trajectories = _loaded(self._source, places, stages, preloaded=self._preloaded)
+        with stages.timed("resample"):
+            results = [
+                resample_one(one, grid(one.duration_s, self._hz), self._methods, self._baseline)
+                for one in trajectories
+            ]
+        with stages.timed("collate"):
+            batch = collate(results)
+            values = {key: torch.from_numpy(array) for key, array in batch.columns.items()}
+        return stages.seconds, values
+
+
+class _OnDevice(Way):
+    def __init__(self, methods: Methods, hz: float, dtype: str, device: str) -> None:
+        self._methods, self._hz = methods, hz
+        self._place = find_device(device)
+        self.dtype, self.device = dtype, device
+
+    def _stages(self) -> Stages:
+        if self._place.type == "cuda":
+            return Stages(wait=lambda: torch.cuda.synchronize(self._place))
+        return Stages()
+
+    def _resampled(self, packed: Packed, stages: Stages) -> Values:
+        with stages.timed("kernel"):
+            values: Values = resample_packed(packed, self._methods, hz=self._hz).values
+        if self._place.type != "cpu":
+            with stages.timed("copy_out"):
+                values = {key: tensor.cpu() for key, tensor in values.items()}
+        return values
+
+
+class BatchedWay(_OnDevice):
+    """See the module; arguments as for `BaselineWay`."""
+
+    name = "batched"
+
+    def __init__(
+        self,
+        source: TrajectorySource,
+        methods: Methods,
+        hz: float,
+        dtype: str,
+        device: str,
+        *,
+        preloaded: bool,
+    ) -> None:
+        super().__init__(methods, hz, dtype, device)
+        self._source, self._preloaded = source, preloaded
+        self._memory = PackMemory(pinned=self._place.type == "cuda")
+
+    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
+        """Pack, move (or cast), resample, and fetch the result."""
+        stages = self._stages()
+        trajectories = _loaded(self._source, places, stages, preloaded=self._preloaded)
+        with stages.timed("pack"):
+            packed = pack(trajectories, self._memory)
+        if self._place.type != "cpu" or self.dtype != "fp32":
+            with stages.timed("copy_in"):
+                packed = packed.to(self._place, TORCH_TYPES[self.dtype])
+        return stages.seconds, self._resampled(packed, stages)
+
+
+class TableWay(_OnDevice):
+    """See the module. The table is packed and moved when this is made, outside of all clocks."""
+
+    name = "table"
+
+    def __init__(
+        self, source: TrajectorySource, methods: Methods, hz: float, dtype: str, device: str
+    ) -> None:
+        super().__init__(methods, hz, dtype, device)
+        whole = pack([source.load(place) for place in range(len(source))])
+        self._table = whole.to(self._place, TORCH_TYPES[dtype])
+
+    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
+        """Choose rows, resample, and fetch the result."""
+        stages = self._stages()
+        with stages.timed("pack"):
+            packed = self._table.select(places)
+        return stages.seconds, self._resampled(packed, stages)
+
+
+def find_device(name: str) -> torch.device:
+    """Return a device.
+
+    Raises:
+        ProbeError: It is not there.
+    """
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ProbeError(
+            f"There is no device {name} that torch {torch.__version__} can use.",
+            next_step="Leave --device out, or install a torch build for CUDA.",
+        )
+    return device
+
+
+def faster_baseline(source: TrajectorySource, methods: Methods, hz: float) -> Baseline:
+    """Return the baseline that takes less time for the first trajectories of a set."""
+    some = [source.load(place) for place in range(min(len(source), _CALIBRATION))]
+    times: dict[Baseline, float] = {}
+    for _ in range(_CALIBRATION_TURNS):
+        for baseline in ("columns", "rows"):
+            began = time.perf_counter()
+            for one in some:
+                resample_one(one, grid(one.duration_s, hz), methods, baseline)
+            taken = time.perf_counter() - began
+            times[baseline] = min(taken, times.get(baseline, np.inf))
+    return min(times, key=lambda name: times[name])
+
+
+def _loaded(
+    source: TrajectorySource, places: Sequence[int], stages: Stages, *, preloaded: bool
+) -> list[Trajectory]:
+    if preloaded:
+        return [source.load(place) for place in places]
+    with stages.timed("load"):
+        return [source.load(place) for place in places]

@@ -1,0 +1,1018 @@
+"""``meta/info.json`` of a v2.x dataset, checked before anything relies on it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shlex
+import stat
+import string
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, islice
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from leconvert.dataset_files import files_below
+from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
+from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
+from leconvert.source.findings import CATALOGUE, TASKS_FROM_EPISODES, Remark, Sightings, counted
+from leconvert.text import count, shown
+from leconvert.workdir.swap import has_source_tables, old_dir
+
+__all__ = [
+    "EPISODES_PATH",
+    "INFO_PATH",
+    "LEGACY_META_FILES",
+    "NO_TASK",
+    "STATS_PATH",
+    "TASKS_PATH",
+    "DatasetInfo",
+    "EpisodeLines",
+    "EpisodeTable",
+    "PathTemplateError",
+    "SourcePaths",
+    "TaskTable",
+    "episode_length",
+    "frame_rate",
+    "is_pointer",
+    "load_info",
+    "load_tasks",
+    "parse_line",
+    "read_episode_table",
+    "read_info",
+    "read_lines",
+    "read_task_table",
+    "refuse_pointers",
+    "said_version",
+    "tasks_helps",
+    "tasks_of_episodes",
+    "version_help",
+    "version_of_files",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# Git LFS pointers: small texts that a clone without Git LFS has in place of the files.
+
+
+_BEGIN = b"version https://git-lfs.github.com/spec/"
+# The specification has clients ignore anything longer as a pointer.
+_LARGEST_BYTES = 1024
+_FIRST_FILES = 3
+
+
+def is_pointer(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a pointer; False for what cannot be read."""
+    with suppress(OSError):
+        seen = os.stat(path)  # noqa: PTH116 - asked of many files
+        # Opening a named pipe would wait for somebody who writes.
+        if stat.S_ISREG(seen.st_mode) and seen.st_size <= _LARGEST_BYTES:
+            with Path(path).open("rb") as file:
+                return file.read(len(_BEGIN)) == _BEGIN
+    return False
+
+
+def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
+    """Raise if a dataset has pointers: ``meta`` is looked at, and the first files of each folder.
+
+    Args:
+        root: The dataset's folder, of any version.
+        met_one: One was met already, so that all that is left is to count them.
+
+    Raises:
+        UnreadableSourceError: There is a pointer; it says how many there are.
+    """
+    folders = (files_below(root, f"{name}/") for name in ("data", "videos", "images"))
+    first = chain(files_below(root, "meta/"), *(islice(files, _FIRST_FILES) for files in folders))
+    if not met_one and not any(is_pointer(root / path) for path, _ in first):
+        return
+    files = [path for path, is_file in files_below(root) if is_file]
+    pointers = sum(is_pointer(root / path) for path in files)
+    if any((folder / ".git").exists() for folder in (root, *root.absolute().parents)):
+        helps = f"Run `git lfs pull` in {shlex.quote(str(root))}, then the same command again."
+    else:
+        helps = (
+            "Clone its repository with Git LFS installed: this folder is no clone, so that "
+            "`git lfs pull` cannot fetch them here."
+        )
+    raise UnreadableSourceError(
+        f"{pointers:,} of {count(len(files), 'file')} in {root} are Git LFS pointers, not the "
+        "files themselves.",
+        path=str(root),
+        next_step=helps,
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/info.json`` of a v2.x dataset, checked before anything relies on it.
+
+
+INFO_PATH = "meta/info.json"
+EPISODES_PATH = "meta/episodes.jsonl"
+STATS_PATH = "meta/episodes_stats.jsonl"
+TASKS_PATH = "meta/tasks.jsonl"
+_DEFAULT_CHUNK_SIZE = 1000
+_GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
+_MEND_IT = "Correct it there, or get the file again from where the dataset came from."
+_GET_IT_AGAIN = "Get this file again from where the dataset came from."
+_RESERVED_IN_KEYS = {"", ".", ".."}
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetInfo:
+    """What the converter needs of ``info.json``; ``raw`` keeps the rest.
+
+    Attributes:
+        raw: The file as parsed.
+        codebase_version: ``v2.1``, or ``v2.0``, which has no statistics of episodes.
+        fps: Frame rate, the exact fraction of the decimal in the file.
+        features: Declared features by key.
+        camera_keys: Features of dtype ``video``, sorted.
+        image_keys: Features of dtype ``image``, sorted.
+        data_path: Template of parquet paths.
+        video_path: Template of video paths, None without cameras.
+        chunks_size: Episodes a source chunk folder.
+        located: Where files lie that are not where their template says, by stream and episode.
+    """
+
+    raw: Mapping[str, Any]
+    codebase_version: str
+    fps: Fraction
+    features: Mapping[str, Mapping[str, Any]]
+    camera_keys: tuple[str, ...]
+    image_keys: tuple[str, ...]
+    data_path: str
+    video_path: str | None
+    chunks_size: int
+    located: Mapping[tuple[str, int], str]
+
+    @property
+    def has_episode_stats(self) -> bool:
+        """Whether the version keeps statistics of episodes.
+
+        LeRobot's own step from v2.0 to v2.1 writes the table first and the version last: where it
+        was interrupted, v2.0 has a part of a table.
+        """
+        return self.codebase_version != "v2.0"
+
+
+def load_info(
+    root: Path, repairs: Repairs = NO_REPAIRS, *, guess_version: bool = False
+) -> DatasetInfo:
+    """Read and check ``meta/info.json``.
+
+    Args:
+        root: The dataset's folder, the one that holds ``meta/``.
+        repairs: What a conversion changes, of which this heeds how the source is read.
+        guess_version: Take the version that the files look like where ``codebase_version`` is none
+            that is read; without it that is an error.
+
+    Raises:
+        UnreadableSourceError: The folder or the file is missing or not JSON.
+        SourceError: It is not a v2.0 or v2.1 dataset, or lacks what a conversion needs.
+    """
+    path = root / INFO_PATH
+    raw = read_info(root)
+    version = repairs.assumed_version or raw.get("codebase_version")
+    if version not in SOURCE_VERSIONS:
+        guessed = version_of_files(root)
+        if guessed is None or not guess_version:
+            raise _wrong_version(path, version, guessed)
+        version = guessed
+    features = raw.get("features")
+    if not isinstance(features, dict) or not features:
+        raise _bad(path, "has no table of features")
+    for key, feature in features.items():
+        if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str):
+            raise _bad(path, f"declares the feature {key!r} without a dtype")
+        if set(key.split("/")) & _RESERVED_IN_KEYS or "\0" in key:
+            raise _bad(path, f"declares the feature {key!r}, which cannot name a folder")
+    features = {**features, **repairs.declared_features}
+    cameras = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "video"))
+    images = tuple(sorted(key for key, ft in features.items() if ft["dtype"] == "image"))
+    data_path = raw.get("data_path")
+    if not isinstance(data_path, str):
+        raise _bad(path, "has no data_path template")
+    video_path = raw.get("video_path")
+    if cameras and not isinstance(video_path, str):
+        raise _bad(path, f"declares {len(cameras)} cameras but has no video_path template")
+    chunks_size = raw.get("chunks_size", _DEFAULT_CHUNK_SIZE)
+    if type(chunks_size) is not int or chunks_size < 1:
+        raise _bad(path, f"has chunks_size {chunks_size!r}, which is no positive integer")
+    return DatasetInfo(
+        raw=raw,
+        codebase_version=version,
+        fps=Fraction(repairs.assumed_fps) if repairs.assumed_fps else _fps(path, raw.get("fps")),
+        features=features,
+        camera_keys=cameras,
+        image_keys=images,
+        data_path=data_path,
+        video_path=video_path if isinstance(video_path, str) else None,
+        chunks_size=chunks_size,
+        located={(file.stream, file.episode): file.path for file in repairs.located_files},
+    )
+
+
+def version_of_files(root: Path) -> str | None:
+    """Return the v2.x version that a dataset's tables look like; None if they do not."""
+    if not (root / EPISODES_PATH).is_file() or (root / "meta/episodes").is_dir():
+        return None
+    return "v2.1" if (root / STATS_PATH).is_file() else "v2.0"
+
+
+def read_info(root: Path) -> dict[str, Any]:
+    """Read ``meta/info.json`` of a dataset of any version.
+
+    Raises:
+        UnreadableSourceError: There is no such folder or file, or it holds no JSON object.
+    """
+    path = root / INFO_PATH
+    if not root.is_dir():
+        old = old_dir(root)
+        if not os.path.lexists(root) and has_source_tables(old):
+            raise UnreadableSourceError(
+                f"{root} is gone, and a dataset is kept as {old}: a conversion in place was "
+                "interrupted between two renames, or somebody moved it.",
+                path=str(root),
+                next_step="Run the same command, without --restart, to end that conversion; or put "
+                f"the dataset back: `mv {shlex.quote(str(old))} {shlex.quote(str(root))}`.",
+            )
+        raise UnreadableSourceError(
+            f"{root} is not a folder.",
+            path=str(root),
+            next_step=_GIVE_THE_FOLDER,
+        )
+    if path.exists() and not path.is_file():
+        raise UnreadableSourceError(f"{path} is no file.", path=str(path))
+    if is_pointer(path):
+        refuse_pointers(root, met_one=True)
+    try:
+        raw = json.loads(path.read_bytes())
+        # Half a surrogate pair is JSON, but no text that the result's own table could hold.
+        json.dumps(raw, ensure_ascii=False).encode()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnreadableSourceError(
+            f"{root} is not a LeRobot dataset: it has no {INFO_PATH}.",
+            path=str(path),
+            next_step=_GIVE_THE_FOLDER,
+        ) from None
+    except UnicodeEncodeError as error:
+        raise UnreadableSourceError(
+            f"{path} holds half a surrogate pair, which is no text.",
+            path=str(path),
+            next_step=_GET_IT_AGAIN,
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be read: {error}.", path=str(path), next_step=_GET_IT_AGAIN
+        ) from error
+    if not isinstance(raw, dict):
+        raise UnreadableSourceError(
+            f"{path} does not hold a JSON object.", path=str(path), next_step=_GET_IT_AGAIN
+        )
+    return raw
+
+
+def _fps(path: Path, value: object) -> Fraction:
+    rate = frame_rate(value)
+    if rate is None:
+        raise SourceError(
+            f"{path} has fps {value!r}, which is no frame rate.",
+            path=str(path),
+            next_step="Run the command again with --assume-fps and the frames a second.",
+        )
+    return rate
+
+
+def frame_rate(value: object) -> Fraction | None:
+    """Return the rate that ``fps`` of ``info.json`` is; None if it is none."""
+    # bool is an int to Python; true would otherwise pass as one frame a second.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return Fraction(repr(value)) if 0 < value < 1_000_000 else None  # also refuses NaN
+
+
+def _bad(path: Path, what: str) -> SourceError:
+    return SourceError(f"{path} {what}.", path=str(path), next_step=_MEND_IT)
+
+
+def _wrong_version(path: Path, version: object, guessed: str | None) -> SourceError:
+    if guessed is not None:
+        return SourceError(
+            f"{path} {said_version(version)}; its files are those of {guessed}.",
+            path=str(path),
+            next_step=f"Run the command again with --assume-version {guessed}.",
+        )
+    if isinstance(version, str) and version.startswith("v3"):
+        return SourceError(
+            f"{path.parent.parent} is already {version}.",
+            path=str(path),
+            next_step="There is nothing to convert; give the v2.x dataset if you meant "
+            "another folder.",
+        )
+    return SourceError(
+        f"{path} {said_version(version)}; leconvert reads {' and '.join(SOURCE_VERSIONS)}.",
+        path=str(path),
+        next_step=version_help(version),
+    )
+
+
+def said_version(version: object) -> str:
+    """Return what a ``codebase_version`` says, as half a sentence."""
+    if version is None:
+        return "has no codebase_version"
+    return f"says codebase_version {ascii(version)[:60]}"
+
+
+def version_help(version: object) -> str | None:
+    """Return what helps with a ``codebase_version`` that nobody here reads; None if nothing does.
+
+    LeRobot had its script up to 0.3, as ``lerobot/datasets/v2/convert_dataset_v1_to_v2.py``.
+    """
+    if not isinstance(version, str) or not version.startswith("v"):
+        return None
+    if version.startswith(("v0", "v1")):
+        return "Bring it to v2.0 first, with convert_dataset_v1_to_v2.py of LeRobot 0.3."
+    return "It is newer than this leconvert; look for a newer version."
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a v2.x dataset keeps an episode's files, from the templates in ``info.json``.
+
+
+LEGACY_META_FILES = (
+    INFO_PATH,
+    "meta/episodes.jsonl",
+    "meta/episodes_stats.jsonl",
+    "meta/stats.json",
+    "meta/tasks.jsonl",
+)
+_CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
+# A width in a template could otherwise ask for a name of gigabytes.
+_NUMBER_FORMAT = re.compile(r"(0?[0-9]{1,2})?d?")
+# What other writers call the same numbers and names.
+_ALIASES = {
+    "chunk_index": _CHUNK,
+    "chunk": _CHUNK,
+    "chunk_id": _CHUNK,
+    "episode": _INDEX,
+    "episode_id": _INDEX,
+    "episode_idx": _INDEX,
+    "camera": _CAMERA,
+    "camera_key": _CAMERA,
+    "image_key": _CAMERA,
+}
+_ALIASED = re.compile(r"(?<!\{)(?P<open>(?:\{\{)*\{)(?P<name>" + "|".join(_ALIASES) + r")(?=[:!}])")
+_PATTERNS = {_CHUNK: r"[0-9]+", _INDEX: r"[0-9]+", _CAMERA: r".+"}
+
+
+class PathTemplateError(SourceError):
+    """A template says nothing that could be a file's name."""
+
+
+class SourcePaths:
+    """Relative and absolute paths of episodes' files.
+
+    A template is filled by name only (no attribute look-ups), and a path that would leave the
+    dataset is refused. Symbolic links on the way are the user's own and are followed.
+
+    Args:
+        root: The dataset folder.
+        info: Its ``info.json``.
+
+    Attributes:
+        root: The dataset folder.
+        other_names: Placeholders of the templates that LeRobot calls otherwise, sorted.
+
+    Raises:
+        PathTemplateError: A template has a placeholder that LeRobot does not define, is malformed,
+            or names one file for all episodes.
+        SourceError: A template leads outside.
+    """
+
+    def __init__(self, root: Path, info: DatasetInfo) -> None:
+        self.root = root
+        self._chunks_size = info.chunks_size
+        self._data = _canonical(_plain(info.data_path))
+        self._video = _canonical(_plain(info.video_path or ""))
+        self._located = info.located
+        self._owner = {path: owner for owner, path in info.located.items()}
+        templates = (info.data_path, info.video_path or "")
+        self.other_names = tuple(
+            sorted({found["name"] for text in templates for found in _ALIASED.finditer(text)})
+        )
+        path = root / INFO_PATH
+        self._data_pattern = _pattern(path, "data_path", self._data, {_CHUNK, _INDEX})
+        self._video_pattern: re.Pattern[str] | None = None
+        self._only_camera = next(iter(info.camera_keys), "")
+        self._cameras = info.camera_keys
+        if info.camera_keys:
+            self._video_pattern = _pattern(
+                path, "video_path", self._video, {_CHUNK, _INDEX, _CAMERA}
+            )
+            if len(info.camera_keys) > 1 and _CAMERA not in self._video_pattern.groupindex:
+                raise PathTemplateError(
+                    f"{path} has a video_path without {{{_CAMERA}}}: all cameras would share one "
+                    "file.",
+                    path=str(path),
+                )
+        self._data_name = _pattern_of_name(path, self._data, {_CHUNK, _INDEX})
+        self._video_name: re.Pattern[str] | None = None
+        if info.camera_keys:
+            self._video_name = _pattern_of_name(path, self._video, {_CHUNK, _INDEX, _CAMERA})
+        for stream in (DATA_STREAM, *map(stream_of_camera, info.camera_keys)):
+            _check_inside(path, self.relative(stream, 0))
+        for located in self._owner:
+            _check_inside(path, located)
+
+    def relative(self, stream: str, episode_index: int) -> str:
+        """Return the path of one slice's file, relative to the dataset."""
+        if self._located and (stream, episode_index) in self._located:
+            return self._located[stream, episode_index]
+        return self.template_path(stream, episode_index)
+
+    def template_path(self, stream: str, episode_index: int) -> str:
+        """Return the path that a slice's file has by its template, wherever it lies."""
+        chunk = episode_index // self._chunks_size
+        camera = camera_of(stream)
+        if camera is None:
+            return self._data.format(episode_chunk=chunk, episode_index=episode_index)
+        return self._video.format(
+            episode_chunk=chunk, episode_index=episode_index, video_key=camera
+        )
+
+    def absolute(self, stream: str, episode_indices: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each slice's file."""
+        camera = camera_of(stream)
+        folder = f"{self.root}/"
+        fill = (self._data if camera is None else self._video).format
+        chunks_size = self._chunks_size
+        for index in episode_indices:
+            if self._located and (stream, index) in self._located:
+                yield folder + self._located[stream, index]
+                continue
+            yield folder + fill(
+                episode_chunk=index // chunks_size, episode_index=index, video_key=camera
+            )
+
+    @property
+    def are_usual(self) -> bool:
+        """Whether all files of episodes are below ``data`` and ``videos``."""
+        return self._data.startswith("data/") and (
+            self._video_pattern is None or self._video.startswith("videos/")
+        )
+
+    def slice_of(self, relative: str) -> tuple[str, int] | None:
+        """Return the stream and the episode that a file's name stands for; None for other names.
+
+        The camera may be one that is not declared, the episode one that does not exist.
+
+        Args:
+            relative: A path relative to the dataset.
+        """
+        if relative in self._owner:
+            return self._owner[relative]
+        found = self._data_pattern.fullmatch(relative)
+        if found is not None:
+            index = int(found[_INDEX])
+            if self.relative(DATA_STREAM, index) == relative:
+                return DATA_STREAM, index
+        found = self._video_pattern.fullmatch(relative) if self._video_pattern else None
+        if found is None:
+            return None
+        camera = found.groupdict().get(_CAMERA, self._only_camera)
+        stream, index = stream_of_camera(camera), int(found[_INDEX])
+        return (stream, index) if self.relative(stream, index) == relative else None
+
+    def misplaced(self, relative: str) -> tuple[str, int] | None:
+        """Return the slice that a file may be of that lies elsewhere than the template says.
+
+        Its name must be the template's but for the digits' width, wherever its folder is; a clip's
+        folders must also tell the camera, if there are several.
+        """
+        folder, _, name = relative.rpartition("/")
+        found = self._data_name and self._data_name.fullmatch(name)
+        if found:
+            return DATA_STREAM, int(found[_INDEX])
+        found = self._video_name and self._video_name.fullmatch(name)
+        if not found:
+            return None
+        named = found.groupdict().get(_CAMERA)
+        cameras = [key for key in self._cameras if key == named or f"/{key}/" in f"/{folder}/"]
+        if not cameras and named is None and len(self._cameras) == 1:
+            cameras = [self._only_camera]
+        return (stream_of_camera(cameras[0]), int(found[_INDEX])) if len(cameras) == 1 else None
+
+
+def _plain(template: str) -> str:
+    """Return a template without ``.`` and empty folders, as a walk finds the names it makes."""
+    return re.sub(r"(?<![^/])(?:\./+)+", "", re.sub(r"/{2,}", "/", template))
+
+
+def _pattern_of_name(path: Path, template: str, allowed: set[str]) -> re.Pattern[str] | None:
+    """Return what matches the names of a template's files; None where folders tell the episode."""
+    name = template.rpartition("/")[2]
+    return _pattern(path, "template", name, allowed) if f"{{{_INDEX}" in name else None
+
+
+def _canonical(template: str) -> str:
+    """Return a template with LeRobot's names of the placeholders."""
+    return _ALIASED.sub(lambda found: found["open"] + _ALIASES[found["name"]], template)
+
+
+def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Pattern[str]:
+    """Check a template and return what matches the names that it makes.
+
+    Args:
+        path: ``info.json``, for errors.
+        name: The template's key.
+        template: It.
+        allowed: Placeholders that may stand in it.
+    """
+    pattern = ""
+    fields: set[str] = set()
+    try:
+        for literal, field, form, conversion in string.Formatter().parse(template):
+            pattern += re.escape(literal)
+            if field is None:
+                continue
+            if field not in allowed:
+                raise PathTemplateError(
+                    f"{path} has a {name} with the unknown placeholder {shown(f'{{{field}}}')}.",
+                    path=str(path),
+                    next_step=f"Known placeholders are {', '.join(sorted(allowed))}.",
+                )
+            is_plain = field == _CAMERA and not form
+            is_number = field != _CAMERA and _NUMBER_FORMAT.fullmatch(form or "")
+            if conversion is not None or not (is_plain or is_number):
+                raise ValueError(f"{{{field}}} has a format that is not known")
+            # A name that stands there twice is checked by filling the template again.
+            group = f"(?P<{field}>" if field not in fields else "(?:"
+            pattern += f"{group}{_PATTERNS[field]})"
+            fields.add(field)
+    except ValueError as error:
+        raise PathTemplateError(
+            f"{path} has a malformed {name}: {shown(str(error))}.", path=str(path)
+        ) from error
+    if _INDEX not in fields:
+        raise PathTemplateError(
+            f"{path} has a {name} without {{{_INDEX}}}: all episodes would share one file.",
+            path=str(path),
+        )
+    return re.compile(pattern, re.DOTALL)
+
+
+def _check_inside(path: Path, relative: str) -> None:
+    """Refuse a name that no file of the dataset can have."""
+    parts = PurePosixPath(relative).parts
+    try:
+        is_name = "\0" not in relative and bool(relative.encode())
+    except UnicodeEncodeError:
+        is_name = False
+    if PurePosixPath(relative).is_absolute() or ".." in parts or not is_name:
+        raise SourceError(
+            f"{path} leads outside the dataset: {shown(relative)}.",
+            path=str(path),
+            next_step="Mend the templates; they name files relative to the dataset's folder.",
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# The JSON-lines tables of v2.x: ``tasks``, ``episodes`` and ``episodes_stats``.
+
+
+# Larger ones are no numbers of episodes or tasks, and would not fit where they are stored.
+_LARGEST_INDEX = 10**15
+_BEGINS_WITH_INDEX = re.compile(rb'\{"episode_index": ?([0-9]{1,15}),')
+
+
+def load_tasks(root: Path, repairs: Repairs = NO_REPAIRS) -> list[tuple[int, str]]:
+    """Return (task_index, task) pairs as listed, in ascending order of the index.
+
+    Whether indices repeat or leave gaps is for the scan to say.
+
+    Args:
+        root: The dataset folder.
+        repairs: What a conversion changes: where rows take their tasks from ``episodes.jsonl``,
+            the texts there that are not listed follow the others.
+
+    Raises:
+        UnreadableSourceError: The file is missing or malformed.
+    """
+    if repairs.tasks_from is None:
+        return _listed_tasks(root / TASKS_PATH)
+    path = root / TASKS_PATH
+    tasks = _listed_tasks(path) if path.exists() else []
+    texts = dict.fromkeys(tasks_of_episodes(root).values())
+    for _, text in tasks:
+        texts.pop(text, None)
+    first = tasks[-1][0] + 1 if tasks else 0
+    return [*tasks, *((first + place, text) for place, text in enumerate(texts))]
+
+
+def tasks_of_episodes(root: Path) -> dict[int, str]:
+    """Return the task of each episode for which ``episodes.jsonl`` lists one and no other.
+
+    Raises:
+        UnreadableSourceError: The table is missing or malformed.
+    """
+    found = {}
+    for record in EpisodeLines(root / EPISODES_PATH, validated=True):
+        texts = record.get("tasks")
+        if isinstance(texts, list) and len(texts) == 1:
+            found[int(record["episode_index"])] = str(texts[0])
+    return found
+
+
+def _listed_tasks(path: Path) -> list[tuple[int, str]]:
+    tasks: list[tuple[int, str]] = []
+    with _open(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            record = _parse(path, number, line)
+            index, task = record.get("task_index"), record.get("task")
+            if type(index) is not int or abs(index) > _LARGEST_INDEX or not isinstance(task, str):
+                raise _malformed(path, number, "needs an integer task_index and a text task")
+            tasks.append((index, task))
+    tasks.sort(key=lambda entry: entry[0])
+    return tasks
+
+
+class EpisodeLines:
+    """One JSON-lines table with a line per episode, read on demand by episode.
+
+    It keeps the byte offset of every line (8 bytes an episode), not the lines, so a table of
+    gigabytes costs megabytes. Lines may stand in any order; blank lines are passed over.
+
+    Args:
+        path: ``episodes.jsonl`` or ``episodes_stats.jsonl``.
+        validated: The scan read every line and the table did not change since; then a line that
+            begins with its ``episode_index`` is not parsed until it is wanted.
+
+    Attributes:
+        episode_index: Indices in ascending order, shape (E,).
+
+    Raises:
+        UnreadableSourceError: The file is missing, or a line is no JSON object with an
+            ``episode_index``.
+        SourceError: An episode stands there twice.
+    """
+
+    def __init__(self, path: Path, *, validated: bool = False) -> None:
+        self.path = path
+        indices: list[int] = []
+        offsets: list[int] = []
+        offset = 0
+        with _open(path) as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    begin = _BEGINS_WITH_INDEX.match(line) if validated else None
+                    indices.append(int(begin[1]) if begin else _episode_index(path, number, line))
+                    offsets.append(offset)
+                offset += len(line)
+        order = np.argsort(np.array(indices, dtype=np.int64), kind="stable")
+        self.episode_index: IntArray = np.array(indices, dtype=np.int64)[order]
+        self._offsets: IntArray = np.array(offsets, dtype=np.int64)[order]
+        repeated = self.episode_index[1:][np.diff(self.episode_index) == 0]
+        if len(repeated):
+            raise SourceError(
+                f"{path} lists episode {int(repeated[0])} twice.",
+                path=str(path),
+                next_step="Remove the line that does not belong there.",
+            )
+
+    def __len__(self) -> int:
+        return len(self.episode_index)
+
+    def offsets_of(self, episode_index: IntArray) -> IntArray:
+        """Return where the lines of some episodes begin, in bytes; -1 where there is none.
+
+        Args:
+            episode_index: Indices, shape (N,).
+        """
+        if not len(self):
+            return np.full(len(episode_index), -1, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self.episode_index, episode_index), len(self) - 1)
+        found = self.episode_index[places] == episode_index
+        return np.where(found, self._offsets[places], -1)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines in ascending order of the episode index."""
+        with _open(self.path) as file:
+            for line in _lines_at(file, self._offsets.tolist()):
+                assert line is not None
+                yield _parse(self.path, None, line)
+
+
+def read_lines(path: Path, offsets: Sequence[int]) -> list[bytes | None]:
+    """Return the lines at some places of a JSON-lines table; None for a place of -1.
+
+    Raises:
+        UnreadableSourceError: The table cannot be read.
+    """
+    with _open(path) as file:
+        return list(_lines_at(file, offsets))
+
+
+def parse_line(path: Path, line: bytes) -> dict[str, Any]:
+    """Return the record of a line.
+
+    Raises:
+        UnreadableSourceError: It is no JSON object.
+    """
+    return _parse(path, None, line)
+
+
+def _lines_at(file: BinaryIO, offsets: Sequence[int]) -> Iterator[bytes | None]:
+    position = -1
+    for offset in offsets:
+        if offset < 0:
+            yield None
+            continue
+        if offset != position:
+            file.seek(offset)
+        line = file.readline()
+        position = offset + len(line)
+        yield line
+
+
+def _episode_index(path: Path, number: int, line: bytes) -> int:
+    index = _parse(path, number, line).get("episode_index")
+    if type(index) is not int or not 0 <= index <= _LARGEST_INDEX:
+        raise _malformed(path, number, "needs an integer episode_index of 0 or more")
+    return index
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Open a table; a read that fails later is told in the same words."""
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no file")
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be read: {error.strerror or error}.",
+            path=str(path),
+            next_step="Restore the table from another copy of the dataset.",
+        ) from error
+
+
+def _parse(path: Path, number: int | None, line: bytes) -> dict[str, Any]:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        # What strict JSON does not know, NaN among statistics above all, Python's parser does.
+        try:
+            record = json.loads(line)
+            # It also lets half a surrogate pair pass, which nothing that is written could hold.
+            json.dumps(record, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as error:
+            raise _malformed(path, number or _number_of(path, line), _reason(error)) from error
+    if not isinstance(record, dict):
+        raise _malformed(path, number or _number_of(path, line), "is no JSON object")
+    return record
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "holds half a surrogate pair, which is no text"
+    if isinstance(error, json.JSONDecodeError):
+        # Its own words would call every line the first.
+        return f"is no JSON: {error.msg} (column {error.colno})"
+    return f"is no JSON: {error}"
+
+
+def _number_of(path: Path, line: bytes) -> int | None:
+    """Return the number of the first line of a table that reads like one; None if it is gone."""
+    with _open(path) as lines:
+        return next((number for number, other in enumerate(lines, 1) if other == line), None)
+
+
+def _malformed(path: Path, number: int | None, what: str) -> UnreadableSourceError:
+    place = f" line {number}" if number is not None else ""
+    return UnreadableSourceError(
+        f"{path}{place} {what}.",
+        path=str(path),
+        next_step="Mend the line, or restore the table from another copy of the dataset.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# ``episodes.jsonl`` and ``tasks.jsonl`` as the scan reads them: numbers, and what is wrong.
+
+
+# Columns of v3.0's table of episodes that a key of the same name would stand beside.
+_TAKEN_PREFIXES = ("stats/", "meta/episodes/")
+_LONGEST_EPISODE = 2**31 - 1
+# Stands for a text that ``tasks.jsonl`` lacks.
+NO_TASK = -1
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskTable:
+    """The tasks of a source.
+
+    Attributes:
+        listed: (index, text) pairs, ascending.
+        first_index: The first index that stands for the same text, by index: equal texts are one
+            task.
+        of_text: First index of a text.
+        is_there: Whether there is such a table, and anything in it.
+    """
+
+    listed: Sequence[tuple[int, str]]
+    first_index: Mapping[int, int]
+    of_text: Mapping[str, int]
+    is_there: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EpisodeTable:
+    """The episodes of a source; arrays have shape (E,).
+
+    Attributes:
+        index: Their indices, ascending.
+        length: Frames, as the table says.
+        task: First task index of the only task that an episode lists; `NO_TASK` where ``tasks``
+            has the episode.
+        tasks: All of them where an episode lists several, none, or one that ``tasks.jsonl`` lacks
+            (`NO_TASK`), by position.
+        has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
+        num_texts: Different texts of those.
+    """
+
+    index: IntArray
+    length: IntArray
+    task: IntArray
+    tasks: Mapping[int, frozenset[int]]
+    has_one_text: npt.NDArray[np.bool_]
+    num_texts: int
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether indices do not run from 0 without gaps."""
+        return int(self.index[-1]) != len(self.index) - 1
+
+
+def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
+    """Read ``tasks.jsonl``.
+
+    Args:
+        root: The dataset folder.
+        remarks: Where to say what is wrong.
+
+    Raises:
+        UnreadableSourceError: It is malformed.
+    """
+    exists = (root / TASKS_PATH).exists()
+    listed = load_tasks(root) if exists else []
+    first_index: dict[int, int] = {}
+    of_text: dict[str, int] = {}
+    texts: dict[int, str] = {}
+    conflicts: list[int] = []
+    duplicates: list[int] = []
+    for index, text in listed:
+        if texts.setdefault(index, text) != text:
+            conflicts.append(index)
+        elif text in of_text:
+            duplicates.append(index)
+        first_index.setdefault(index, of_text.setdefault(text, index))
+    if not listed:
+        what = "lists no task" if exists else "is missing"
+        said = f"{TASKS_PATH} {what}: rows have task indices that stand for no text."
+        remarks.append(Remark("missing-tasks", said, path=TASKS_PATH))
+    if conflicts:
+        said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
+        remarks.append(Remark("task-conflict", said, path=TASKS_PATH))
+    if duplicates:
+        said = f"{TASKS_PATH} lists a text again as task {_few(duplicates)}."
+        remarks.append(Remark("task-duplicate", said, path=TASKS_PATH))
+    if list(texts) != list(range(len(texts))):
+        said = f"{TASKS_PATH} numbers its {counted(len(texts), 'task')} {_few(list(texts))}: "
+        said += "readers of v3.0 find a task by its row."
+        remarks.append(Remark("task-gap", said, path=TASKS_PATH))
+    return TaskTable(listed, first_index, of_text, bool(listed))
+
+
+def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool = False) -> int:
+    """Return an episode's number of frames.
+
+    Args:
+        path: ``episodes.jsonl``.
+        record: A line of it.
+        may_be_empty: Whether it may have no frames, as one that is left out.
+
+    Raises:
+        SourceError: It is no number of frames.
+    """
+    frames = record.get("length")
+    if type(frames) is not int or not 1 - may_be_empty <= frames <= _LONGEST_EPISODE:
+        raise SourceError(
+            f"{path} gives episode {record['episode_index']} the length {shown(frames)}.",
+            path=str(path),
+            next_step="Mend the line: length is the episode's number of frames.",
+        )
+    return frames
+
+
+def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> EpisodeTable:
+    """Read ``episodes.jsonl``.
+
+    Args:
+        root: The dataset folder.
+        tasks: Its tasks.
+        remarks: Where to say what is wrong.
+
+    Raises:
+        UnreadableSourceError: It is missing or malformed.
+        SourceError: It lists no episodes, or one twice, or lengths or tasks make no sense.
+    """
+    # Every line is parsed below; here those that begin with their index need not be.
+    lines = EpisodeLines(root / EPISODES_PATH, validated=True)
+    if not len(lines):
+        raise SourceError(
+            f"{lines.path} lists no episodes.",
+            path=str(lines.path),
+            next_step="Restore the table from another copy of the dataset.",
+        )
+    length = np.empty(len(lines), dtype=np.int64)
+    task = np.full(len(lines), NO_TASK, dtype=np.int64)
+    several: dict[int, frozenset[int]] = {}
+    has_one_text = np.zeros(len(lines), dtype=np.bool_)
+    only_texts: set[str] = set()
+    sightings = Sightings()
+    for position, record in enumerate(lines):
+        episode, texts = record["episode_index"], record.get("tasks")
+        taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
+        if taken is not None:
+            raise SourceError(
+                f"{lines.path} gives episode {episode} the key {shown(taken)}, which is the name "
+                "of a column that v3.0 keeps for itself.",
+                path=str(lines.path),
+                next_step="Rename the key in every line, or take it out.",
+            )
+        frames = episode_length(lines.path, record, may_be_empty=True)
+        if not frames:
+            said = f"{EPISODES_PATH} gives episode {episode} the length 0."
+            remarks.append(Remark("empty-episode", said, episode, path=EPISODES_PATH))
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise SourceError(
+                f"{lines.path} gives episode {episode} tasks that are no list of texts.",
+                path=str(lines.path),
+                next_step="Mend the line: tasks is a list of the texts in tasks.jsonl.",
+            )
+        length[position] = frames
+        known = [index for text in texts if (index := tasks.of_text.get(text)) is not None]
+        if len(known) == len(texts) == 1:
+            task[position] = known[0]
+        else:
+            several[position] = frozenset(known or [NO_TASK] * len(texts))
+        has_one_text[position] = len(texts) == 1
+        only_texts.update(texts if len(texts) == 1 else ())
+        if len(texts) > 1:
+            said = f"Episode {episode} has {len(texts)} tasks."
+            sightings.add(Remark("several-tasks", said, path=EPISODES_PATH))
+        if len(known) < len(texts) and tasks.is_there:
+            unknown = next(text for text in texts if text not in tasks.of_text)
+            said = f"Episode {episode} lists the task {shown(unknown)}, which {TASKS_PATH} lacks."
+            helps = tasks_helps("task-mismatch", len(texts) == 1)
+            sightings.add(Remark("task-mismatch", said, path=EPISODES_PATH, helps=helps))
+    remarks.extend(sightings.remarks())
+    table = EpisodeTable(lines.episode_index, length, task, several, has_one_text, len(only_texts))
+    if table.has_gaps:
+        expected = np.arange(len(lines))
+        gap = int(expected[lines.episode_index != expected][0])
+        said = f"{EPISODES_PATH} has no episode {gap}: its {counted(len(lines), 'episode')} end "
+        said += f"with {int(lines.episode_index[-1])}."
+        remarks.append(Remark("episode-gap", said, path=EPISODES_PATH))
+    return table
+
+
+def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
+    """Return the flags that help with an error of tasks.
+
+    Args:
+        code: The finding.
+        has_one_text: Whether the episodes that it is about list one task each.
+    """
+    flags = CATALOGUE[code].repairs
+    return tuple(flag for flag in flags if has_one_text or flag != TASKS_FROM_EPISODES)
+
+
+def _few(numbers: Sequence[int]) -> str:
+    shown_numbers = ", ".join(map(str, numbers[:_SHOWN]))
+    return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers

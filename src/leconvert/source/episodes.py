@@ -1,0 +1,586 @@
+"""One block of a source's episodes, looked at: sizes, parquet footers, MP4 headers, statistics."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leconvert import media, tables
+from leconvert.errors import UnreadableSourceError
+from leconvert.model import DATA_STREAM, IntArray, StreamScan, camera_of
+from leconvert.source.changes import FileFacts, signed_inode
+from leconvert.source.dataset import (
+    EPISODES_PATH,
+    STATS_PATH,
+    SourcePaths,
+    is_pointer,
+    parse_line,
+    read_lines,
+    refuse_pointers,
+)
+from leconvert.source.file_checks import (
+    NOT_KNOWN,
+    ClipCheck,
+    ClipFacts,
+    Extremes,
+    RowFacts,
+    StatsCheck,
+    TableCheck,
+)
+from leconvert.source.findings import Notes, Remark, Sightings, counted
+from leconvert.text import shown
+from leconvert.workdir.fs import forget_old_names
+from leconvert.workdir.storage_errors import storage_errors
+
+__all__ = ["Block", "Gathered", "Gatherer", "Looker", "Slices"]
+
+
+# Size of a file that is not there.
+NO_FILE = -1
+
+_KEPT_SCHEMAS = 256
+
+
+class _Facts(NamedTuple):
+    """What a scan keeps of one slice; for a file that cannot be read, all zero."""
+
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    inode: int = 0
+    frames: int = 0
+    roll_bytes: int = 0
+    kind: str = ""
+
+
+_MISSING = _Facts(size_bytes=NO_FILE)
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Some consecutive episodes, n of them.
+
+    Attributes:
+        numbers: For each stream size, time, inode, frames and roll bytes, shape (n, 5).
+        kinds: For each stream what equal slices share: columns and types of a table, the decoder
+            configuration of a clip; empty where a file cannot be read.
+        rows: What the tables' rows say.
+        remarks: About single episodes.
+        sightings: About many.
+        missing_stats: Features whose statistics are missing, and in which episodes.
+        stale_stats: Those whose statistics are stale, likewise.
+        clips: What clips of each decoder configuration are.
+    """
+
+    numbers: list[IntArray] = field(default_factory=list)
+    kinds: list[list[str]] = field(default_factory=list)
+    rows: list[RowFacts] = field(default_factory=list)
+    remarks: list[Remark] = field(default_factory=list)
+    sightings: Sightings = field(default_factory=Sightings)
+    missing_stats: dict[str, list[int]] = field(default_factory=dict)
+    stale_stats: dict[str, list[int]] = field(default_factory=dict)
+    clips: dict[str, ClipFacts] = field(default_factory=dict)
+
+
+class Looker:
+    """Looks at one block of episodes after another.
+
+    Threads may share it, and it can be sent to another process: it holds nothing that changes but
+    what it remembers to be faster.
+
+    Args:
+        paths: Where the source's files are.
+        fps: Frames a second.
+        features: Declared features, without those that are left out.
+        streams: What to look at in each episode: data first, then cameras.
+        episode_index: Indices of all episodes, shape (E,).
+        length: Their frames, shape (E,).
+        stats: The table of statistics and where in it the episodes' lines begin, -1 for those
+            without; None in versions that have no such table.
+        fleeting_inodes: Devices whose files have no lasting inode numbers.
+    """
+
+    def __init__(
+        self,
+        paths: SourcePaths,
+        fps: Fraction,
+        features: Mapping[str, Mapping[str, Any]],
+        streams: Sequence[str],
+        episode_index: IntArray,
+        length: IntArray,
+        stats: tuple[Path, IntArray] | None,
+        fleeting_inodes: frozenset[int] = frozenset(),
+    ) -> None:
+        self._arguments = (
+            paths, fps, features, streams, episode_index, length, stats, fleeting_inodes,
+        )  # fmt: skip
+        self._fleeting_inodes = fleeting_inodes
+        self._paths = paths
+        self._fps = fps
+        self._streams = streams
+        self._episode_index = episode_index
+        self._length = length
+        self._stats = stats
+        self._check_table = TableCheck(fps, features, has_cameras=len(streams) > 1)
+        self._check_stats = StatsCheck(features)
+        self._check_clip = {
+            stream: ClipCheck(features[camera], fps)
+            for stream in streams
+            if (camera := camera_of(stream)) is not None
+        }
+        self._columns: dict[tuple[bytes, bytes | None], tuple[pa.Schema, str]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not what it remembers: another thread may be adding to that.
+        return Looker, self._arguments
+
+    @property
+    def reads_no_stats(self) -> bool:
+        """Whether there is no table of statistics to look at."""
+        return self._stats is None
+
+    def __call__(self, first: int, stop: int) -> Block:
+        """Look at the episodes at places ``first`` to ``stop``."""
+        block = Block()
+        notes = Notes(block.remarks, block.sightings, folder_length=len(f"{self._paths.root}/"))
+        indices = self._episode_index[first:stop].tolist()
+        lengths = self._length[first:stop].tolist()
+        seen: list[list[_Facts]] = []
+        for stream in self._streams:
+            notes.stream = stream
+            paths = list(self._paths.absolute(stream, indices))
+            forget_old_names(paths)
+            if stream == DATA_STREAM:
+                facts = self._look_at_tables(paths, indices, lengths, first, notes, block)
+            else:
+                facts = self._look_at_clips(paths, indices, lengths, notes, block.clips)
+            seen.append(facts)
+            block.numbers.append(np.array([fact[:-1] for fact in facts], dtype=np.int64))
+            block.kinds.append([fact.kind for fact in facts])
+        self._compare_lengths(seen, indices, lengths, notes)
+        return block
+
+    def _look_at_tables(
+        self,
+        paths: Sequence[str],
+        indices: Sequence[int],
+        lengths: Sequence[int],
+        first: int,
+        notes: Notes,
+        block: Block,
+    ) -> list[_Facts]:
+        found: list[_Facts] = []
+        for path, index, length, line in zip(
+            paths, indices, lengths, self._stats_lines(first, len(paths)), strict=True
+        ):
+            notes.episode, notes.file = index, path
+            row_facts = RowFacts()
+            extremes: Extremes = {}
+            try:
+                file_facts = FileFacts.of(path, self._fleeting_inodes)
+                with tables.DataFile(path) as table:
+                    facts = self._table_facts(table, file_facts)
+                    if facts.frames == length > 0:
+                        extremes = table.extremes
+                        row_facts = self._check_table(table, extremes, notes)
+            except (OSError, UnreadableSourceError) as error:
+                facts = _unread(error, notes)
+            # Nobody expects statistics of an episode without frames.
+            if self._stats is not None and length:
+                missing, stale = self._check_line(line, length, extremes, notes)
+                for names, episodes in (missing, block.missing_stats), (stale, block.stale_stats):
+                    for name in names:
+                        episodes.setdefault(name, []).append(index)
+            found.append(facts)
+            block.rows.append(row_facts)
+        return found
+
+    def _check_line(
+        self, line: bytes | None, length: int, extremes: Extremes, notes: Notes
+    ) -> tuple[list[str], list[str]]:
+        """Check an episode's line of statistics: one at a time, parsed it is many objects."""
+        assert self._stats is not None
+        try:
+            record = None if line is None else parse_line(self._stats[0], line)
+        except UnreadableSourceError as error:
+            notes.sight("missing-stats", shown(error.message), path=STATS_PATH)
+            return self._check_stats.features, []
+        return self._check_stats(record, length, extremes, notes)
+
+    def _stats_lines(self, first: int, number: int) -> list[bytes | None]:
+        if self._stats is None:
+            return [None] * number
+        path, offsets = self._stats
+        return read_lines(path, offsets[first : first + number].tolist())
+
+    def _table_facts(self, table: tables.DataFile, file: FileFacts) -> _Facts:
+        key = table.schema_key
+        known = self._columns.get(key) if key is not None else None
+        if known is None:
+            schema = tables.read_data_schema(table.path)
+            twice = [name for name, times in Counter(schema.names).items() if times > 1]
+            if twice:
+                raise UnreadableSourceError(
+                    f"Columns of {table.path} have the same name, {shown(twice[0])}.",
+                    path=table.path,
+                )
+            kind = "\n".join(sorted(f"{field.name!r}: {field.type}" for field in schema)) or "none"
+            known = schema, kind
+            if key is not None:
+                # pandas adds the number of rows, so that there may be a schema a file.
+                if len(self._columns) >= _KEPT_SCHEMAS:
+                    self._columns.clear()
+                self._columns[key] = known
+        schema, kind = known
+        for name, lengths in table.lengths(schema).items():
+            kind += f"\n{name!r} of {lengths}"
+        return _Facts(
+            file.size_bytes,
+            file.mtime_ns,
+            signed_inode(file.inode),
+            table.counts.rows,
+            table.counts.uncompressed_bytes,
+            kind,
+        )
+
+    def _look_at_clips(
+        self,
+        paths: Sequence[str],
+        indices: Sequence[int],
+        lengths: Sequence[int],
+        notes: Notes,
+        kinds: dict[str, ClipFacts],
+    ) -> list[_Facts]:
+        files: list[FileFacts | OSError] = []
+        for path in paths:
+            try:
+                files.append(FileFacts.of(path, self._fleeting_inodes))
+            except OSError as error:
+                files.append(error)
+        there = [path for path, file in zip(paths, files, strict=True) if _is_there(file)]
+        clips = media.read_clip_indexes(there)
+        found: list[_Facts] = []
+        for path, index, length, file in zip(paths, indices, lengths, files, strict=True):
+            notes.episode, notes.file = index, path
+            try:
+                if isinstance(file, OSError):
+                    raise file
+                found.append(self._clip_facts(path, next(clips), file, length, notes, kinds))
+            except (OSError, UnreadableSourceError) as error:
+                found.append(_unread(error, notes))
+        return found
+
+    def _clip_facts(
+        self,
+        path: str,
+        clip: media.ClipIndex | UnreadableSourceError,
+        file: FileFacts,
+        length: int,
+        notes: Notes,
+        kinds: dict[str, ClipFacts],
+    ) -> _Facts:
+        if isinstance(clip, media.UnsupportedClipError):
+            notes.sight("remux", f"{shown(notes.path)} will be remuxed: {clip.reason}.")
+            clip = _index_of_remuxed(path, self._fps)
+        elif isinstance(clip, UnreadableSourceError):
+            raise clip
+        if clip.num_samples == length > 0:
+            if not clip.keyframes[0]:
+                notes.say("no-keyframe", f"{shown(notes.path)} does not begin with a keyframe.")
+            elif late := clip.frames_off_their_place(self._fps):
+                notes.sight(
+                    "frame-times",
+                    f"{shown(notes.path)} shows {late} of {length} frames half a frame or more "
+                    "from frame / fps; they are placed by their order.",
+                )
+        if clip.other_tracks:
+            tracks = ", ".join(map(shown, clip.other_tracks))
+            said = f"{shown(notes.path)} also holds {tracks} tracks, which are left out."
+            notes.sight("other-tracks", said)
+        self._check_clip[notes.stream](clip, notes)
+        if clip.config_key not in kinds:
+            kinds[clip.config_key] = ClipFacts.of(clip)
+        return _Facts(
+            file.size_bytes,
+            file.mtime_ns,
+            signed_inode(file.inode),
+            clip.num_samples,
+            file.size_bytes,
+            clip.config_key,
+        )
+
+    def _compare_lengths(
+        self,
+        seen: Sequence[Sequence[_Facts]],
+        indices: Sequence[int],
+        lengths: Sequence[int],
+        notes: Notes,
+    ) -> None:
+        """Compare the frames of each episode's slices with its length."""
+        wrong = {
+            place
+            for facts in seen
+            for place, (fact, length) in enumerate(zip(facts, lengths, strict=True))
+            if fact.frames != length and fact.kind
+        }
+        for place in sorted(wrong):
+            index, length = indices[place], lengths[place]
+            table, *clips = [facts[place] for facts in seen]
+            notes.episode = index
+            frames = sorted({clip.frames for clip in clips if clip.kind})
+            says = f"{EPISODES_PATH} says {length}"
+            for stream, facts in zip(self._streams, (table, *clips), strict=True):
+                if not facts.kind or facts.frames == length:
+                    continue
+                notes.stream, notes.file = stream, next(self._paths.absolute(stream, [index]))
+                if facts is table:
+                    videos = f", its videos have {_joined(frames)} frames" if frames else ""
+                    has = counted(facts.frames, "row")
+                    notes.say("row-count", f"{shown(notes.path)} has {has}, {says}{videos}.")
+                else:
+                    rows = f", its table has {table.frames} rows" if table.kind else ""
+                    has = counted(facts.frames, "frame")
+                    notes.say("frame-count", f"{shown(notes.path)} has {has}, {says}{rows}.")
+
+
+def _is_there(file: FileFacts | OSError) -> bool:
+    return not isinstance(file, OSError)
+
+
+def _unread(error: OSError | UnreadableSourceError, notes: Notes) -> _Facts:
+    """Say why a file cannot be read; that one is missing is said once all are known.
+
+    Raises:
+        UnreadableSourceError: This user may not read it, or it is a Git LFS pointer.
+        StorageError: The mount or the server fails.
+    """
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return _MISSING
+    _refuse_if_the_file_may_be_sound(error, notes)
+    if is_pointer(notes.file):
+        refuse_pointers(Path(notes.file[: notes.folder_length]), met_one=True)
+    if isinstance(error, UnreadableSourceError):
+        said = shown(error.message)
+    else:
+        said = f"{shown(notes.path)} cannot be read: {shown(error.strerror or str(error))}."
+    notes.say("unreadable-file", said)
+    return _Facts()
+
+
+def _refuse_if_the_file_may_be_sound(error: OSError | UnreadableSourceError, notes: Notes) -> None:
+    """Raise what is no fault of the episode, which would be lost if it were dropped for it.
+
+    An input/output error is not among it: that is how a damaged disk answers, too.
+    """
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if not isinstance(cause, OSError) or cause.errno == errno.EIO:
+        return
+    if isinstance(cause, PermissionError):
+        raise UnreadableSourceError(
+            f"{notes.file} cannot be read: permission is denied.",
+            path=notes.file,
+            next_step="Let this user read the dataset, then run the same command again.",
+        ) from cause
+    with suppress(OSError), storage_errors(notes.file):
+        raise cause
+
+
+def _index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:
+    folder = tempfile.mkdtemp(prefix="leconvert-scan-")
+    try:
+        plain = f"{folder}/clip.mp4"
+        media.remux_clip(path, plain, fps=fps)
+        return media.read_clip_index(plain)
+    finally:
+        shutil.rmtree(folder)
+
+
+def _joined(numbers: Sequence[int]) -> str:
+    return " and ".join(map(str, numbers))
+
+
+# ------------------------------------------------------------------------------------------------
+# What a look at every file found, gathered block by block: numbers, never files.
+
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slices:
+    """The slices of one stream.
+
+    Attributes:
+        stream: The stream.
+        numbers: Size, time, inode, frames and roll bytes, shape (E, 5).
+        kind: Number of each slice's kind, in order of appearance, shape (E,).
+        kinds: The kinds: columns and types of a table, the decoder configuration of a clip, empty
+            where a file cannot be read.
+    """
+
+    stream: str
+    numbers: IntArray
+    kind: IntArray
+    kinds: Sequence[str]
+
+    @property
+    def is_missing(self) -> BoolArray:
+        """Whether there is no such file, shape (E,)."""
+        missing: BoolArray = self.numbers[:, 0] == NO_FILE
+        return missing
+
+    @property
+    def is_readable(self) -> BoolArray:
+        """Whether the file could be read, shape (E,)."""
+        readable = np.array([bool(kind) for kind in self.kinds], dtype=np.bool_)
+        found: BoolArray = readable[self.kind]
+        return found
+
+    def scan(self, kept: BoolArray, *, grouped: bool) -> StreamScan:
+        """Return the scan of the episodes that are kept.
+
+        Args:
+            kept: Whether each is, shape (E,).
+            grouped: Whether a new kind begins a new output file.
+        """
+        size_bytes, mtime_ns, inode, frames, roll_bytes = self.numbers[kept].T.copy()
+        group: IntArray = np.zeros(len(size_bytes), dtype=np.int64)
+        if grouped and len(group):
+            _, firsts, numbers = np.unique(self.kind[kept], return_index=True, return_inverse=True)
+            order: IntArray = np.empty(len(firsts), dtype=np.int64)
+            order[np.argsort(firsts)] = np.arange(len(firsts))
+            group = order[numbers]
+        return StreamScan(
+            self.stream, np.maximum(size_bytes, 0), mtime_ns, inode, frames, roll_bytes, group
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathered:
+    """What was found in all files; arrays have shape (E,).
+
+    Attributes:
+        slices: Data first, then cameras.
+        first_index: The column ``index`` of each table's first row, `NOT_KNOWN` where it is not
+            known or not counted by one.
+        has_rows: Whether the table's rows were looked at.
+        task: The only task of a table's rows, `NOT_KNOWN` where there are several or none.
+        tasks: The tasks of those with several, by position.
+        remarks: What was said about single episodes.
+        sightings: What was said about many.
+        missing_stats: Features whose statistics are missing, and in which episodes.
+        stale_stats: Those whose statistics are stale, likewise.
+        clips: What clips of each decoder configuration are.
+    """
+
+    slices: Sequence[Slices]
+    first_index: IntArray
+    has_rows: BoolArray
+    task: IntArray
+    tasks: Mapping[int, tuple[int, ...]]
+    remarks: list[Remark]
+    sightings: Sightings
+    missing_stats: Mapping[str, Sequence[int]]
+    stale_stats: Mapping[str, Sequence[int]]
+    clips: Mapping[str, ClipFacts]
+
+    def usual_clip(self, slices: Slices, kept: BoolArray) -> ClipFacts | None:
+        """Return what most clips of a stream are; of as many the first. None without any.
+
+        Args:
+            slices: The stream's.
+            kept: Whether each episode is kept, shape (E,).
+        """
+        kinds, firsts, counts = np.unique(
+            slices.kind[kept & slices.is_readable], return_index=True, return_counts=True
+        )
+        found: Counter[ClipFacts] = Counter()
+        for place in np.argsort(firsts).tolist():
+            found[self.clips[slices.kinds[kinds[place]]]] += int(counts[place])
+        return max(found, key=found.__getitem__, default=None)
+
+    @property
+    def num_files(self) -> int:
+        """Files that are there."""
+        return sum(int(np.count_nonzero(~stream.is_missing)) for stream in self.slices)
+
+
+class Gatherer:
+    """Takes blocks in order; some 100 bytes an episode and stream are kept of them.
+
+    Args:
+        streams: The streams of each block.
+        num_episodes: Episodes of all blocks.
+    """
+
+    def __init__(self, streams: Sequence[str], num_episodes: int) -> None:
+        self._streams = streams
+        self._numbers = [np.zeros((num_episodes, 5), dtype=np.int64) for _ in streams]
+        self._kind = [np.zeros(num_episodes, dtype=np.int64) for _ in streams]
+        self._kinds: list[dict[str, int]] = [{} for _ in streams]
+        self._first_index = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)
+        self._has_rows = np.zeros(num_episodes, dtype=np.bool_)
+        self._task = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)
+        self._tasks: dict[int, tuple[int, ...]] = {}
+        self._remarks: list[Remark] = []
+        self._sightings = Sightings()
+        self._missing_stats: dict[str, list[int]] = {}
+        self._stale_stats: dict[str, list[int]] = {}
+        self._clips: dict[str, ClipFacts] = {}
+        self._done = 0
+
+    def add(self, block: Block) -> int:
+        """Add the next block; return how many files it looked at."""
+        first, stop = self._done, self._done + len(block.rows)
+        for place, (numbers, kinds) in enumerate(zip(block.numbers, block.kinds, strict=True)):
+            known = self._kinds[place]
+            self._numbers[place][first:stop] = numbers
+            self._kind[place][first:stop] = [known.setdefault(kind, len(known)) for kind in kinds]
+        for position, facts in enumerate(block.rows, first):
+            self._first_index[position] = facts.first_index
+            self._has_rows[position] = facts.was_looked_at
+            if len(facts.tasks) == 1:
+                self._task[position] = facts.tasks[0]
+            elif facts.tasks:
+                self._tasks[position] = facts.tasks
+        self._remarks += block.remarks
+        self._sightings.merge(block.sightings)
+        for name, episodes in block.missing_stats.items():
+            self._missing_stats.setdefault(name, []).extend(episodes)
+        for name, episodes in block.stale_stats.items():
+            self._stale_stats.setdefault(name, []).extend(episodes)
+        self._clips |= block.clips
+        self._done = stop
+        return len(block.rows) * len(self._streams)
+
+    def gathered(self) -> Gathered:
+        """Return everything."""
+        slices = [
+            Slices(*columns)
+            for columns in zip(
+                self._streams, self._numbers, self._kind, map(tuple, self._kinds), strict=True
+            )
+        ]
+        return Gathered(
+            slices,
+            self._first_index,
+            self._has_rows,
+            self._task,
+            self._tasks,
+            self._remarks,
+            self._sightings,
+            self._missing_stats,
+            self._stale_stats,
+            self._clips,
+        )

@@ -1,0 +1,788 @@
+"""What a clip's header says about its pictures, against what ``info.json`` declares."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert import media
+from leconvert.errors import UnreadableSourceError
+from leconvert.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
+from leconvert.source.dataset import STATS_PATH
+from leconvert.source.findings import Notes, counted, said_of_paths
+from leconvert.tables import DataFile
+from leconvert.text import shown
+
+__all__ = [
+    "NOT_KNOWN",
+    "NO_INDEX",
+    "ClipCheck",
+    "ClipFacts",
+    "Extremes",
+    "RowFacts",
+    "StatsCheck",
+    "TableCheck",
+    "declared_as_encoded",
+    "pixel_format",
+]
+
+
+# What FFmpeg, its encoders and MP4 call the same codec.
+_CODECS = {
+    "h264": ("avc1", "avc3", "avc", "x264", "libx264", "h264_nvenc", "h264_videotoolbox"),
+    "hevc": ("hvc1", "hev1", "h265", "x265", "libx265", "hevc_nvenc", "hevc_videotoolbox"),
+    "av1": ("av01", "libsvtav1", "libaom-av1", "svt-av1", "libdav1d", "av1_nvenc"),
+    "vp9": ("vp09", "libvpx-vp9"),
+    "vp8": ("vp08", "libvpx"),
+    "mpeg4": ("mp4v", "libxvid"),
+    "ffv1": ("FFV1",),
+    "mjpeg": ("jpeg", "mjpg"),
+}
+_CODEC_OF = {alias.lower(): codec for codec, names in _CODECS.items() for alias in (codec, *names)}
+_RATE_TOLERANCE = 0.01
+_KEPT_CONFIGS = 256
+_LAST_NAMES = ("channel", "channels")
+
+
+class ClipFacts(NamedTuple):
+    """What a clip's header says of its pictures; None where it does not."""
+
+    codec: str | None
+    pixel_format: str | None
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, clip: media.ClipIndex) -> ClipFacts:
+        """Return those of a clip."""
+        codec = _CODEC_OF.get(clip.codec.lower())
+        return cls(codec, pixel_format(clip), clip.height, clip.width)
+
+    @property
+    def channels(self) -> int | None:
+        """Colour channels of a frame; None where that is not known, or how to count gray."""
+        has_colour = self.pixel_format is not None and self.pixel_format.startswith("yuv")
+        return 3 if has_colour else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What is declared of a camera; None and () where nothing, or nothing usable, is."""
+
+    codec: str | None
+    pixel_format: str | None
+    rate: float | None
+    shape: tuple[int, ...]
+
+
+class ClipCheck:
+    """Checks the clips of one camera; what equal configurations have in common is checked once.
+
+    Args:
+        feature: Its declaration.
+        fps: Frames a second of the dataset, at which the result shows each clip.
+    """
+
+    def __init__(self, feature: Mapping[str, Any], fps: Fraction) -> None:
+        self._feature = feature
+        self._fps = fps
+        self._declared = _declared(feature)
+        self._known: dict[object, tuple[tuple[str, str], ...]] = {}
+
+    def __call__(self, clip: media.ClipIndex, notes: Notes) -> None:
+        """Say where a clip differs from the declaration."""
+        step = clip.decoded.step if isinstance(clip.decoded, range) and clip.num_samples > 1 else 0
+        kind = (clip.config_key, clip.timescale, step)
+        differences = self._known.get(kind)
+        if differences is None:
+            if len(self._known) >= _KEPT_CONFIGS:
+                self._known.clear()
+            differences = self._known[kind] = tuple(self._differences(clip, step))
+        for code, said in differences:
+            notes.sight(code, f"{shown(notes.path)} {said}")
+
+    def _differences(self, clip: media.ClipIndex, step: int) -> Iterator[tuple[str, str]]:
+        declared = self._declared
+        facts = ClipFacts.of(clip)
+        video = declared_video(self._feature)
+        right = _right_facts(video, facts, self._fps)
+        said = []
+        if "video.codec" in right:
+            said.append(f"codec {facts.codec} ({shown(declared.codec)} is declared)")
+        if "video.pix_fmt" in right:
+            pixels = facts.pixel_format
+            said.append(f"pixel format {pixels} ({shown(declared.pixel_format)} is declared)")
+        said += [
+            f"{key.removeprefix('video.')} {right[key]} ({shown(video[key])} is declared)"
+            for key in ("video.height", "video.width", "video.channels")
+            if key in right
+        ]
+        if declared.rate is not None:
+            rate = clip.timescale / step if step else declared.rate
+            if not _is_rate(declared.rate, rate):
+                said.append(f"{rate:g} frames a second ({declared.rate:g} are declared)")
+            elif "video.fps" in right:
+                said.append(
+                    f"{float(self._fps):g} frames a second in the result ({declared.rate:g} are "
+                    "declared)"
+                )
+        if "has_audio" in right:
+            said.append("no sound in the result (has_audio is declared)")
+        if clip.rotation != 0:
+            how = "mirrored" if clip.rotation is None else f"rotated by {clip.rotation} degrees"
+            yield (
+                "rotated-frames",
+                f"is to be shown {how}: torchcodec does so, PyAV does not, so that LeRobot's "
+                "frames depend on which of them decodes.",
+            )
+        if said:
+            yield "codec-mismatch", f"has {', '.join(said)}."
+        shape, size = declared.shape, (clip.height, clip.width)
+        if len(shape) == 3 and shape[:2] != size:
+            text = f"{list(shape)} is declared"
+            if shape[1:] == size:
+                text += ", with channels first"
+            yield "shape-mismatch", f"has frames of {clip.height} x {clip.width}, {text}."
+        elif facts.channels is not None and len(shape) == 3 and shape[2] != facts.channels:
+            yield "shape-mismatch", f"has {facts.channels} channels, {list(shape)} is declared."
+
+
+def declared_as_encoded(
+    feature: Mapping[str, Any], facts: ClipFacts, fps: Fraction
+) -> dict[str, Any]:
+    """Return the declaration of a camera whose clips are as these facts say.
+
+    What the source does not declare is not added, and what no header tells is kept. Shapes are
+    (height, width, channels), as LeRobot writes them.
+
+    Args:
+        feature: Its declaration.
+        facts: What most of its clips are.
+        fps: Frames a second of the dataset.
+    """
+    found = dict(feature)
+    for key in ("info", "video_info"):
+        video = found.get(key)
+        if not isinstance(video, dict):
+            continue
+        right = _right_facts(video, facts, fps)
+        has_no_audio = "has_audio" in right
+        found[key] = {
+            name: right.get(name, value)
+            for name, value in video.items()
+            if not (has_no_audio and name.startswith("audio."))
+        }
+    shape = found.get("shape")
+    sizes: list[Any] = shape if isinstance(shape, list) else []
+    channels_last = sizes[2:] if sizes[:2] == [facts.height, facts.width] else sizes[:1]
+    channels = facts.channels or next((n for n in channels_last if n in (1, 3)), 3)
+    wanted = [facts.height, facts.width, channels]
+    if sizes != wanted or not all(type(size) is int for size in sizes):
+        found["shape"] = wanted
+        names = found.get("names")
+        if not (isinstance(names, list) and len(names) == 3 and names[2] in _LAST_NAMES):
+            found["names"] = ["height", "width", "channels"]
+    return found
+
+
+def _right_facts(video: Mapping[str, Any], facts: ClipFacts, fps: Fraction) -> dict[str, Any]:
+    """Return what is declared otherwise than it is, by its key."""
+    right: dict[str, Any] = {}
+    codec, pixels = video.get("video.codec"), video.get("video.pix_fmt")
+    named = _CODEC_OF.get(codec.lower()) if isinstance(codec, str) else None
+    if named and facts.codec and named != facts.codec:
+        right["video.codec"] = facts.codec
+    if isinstance(pixels, str) and facts.pixel_format and _plain(pixels) != facts.pixel_format:
+        right["video.pix_fmt"] = facts.pixel_format
+    sizes = {
+        "video.height": facts.height,
+        "video.width": facts.width,
+        "video.channels": facts.channels,
+    }
+    right |= {
+        key: size
+        for key, size in sizes.items()
+        if size is not None and video.get(key) not in (None, size)
+    }
+    rate = _rate(video.get("video.fps"))
+    if rate is not None and not _is_rate(rate, float(fps)):
+        right["video.fps"] = int(fps) if fps.denominator == 1 else float(fps)
+    if video.get("has_audio") is True:
+        right["has_audio"] = False
+    return right
+
+
+def _is_rate(declared: float, rate: float) -> bool:
+    return abs(rate - declared) <= _RATE_TOLERANCE * rate
+
+
+def _rate(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+        return None
+    return float(value)
+
+
+def declared_video(feature: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a camera's declaration says about its encoding, ``info`` or ``video_info``."""
+    for key in ("info", "video_info"):
+        facts = feature.get(key)
+        if isinstance(facts, dict):
+            return facts
+    return {}
+
+
+def _declared(feature: Mapping[str, Any]) -> _Declared:
+    facts = declared_video(feature)
+    codec, pixels, rate = (facts.get(f"video.{key}") for key in ("codec", "pix_fmt", "fps"))
+    shape = feature.get("shape")
+    sizes = shape if isinstance(shape, list) else []
+    return _Declared(
+        codec if isinstance(codec, str) and codec.lower() in _CODEC_OF else None,
+        pixels if isinstance(pixels, str) else None,
+        _rate(rate),
+        tuple(sizes) if all(type(size) is int for size in sizes) else (),
+    )
+
+
+def pixel_format(clip: media.ClipIndex) -> str | None:
+    """Return FFmpeg's name of a clip's pixel format, from its decoder configuration.
+
+    Read from ``av1C`` (AV1 in ISOBMFF, 2.3.3), ``hvcC`` and ``avcC`` (ISO/IEC 14496-15, 8.3.2 and
+    5.3.3) and ``vpcC`` (VP codecs in ISOBMFF). None where they do not say.
+    """
+    for kind, read in _CONFIGURATIONS.items():
+        place = clip.sample_entry.find(kind)
+        if place > 0:
+            try:
+                chroma, bits = read(clip.sample_entry[place + 4 :])
+            except (IndexError, KeyError):
+                return None
+            return _name(chroma, bits)
+    return None
+
+
+_CHROMA = ("gray", "420", "422", "444")
+
+
+def _from_av1(record: bytes) -> tuple[str, int]:
+    flags = record[2]
+    high, twelve, gray, subsampled_x, subsampled_y = (
+        flags >> 6 & 1, flags >> 5 & 1, flags >> 4 & 1, flags >> 3 & 1, flags >> 2 & 1,
+    )  # fmt: skip
+    chroma = "gray" if gray else {(1, 1): "420", (1, 0): "422", (0, 0): "444"}[
+        (subsampled_x, subsampled_y)
+    ]  # fmt: skip
+    return chroma, 12 if high and twelve else 10 if high else 8
+
+
+def _from_hevc(record: bytes) -> tuple[str, int]:
+    return _CHROMA[record[16] & 3], 8 + (record[17] & 7)
+
+
+def _from_avc(record: bytes) -> tuple[str, int]:
+    profile = record[1]
+    if profile in (66, 77, 88):  # Baseline, Main and Extended know nothing else
+        return "420", 8
+    place = 6
+    for _ in range(record[5] & 0x1F):
+        place += 2 + int.from_bytes(record[place : place + 2], "big")
+    count = record[place]
+    place += 1
+    for _ in range(count):
+        place += 2 + int.from_bytes(record[place : place + 2], "big")
+    chroma = _CHROMA[record[place] & 3]
+    # FFmpeg decodes H.264 without colour to 4:2:0; either name may be declared.
+    if chroma == "gray":
+        raise KeyError(chroma)
+    return chroma, 8 + (record[place + 1] & 7)
+
+
+def _from_vp9(record: bytes) -> tuple[str, int]:
+    flags = record[6]
+    return {0: "420", 1: "420", 2: "422", 3: "444"}[flags >> 1 & 7], flags >> 4
+
+
+_CONFIGURATIONS = {b"av1C": _from_av1, b"hvcC": _from_hevc, b"avcC": _from_avc, b"vpcC": _from_vp9}
+
+
+def _name(chroma: str, bits: int) -> str:
+    base = "gray" if chroma == "gray" else f"yuv{chroma}p"
+    return base if bits == 8 else f"{base}{bits}le"
+
+
+def _plain(name: str) -> str:
+    """Return a declared pixel format without the range and byte order, which headers lack."""
+    plain = re.sub(r"^yuvj", "yuv", name.strip().lower())
+    return re.sub(r"(?<=\d\d)be$", "le", plain)
+
+
+# ------------------------------------------------------------------------------------------------
+# What can be wrong with the table of one episode, mostly by what its footer says.
+
+
+# Column to its least and its greatest value.
+Extremes = Mapping[str, tuple[float, float]]
+Times = npt.NDArray[np.floating[Any]]
+
+# How far LeRobot lets a frame lie from the timestamp that asks for it.
+_LEROBOT_TOLERANCE_SECONDS = 1e-4
+_FIRST_FRAMES = 2048
+_NO_TENSOR_FROM = 2**63
+_BROADCAST_RATES = ("23.976", "29.97", "59.94")
+_KEPT_TIMES = 256
+# No index or task has these numbers: it is not known; a value is none, such as NaN or 1.5.
+NOT_KNOWN = -(2**62)
+NO_INDEX = NOT_KNOWN + 1
+_VISUAL_DTYPES = frozenset({"video", "image"})
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What a table's rows say about their place in the dataset.
+
+    Attributes:
+        first_index: ``index`` of the first row, `NOT_KNOWN` where rows are not counted by one.
+        tasks: The tasks of its rows, `NO_INDEX` for what can be none; () where there is no such
+            column.
+        was_looked_at: Whether there were rows to look at.
+    """
+
+    first_index: int = NOT_KNOWN
+    tasks: tuple[int, ...] = ()
+    was_looked_at: bool = False
+
+
+class TableCheck:
+    """Checks tables of one dataset.
+
+    Args:
+        fps: Frames a second.
+        features: Declared features, without those that are left out.
+        has_cameras: Whether timestamps are used to find video frames.
+    """
+
+    def __init__(
+        self,
+        fps: Fraction,
+        features: Mapping[str, Mapping[str, Any]],
+        *,
+        has_cameras: bool,
+    ) -> None:
+        self._fps = fps
+        self._expected: dict[str, Times] = {}
+        self._right_times: set[tuple[object, bytes]] = set()
+        self._times_severity = "" if has_cameras else "warning"
+        # Whatever is declared: a column may be stored as numbers.
+        self._stored = [
+            name
+            for name, feature in features.items()
+            if feature["dtype"] != "video" and name not in DEFAULT_COLUMNS
+        ]
+        self._images = [name for name, feature in features.items() if feature["dtype"] == "image"]
+        # Whose statistics may have to be computed, whatever is declared.
+        self._computed = [
+            name
+            for name, feature in features.items()
+            if feature["dtype"] not in _VISUAL_DTYPES and name not in DEFAULT_COLUMNS
+        ]
+
+    def __call__(self, file: DataFile, extremes: Extremes, notes: Notes) -> RowFacts:
+        """Check a table that has as many rows as its episode has frames.
+
+        Args:
+            file: It.
+            extremes: What its footer says of the extremes of its columns.
+            notes: Where to say what is wrong.
+
+        Raises:
+            UnreadableSourceError: A column that the footer does not describe cannot be read.
+        """
+        rows = file.counts.rows
+        columns = file.counts.columns
+        for name in self._stored:
+            greatest = extremes.get(name, (0, 0))[1]
+            if greatest >= _NO_TENSOR_FROM and isinstance(greatest, int):
+                notes.say(
+                    "unloadable-feature",
+                    f"{shown(name)} goes up to {greatest} in {shown(notes.path)}, which LeRobot "
+                    f"cannot load: no tensor holds numbers from 2^63 on.",
+                    feature=name,
+                )
+        for name in self._images:
+            if missing := file.missing_files(name):
+                where = f" in {missing} of {counted(rows, 'row')} of {shown(notes.path)}"
+                notes.sight("image-paths", said_of_paths(name, where), feature=name)
+        for name in self._computed:
+            values, empty = file.num_values(name), file.null_count(name)
+            what = counted(empty or 0, "empty value")
+            if not empty and values is not None and values % rows:
+                what = f"lists of different lengths, {values} values in {rows} rows"
+            elif not empty:
+                continue
+            notes.say(
+                "uncomputable-stats",
+                f"{shown(name)} has {what} in {shown(notes.path)}: no statistics can be computed.",
+                feature=name,
+            )
+        if "episode_index" in columns and not _says_empty(file, "episode_index", notes):
+            with _numbers_or_said("episode-index", notes):
+                least, greatest = _extremes(file, extremes, "episode_index")
+                if (least, greatest) != (notes.episode, notes.episode):
+                    notes.say(
+                        "episode-index",
+                        f"{shown(notes.path)} has rows of episode {_span(least, greatest)}.",
+                    )
+        if "frame_index" in columns and not _says_empty(file, "frame_index", notes):
+            with _numbers_or_said("frame-index", notes):
+                least, greatest = _extremes(file, extremes, "frame_index")
+                if (least, greatest) != (0, rows - 1):
+                    notes.say(
+                        "frame-index",
+                        f"{shown(notes.path)} counts its {rows} frames {_span(least, greatest)} "
+                        f"instead of {_span(0, rows - 1)}.",
+                    )
+        if "timestamp" in columns:
+            empty = file.null_count("timestamp")
+            if empty:
+                said = f"{shown(notes.path)} has {counted(empty, 'row')} without timestamp."
+                notes.say("timestamps", said)
+            else:
+                with _numbers_or_said("timestamps", notes):
+                    self._check_times(file, notes)
+        first_index = NOT_KNOWN
+        if "index" in columns and not file.null_count("index"):
+            with _numbers_or_said("global-index", notes):
+                least, greatest = _extremes(file, extremes, "index")
+                if greatest - least == rows - 1 and _index(least) != NO_INDEX:
+                    first_index = int(least)
+        tasks: tuple[int, ...] = ()
+        if "task_index" in columns and not _says_empty(file, "task_index", notes):
+            # No flag knows which text or list stands for which task.
+            with _numbers_or_said("dtype-mismatch", notes):
+                least, greatest = _extremes(file, extremes, "task_index")
+                found = [least] if least == greatest else file.distinct("task_index")
+                tasks = tuple(dict.fromkeys(map(_index, found)))
+        return RowFacts(first_index, tasks, was_looked_at=True)
+
+    def _check_times(self, file: DataFile, notes: Notes) -> None:
+        # Episodes of one length have the same times, and mostly the same bytes for them.
+        raw = file.raw("timestamp")
+        if raw is not None and raw in self._right_times:
+            return
+        times = file.numbers("timestamp")
+        expected = self._times(len(times), times.dtype)
+        if (times == expected).all():
+            if raw is not None:
+                if len(self._right_times) >= _KEPT_TIMES:
+                    self._right_times.clear()
+                self._right_times.add(raw)
+            return
+        offsets = np.abs(times - expected.astype(np.float64))
+        right = offsets < _LEROBOT_TOLERANCE_SECONDS
+        if right.all():
+            return
+        wrong = np.flatnonzero(~right)
+        rate = _steady_rate(times)
+        worst = float(np.nanmax(offsets)) if not np.isnan(offsets).all() else float("nan")
+        notes.say(
+            "timestamps",
+            f"{shown(notes.path)}: {len(wrong)} of {len(times)} timestamps are not frame / fps, "
+            f"first at frame {int(wrong[0])} ({float(times[wrong[0]]):g} s), at worst "
+            f"{worst:g} s off." + (f" They are frame / {rate}." if rate else ""),
+            severity=self._times_severity,
+            helps=(f"--assume-fps {rate}", "--retime") if rate else None,
+        )
+
+    def _times(self, length: int, kind: np.dtype[Any]) -> Times:
+        """Return frame / fps for the frames of an episode, shape (length,).
+
+        They are rounded as LeRobot rounds them where it stores them in this type: late in long
+        episodes that is coarse, but right.
+        """
+        known = self._expected.get(kind.str)
+        if known is None or len(known) < length:
+            frames = np.arange(max(length, _FIRST_FRAMES), dtype=np.float64)
+            times = frames * self._fps.denominator / self._fps.numerator
+            known = times.astype(np.float32) if kind == np.float32 else times
+            self._expected[kind.str] = known
+        return known[:length]
+
+
+def _steady_rate(times: npt.NDArray[Any]) -> str | None:
+    """Return the rate at which timestamps step from 0 on as LeRobot demands it; None for none."""
+    seconds = float(times[-1])
+    if not 0 < seconds < np.inf:
+        return None
+    found = (len(times) - 1) / seconds
+    rate = next((text for text in _BROADCAST_RATES if abs(found - float(text)) < 1e-3), None)
+    rate = rate or f"{found:.4g}"
+    expected = np.arange(len(times)) / float(rate)
+    return rate if (np.abs(times - expected) < _LEROBOT_TOLERANCE_SECONDS).all() else None
+
+
+@contextmanager
+def _numbers_or_said(code: str, notes: Notes) -> Iterator[None]:
+    """Say of a column that has no number a row that it is wrong, whatever its values are."""
+    try:
+        yield
+    except UnreadableSourceError as error:
+        if not isinstance(error.__cause__, TypeError):
+            raise
+        said = f"{shown(notes.path)} cannot be used as it is: {shown(str(error.__cause__))}."
+        notes.say(code, said, severity="error", is_acceptable=False)
+
+
+def _says_empty(file: DataFile, column: str, notes: Notes) -> bool:
+    """Say of how many rows a column tells nothing; False where it tells it of every row."""
+    empty = file.null_count(column)
+    if empty:
+        code = column.replace("_", "-")
+        notes.say(code, f"{shown(notes.path)} has {counted(empty, 'row')} without {column}.")
+    return bool(empty)
+
+
+def _extremes(file: DataFile, extremes: Extremes, column: str) -> tuple[float, float]:
+    """Return the least and the greatest number of a column of at least one row."""
+    found = extremes.get(column)
+    # A footer passes over NaN; a column of indices that are no integers is rare enough to be read.
+    if found is None or isinstance(found[0], float):
+        values = file.numbers(column)
+        found = values.min().item(), values.max().item()
+    return found
+
+
+def _index(value: float) -> int:
+    """Return a number as an index, `NO_INDEX` where it cannot be one."""
+    is_index = -NO_INDEX > value > NO_INDEX and value == int(value)
+    return int(value) if is_index else NO_INDEX
+
+
+def _span(least: float, greatest: float) -> str:
+    said = [f"{value:g}" if isinstance(value, float) else str(value) for value in (least, greatest)]
+    return said[0] if least == greatest else " to ".join(said)
+
+
+# ------------------------------------------------------------------------------------------------
+# Statistics of an episode against what the footer of its table says.
+
+
+# Extremes of these are compared by another order than the footer's bytes are read in.
+_UNSIGNED_DTYPES = frozenset({"uint32", "uint64"})
+# Statistics are often computed and written in single precision.
+_RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-5, 1e-6
+_MAX_DEPTH = 8
+
+
+class StatsCheck:
+    """Checks lines of ``episodes_stats.jsonl``.
+
+    Args:
+        features: Declared features, without those that are left out or have no data.
+    """
+
+    def __init__(self, features: Mapping[str, Mapping[str, Any]]) -> None:
+        self._numeric: list[tuple[str, int]] = []
+        self._visual: list[str] = []
+        self._not_compared: set[str] = set()
+        self._known = {
+            name for name, feature in features.items() if feature["dtype"] not in TEXT_DTYPES
+        }
+        for name, feature in features.items():
+            dtype, shape = feature["dtype"], feature.get("shape")
+            if dtype in TEXT_DTYPES:
+                continue
+            if dtype in _VISUAL_DTYPES:
+                self._visual.append(name)
+            else:
+                if dtype in _UNSIGNED_DTYPES:
+                    self._not_compared.add(name)
+                is_vector = isinstance(shape, list) and len(shape) == 1
+                size = shape[0] if is_vector and shape and type(shape[0]) is int else 0
+                self._numeric.append((name, size))
+
+    @property
+    def features(self) -> list[str]:
+        """Features that have statistics."""
+        return [*(name for name, _ in self._numeric), *self._visual]
+
+    def __call__(
+        self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: Notes
+    ) -> tuple[list[str], list[str]]:
+        """Check one line; return the features whose statistics are missing, and are stale.
+
+        Args:
+            line: It; None where the episode has none.
+            rows: Rows of the episode's table.
+            found: Extremes of its columns; only what is there is compared.
+            notes: Where to say what is wrong.
+        """
+        stats = None if line is None else line.get("stats")
+        if not isinstance(stats, dict):
+            what = "no statistics" if line is None else "a line without statistics"
+            notes.sight(
+                "missing-stats",
+                f"{STATS_PATH} has {what} of episode {notes.episode}.",
+                path=STATS_PATH,
+            )
+            return self.features, []
+        missing: list[str] = []
+        stale: list[str] = []
+        for name, size in self._numeric:
+            try:
+                entry = stats[name]
+                low, high, counts = entry["min"], entry["max"], entry["count"]
+                mean, std = entry["mean"], entry["std"]
+                sound = (
+                    len(low) == len(high) == len(mean) == len(std) > 0
+                    and _is_count(counts)
+                    and (not size or len(low) == size)
+                    and all(map(_is_of_numbers, (low, high, mean, std)))
+                )
+            except (KeyError, TypeError):
+                sound = False
+            if not sound:
+                self._say_unsound(stats, name, notes)
+                missing.append(name)
+                continue
+            extremes = found.get(name)
+            if extremes is None or name in self._not_compared:
+                continue
+            try:
+                if min(low) == extremes[0] and max(high) == extremes[1] and counts[0] == rows:
+                    continue
+            except TypeError:
+                pass  # nested
+            if self._compare(name, entry, extremes, rows, notes):
+                stale.append(name)
+        for name in self._visual:
+            try:
+                entry = stats[name]
+                sound = (
+                    _is_of_channels(entry["min"])
+                    and _is_of_channels(entry["max"])
+                    and _is_of_channels(entry["mean"])
+                    and _is_of_channels(entry["std"])
+                    and _is_count(entry["count"])
+                )
+            except (KeyError, TypeError):
+                sound = False
+            if not sound:
+                self._say_unsound(stats, name, notes)
+                missing.append(name)
+        # Those of what is not declared are copied, too.
+        for name in stats.keys() - self._known:
+            if not _can_be_copied(stats[name]):
+                self._say_unsound(stats, name, notes, helps=("--recompute-stats",))
+        return missing, stale
+
+    def _say_unsound(
+        self,
+        stats: Mapping[str, Any],
+        name: str,
+        notes: Notes,
+        helps: tuple[str, ...] | None = None,
+    ) -> None:
+        what = "not numbers in the right shape" if name in stats else "not there"
+        notes.sight(
+            "missing-stats",
+            f"Statistics of {shown(name)} are {what} in {STATS_PATH} for episode {notes.episode}.",
+            feature=name,
+            path=STATS_PATH,
+            helps=helps,
+        )
+
+    def _compare(
+        self,
+        name: str,
+        entry: Mapping[str, Any],
+        extremes: tuple[float, float],
+        rows: int,
+        notes: Notes,
+    ) -> bool:
+        """Say where statistics are stale; return whether they are."""
+        lows = [value for value in _numbers(entry["min"]) if math.isfinite(value)]
+        highs = [value for value in _numbers(entry["max"]) if math.isfinite(value)]
+        least, greatest = min(lows, default=math.nan), max(highs, default=math.nan)
+        if _differ(least, extremes[0]) or _differ(greatest, extremes[1]):
+            said = f"from {least:g} to {greatest:g}, the data goes from {extremes[0]:g} to "
+            said += f"{extremes[1]:g}"
+        elif entry["count"][0] != rows:
+            said = f"of {shown(entry['count'][0])} frames, the table has {rows}"
+        else:
+            return False
+        notes.sight(
+            "stale-stats",
+            f"Statistics of {shown(name)} are stale: for episode {notes.episode} {STATS_PATH} has "
+            f"them {said}.",
+            feature=name,
+            path=STATS_PATH,
+        )
+        return True
+
+
+def _differ(stated: float, found: float) -> bool:
+    """Whether two extremes differ by more than rounding; NaN says nothing."""
+    if math.isnan(stated) or not math.isfinite(found):
+        return False
+    return not math.isclose(stated, found, rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)
+
+
+def _numbers(value: object, depth: int = 0) -> Iterator[float]:
+    """Yield the numbers in a nested list."""
+    if isinstance(value, int | float):
+        try:
+            yield float(value)
+        except OverflowError:
+            yield math.inf
+    elif isinstance(value, list) and depth < _MAX_DEPTH:
+        items: Iterable[object] = value
+        for item in items:
+            yield from _numbers(item, depth + 1)
+
+
+def _is_of_channels(value: Any) -> bool:
+    """Whether a value looks like (3, 1, 1) or (1, 1, 1) numbers: as far as its last channel."""
+    return (
+        len(value) in (1, 3) and len(value[-1]) == 1 == len(value[-1][0]) and _is_of_numbers(value)
+    )
+
+
+def _can_be_copied(values: object) -> bool:
+    """Whether the statistics of anything are such as the result's can be added up from.
+
+    Mappings below them are statistics of names with a slash, which are rare and not looked at.
+    """
+    if not isinstance(values, dict):
+        return False
+    found: Mapping[str, object] = values
+    if any(isinstance(value, dict) for value in found.values()):
+        return True
+    return all(
+        isinstance(found.get(key), int | float) or _is_of_numbers(found.get(key))
+        for key in ("min", "max", "mean", "std", "count")
+    ) and _is_count(found["count"] if isinstance(found["count"], list) else [found["count"]])
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is a list of one number that can count frames: none or more."""
+    return len(value) == 1 and isinstance(value[0], int | float) and value[0] >= 0
+
+
+def _is_of_numbers(value: object, depth: int = 0) -> bool:
+    """Whether a value is a list, nested or not, that holds numbers and nothing else."""
+    if not isinstance(value, list) or depth > _MAX_DEPTH:
+        return False
+    items: list[Any] = value
+    try:
+        sum(items)  # knows numbers from anything else, and is fast: most lists hold only these
+    except TypeError:
+        return all(_is_of_numbers(item, depth + 1) for item in items)
+    return True

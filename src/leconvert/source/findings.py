@@ -1,0 +1,958 @@
+"""Every finding about a source: its code, how bad it is, and the flag that helps.
+
+``docs/findings.md`` shows this table to users.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leconvert.errors import SourceError, UsageError
+from leconvert.model import Extent, Finding, IntArray, Remedy, camera_of
+from leconvert.repairs import (
+    DEFAULT_COLUMNS,
+    TEXT_DTYPES,
+    DroppedEpisode,
+    LocatedFile,
+    RepairOptions,
+    Repairs,
+)
+from leconvert.text import shown
+
+__all__ = [
+    "CATALOGUE",
+    "DROP",
+    "TASKS_FROM_EPISODES",
+    "Kind",
+    "Notes",
+    "Remark",
+    "Settled",
+    "Sightings",
+    "SourceFacts",
+    "check_accepted",
+    "check_dropped_features",
+    "computes_all_stats",
+    "counted",
+    "redeclared",
+    "said_of_paths",
+    "settle",
+    "task_map_of",
+]
+
+
+DROP = "--on-bad-episode drop"
+TASKS_FROM_EPISODES = "--tasks-from episodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of finding.
+
+    Attributes:
+        code: Its stable name.
+        severity: ``error``, ``warning`` or ``info``, where the case does not say otherwise.
+        meaning: What was seen, in one line.
+        repairs: The flags that repair it, those first that lose nothing. Errors of single episodes
+            can always be left out with their episode (`DROP`), those of a camera with it.
+        acceptable: Whether ``--accept`` makes a warning of the error: the conversion can do
+            without the repair, and the result is as good or bad as the source.
+    """
+
+    code: str
+    severity: str
+    meaning: str
+    repairs: tuple[str, ...] = ()
+    acceptable: bool = False
+
+
+_KINDS = (
+    # The dataset.
+    Kind(
+        "codebase-version",
+        "error",
+        "`codebase_version` is not there, or is none of v2.x although the files are.",
+        ("--assume-version v2.1",),
+    ),
+    Kind(
+        "frame-rate",
+        "error",
+        "The timestamps of all episodes step at another rate than `fps`. A warning in datasets "
+        "without cameras.",
+        ("--assume-fps", "--retime"),
+    ),
+    Kind(
+        "template-names",
+        "info",
+        "`data_path` or `video_path` has a placeholder under another name than LeRobot's.",
+    ),
+    # Files of an episode.
+    Kind("missing-file", "error", "A file of an episode is not there.", ("--drop-feature", DROP)),
+    Kind(
+        "misplaced-file",
+        "error",
+        "A file of an episode lies elsewhere than its template says, or may be one of two.",
+        ("--locate-files", "--drop-feature", DROP),
+    ),
+    Kind(
+        "unreadable-file",
+        "error",
+        "A file is damaged, empty, or no file.",
+        ("--drop-feature", DROP),
+    ),
+    Kind(
+        "row-count",
+        "error",
+        "A table has more or fewer rows than the episode's `length`.",
+        (DROP,),
+    ),
+    Kind(
+        "frame-count",
+        "error",
+        "A clip has more or fewer frames than the episode's `length`.",
+        ("--drop-feature", DROP),
+    ),
+    Kind(
+        "no-keyframe", "error", "A clip does not begin with a keyframe.", ("--drop-feature", DROP)
+    ),
+    Kind(
+        "schema-mismatch",
+        "error",
+        "A table has other columns than those of the other episodes.",
+        (DROP,),
+    ),
+    Kind(
+        "path-template",
+        "error",
+        "`data_path` or `video_path` has placeholders that LeRobot does not know, or names no file "
+        "that exists.",
+    ),
+    Kind(
+        "stray-file",
+        "warning",
+        "Files below the folders of data and videos belong to no episode, or links lead out of the "
+        "dataset; they are left behind.",
+    ),
+    # Numbers of episodes and rows.
+    Kind(
+        "episode-gap",
+        "error",
+        "The indices of `episodes.jsonl` do not run from 0 without gaps; the repair numbers the "
+        "episodes anew.",
+        (DROP,),
+    ),
+    Kind("empty-episode", "error", "An episode has no frames.", (DROP,)),
+    Kind(
+        "missing-column",
+        "warning",
+        "No table has one of the columns that v3.0 demands; it is computed. An error for "
+        "`task_index` where there are several tasks.",
+        (TASKS_FROM_EPISODES,),
+    ),
+    Kind(
+        "timestamps",
+        "error",
+        "A row's `timestamp` is 0.1 ms or more from `frame / fps`, so LeRobot loads no video frame "
+        "or a wrong one, or is empty. The former is a warning in datasets without cameras.",
+        ("--assume-fps", "--retime"),
+        acceptable=True,
+    ),
+    Kind(
+        "frame-index",
+        "error",
+        "The column `frame_index` does not count the episode's rows from 0.",
+        ("--reindex",),
+        acceptable=True,
+    ),
+    Kind(
+        "episode-index",
+        "error",
+        "The column `episode_index` differs from the number in the file's name.",
+        ("--reindex",),
+    ),
+    Kind(
+        "global-index",
+        "error",
+        "The column `index` does not count the dataset's rows from 0.",
+        ("--reindex",),
+    ),
+    # Tasks.
+    Kind(
+        "missing-tasks",
+        "error",
+        "`tasks.jsonl` is not there, or lists none.",
+        (TASKS_FROM_EPISODES,),
+    ),
+    Kind("task-gap", "error", "Task indices do not run from 0 without gaps.", ("--remap-tasks",)),
+    Kind("task-duplicate", "error", "A task is listed more than once.", ("--remap-tasks",)),
+    Kind("task-conflict", "error", "One task index stands for two different texts."),
+    Kind(
+        "task-index",
+        "error",
+        "Rows name a task that `tasks.jsonl` does not list, or none.",
+        (TASKS_FROM_EPISODES, DROP),
+    ),
+    Kind(
+        "task-mismatch",
+        "warning",
+        "Rows name a task that `episodes.jsonl` does not list for the episode, or that lists a "
+        "task which `tasks.jsonl` lacks. An error where all rows have one task, and the episodes "
+        "several.",
+        (TASKS_FROM_EPISODES,),
+        acceptable=True,
+    ),
+    Kind(
+        "annotation-tasks",
+        "warning",
+        "Tasks are numbered anew, and a column `annotation.*` that may hold task indices is not "
+        "named in `meta/modality.json`; it stays as it is.",
+    ),
+    Kind(
+        "gr00t-stats",
+        "warning",
+        "Episodes are left out that `meta/stats_gr00t.json` or `relative_stats*.json` describe.",
+    ),
+    Kind(
+        "modality",
+        "warning",
+        "`meta/modality.json` names a feature, or values of one, that the dataset does not have; "
+        "what is left out with `--drop-feature` is left out of it.",
+    ),
+    Kind("several-tasks", "info", "Episodes have more than one task."),
+    # Features.
+    Kind(
+        "phantom-feature",
+        "error",
+        "A feature is declared, but no episode has data for it.",
+        ("--drop-feature",),
+    ),
+    Kind(
+        "undeclared-column",
+        "error",
+        "The tables have a column that `info.json` does not declare.",
+        ("--declare-features", "--drop-feature"),
+    ),
+    Kind(
+        "undeclared-camera",
+        "warning",
+        "There are videos of a camera that `info.json` does not declare; they are left behind.",
+    ),
+    Kind(
+        "dtype-mismatch",
+        "warning",
+        "A column is stored in another type than declared; the result declares the stored one.",
+    ),
+    Kind(
+        "shape-mismatch",
+        "warning",
+        "A feature has another shape than declared, or the declared one makes no sense; the result "
+        "declares what is stored.",
+    ),
+    Kind(
+        "codec-mismatch",
+        "warning",
+        "Clips have another codec, pixel format or frame rate than declared; the result declares "
+        "what most have.",
+    ),
+    Kind(
+        "wrapped-scalar",
+        "error",
+        "A column holds lists of one value, which LeRobot cannot load; the repair makes them the "
+        "value.",
+        ("--unwrap-scalars", "--drop-feature"),
+    ),
+    Kind(
+        "unloadable-feature",
+        "error",
+        "LeRobot cannot load a column as it is stored, whatever is declared: bytes, dates, lists "
+        "of texts, lists of different lengths or with empty values.",
+        ("--drop-feature",),
+    ),
+    Kind(
+        "image-paths",
+        "error",
+        "Images are the paths of files, which no v3.0 dataset holds.",
+    ),
+    Kind(
+        "video-info",
+        "info",
+        "A camera is described under `video_info` instead of `info`, or by what is no table.",
+    ),
+    Kind("nested-names", "info", "The names of a feature are nested, or no list."),
+    Kind("null-names", "info", "A vector feature has no names."),
+    # Statistics and totals.
+    Kind(
+        "missing-stats",
+        "error",
+        "Statistics of an episode, or of a feature, are not there, or no numbers in its shape.",
+        ("--fill-stats", "--recompute-stats"),
+    ),
+    Kind(
+        "stale-stats",
+        "warning",
+        "Statistics differ from the data.",
+        ("--fill-stats", "--recompute-stats"),
+    ),
+    Kind(
+        "stray-stats",
+        "warning",
+        "`episodes_stats.jsonl` has episodes that `episodes.jsonl` does not list.",
+    ),
+    Kind(
+        "computed-stats",
+        "info",
+        "v2.0 has no statistics of episodes; they are computed.",
+    ),
+    Kind(
+        "uncomputable-stats",
+        "error",
+        "Statistics are to be computed, and a column has empty values, lists of different lengths, "
+        "or no image files.",
+        ("--drop-feature",),
+    ),
+    Kind("stale-total", "warning", "Totals in `info.json` are wrong; the result has right ones."),
+    # Clips.
+    Kind(
+        "frame-times",
+        "warning",
+        "A clip shows frames half a frame or more from `frame / fps`; they are placed by their "
+        "order.",
+    ),
+    Kind(
+        "float32-reach",
+        "warning",
+        "Frames of the result will stand so late in their file that LeRobot, which compares times "
+        "in single precision, refuses them.",
+        ("--layout streaming",),
+    ),
+    Kind(
+        "rotated-frames",
+        "warning",
+        "Clips are to be shown rotated: torchcodec rotates their frames, PyAV does not. They stay "
+        "as they are.",
+    ),
+    Kind("other-tracks", "warning", "Clips have audio or other tracks, which are left out."),
+    Kind("codec-change", "info", "The codec changes within a camera; new files begin there."),
+    Kind("remux", "info", "Clips cannot be joined as they lie; they are remuxed first."),
+)
+
+CATALOGUE: Mapping[str, Kind] = MappingProxyType({kind.code: kind for kind in _KINDS})
+
+
+def check_accepted(codes: Sequence[str]) -> None:
+    """Refuse codes that cannot be accepted.
+
+    Raises:
+        UsageError: A code is unknown, or of an error that the conversion cannot do without.
+    """
+    acceptable = [kind.code for kind in _KINDS if kind.acceptable]
+    for code in codes:
+        kind = CATALOGUE.get(code)
+        if kind is None:
+            raise UsageError(
+                f"--accept {code}: there is no such finding.",
+                next_step=f"The findings are {', '.join(sorted(CATALOGUE))}.",
+            )
+        if kind.severity == "error" and not kind.acceptable:
+            raise UsageError(
+                f"--accept {code}: a dataset cannot be converted with it.",
+                next_step=f"Use {' or '.join(kind.repairs) or 'another copy of the dataset'}; what "
+                f"can be accepted is {', '.join(acceptable)}.",
+            )
+
+
+# ------------------------------------------------------------------------------------------------
+# What checks report, before anything is decided about it.
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something that a check saw.
+
+    Attributes:
+        code: One of the catalogue's.
+        message: What was seen, in one sentence.
+        episode: The episode's index in the source, where it is about one.
+        stream: The stream, where it is about one.
+        path: The file relative to the source, where it is about one.
+        feature: The feature, where it is about one.
+        severity: As the catalogue says, unless the case says otherwise.
+        is_acceptable: Whether it can be accepted where others of its code can.
+        helps: Flags of the catalogue's that help in this case; None where all do.
+    """
+
+    code: str
+    message: str
+    episode: int | None = None
+    stream: str | None = None
+    path: str | None = None
+    feature: str | None = None
+    severity: str = ""
+    is_acceptable: bool = True
+    helps: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.severity:
+            object.__setattr__(self, "severity", CATALOGUE[self.code].severity)
+
+    @property
+    def order(self) -> tuple[int, str, str, str, str, str]:
+        """Sorts what is about the dataset first, then by episode."""
+        episode = -1 if self.episode is None else self.episode
+        stream, feature, path = self.stream or "", self.feature or "", self.path or ""
+        return (episode, stream, self.code, feature, path, self.message)
+
+
+class Sightings:
+    """The same thing seen in many episodes: it makes one remark, which says in how many.
+
+    What was seen first is the example. Memory is bounded by the kinds of things, not by episodes.
+    """
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[object, ...], tuple[Remark, int]] = {}
+
+    def add(self, remark: Remark, episodes: int = 1) -> None:
+        """Note that something was seen in further episodes.
+
+        Args:
+            remark: It; its message tells the first case.
+            episodes: In how many.
+        """
+        kind = (remark.code, remark.stream or "", remark.feature or "", remark.helps)
+        example, before = self._seen.get(kind, (remark, 0))
+        self._seen[kind] = (example, before + episodes)
+
+    def merge(self, later: Sightings) -> None:
+        """Add what was seen in later episodes."""
+        for remark, episodes in later._seen.values():
+            self.add(remark, episodes)
+
+    def remarks(self) -> Iterator[Remark]:
+        """Yield a remark for each kind of thing."""
+        for example, episodes in self._seen.values():
+            more = f" {counted(episodes, 'episode')} are like this." if episodes > 1 else ""
+            yield replace(example, message=example.message + more, episode=None)
+
+
+@dataclass(slots=True)
+class Notes:
+    """What is said about the slices of some episodes, one slice after the other.
+
+    Attributes:
+        remarks: About single episodes.
+        sightings: About many.
+        episode: Index of the episode that is looked at.
+        stream: Its stream.
+        file: Its file.
+        folder_length: Characters of the file's name up to what is relative to the source.
+    """
+
+    remarks: list[Remark] = field(default_factory=list)
+    sightings: Sightings = field(default_factory=Sightings)
+    episode: int = 0
+    stream: str = ""
+    file: str = ""
+    folder_length: int = 0
+
+    @property
+    def path(self) -> str:
+        """The file, relative to the source."""
+        return self.file[self.folder_length :]
+
+    def say(
+        self,
+        code: str,
+        message: str,
+        *,
+        feature: str | None = None,
+        severity: str = "",
+        is_acceptable: bool = True,
+        helps: tuple[str, ...] | None = None,
+    ) -> None:
+        """Say something about this slice alone."""
+        place = self.episode, self.stream, self.path
+        self.remarks.append(Remark(code, message, *place, feature, severity, is_acceptable, helps))
+
+    def sight(
+        self,
+        code: str,
+        message: str,
+        *,
+        feature: str | None = None,
+        path: str | None = None,
+        severity: str = "",
+        helps: tuple[str, ...] | None = None,
+    ) -> None:
+        """Say something that may hold for many slices of this stream."""
+        self.sightings.add(
+            Remark(
+                code,
+                message,
+                None,
+                self.stream,
+                path or self.path,
+                feature,
+                severity,
+                helps=helps,
+            )
+        )
+
+
+def said_of_paths(feature: str, where: str = "") -> str:
+    """Return what is said of images that are paths.
+
+    Args:
+        feature: The images.
+        where: Which of them; all by default.
+    """
+    return (
+        f"The images {shown(feature)} are no files{where}, but their paths at best; put the files "
+        'into the tables first, as "Images as paths" in docs/howto/broken-datasets.md does.'
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 episode`` or ``3 episodes``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+# ------------------------------------------------------------------------------------------------
+# From what was seen and what the user allows to what is done about it: no I/O.
+#
+# An error stops the plan. It is ``repaired`` where the user gave the flag that repairs it, a
+# warning where the user accepts it, and goes away with its episode where bad episodes may be
+# dropped.
+
+
+_REINDEXED = ("frame_index", "episode_index", "index")
+_RENUMBERED = ("episode_index", "index")
+# What is said of how a column is stored, which no longer holds where it is computed.
+_OF_STORED_TYPES = frozenset(
+    {"wrapped-scalar", "unloadable-feature", "dtype-mismatch", "shape-mismatch"}
+)
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceFacts:
+    """What a decision about a source's findings rests on.
+
+    Attributes:
+        episode_index: Index of each episode, ascending, shape (E,).
+        length: Frames of each, shape (E,).
+        features: Declared features.
+        tasks: (index, text) pairs as listed, ascending.
+        missing_columns: Default columns that are computed because no table has them.
+        has_episode_stats: Whether the version keeps statistics of episodes.
+        corrected: Features that are declared otherwise than they are stored, as they are stored.
+        unsound_stats: Features whose statistics are missing or stale and can be computed, and in
+            which episodes; None where there are none at all.
+        undeclared: Columns of the tables that are not declared.
+        declarations: What those of them are declared as that can be.
+        codebase_version: The version that the source is read as.
+        located: Where files lie that are not where their template says, by stream and episode.
+        task_columns: Columns beside ``task_index`` that hold task indices.
+        assumed_fps: The rate that is assumed, where ``info.json`` says another.
+    """
+
+    episode_index: IntArray
+    length: IntArray
+    features: Mapping[str, Mapping[str, Any]]
+    tasks: Sequence[tuple[int, str]]
+    missing_columns: Sequence[str]
+    has_episode_stats: bool
+    corrected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unsound_stats: Mapping[str, Sequence[int]] | None = None
+    undeclared: Sequence[str] = ()
+    declarations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    codebase_version: str = ""
+    located: Mapping[tuple[str, int], str] = field(default_factory=dict)
+    task_columns: Sequence[str] = ()
+    assumed_fps: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """What becomes of a source.
+
+    Attributes:
+        findings: Sorted: the dataset's first, then by episode.
+        repairs: What the conversion changes.
+        kept: Whether each episode stays, shape (E,).
+    """
+
+    findings: tuple[Finding, ...]
+    repairs: Repairs
+    kept: npt.NDArray[np.bool_]
+
+
+def computes_all_stats(options: RepairOptions, *, has_episode_stats: bool) -> bool:
+    """Whether statistics of every feature are computed.
+
+    Args:
+        options: What the user allows.
+        has_episode_stats: Whether the source's version keeps statistics of episodes.
+    """
+    return options.recompute_stats or options.quantiles or not has_episode_stats
+
+
+def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse features that cannot be left out.
+
+    Args:
+        names: What ``--drop-feature`` names.
+        known: Declared features and columns of the tables.
+
+    Raises:
+        UsageError: One is unknown, or a column that v3.0 demands.
+    """
+    droppable = [name for name in dict.fromkeys(known) if name not in DEFAULT_COLUMNS]
+    for name in names:
+        if name in DEFAULT_COLUMNS:
+            raise UsageError(
+                f"--drop-feature {name}: every v3.0 dataset has this column.",
+                next_step="--retime and --reindex compute such columns anew.",
+            )
+        if name not in known:
+            raise UsageError(
+                f"--drop-feature {shown(name)}: the dataset has no such feature.",
+                next_step=f"Its features are {', '.join(map(shown, droppable)) or 'none'}.",
+            )
+
+
+def redeclared(
+    features: Mapping[str, Mapping[str, Any]], corrected: Mapping[str, Mapping[str, Any]]
+) -> set[str]:
+    """Return columns whose statistics are none: of another shape, or of what was called text.
+
+    Args:
+        features: As declared.
+        corrected: Columns that are declared otherwise than they are stored, as they are stored.
+    """
+    return {
+        name
+        for name, feature in corrected.items()
+        if feature["shape"] != features[name].get("shape") or features[name]["dtype"] in TEXT_DTYPES
+    }
+
+
+def settle(remarks: Sequence[Remark], options: RepairOptions, facts: SourceFacts) -> Settled:
+    """Decide what is done about everything that was seen.
+
+    Args:
+        remarks: What was seen, in any order.
+        options: What the user allows.
+        facts: The source.
+
+    Raises:
+        SourceError: Every episode would be dropped.
+    """
+    dropped: dict[int, str] = {}
+    decided: list[tuple[Remark, str]] = []
+    for remark in sorted(remarks, key=lambda remark: remark.order):
+        severity = _severity(remark, options)
+        if severity == "error" and remark.episode is not None and options.on_bad_episode == "drop":
+            dropped.setdefault(remark.episode, remark.code)
+            severity = "repaired"
+        decided.append((remark, severity))
+    repairs = _repairs(options, facts, dropped, remarks)
+    mended = [(remark, _mended(remark, severity, repairs, dropped)) for remark, severity in decided]
+    kept = ~np.isin(facts.episode_index, np.fromiter(dropped, np.int64, len(dropped)))
+    features = {*facts.features, *facts.undeclared}.difference(repairs.dropped_features)
+    left = Extent(int(np.count_nonzero(kept)), int(facts.length[kept].sum()), len(features))
+    errors = [remark for remark, severity in mended if severity == "error"]
+    remedies = _Remedies(facts, left, kept, errors)
+    # What cannot stay needs no other repair.
+    lost = {error.feature for error in errors if error.feature and _is_lost(remedies(error))}
+    mended = [
+        (replace(remark, helps=("--drop-feature",)), severity)
+        if severity == "error" and remark.feature in lost and not _is_lost(remedies(remark))
+        else (remark, severity)
+        for remark, severity in mended
+    ]
+    findings = tuple(
+        _finding(remark, severity, remedies(remark) if severity == "error" else ())
+        for remark, severity in mended
+    )
+    if not kept.any():
+        shown_messages = [finding.message for finding in findings[:_SHOWN]]
+        if len(findings) > _SHOWN:
+            shown_messages.append(f"... and {len(findings) - _SHOWN} more")
+        raise SourceError(
+            "No episode would be left: each has a finding that drops it.",
+            details=shown_messages,
+            next_step="Mend what the findings name, or use the flags that repair it.",
+        )
+    return Settled(findings, repairs, kept)
+
+
+def task_map_of(tasks: Sequence[tuple[int, str]]) -> dict[int, int] | None:
+    """Return result indices of source task indices: dense, equal texts one task.
+
+    Args:
+        tasks: (index, text) pairs.
+
+    Returns:
+        A mapping; None where every index stays as it is and every text stands there once.
+    """
+    places: dict[str, int] = {}
+    task_map: dict[int, int] = {}
+    for index, text in sorted(tasks):
+        task_map.setdefault(index, places.setdefault(text, len(places)))
+    unchanged = len(places) == len(tasks) and all(old == new for old, new in task_map.items())
+    return None if unchanged else task_map
+
+
+def _severity(remark: Remark, options: RepairOptions) -> str:
+    """Return a remark's severity as far as it depends on the options alone."""
+    if remark.severity not in ("error", "warning"):
+        return remark.severity
+    if any(_is_given(flag, remark, options) for flag in _flags(remark)):
+        return "repaired"
+    kind = CATALOGUE[remark.code]
+    if remark.code in options.accept and kind.acceptable and remark.is_acceptable:
+        return "warning"
+    return remark.severity
+
+
+def _flags(remark: Remark) -> tuple[str, ...]:
+    """Return the flags that repair a remark, as the catalogue names them."""
+    return CATALOGUE[remark.code].repairs if remark.helps is None else remark.helps
+
+
+def _is_given(flag: str, remark: Remark, options: RepairOptions) -> bool:
+    """Whether the user gave a flag for a remark; dropped episodes are decided later."""
+    if flag == "--retime":
+        return options.retime
+    if flag == "--reindex":
+        return options.reindex
+    if flag == "--remap-tasks":
+        return options.remap_tasks
+    if flag == "--declare-features":
+        return options.declare_features
+    if flag == TASKS_FROM_EPISODES:
+        return options.tasks_from is not None
+    if flag == "--locate-files":
+        return options.locate_files
+    if flag.startswith("--assume-version"):
+        return options.assume_version is not None
+    if flag == "--unwrap-scalars":
+        return options.unwrap_scalars
+    if flag == "--fill-stats":
+        return options.fill_stats
+    if flag == "--recompute-stats":
+        return options.recompute_stats or options.quantiles
+    if flag == "--drop-feature":
+        return remark.feature in options.drop_features
+    return flag == DROP and remark.episode is None and options.on_bad_episode == "drop"
+
+
+def _mended(remark: Remark, severity: str, repairs: Repairs, dropped: Mapping[int, str]) -> str:
+    """Return the severity, given what else is repaired: some repairs mend more than they name."""
+    if severity not in ("error", "warning"):
+        return severity
+    if remark.episode in dropped:
+        return "repaired"
+    if remark.feature is not None and remark.feature in repairs.dropped_features:
+        return "repaired"
+    if (
+        remark.code in ("missing-stats", "stale-stats")
+        and remark.feature in repairs.computed_stats
+        and remark.feature not in repairs.stats_episodes
+    ):
+        return "repaired"
+    if remark.code in _OF_STORED_TYPES and remark.feature in repairs.computed_columns:
+        return "repaired"
+    if remark.code == "global-index" and "index" in repairs.computed_columns:
+        return "repaired"
+    return severity
+
+
+def _repairs(
+    options: RepairOptions,
+    facts: SourceFacts,
+    dropped: Mapping[int, str],
+    remarks: Sequence[Remark],
+) -> Repairs:
+    codes = {remark.code for remark in remarks}
+    computed = set(facts.missing_columns)
+    if options.retime:
+        computed.add("timestamp")
+    if options.reindex:
+        computed.update(_REINDEXED)
+    if options.on_bad_episode == "drop" and (dropped or "episode-gap" in codes):
+        computed.update(_RENUMBERED)
+    remappable = options.remap_tasks and "task-conflict" not in codes
+    task_map = task_map_of(facts.tasks) if remappable else None
+    if task_map is not None and "task_index" in facts.missing_columns:
+        # Every row is of the only task, whatever its index was.
+        task_map = {index: 0 for index, _ in facts.tasks}
+    stale = set(computed)
+    if task_map is not None or options.tasks_from is not None:
+        stale.add("task_index")
+    gone = set(options.drop_features)
+    task_columns = [] if task_map is None else sorted(set(facts.task_columns) - gone)
+    stale.update(name for name in task_columns if name in facts.features)
+    features = {**facts.features, **facts.corrected}
+    declared = {name: ft for name, ft in facts.corrected.items() if name not in gone}
+    stale.update(redeclared(facts.features, declared))
+    if options.declare_features:
+        added = {name: ft for name, ft in facts.declarations.items() if name not in gone}
+        declared |= added
+        features |= added
+        stale.update(added)
+    texts = {name for name, feature in features.items() if feature["dtype"] in TEXT_DTYPES}
+    if computes_all_stats(options, has_episode_stats=facts.has_episode_stats):
+        stale.update(features)
+    some: dict[str, tuple[int, ...]] = {}
+    if options.fill_stats:
+        left = set(facts.episode_index.tolist()) - dropped.keys()
+        if facts.unsound_stats is None:
+            stale.update(features)
+        for name, episodes in (facts.unsound_stats or {}).items():
+            wanted = tuple(sorted(left.intersection(episodes)))
+            if len(wanted) == len(left):
+                stale.add(name)
+            elif wanted and name not in stale | gone | texts:
+                some[name] = wanted
+    wrapped = {remark.feature for remark in remarks if remark.code == "wrapped-scalar"}
+    return Repairs(
+        dropped_episodes=tuple(
+            DroppedEpisode(episode, code) for episode, code in sorted(dropped.items())
+        ),
+        dropped_features=tuple(sorted(gone)),
+        computed_columns=tuple(name for name in DEFAULT_COLUMNS if name in computed),
+        added_columns=tuple(name for name in DEFAULT_COLUMNS if name in facts.missing_columns),
+        task_map=task_map,
+        unwrapped_columns=tuple(sorted(name for name in wrapped - gone - computed if name))
+        if options.unwrap_scalars
+        else (),
+        computed_stats=tuple(sorted((stale | some.keys()) - gone - texts)),
+        stats_episodes=dict(sorted(some.items())),
+        quantiles=options.quantiles,
+        assumed_version=facts.codebase_version if "codebase-version" in codes else None,
+        declared_features=dict(sorted(declared.items())),
+        tasks_from=options.tasks_from,
+        task_columns=tuple(task_columns),
+        assumed_fps=facts.assumed_fps,
+        located_files=tuple(
+            LocatedFile(stream, episode, path)
+            for (stream, episode), path in sorted(facts.located.items())
+            if episode not in dropped
+        ),
+    )
+
+
+def _finding(remark: Remark, severity: str, remedies: tuple[Remedy, ...]) -> Finding:
+    flags = [_written(flag, remark) for flag in _flags(remark)]
+    remedy = remedies[0].flag if remedies else None
+    if severity == "warning":
+        remedy = next((flag for flag in flags if flag is not None), None)
+    return Finding(
+        remark.code,
+        severity,
+        remark.message,
+        episode=remark.episode,
+        stream=remark.stream,
+        path=remark.path,
+        remedy=remedy,
+        remedies=remedies,
+    )
+
+
+def _is_lost(remedies: Sequence[Remedy]) -> bool:
+    return bool(remedies) and remedies[0].flag.startswith("--drop-feature ")
+
+
+def _written(flag: str, remark: Remark) -> str | None:
+    """Return a flag as a user types it; None where it cannot help with the remark."""
+    if flag == "--assume-fps":
+        return None  # nobody knows which
+    if flag != "--drop-feature":
+        return flag
+    name = _feature(remark)
+    if name is None or name in DEFAULT_COLUMNS:
+        return None
+    return f"{flag} {shlex.quote(shown(name))}"
+
+
+def _feature(remark: Remark) -> str | None:
+    return remark.feature or camera_of(remark.stream or "")
+
+
+class _Remedies:
+    """What each remedy of the errors would leave of a dataset.
+
+    Errors of one code and one stream or feature are one matter: a flag repairs all of them.
+
+    Args:
+        facts: The source.
+        base: What is left of it if nothing more is left out.
+        kept: Whether each episode stays so far, shape (E,).
+        errors: All errors.
+    """
+
+    def __init__(
+        self,
+        facts: SourceFacts,
+        base: Extent,
+        kept: npt.NDArray[np.bool_],
+        errors: Sequence[Remark],
+    ) -> None:
+        self._facts = facts
+        self._base = base
+        self._kept = kept
+        self._episodes: dict[tuple[str, str | None, str | None], set[int]] = {}
+        for remark in errors:
+            bad = self._episodes.setdefault(_matter(remark), set())
+            if remark.episode is not None:
+                bad.add(remark.episode)
+        self._known: dict[tuple[object, ...], tuple[Remedy, ...]] = {}
+
+    def __call__(self, remark: Remark) -> tuple[Remedy, ...]:
+        """Return the remedies of an error, the one first that loses least."""
+        matter = _matter(remark)
+        key = (*matter, _flags(remark))
+        if key not in self._known:
+            bad = np.isin(self._facts.episode_index, list(self._episodes[matter])) & self._kept
+            rest = self._kept & ~bad
+            rated = []
+            for place, flag in enumerate(_flags(remark)):
+                written = _written(flag, remark)
+                if written is None or (flag == DROP and not rest.any()):
+                    continue
+                keeps, lost = self._left(flag, remark, rest)
+                rated.append((lost, place, Remedy(written, keeps, self._base)))
+            self._known[key] = tuple(remedy for _, _, remedy in sorted(rated, key=lambda r: r[:2]))
+        return self._known[key]
+
+    def _left(self, flag: str, remark: Remark, rest: npt.NDArray[np.bool_]) -> tuple[Extent, float]:
+        """Return what a flag leaves, and how much it loses, in frames of one camera.
+
+        The tables of an episode count as much as the clips of a camera do.
+        """
+        base, frames = self._base, int(self._facts.length[rest].sum())
+        dtypes = [feature["dtype"] for feature in self._facts.features.values()]
+        cameras = dtypes.count("video")
+        if flag == DROP:
+            left = Extent(int(np.count_nonzero(rest)), frames, base.features)
+            return left, (base.frames - frames) * (1 + cameras)
+        if flag == "--drop-feature":
+            # Where an error names episodes, the feature is of no use in these.
+            is_camera = self._facts.features.get(_feature(remark) or "", {}).get("dtype") == "video"
+            share = 1.0 if is_camera else 1 / max(1, len(dtypes) - cameras)
+            return replace(base, features=base.features - 1), frames * share
+        return base, 0.0
+
+
+def _matter(remark: Remark) -> tuple[str, str | None, str | None]:
+    return remark.code, remark.stream, remark.feature

@@ -1,0 +1,1123 @@
+"""Row groups taken from one parquet file into another as they stand.
+
+Page headers hold no places in the file, so a column chunk can be moved by copying its bytes and
+writing its places anew. That needs the same columns, types and nesting on both sides, and pages as
+the result is to have them.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert._version import __version__
+from leconvert.arrow import innermost_type, is_list, list_length
+from leconvert.errors import UnreadableSourceError
+from leconvert.tables.footers import (
+    LARGE_FOOTER_BYTES,
+    MAGIC,
+    TRAILER_BYTES,
+    DataFooter,
+    OpenedTable,
+    data_footer,
+    open_parquet,
+    read_data_schema,
+    row_group_rows,
+    unreadable,
+)
+from leconvert.tables.lerobot_reader import list_sizes
+from leconvert.tables.raw_footer import (
+    INTEGER,
+    ChunkEntry,
+    ChunkShape,
+    ChunkWriter,
+    FileFooter,
+    FileSchema,
+    FileTail,
+    FooterReader,
+    Leaf,
+    RowGroupEntry,
+)
+from leconvert.tables.thrift import (
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    CompactReader,
+    ContradictionError,
+    ThriftError,
+    binary,
+    list_header,
+    unzigzag,
+    varint,
+    zigzag,
+)
+
+__all__ = [
+    "DataFile",
+    "DueCopies",
+    "SequentialOutput",
+    "StoredGroups",
+    "StoredRanges",
+    "TableCopier",
+    "Window",
+    "check_pages",
+    "row_group_extremes",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The pages of a column chunk, counted by their headers.
+#
+# A chunk that is copied as it stands is not decoded, so this is what shows that a footer's entry
+# and the bytes belong together: pages from the first byte to the last, a dictionary only where
+# one is claimed, all values accounted for, and in each page a Snappy block of the size that its
+# header says.
+
+
+# Bytes of a file from a position on: a buffer, and where in it the position is. It holds at least
+# as many bytes as asked for, unless the file ends.
+type Window = Callable[[int, int], tuple[bytes, int]]
+
+_HEADER_BYTES = 1024
+_LONG_HEADER_BYTES = 256 * 1024
+_SIZE_BYTES = 10
+
+_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
+# Fields of PageHeader.
+_KIND, _UNCOMPRESSED, _COMPRESSED, _DATA, _DATA_V2 = 1, 2, 3, 5, 8
+_NUM_VALUES = 1
+
+# The two headers that Arrow writes, checksum or not; any other is walked. Values of statistics are
+# as wide as numbers are.
+_STATISTICS = (
+    rb"(?:\x1c(?:[\x18\x28\x38\x48\x58\x68]"
+    rb"(?:\x00|\x01.|\x04.{4}|\x08.{8}|\x0c.{12}|\x10.{16})|[\x16\x26\x36]%b|[\x11\x12])*+\x00)?"
+) % INTEGER
+_COMMON = re.compile(
+    rb"\x15(?:"
+    rb"\x00\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x1c|\x2c)\x15(%(i)b)(?:\x15%(i)b){3}%(s)b\x00\x00|"
+    rb"\x04\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x3c|\x4c)(?:\x15%(i)b){2}[\x11\x12]?\x00\x00)"
+    % {b"i": INTEGER, b"s": _STATISTICS},
+    re.DOTALL,
+)
+
+
+def check_pages(window: Window, chunk: ChunkEntry) -> str | None:
+    """Say why a chunk is not a row of whole pages compressed by Snappy; None where it is.
+
+    Args:
+        window: Gives the bytes of the file.
+        chunk: The entry; it must lie within the file.
+    """
+    position = chunk.start
+    stop = position + chunk.compressed_bytes
+    values = uncompressed_bytes = 0
+    while position < stop:
+        buffer, at = window(position, _HEADER_BYTES)
+        found = _COMMON.match(buffer, at)
+        if found is not None:
+            plain, packed, count, dictionary_plain, dictionary_packed = found.groups()
+            is_dictionary = count is None
+            size = unzigzag(dictionary_plain if is_dictionary else plain)
+            stored = unzigzag(dictionary_packed if is_dictionary else packed)
+            header_bytes = found.end() - at
+            count_here = 0 if is_dictionary else unzigzag(count)
+            whole = True
+        else:
+            try:
+                walked = _walk(buffer, at)
+            except ThriftError:
+                buffer, at = window(position, _LONG_HEADER_BYTES)
+                try:
+                    walked = _walk(buffer, at)
+                except ThriftError as error:
+                    return f"a page header is damaged: {error}"
+            kind, size, stored, count_here, header_bytes = walked
+            is_dictionary = kind == _DICTIONARY_PAGE
+            whole = kind != _DATA_PAGE_V2
+        if size < 0 or stored < 0 or count_here < 0:
+            return "a page has a negative size"
+        # Only the first page may be a dictionary, and must be one where the footer has its place.
+        if is_dictionary != (position == chunk.start and chunk.dictionary_offset is not None):
+            return "its dictionary page is not where the footer says"
+        values += count_here
+        uncompressed_bytes += header_bytes + size
+        body = position + header_bytes
+        if whole and stored and not _is_block(window, body, at, buffer, header_bytes, size):
+            return "a page is no Snappy block of its size"
+        position = body + stored
+        if is_dictionary and position != chunk.data_offset:
+            return "its first data page is not where the footer says"
+    if position != stop:
+        return "its last page ends behind it"
+    if values != chunk.num_values:
+        return "its pages hold another number of values"
+    if uncompressed_bytes != chunk.uncompressed_bytes:
+        return "its pages have another size uncompressed"
+    return None
+
+
+def _is_block(
+    window: Window, body: int, at: int, buffer: bytes, header_bytes: int, size: int
+) -> bool:
+    """Whether a page's body begins with its uncompressed size, as Snappy blocks do."""
+    start = at + header_bytes
+    if start + _SIZE_BYTES > len(buffer):
+        buffer, start = window(body, _SIZE_BYTES)
+    value = shift = 0
+    for byte in buffer[start : start + _SIZE_BYTES]:
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value == size
+        shift += 7
+    return False
+
+
+def _walk(buffer: bytes, at: int) -> tuple[int, int, int, int, int]:
+    """Return kind, size, compressed size, values and length of any page header."""
+    reader = CompactReader(buffer, at)
+    facts: dict[int, int] = {}
+    values = 0
+    for number, kind in reader.fields():
+        if kind == I32:
+            facts[number] = reader.integer()
+        elif number in (_DATA, _DATA_V2) and kind == STRUCT:
+            for inner, inner_kind in reader.fields():
+                if inner == _NUM_VALUES and inner_kind == I32:
+                    values = reader.integer()
+                else:
+                    reader.skip(inner_kind)
+        else:
+            reader.skip(kind)
+    try:
+        kind, size, stored = facts[_KIND], facts[_UNCOMPRESSED], facts[_COMPRESSED]
+    except KeyError as error:
+        raise ThriftError("it lacks its sizes") from error
+    if kind not in (_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2):
+        raise ThriftError("it is of a kind that is not known")
+    return kind, size, stored, values, reader.position - at
+
+
+# ------------------------------------------------------------------------------------------------
+# Row groups taken from one parquet file into another as they stand.
+
+
+CREATED_BY = f"leconvert version {__version__}".encode()
+
+_SNAPPY = 1
+_I64_NEXT = bytes((1 << 4 | I64,))
+_I64_AFTER_NEXT = bytes((2 << 4 | I64,))
+_LIST_FIRST = bytes((1 << 4 | LIST,))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """How one row group is copied.
+
+    Attributes:
+        row_group: The row group as the source's footer states it.
+        ranges: Start and length of the byte ranges of the source, in the order in which they come
+            to stand one behind the other.
+    """
+
+    row_group: RowGroupEntry
+    ranges: tuple[tuple[int, int], ...]
+
+
+class FooterWriter:
+    """Writes the footer of a file with a given schema, and the row groups in it.
+
+    Args:
+        schema: The Arrow schema of the file.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        # What the schema is in parquet's terms is best asked from Arrow.
+        sample = pa.BufferOutputStream()
+        with pq.ParquetWriter(sample, schema, compression="snappy"):
+            pass
+        raw = sample.getvalue().to_pybytes()
+        footer_bytes = int.from_bytes(raw[-TRAILER_BYTES:-4], "little")
+        empty = FooterReader().read(raw[-TRAILER_BYTES - footer_bytes : -TRAILER_BYTES])
+        self.schema: FileSchema = empty.schema
+        self.tail: FileTail = empty.tail
+        self._writers: dict[tuple[ChunkShape, int], ChunkWriter] = {}
+        self._columns = _LIST_FIRST + list_header(STRUCT, len(self.schema.leaves))
+
+    def row_group(self, group: RowGroupEntry, position: int) -> bytes:
+        """Return the entry of a row group whose chunks stand one behind the other.
+
+        Args:
+            group: The row group as it was in another file.
+            position: Where its first chunk stands now.
+        """
+        start = position
+        pieces = [self._columns]
+        uncompressed = 0
+        for number, chunk in enumerate(group.chunks):
+            writer = self._writers.get((chunk.shape, number))
+            if writer is None:
+                path = self.schema.leaves[number].path
+                writer = self._writers[chunk.shape, number] = chunk.shape.writer(path)
+            pieces.append(writer.write(chunk, position - chunk.start))
+            uncompressed += chunk.uncompressed_bytes
+            position += chunk.compressed_bytes
+        pieces += (
+            _I64_NEXT,
+            varint(uncompressed << 1),
+            _I64_NEXT,
+            varint(group.rows << 1),
+            _I64_AFTER_NEXT,
+            varint(start << 1),
+            _I64_NEXT,
+            varint(position - start << 1),
+            b"\0",
+        )
+        return b"".join(pieces)
+
+    def footer(self, row_groups: list[bytes], rows: int) -> bytes:
+        """Return the end of a file: the footer, its length and the magic."""
+        tail = self.tail
+        footer = b"".join(
+            [
+                self.schema.raw,
+                _I64_NEXT,
+                zigzag(rows),
+                _LIST_FIRST,
+                list_header(STRUCT, len(row_groups)),
+                *row_groups,
+                _LIST_FIRST,
+                tail.key_values_raw,
+                b"\x18",
+                binary(CREATED_BY),
+                _LIST_FIRST,
+                tail.column_orders_raw,
+                b"\0",
+            ]
+        )
+        return footer + len(footer).to_bytes(4, "little") + MAGIC
+
+
+class TableCopier:
+    """Decides what can be copied into a file of a given schema.
+
+    The decision depends on the source file and the schema alone, so that it is the same whichever
+    worker makes it, and the same again for a part file that holds the copy.
+
+    Args:
+        schema: The Arrow schema of the result.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.writer = FooterWriter(schema)
+        self._arrow_schema = schema
+        self.footers = FooterReader()
+        self._verdicts: dict[tuple[FileSchema, bytes | None], str | None] = {}
+
+    def footer_of(self, table: OpenedTable) -> FileFooter | str:
+        """Return the footer of a file; where row groups cannot be taken from it, why.
+
+        Raises:
+            UnreadableSourceError: The footer is so damaged that nothing should be read from it.
+        """
+        try:
+            footer = self.footers.read(table.footer())
+        except ContradictionError as error:
+            raise unreadable(table.path, error) from error
+        except ThriftError as error:
+            return f"its footer is unusual: {error}"
+        tail = footer.tail
+        if not tail.is_of_known_writer:
+            return f"it was written by {tail.created_by.decode(errors='replace') or 'nobody'}"
+        if tail.column_orders_raw != self.writer.tail.column_orders_raw:
+            return "its statistics have another order"
+        key = (footer.schema, tail.arrow_schema)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._compare(footer, table.path)
+        return self._verdicts[key] or footer
+
+    def plan(
+        self, table: OpenedTable, footer: FileFooter, row_group: int | None, rows: int
+    ) -> CopyPlan | str:
+        """Return how a row group is copied, or why it cannot be.
+
+        Args:
+            table: The source.
+            footer: Its footer.
+            row_group: The row group, or None for that of a file with one.
+            rows: Rows that it is to have.
+        """
+        if row_group is None:
+            if len(footer.row_groups) != 1:
+                return f"it has {len(footer.row_groups)} row groups"
+            row_group = 0
+        if not 0 <= row_group < len(footer.row_groups):
+            return "it lacks the row group"
+        group = footer.row_groups[row_group]
+        if group.rows != rows:
+            return f"it has {group.rows} rows"
+        reason = self._reason_against(table, footer, group)
+        if reason is not None:
+            return reason
+        ranges: list[tuple[int, int]] = []
+        stop = -1
+        for chunk in group.chunks:
+            start, size = chunk.start, chunk.compressed_bytes
+            if start == stop:
+                first, length = ranges[-1]
+                ranges[-1] = (first, length + size)
+            else:
+                ranges.append((start, size))
+            stop = start + size
+        return CopyPlan(group, tuple(ranges))
+
+    def _reason_against(
+        self, table: OpenedTable, footer: FileFooter, group: RowGroupEntry
+    ) -> str | None:
+        if not group.rows:
+            return "it has no rows"
+        for leaf, chunk in zip(footer.schema.leaves, group.chunks, strict=True):
+            reason = None
+            if chunk.shape.codec != _SNAPPY:
+                reason = "it is not compressed with Snappy"
+            elif not chunk.shape.has_statistics:
+                reason = "it has no statistics"
+            elif not leaf.repeated and chunk.num_values != group.rows:
+                reason = "it has another number of values than rows"
+            elif (
+                chunk.start < len(MAGIC)
+                or chunk.data_offset < chunk.start
+                or chunk.num_values < 0
+                or chunk.uncompressed_bytes < 0
+                or chunk.compressed_bytes <= 0
+                or chunk.start + chunk.compressed_bytes > table.size_bytes
+            ):
+                reason = "it does not lie within the file"
+            else:
+                reason = check_pages(table.window, chunk)
+            if reason is not None:
+                return f"column {b'.'.join(leaf.path).decode(errors='replace')}: {reason}"
+        return None
+
+    def _compare(self, footer: FileFooter, path: str) -> str | None:
+        """Say why the columns of a file are not those of the result; None where they are."""
+        found = read_data_schema(path)
+        wanted = self._arrow_schema
+        if not found.equals(wanted, check_metadata=False):
+            for field in wanted:
+                at = found.get_field_index(field.name)
+                if at < 0 or not found.field(at).equals(field):
+                    return f"column {field.name} is another"
+            return "its columns are others, or in another order"
+        if footer.schema.structure != self.writer.schema.structure:
+            return "its columns are stored in another way"
+        return None
+
+
+# ------------------------------------------------------------------------------------------------
+# A file that is written from front to back, from memory and from other files.
+
+
+_PENDING_BYTES = 1024**2
+_PENDING_PIECES = 512  # writev takes 1024
+_STEP_BYTES = 64 * 1024**2
+_BUFFER_BYTES = 1024**2
+_FULL = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+
+
+class SequentialOutput:
+    """Gathers small pieces, and copies large ones in the kernel where it can.
+
+    Nothing is on its way to the disk before :meth:`flush`, and nothing is synced.
+
+    Args:
+        descriptor: A file open for writing, at its beginning.
+
+    Attributes:
+        position: Bytes taken so far, those still in memory included.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.position = 0
+        self._descriptor = descriptor
+        self._written = 0
+        self._pending: list[bytes | memoryview] = []
+        # Also where they moved nothing without an error: some file systems do.
+        self._refused: set[str] = set()
+
+    def append(self, content: bytes | memoryview) -> None:
+        """Take bytes from memory, which must not change until the next flush.
+
+        Raises:
+            OSError: The file system failed.
+        """
+        self._pending.append(content)
+        self.position += len(content)
+        if self.position - self._written >= _PENDING_BYTES or len(self._pending) >= _PENDING_PIECES:
+            self.flush()
+
+    def copy(self, source: OpenedTable, start: int, size: int) -> None:
+        """Take a range of another file.
+
+        Raises:
+            UnreadableSourceError: The source ends before the range does, or fails.
+            OSError: The file system failed while writing.
+        """
+        if source.whole is not None:
+            self.append(memoryview(source.whole)[start : start + size])
+            return
+        self.flush()
+        done = 0
+        while done < size:
+            count = min(size - done, _STEP_BYTES)
+            moved = self._in_kernel(source, start + done, count)
+            if not moved:
+                moved = self._through_memory(source, start + done, min(count, _BUFFER_BYTES))
+            done += moved
+            self._written += moved
+            self.position += moved
+
+    def flush(self) -> None:
+        """Write what is in memory.
+
+        Raises:
+            OSError: The file system failed.
+        """
+        pieces, self._pending = self._pending, []
+        missing = self.position - self._written
+        while missing:
+            count = os.pwritev(self._descriptor, pieces, self._written)
+            self._written += count
+            missing -= count
+            if missing:
+                # Rare: a write that was cut short.
+                pieces = [b"".join(pieces)[count:]]
+
+    def _in_kernel(self, source: OpenedTable, start: int, count: int) -> int:
+        """Copy some of a range; 0 where the kernel will not, for whatever reason."""
+        if "copy_file_range" not in self._refused:
+            try:
+                moved = os.copy_file_range(
+                    source.descriptor, self._descriptor, count, start, self._written
+                )
+            except OSError as error:
+                _raise_if_full(error)
+                moved = 0
+            if moved:
+                return moved
+            self._refused.add("copy_file_range")
+        if "sendfile" not in self._refused:
+            try:
+                os.lseek(self._descriptor, self._written, os.SEEK_SET)
+                moved = os.sendfile(self._descriptor, source.descriptor, start, count)
+            except OSError as error:
+                _raise_if_full(error)
+                moved = 0
+            if moved:
+                return moved
+            self._refused.add("sendfile")
+        return 0
+
+    def _through_memory(self, source: OpenedTable, start: int, count: int) -> int:
+        try:
+            content = os.pread(source.descriptor, count, start)
+        except OSError as error:
+            raise unreadable(source.path, error) from error
+        if not content:
+            raise UnreadableSourceError(
+                f"The parquet file {source.path} is shorter than its footer says.",
+                path=source.path,
+                next_step="Fetch or record the file again, or leave its episode out.",
+            )
+        return os.pwrite(self._descriptor, content, self._written)
+
+
+def _raise_if_full(error: OSError) -> None:
+    """Let a full disk be one: any other way of writing would find the same."""
+    if error.errno in _FULL:
+        raise error
+
+
+# ------------------------------------------------------------------------------------------------
+# Row groups of a data file as they are stored, and whether they are copies of a source's.
+#
+# A conversion copies most row groups as they stand. Such a copy is proven without decoding: the
+# result's footer states of it exactly what the source's footer states, moved to another place,
+# both files have the same columns, types and nesting, and its pages are the same bytes. Whatever
+# those bytes mean in the source they then mean in the result. That says nothing about the source
+# itself: pages that were damaged there already are the same damaged pages here, which is for a
+# check of the source to find.
+
+
+type StoredRanges = tuple[tuple[int, int], ...]
+"""Begin and length in bytes of the column chunks of a row group, neighbours together."""
+
+
+class StoredGroups:
+    """A data file of a result; of it only the footer is read, and the file is not kept open.
+
+    Memory is that of the footer and a few numbers a row group.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UnreadableSourceError: It is missing, truncated or no parquet file.
+
+    Attributes:
+        path: The file.
+        rows: Rows of each row group.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._reader = FooterReader()
+        self._places: npt.NDArray[np.int64] | None = None
+        self._end = len(MAGIC)
+        self._writer: FooterWriter | None = None
+        self._alike: dict[tuple[FileSchema, bytes | None], bool] = {}
+        with OpenedTable(path) as table:
+            try:
+                self._footer = table.footer()
+                outline = self._reader.outline(self._footer)
+                schema = _empty_file_schema(self._footer, outline.schema, outline.places[-1])
+                self._writer = FooterWriter(schema)
+            except ContradictionError as error:
+                raise unreadable(path, error) from error
+            except (ThriftError, pa.ArrowException):
+                # Where Arrow can read it, its rows can be compared, if not its bytes.
+                self.rows: list[int] = row_group_rows(path)
+                return
+        is_large = len(self._footer) > LARGE_FOOTER_BYTES
+        self.rows = outline.rows if is_large else row_group_rows(path)
+        self._arrow_schema = schema
+        self._file_schema = outline.schema
+        self._places = np.array(outline.places, np.int64)
+
+    def copied_from(
+        self, group: int, source: OpenedTable
+    ) -> tuple[StoredRanges, StoredRanges] | None:
+        """Return the ranges that are the same bytes if a row group is a copy of a file's only one.
+
+        Args:
+            group: The row group.
+            source: The file.
+
+        Returns:
+            The ranges in the source and those here; None where the footers already say that it is
+            no copy.
+
+        Raises:
+            UnreadableSourceError: The source cannot be read.
+        """
+        if self._places is None or self._writer is None:
+            return None
+        try:
+            footer = self._reader.read(source.footer())
+        except ContradictionError as error:
+            raise unreadable(source.path, error) from error
+        except ThriftError:
+            return None  # Arrow knows more kinds of footers
+        if len(footer.row_groups) != 1 or not self._is_alike(footer, source.path):
+            return None
+        wanted = footer.row_groups[0]
+        if not wanted.chunks or not all(_is_inside(c, source.size_bytes) for c in wanted.chunks):
+            return None
+        first, stop = self._places[group : group + 2].tolist()
+        stated = self._footer[first:stop]
+        # Mostly it stands behind the one before; its entry need then not be taken apart.
+        position = self._end
+        if self._writer.row_group(wanted, position) != stated:
+            entry = self._reader.row_group_at(self._footer, first, self._file_schema)
+            position = entry.chunks[0].start
+            if self._writer.row_group(wanted, position) != stated:
+                return None
+        ranges: list[tuple[int, int]] = []
+        for chunk in wanted.chunks:
+            if ranges and sum(ranges[-1]) == chunk.start:
+                ranges[-1] = (ranges[-1][0], ranges[-1][1] + chunk.compressed_bytes)
+            else:
+                ranges.append((chunk.start, chunk.compressed_bytes))
+        size = sum(length for _, length in ranges)
+        self._end = position + size
+        return tuple(ranges), ((position, size),)
+
+    def _is_alike(self, footer: FileFooter, path: str) -> bool:
+        """Tell whether a file has the same columns, types and nesting."""
+        assert self._writer is not None
+        key = (footer.schema, footer.tail.arrow_schema)
+        if key not in self._alike:
+            self._alike[key] = (
+                footer.schema.structure == self._file_schema.structure
+                and read_data_schema(path).equals(self._arrow_schema, check_metadata=False)
+            )
+        return self._alike[key]
+
+
+def _is_inside(chunk: ChunkEntry, size_bytes: int) -> bool:
+    """Tell whether a column chunk lies in a file of this size, its pages one behind the other."""
+    start, size = chunk.start, chunk.compressed_bytes
+    return 0 < size <= size_bytes - start and 0 <= start <= chunk.data_offset
+
+
+def _empty_file_schema(footer: bytes, schema: FileSchema, end_of_groups: int) -> pa.Schema:
+    """Return the Arrow schema of a file: Arrow reads its footer, but without the row groups."""
+    empty = b"".join(
+        [
+            schema.raw,
+            _I64_NEXT,
+            zigzag(0),
+            _LIST_FIRST,
+            list_header(STRUCT, 0),
+            footer[end_of_groups:],
+        ]
+    )
+    file = MAGIC + empty + len(empty).to_bytes(TRAILER_BYTES - len(MAGIC), "little") + MAGIC
+    try:
+        return pq.read_schema(io.BytesIO(file))
+    except OSError as error:
+        raise ThriftError(str(error)) from error
+
+
+# ------------------------------------------------------------------------------------------------
+# Which row groups of a data file had to be copies of their sources, byte for byte.
+
+
+class DueCopies:
+    """Says again what :func:`~leconvert.tables.join.join_tables` decided of a source.
+
+    Args:
+        schema: The schema of the joined file.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._copier = TableCopier(schema)
+
+    @staticmethod
+    def can_say(created_by: str) -> bool:
+        """Tell whether a file is of this version; another may have decided otherwise.
+
+        Args:
+            created_by: What its footer says of its writer.
+        """
+        return created_by.encode() == CREATED_BY
+
+    def is_due(self, source: str, rows: int) -> bool:
+        """Tell whether an episode that needs no repair is copied from its file as it stands.
+
+        Args:
+            source: The episode's file.
+            rows: Rows that it is to have.
+
+        Raises:
+            UnreadableSourceError: The file cannot be read.
+        """
+        with OpenedTable(source) as table:
+            footer = self._copier.footer_of(table)
+            if isinstance(footer, str):
+                return False
+            return not isinstance(self._copier.plan(table, footer, None, rows), str)
+
+
+# ------------------------------------------------------------------------------------------------
+# One data file as a check looks at it: what its footer says, and columns only where it must.
+#
+# The numbers that a footer states for a column cost nothing further. A column whose values all
+# differ, as times do, lies in its dictionary page: that is read without Arrow, which takes ten
+# times as long to open a file.
+
+
+_BOOL, _INT32, _INT64, _FLOAT, _DOUBLE = 0, 1, 2, 4, 5
+_FORMS = {_BOOL: "?", _INT32: "i", _INT64: "q", _FLOAT: "f", _DOUBLE: "d"}
+_UNSIGNED, _SIGNED = range(11, 15), range(15, 19)  # 8, 16, 32 and 64 bits
+_DTYPES: dict[str, np.dtype[Any]] = {form: np.dtype(f"<{form}") for form in "iIqQfd"}
+_PLAIN_CODEC, _SNAPPY_CODEC = 0, 1
+# A dictionary page whose values are plain, in the order in which they first appear.
+_PLAIN_DICTIONARY = re.compile(
+    rb"\x15\x04\x15(%(i)b)\x15(%(i)b)(?:\x15%(i)b\x3c|\x4c)\x15(%(i)b)\x15[\x00\x04]\x12?\x00\x00"
+    % {b"i": INTEGER},
+    re.DOTALL,
+)
+_DICTIONARY_HEADER_BYTES = 64
+_HAS_EMPTY_VALUES = "empty values in its lists"
+_KEPT_LAYOUTS = 16
+
+Number = int | float | bool
+Numbers = npt.NDArray[np.integer[Any] | np.floating[Any]]
+
+
+class DataFile:
+    """An open data file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UnreadableSourceError: It is missing, truncated or no parquet file.
+
+    Attributes:
+        path: The file.
+        counts: What its footer says.
+    """
+
+    __slots__ = ("_chunks", "_columns", "_table", "counts", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._table = OpenedTable(path)
+        try:
+            self.counts: DataFooter = data_footer(self._table)
+        except BaseException:
+            self._table.close()
+            raise
+        self._chunks: tuple[ChunkEntry, ...] = ()
+        self._columns = _NO_COLUMNS
+        parts = self.counts.parts
+        # Files of several row groups are rare, and read whole where anything is asked of them.
+        if parts is not None and len(parts.row_groups) == 1:
+            self._chunks = parts.row_groups[0].chunks
+            self._columns = _columns_of(parts.schema)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._table.close()
+
+    @property
+    def schema_key(self) -> tuple[bytes, bytes | None] | None:
+        """What equal schemas have in common; None where the footer is of an unknown kind.
+
+        Lists of one length and of any are stored alike, and texts and dictionaries of texts: only
+        what Arrow adds to the file tells them apart.
+        """
+        parts = self.counts.parts
+        return None if parts is None else (parts.schema.raw, parts.tail.arrow_schema)
+
+    @property
+    def extremes(self) -> dict[str, tuple[Number, Number]]:
+        """The least and the greatest value of each column, elements of lists alike.
+
+        Columns of which the footer does not say it, or which are no numbers, are not in it. NaN
+        and empty values take no part.
+        """
+        return _extremes(self._chunks, self._columns)
+
+    def num_values(self, column: str) -> int | None:
+        """Return the values of a column, elements of lists and nulls alike; None if not known."""
+        leaf = self._columns.places.get(column)
+        return None if leaf is None else self._chunks[leaf].num_values
+
+    def null_count(self, column: str) -> int | None:
+        """Return the empty values of a column, elements of lists alike; None if not known."""
+        leaf = self._columns.places.get(column)
+        return None if leaf is None else self._chunks[leaf].null_count
+
+    def missing_files(self, column: str) -> int | None:
+        """Return how many images of a column have no bytes, but a path at best; None if not known.
+
+        Only of columns that hold bytes and path of each image.
+        """
+        leaf = self._columns.files.get(column)
+        return None if leaf is None else self._chunks[leaf].null_count
+
+    def raw(self, column: str) -> tuple[object, bytes] | None:
+        """Return a column as it stands in a small file; None where that is not at hand.
+
+        Columns of different files with equal raw forms have equal values.
+        """
+        leaf = self._columns.places.get(column)
+        whole, parts = self._table.whole, self.counts.parts
+        if leaf is None or whole is None or parts is None:
+            return None
+        chunk = self._chunks[leaf]
+        pages = whole[chunk.start : chunk.start + chunk.compressed_bytes]
+        return (parts.schema, chunk.shape), pages
+
+    def lengths(self, schema: pa.Schema) -> dict[str, tuple[int, ...] | str]:
+        """Return the lengths of the lists in columns whose type does not say them.
+
+        Such columns are read, and those of lists that may hold empty values. Rows without a list
+        take no part.
+
+        Args:
+            schema: The file's Arrow schema.
+
+        Returns:
+            Column to lengths, the outer list's first, or to what forbids that all rows become
+            arrays of one shape.
+
+        Raises:
+            UnreadableSourceError: A column cannot be read.
+        """
+        found: dict[str, tuple[int, ...] | str] = {}
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            sizes = list_sizes(kind)
+            if not sizes or pa.types.is_struct(innermost_type(kind)):
+                continue
+            if None in sizes or self.null_count(name) != 0:
+                lengths = _lengths_of(self._read(name))
+                if lengths is not None:
+                    found[name] = lengths
+        return found
+
+    def numbers(self, column: str) -> Numbers:
+        """Return a column of one number a row, shape (rows,); a list of one counts as its number.
+
+        Where as many values stand in the dictionary as there are rows, that is the column: Arrow's
+        dictionaries hold values in the order of their first appearance, so each row is the first,
+        and only, appearance of its value.
+
+        Raises:
+            UnreadableSourceError: It cannot be read, has empty values, or is no such column.
+        """
+        found = self._dictionary(column)
+        if found is not None and len(found) == self.counts.rows:
+            return found
+        values = self._read(column)
+        if is_list(values.type) and _lengths_of(values) == (1,):
+            values = values.combine_chunks().flatten()
+        kind = values.type
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+            error = TypeError(f"column {column} is {kind}, no number a row")
+            raise unreadable(self.path, error) from error
+        if values.null_count:
+            raise unreadable(self.path, ValueError(f"column {column} has empty values"))
+        numbers: Numbers = values.to_numpy()
+        return numbers
+
+    def distinct(self, column: str) -> list[Number]:
+        """Return the different values of a column of one number a row, ascending.
+
+        Raises:
+            UnreadableSourceError: As `numbers`.
+        """
+        found = self._dictionary(column)
+        if found is None or not self._chunks[self._columns.places[column]].is_all_dictionary:
+            found = self.numbers(column)
+        distinct: list[Number] = np.unique(found).tolist()
+        return distinct
+
+    def _dictionary(self, column: str) -> Numbers | None:
+        """Return the values in a column's dictionary page; None where there is none to be had.
+
+        Nor is there one of a writer whose dictionaries may be sorted, or hold what is in no row.
+        """
+        leaf, parts = self._columns.places.get(column), self.counts.parts
+        if leaf is None or parts is None or not parts.tail.is_of_known_writer:
+            return None
+        chunk = self._chunks[leaf]
+        shape = chunk.shape
+        dtype = _DTYPES.get(self._columns.forms[leaf] or "")
+        if (
+            dtype is None
+            or chunk.dictionary_offset is None
+            or chunk.num_values != self.counts.rows
+            or len(shape.path) != 1
+            or shape.codec not in (_PLAIN_CODEC, _SNAPPY_CODEC)
+        ):
+            return None
+        size = chunk.data_offset - chunk.dictionary_offset
+        if not 0 < size <= chunk.compressed_bytes:
+            return None
+        buffer, at = self._table.window(chunk.dictionary_offset, size)
+        header = _PLAIN_DICTIONARY.match(buffer, at, at + min(size, _DICTIONARY_HEADER_BYTES))
+        if header is None:
+            return None
+        plain_bytes, body_bytes, num_values = map(unzigzag, header.groups())
+        if (
+            not 0 < num_values <= self.counts.rows
+            or plain_bytes != num_values * dtype.itemsize
+            or body_bytes != size - (header.end() - at)
+        ):
+            return None
+        body = buffer[header.end() : header.end() + body_bytes]
+        if shape.codec == _SNAPPY_CODEC:
+            try:
+                body = bytes(_SNAPPY_DECODER.decompress(body, plain_bytes, asbytes=True))
+            except (OSError, pa.ArrowException):
+                return None  # Arrow says what is wrong with it
+        if len(body) != plain_bytes:
+            return None
+        values: Numbers = np.frombuffer(body, dtype)
+        return values
+
+    def _read(self, column: str) -> pa.ChunkedArray:
+        reader = open_parquet(self.path)
+        try:
+            leaf = {path[0]: number for number, path in enumerate(reader.column_paths)}.get(column)
+            if leaf is None:
+                raise UnreadableSourceError(f"{self.path} has no column {column}.", path=self.path)
+            return reader.read_all(column_indices=[leaf], use_threads=False).column(0)
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(self.path, error) from error
+        finally:
+            reader.close()
+
+
+def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
+    """Return the lengths of lists, or why they have none in common; None without any list."""
+    kind, chunks = column.type, column.chunks
+    # Before they become one: not every version of pyarrow joins chunks of an extension type.
+    if isinstance(kind, pa.BaseExtensionType):
+        kind, chunks = kind.storage_type, [chunk.storage for chunk in chunks]
+    array = pa.chunked_array(chunks, kind).combine_chunks()
+    try:
+        array = array.drop_null() if array.null_count else array
+    except pa.ArrowNotImplementedError:  # of views, in some versions of pyarrow
+        return _HAS_EMPTY_VALUES
+    lengths: list[int] = []
+    while is_list(array.type):
+        if array.null_count:
+            return _HAS_EMPTY_VALUES
+        if not len(array):
+            return None
+        try:
+            lengths.append(list_length(array))
+        except ValueError:
+            return "lists that are empty, or of different lengths"
+        array = array.flatten()
+    return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
+
+
+def row_group_extremes(
+    path: str, columns: Sequence[str]
+) -> Iterator[dict[str, tuple[Number, Number]]]:
+    """Yield the least and the greatest value of columns, as `DataFile.extremes`, a row group.
+
+    One row group is held at a time. What the footer of a file says in an unusual way is not told:
+    there may be fewer of them than row groups.
+
+    Args:
+        path: A parquet file.
+        columns: Their names; what the file does not have is left out.
+
+    Raises:
+        UnreadableSourceError: It is missing, or the file system fails.
+    """
+    with OpenedTable(path) as table, suppress(ThriftError):
+        footer = table.footer()
+        known = _columns_of(_FOOTERS.schema(footer))
+        leaves = {name: known.places[name] for name in columns if name in known.places}
+        wanted = _Columns(
+            {name: place for place, name in enumerate(leaves)},
+            tuple([known.forms[leaf] for leaf in leaves.values()]),
+        )
+        for chunks in _FOOTERS.row_groups(footer, list(leaves.values())):
+            yield _extremes(tuple(chunks), wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns that have but one leaf.
+
+    Attributes:
+        places: The place of each one's leaf, by the column's name.
+        forms: How the values of each leaf are packed, of all columns; None where they are no
+            numbers.
+        files: The place of the leaf ``bytes`` of columns of images.
+    """
+
+    places: dict[str, int]
+    forms: tuple[str | None, ...]
+    files: Mapping[str, int] = field(default_factory=dict)
+
+
+def _extremes(
+    chunks: tuple[ChunkEntry, ...], columns: _Columns
+) -> dict[str, tuple[Number, Number]]:
+    if not chunks:
+        return {}
+    shapes = tuple([chunk.shape for chunk in chunks])
+    plan = _PLANS.get((shapes, columns.forms))
+    if plan is None:
+        plan = _plan_for(shapes, columns)
+    found = plan.form.unpack(b"".join([chunks[at].groups[group] for at, group in plan.places]))
+    return dict(zip(plan.columns, zip(found[::2], found[1::2], strict=True), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Where the extremes of all columns stand in entries of some shapes, and how to read them.
+
+    Attributes:
+        columns: Columns that have extremes.
+        places: Entry and group of the least and the greatest value of each in turn.
+        form: Reads all of them, one after the other.
+    """
+
+    columns: tuple[str, ...]
+    places: tuple[tuple[int, int], ...]
+    form: Struct
+
+
+def _plan_for(shapes: tuple[ChunkShape, ...], columns: _Columns) -> _Plan:
+    names: list[str] = []
+    places: list[tuple[int, int]] = []
+    form = "<"
+    for name, leaf in columns.places.items():
+        extremes, letter = shapes[leaf].extremes, columns.forms[leaf]
+        if extremes is not None and letter is not None:
+            names.append(name)
+            places += [(leaf, extremes[0]), (leaf, extremes[1])]
+            form += 2 * letter
+    if len(_PLANS) >= _KEPT_LAYOUTS:
+        _PLANS.clear()
+    plan = _Plan(tuple(names), tuple(places), Struct(form))
+    _PLANS[shapes, columns.forms] = plan
+    return plan
+
+
+# Files of a dataset are alike: what the first took time to learn, the others are read by.
+_FOOTERS = FooterReader()
+_SNAPPY_DECODER = pa.Codec("snappy")
+_PLANS: dict[tuple[tuple[ChunkShape, ...], tuple[str | None, ...]], _Plan] = {}
+_COLUMNS: dict[FileSchema, _Columns] = {}
+_NO_COLUMNS = _Columns({}, ())
+
+
+def _columns_of(schema: FileSchema) -> _Columns:
+    known = _COLUMNS.get(schema)
+    if known is not None:
+        return known
+    leaves: dict[str, int] = {}
+    several: set[str] = set()
+    for place, leaf in enumerate(schema.leaves):
+        name = leaf.path[0].decode(errors="replace")
+        if name in leaves:
+            several.add(name)
+        leaves[name] = place
+    places = {name: place for name, place in leaves.items() if name not in several}
+    files = {
+        leaf.path[0].decode(errors="replace"): place
+        for place, leaf in enumerate(schema.leaves)
+        if leaf.path[1:] == (b"bytes",)
+    }
+    found = _Columns(places, tuple(map(_form_of, schema.leaves)), files)
+    if len(_COLUMNS) >= _KEPT_LAYOUTS:
+        _COLUMNS.clear()
+    _COLUMNS[schema] = found
+    return found
+
+
+def _form_of(leaf: Leaf) -> str | None:
+    """Return how the values of a leaf are packed; None where they are no numbers."""
+    form = _FORMS.get(leaf.physical_type)
+    if leaf.converted_type is None or form is None:
+        return form
+    if leaf.converted_type in _SIGNED:
+        return form
+    return form.upper() if leaf.converted_type in _UNSIGNED else None

@@ -1,0 +1,759 @@
+"""Removes what finished and given-up runs left, and nothing that may still be needed.
+
+What may go is decided from records and from what is there, never from names or ages alone:
+
+- a run that its work dir no longer names was given up by ``--restart``, or was never planned to the
+  end; unless it was interrupted between the moves of its swap: then the dataset lies elsewhere;
+- the run that the work dir names goes once it is finished and its result stands at the target;
+- of a run under way go attempts whose batch is done by another attempt, and new trees of packers
+  that a later packer replaced;
+- a new tree goes only if it carries its run's mark: after an exchange the source has its name.
+
+The planner's lock is held throughout, and a run's packer lock while its things are removed. As a
+lock may be lost, all is asked again right before it is removed, and whether a packer began since.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from enum import Enum, StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from leconvert.compare import reason_to_keep, verify_pair
+from leconvert.errors import BusyError, LeconvertError, StorageError, UsageError, WorkDirError
+from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
+from leconvert.leasing.leases import Observed
+from leconvert.leasing.state import Outcome, Wait, derive_state
+from leconvert.packer import facts_of_tree, remove_compared, rest_of_removal
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.source import FileFacts
+from leconvert.tables import read_repairs
+from leconvert.workdir.fs import LOCAL, FileSystem, remove_tree, sync_dir
+from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
+from leconvert.workdir.journal import Journal, JournalState, PackStep
+from leconvert.workdir.locks import packer_lock, planner_lock, remove_planner_lock, target_lock
+from leconvert.workdir.records import RunPaths, WorkDir, default_work_dir, target_lock_path
+from leconvert.workdir.removal import (
+    is_being_removed,
+    remove_leftovers,
+    remove_new_tree,
+    set_work_dir_aside,
+)
+from leconvert.workdir.run import OpenedRun, read_manifest
+from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.swap import (
+    codebase_version,
+    is_converted,
+    is_listed,
+    is_new_tree,
+    marked_by,
+    old_dir,
+    removed_old_dir,
+    run_of,
+    staging_trees,
+)
+
+__all__ = [
+    "CleanReport",
+    "Holder",
+    "ReleaseReport",
+    "Verdict",
+    "clean_kept_source",
+    "clean_work_dir",
+    "judge",
+    "release_batches",
+]
+
+
+_ATTEMPT = re.compile(r"([0-9]{4,})-")
+_HALF_REMOVED = "its removal was interrupted"
+_NO_MARK = "it does not carry its run's mark, and may hold a dataset"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """Something that a run left.
+
+    Attributes:
+        path: Where it is.
+        kind: ``run``, ``attempt``, ``new tree``, ``outline``, ``work dir`` or ``kept source``.
+        removable: Whether it may go.
+        reason: Why, or why not, as half a sentence.
+    """
+
+    path: Path
+    kind: str
+    removable: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """What was found, and what became of it.
+
+    Attributes:
+        dry_run: Whether nothing was removed.
+        removed: What was removed, or would be.
+        kept: What stays, and why.
+    """
+
+    dry_run: bool
+    removed: tuple[Leftover, ...]
+    kept: tuple[Leftover, ...]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        record = asdict(self)
+        for name in ("removed", "kept"):
+            record[name] = [{**row, "path": str(row["path"])} for row in record[name]]
+        return record
+
+
+def clean_work_dir(
+    root: Path, *, target: Path | None = None, give_up: bool = False, dry_run: bool = False
+) -> CleanReport:
+    """Remove what the runs of a work dir left.
+
+    Args:
+        root: The work dir.
+        target: A dataset beside which new trees of unknown runs are looked for, too; None for
+            those of the work dir's runs only.
+        give_up: Also remove the run that the work dir names, though it is not finished; refused
+            while a worker holds a batch of it.
+        dry_run: Say what would be removed, and write nothing.
+
+    Raises:
+        BusyError: Somebody plans in the work dir; or with ``give_up`` a batch is held.
+        WorkDirError: It is no work dir.
+        StorageError: It cannot be read or written.
+    """
+    work = WorkDir(root)
+    folders = (work.runs_dir, work.outlines_dir)
+    if not work.current.exists() and not any(folder.is_dir() for folder in folders):
+        if target is None and not _is_empty(root):
+            raise WorkDirError(
+                f"{root} is no work dir.",
+                path=str(root),
+                next_step="Give the folder that `leconvert plan` or `leconvert convert` printed, "
+                "or --of DATASET.",
+            )
+        strange = () if target is None else tuple(_strange_trees(target, set()))
+        return CleanReport(dry_run, (), strange)
+    with ExitStack() as held:
+        if not dry_run:
+            held.enter_context(planner_lock(work))
+        current = work.current_run_id()
+        seen = {run_id: _generation(work, run_id) for run_id in work.list_runs()}
+        found = list(_leftovers(work, give_up=give_up, locks=None if dry_run else held))
+        found += _outlines(work, {row.path for row in found if row.removable})
+        if target is not None:
+            found += _strange_trees(target, set(work.list_runs()))
+        removable = [row for row in found if row.removable]
+        targets = {target, *(_target(work.run(run_id), run_id) for run_id in seen)} - {None}
+        if not dry_run:
+            # What only records can explain goes before the records.
+            for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
+                _remove(work, row, current, seen)
+    if not dry_run:
+        for place in targets:
+            if (
+                place is not None and target_lock_path(place).parent.exists()
+            ):  # of a packer that died
+                with suppress(BusyError, StorageError, OSError), target_lock(place, "-"):
+                    pass
+        for row in removable:
+            _remove_unlocked(work, row)
+        if work.root.is_dir():
+            _remove_empty(work)
+    kept = tuple(row for row in found if not row.removable)
+    return CleanReport(dry_run, tuple(removable), kept)
+
+
+_ORDER = ("new tree", "attempt", "work dir", "run", "outline")
+
+
+def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iterator[Leftover]:
+    current = work.current_run_id()
+    runs = work.list_runs()
+    for run_id in runs:
+        run = work.run(run_id)
+        try:
+            if locks is not None:
+                locks.enter_context(packer_lock(run, run_id))
+            target, state = _target(run, run_id), Journal(run, run_id).read()
+        except BusyError as busy:
+            yield Leftover(run.root, "run", False, f"a packer is at work: {busy.message}")
+            continue
+        for tree in [] if target is None else _trees(target, run_id):
+            if is_being_removed(tree):
+                yield _judged(tree, run_id, _HALF_REMOVED)
+        if run_id != current:
+            why = "its work dir names another run" if current else "its work dir names no run"
+            yield from _given_up(run, run_id, target, state, why)
+        elif state.step is PackStep.FINISHED:
+            yield _finished(work, run, target, alone=len(runs) == 1)
+        elif give_up:
+            _check_nobody_holds(run, run_id)
+            yield from _given_up(run, run_id, target, state, "it is given up now")
+        else:
+            yield from _losers(run, run_id)
+            yield from _replaced_trees(run_id, target, state)
+            yield Leftover(run.root, "run", False, "it is under way; --give-up removes it")
+
+
+def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
+    """Name outlines of sources on the Hub; one that a run needs stays with it."""
+    if work.root in going or not work.outlines_dir.is_dir():
+        return
+    needed: set[Path] = set()
+    for run_id in work.list_runs():
+        run = work.run(run_id)
+        if run.root not in going:
+            try:
+                needed.add(Path(read_manifest(run, run_id).source).parent)
+            except WorkDirError:
+                if run.manifest.exists():
+                    return  # it may need any of them: another version of leconvert can tell
+    for outline in sorted(work.outlines_dir.iterdir()):
+        if outline not in needed:
+            yield Leftover(outline, "outline", True, "no run needs it")
+
+
+def _target(run: RunPaths, run_id: str) -> Path | None:
+    with suppress(WorkDirError):
+        return Path(read_manifest(run, run_id).target)
+    return None  # never planned to the end, so that nobody ever worked on it
+
+
+def _given_up(
+    run: RunPaths, run_id: str, target: Path | None, state: JournalState, why: str
+) -> Iterator[Leftover]:
+    between = None if target is None else _between_moves(target, run_id, state)
+    if between is not None:
+        yield Leftover(run.root, "run", False, between)
+        return
+    trees = [] if target is None else _whole_trees(target, run_id)
+    rows = [_judged(tree, run_id, f"of run {run_id}: {why}") for tree in trees]
+    yield from rows
+    if all(row.removable for row in rows):
+        yield Leftover(run.root, "run", True, why)
+    else:
+        yield Leftover(run.root, "run", False, "a tree of its name may hold a dataset")
+
+
+def _between_moves(target: Path, run_id: str, state: JournalState) -> str | None:
+    """Say why the dataset may lie elsewhere than at the target, None where it does not."""
+    again = "its own command, given again, puts that right"
+    with suppress(FileNotFoundError):
+        if state.step in {PackStep.SWAPPED, PackStep.FINISHED}:
+            return None
+        if marked_by(target) == run_id:
+            return f"it was interrupted when its result had taken the place of {target}; {again}"
+        old = old_dir(target)
+        if (state.swap or {}).get("old") and is_listed(old, LOCAL) > is_listed(target, LOCAL):
+            return f"it was interrupted between two renames, and the dataset is {old}; {again}"
+    return None
+
+
+def _judged(tree: Path, run_id: str, why: str) -> Leftover:
+    with suppress(FileNotFoundError):
+        if not is_new_tree(tree, run_id):
+            return Leftover(tree, "new tree", False, _NO_MARK)
+    return Leftover(tree, "new tree", True, why)
+
+
+def _trees(target: Path, run_id: str) -> list[Path]:
+    with suppress(FileNotFoundError):
+        return [path for owner, path in staging_trees(target) if owner == run_id]
+    return []
+
+
+def _whole_trees(target: Path, run_id: str) -> list[Path]:
+    return [tree for tree in _trees(target, run_id) if not is_being_removed(tree)]
+
+
+def _finished(work: WorkDir, run: RunPaths, target: Path | None, *, alone: bool) -> Leftover:
+    if target is None:
+        reason = f"it is finished, but {run.manifest.name} cannot be read"
+        return Leftover(run.root, "run", False, reason)
+    if not is_converted(target):
+        return Leftover(run.root, "run", False, f"it is finished, but {target} is no v3.0 dataset")
+    reason = f"it is finished; the result is {target}"
+    if alone and work.root == default_work_dir(target):
+        return Leftover(work.root, "work dir", True, reason)
+    return Leftover(run.root, "run", True, reason)
+
+
+def _losers(run: RunPaths, run_id: str) -> Iterator[Leftover]:
+    log = LeaseStore(run, run_id, WorkerIdentity.of_this_process()).log
+    for batch_id in sorted(list_batches(run.done_dir)):
+        folder = run.attempts_of(batch_id)
+        try:
+            attempts = sorted(path for path in folder.iterdir() if _ATTEMPT.match(path.name))
+            winner = run.root / str(read_done(run, run_id, batch_id)["attempt"])
+        except (FileNotFoundError, WorkDirError, KeyError):
+            continue  # collected already, or damaged: the packer says so
+        if winner not in attempts:
+            continue
+        generations = log.read(batch_id).generations
+        ended = {g.number for g in generations if g.outcome is not None or g is not generations[-1]}
+        for attempt in attempts:
+            found = _ATTEMPT.match(attempt.name)
+            if attempt != winner and found and int(found[1]) in ended:
+                reason = f"batch {batch_id} was done by {winner.name}"
+                yield Leftover(attempt, "attempt", True, reason)
+
+
+def _replaced_trees(run_id: str, target: Path | None, state: JournalState) -> Iterator[Leftover]:
+    if target is None or _between_moves(target, run_id, state) is not None:
+        return
+    trees = _whole_trees(target, run_id)
+    for tree in sorted(trees, key=lambda path: int(path.suffix[1:]))[:-1]:
+        yield _judged(tree, run_id, "a later packer works in another one")
+
+
+def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
+    """Name new trees whose run is not known here; they cannot be judged."""
+    with suppress(FileNotFoundError):
+        for run_id, tree in staging_trees(target):
+            if run_id not in known and is_being_removed(tree):
+                yield _judged(tree, run_id, _HALF_REMOVED)
+            elif run_id not in known:
+                reason = f"the records of run {run_id} are in another work dir, or gone"
+                yield Leftover(tree, "new tree", False, reason)
+
+
+def _check_nobody_holds(run: RunPaths, run_id: str) -> None:
+    log = LeaseStore(run, run_id, WorkerIdentity.of_this_process()).log
+    open_batches = list_batches(run.leases_dir) - list_batches(run.done_dir)
+    held = []
+    for batch_id in sorted(open_batches - list_batches(run.failed_dir)):
+        latest = log.read(batch_id).latest
+        if latest is None or latest.outcome is not None:
+            continue
+        holder = log.holder(batch_id, latest.number)
+        if not process_is_gone(holder):
+            held.append(f"batch {batch_id}: process {holder.get('pid')} on {holder.get('host')}")
+    if held:
+        raise BusyError(
+            f"{len(held)} batches of run {run_id} are held.",
+            path=str(run.root),
+            details=held,
+            next_step="End these workers; what a dead one holds, `leconvert release --stuck` "
+            "gives back.",
+        )
+
+
+def _generation(work: WorkDir, run_id: str) -> int:
+    return max(Journal(work.run(run_id), run_id).generations(), default=0)
+
+
+def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
+    """Raise unless what was seen of a run still holds: a lock may be lost, a number is not.
+
+    Raises:
+        BusyError: A packer began since, or the batch has another winner now.
+    """
+    run_ids = {
+        "new tree": [run_of(row.path)],
+        "attempt": [row.path.parents[2].name],
+        "run": [row.path.name],
+    }.get(row.kind, list(seen) if row.kind == "work dir" else [])
+    for run_id in run_ids:
+        if run_id in seen and _generation(work, run_id) != seen[run_id]:
+            raise _changed(f"A packer of run {run_id} began", row)
+    if row.kind == "attempt":
+        run = work.run(row.path.parents[2].name)
+        winner = str(read_done(run, run.root.name, int(row.path.parent.name))["attempt"])
+        if run.root / winner == row.path:
+            raise _changed(f"{row.path} was published", row)
+
+
+def _changed(what: str, row: Leftover) -> BusyError:
+    return BusyError(
+        f"{what} since it was looked at.",
+        path=str(row.path),
+        next_step="It was not removed; run the same command again.",
+    )
+
+
+def _remove(work: WorkDir, row: Leftover, current: str | None, seen: Mapping[str, int]) -> None:
+    """Remove it, or what makes others take it up where locks lie in it."""
+    _ask_again(work, row, seen)
+    if row.kind == "work dir":
+        if work.current_run_id() != current:
+            # Over NFS a host that was frozen has lost its lock when it comes back.
+            raise BusyError(
+                f"Somebody planned in {work.root} since it was looked at.",
+                path=str(work.root),
+                next_step="Nothing was removed with it; run the same command again.",
+            )
+        remove_leftovers(row.path)
+        set_work_dir_aside(row.path)
+    elif row.kind == "run":
+        # A run that is named and half removed could be neither resumed nor judged.
+        if work.current_run_id() == row.path.name:
+            with storage_errors(work.current):
+                work.current.unlink()
+            sync_dir(work.root)
+    elif row.kind == "outline":
+        remove_tree(row.path, inside=work.outlines_dir)
+    elif row.kind == "attempt":
+        remove_tree(row.path, inside=row.path.parents[1])
+    else:
+        remove_new_tree(row.path, run_of(row.path))
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _remove_empty(work: WorkDir) -> None:
+    """Remove what the next planner makes anew, once no run is left; the folder is the user's."""
+    with suppress(BusyError, StorageError, OSError), planner_lock(work):
+        if work.current_run_id() is not None:
+            return
+        for folder in (work.outlines_dir, work.runs_dir):
+            with suppress(FileNotFoundError):
+                folder.rmdir()
+        remove_planner_lock(work)
+
+
+def _remove_unlocked(work: WorkDir, row: Leftover) -> None:
+    """Remove what holds the locks that were held; see `leconvert.workdir.removal`."""
+    if row.kind == "run":
+        remove_tree(row.path, inside=work.runs_dir)
+    elif row.kind == "work dir" and not remove_leftovers(row.path):
+        raise StorageError(
+            f"{row.path} could not be removed.",
+            path=str(row.path),
+            next_step="Check its permissions, and run the same command again.",
+        )
+
+
+# ------------------------------------------------------------------------------------------------
+# Removes the source that a conversion in place kept, once the result is proven to hold it all.
+#
+# The steps are those of ``convert --delete-source`` (`leconvert.packer.remove_compared`): what a
+# removal that was interrupted left is compared like any other tree, and kept where it cannot be.
+
+
+def clean_kept_source(
+    target: Path, *, dry_run: bool = False, progress: Progress = NO_PROGRESS
+) -> CleanReport:
+    """Remove ``<target>_old`` if the dataset at the target provably holds everything in it.
+
+    The proof is made here and now: every coded packet and every row are compared, and every other
+    file must be in the result with the same bytes.
+
+    Args:
+        target: The v3.0 dataset.
+        dry_run: Make the proof, remove nothing.
+        progress: Where to report.
+    """
+    removed: list[Leftover] = []
+    kept: list[Leftover] = []
+    old, doomed = old_dir(target), removed_old_dir(target)
+    for place in (doomed, old):
+        if place == doomed and not doomed.is_dir():
+            continue
+        if place == old and (removed or kept) and not old.exists():
+            break  # all that there was had the other name
+        before = _facts(target, place)
+        doubt = _doubt(target, place, progress)
+        if doubt is None and not dry_run:
+            doubt = remove_compared(target, place, partial(_second_doubt, target, before))
+        if doubt is not None:
+            if place == doomed and doomed.exists():
+                doubt = rest_of_removal(target)
+            kept.append(Leftover(place, "kept source", False, doubt))
+            continue
+        proven = f"every packet, row and other file of it is in {target}"
+        removed.append(Leftover(place, "kept source", True, proven))
+    return CleanReport(dry_run, tuple(removed), tuple(kept))
+
+
+def _facts(target: Path, old: Path) -> tuple[dict[str, FileFacts], dict[str, FileFacts]]:
+    return facts_of_tree(target), facts_of_tree(old)
+
+
+def _second_doubt(
+    target: Path, before: tuple[dict[str, FileFacts], dict[str, FileFacts]], old: Path
+) -> str | None:
+    if _facts(target, old) != before:
+        return "it or the result was changed while they were compared"
+    return reason_to_keep(target, old, read_repairs(target))
+
+
+def _doubt(target: Path, old: Path, progress: Progress) -> str | None:
+    if old.is_symlink() or not old.is_dir():
+        return "it is not there"
+    versions = codebase_version(target), codebase_version(old)
+    if versions[0] != "v3.0" or versions[1] != "v2.1":
+        found = f"{versions[1]} and {versions[0]} are here"
+        return f"only a v2.1 source of a v3.0 result can be proven; {found}"
+    try:
+        report = verify_pair(target, old, depth="bytes", progress=progress)
+    except (LeconvertError, OSError) as error:
+        return f"the two could not be compared: {error}"
+    if not report.ok:
+        return f"the result differs from it: {report.differences[0]}"
+    return reason_to_keep(target, old, read_repairs(target))
+
+
+# ------------------------------------------------------------------------------------------------
+# Gives batches back: failed ones another chance, stuck ones another worker.
+#
+# Nothing here can change a result or lose one: a batch that is given back is open to the next
+# claim, its former holder may still publish, and the first publisher wins. What can be lost is a
+# holder's work. So a holder that runs on this very host is never overruled (end the process
+# instead), and one elsewhere only if it gives no sign of life for a whole lease, or by force.
+
+
+_LOOKS_PER_LEASE = 20
+
+
+class Holder(Enum):
+    """What is known about whoever holds a batch."""
+
+    GONE = "has ended, or was silent for a whole lease"
+    HERE = "runs on this host"
+    BEATS = "gave a sign of life while it was watched"
+    UNWATCHED = "has not been watched for long enough"
+
+
+class Verdict(StrEnum):
+    """What becomes of a batch that shall be released."""
+
+    RELEASED = "released"
+    NOTHING = "nothing to do"
+    REFUSED = "refused"
+    WATCH = "watch"
+    """Not decided yet; never in a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """One batch of a release.
+
+    Attributes:
+        batch_id: The batch.
+        verdict: What became of it.
+        state: What it was.
+        reason: Why, as half a sentence.
+        host: Who held it or set it aside, or None.
+        pid: Its process there, or None.
+        generation: Its newest claim when it was judged, or 0.
+    """
+
+    batch_id: int
+    verdict: Verdict
+    state: BatchState
+    reason: str
+    host: str | None = None
+    pid: int | None = None
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseReport:
+    """What a release did.
+
+    Attributes:
+        run_id: The run.
+        dry_run: Whether it only said what it would do.
+        batches: The batches that were asked for, ascending.
+    """
+
+    run_id: str
+    dry_run: bool
+    batches: tuple[Released, ...]
+
+    @property
+    def refused(self) -> tuple[Released, ...]:
+        """Those that somebody alive holds."""
+        return tuple(row for row in self.batches if row.verdict is Verdict.REFUSED)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return asdict(self)
+
+
+def judge(state: BatchState, holder: Holder | None, *, force: bool) -> tuple[Verdict, str]:
+    """Decide about one batch, and say why; a pure table.
+
+    Args:
+        state: What the batch is.
+        holder: Who holds it; None unless it is leased.
+        force: Whether to overrule a holder on another host.
+    """
+    if state is BatchState.DONE:
+        return Verdict.NOTHING, "it is done"
+    if state is BatchState.PENDING:
+        return Verdict.NOTHING, "it waits for a worker already"
+    if state is BatchState.FAILED:
+        return Verdict.RELEASED, "it was set aside; its attempts count no more"
+    match holder:
+        case Holder.GONE:
+            return Verdict.RELEASED, f"its worker {Holder.GONE.value}"
+        case Holder.HERE:
+            return Verdict.REFUSED, f"its worker {Holder.HERE.value}: end that process instead"
+        case Holder.BEATS | Holder.UNWATCHED if force:
+            return Verdict.RELEASED, "by force; its worker's try may be in vain"
+        case Holder.BEATS:
+            return Verdict.REFUSED, f"its worker {Holder.BEATS.value}; --force overrules it"
+        case _:
+            return Verdict.WATCH, f"its worker {Holder.UNWATCHED.value}"
+
+
+def release_batches(
+    run: OpenedRun,
+    batches: Collection[int] = (),
+    *,
+    failed: bool = False,
+    stuck: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    lease_seconds: float = 60.0,
+    on_watch: Callable[[int], None] = lambda _count: None,
+    clock: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+    fs: FileSystem = LOCAL,
+) -> ReleaseReport:
+    """Give batches back to whoever looks for work next.
+
+    Args:
+        run: The run.
+        batches: Batches by number; a holder that lives is a refusal.
+        failed: Also all that were set aside.
+        stuck: Also all whose holder is gone; others that are held are left alone.
+        force: Overrule holders on other hosts, without watching them.
+        dry_run: Say what would be done, write nothing.
+        lease_seconds: How long a holder must be silent; not less than the workers' own.
+        on_watch: Told how many holders are watched, before it takes up to ``lease_seconds``.
+        clock: A monotonic clock in seconds.
+        pause: Waits so many seconds.
+        fs: File operations.
+
+    Raises:
+        UsageError: Nothing is asked for, or there is no such batch.
+        StorageError: The work dir cannot be read or written.
+    """
+    if not batches and not failed and not stuck:
+        raise UsageError("No batch is named.", next_step="Give batch numbers, --failed or --stuck.")
+    unknown = sorted(b for b in batches if not 0 <= b < run.manifest.num_batches)
+    if unknown:
+        raise UsageError(
+            f"There is no batch {unknown[0]}: the run has {run.manifest.num_batches}, from 0.",
+            path=str(run.work_dir.root),
+        )
+    if not lease_seconds > 0:
+        raise UsageError(f"A lease cannot last {lease_seconds} s.")
+    identity = WorkerIdentity.of_this_process()
+    # The store only looks; what is written are ends and resets, never a claim.
+    store = LeaseStore(
+        run.paths, run.manifest.run_id, identity, lease_seconds=lease_seconds, clock=clock, fs=fs
+    )
+    board = _Looks(store)
+    wanted = set(batches)
+    wanted |= board.failed() if failed else set()
+    held = board.held() if stuck else set()
+    rows = board.judge_all(wanted | held, force=force)
+    watched = {row.batch_id for row in rows if row.verdict is Verdict.WATCH}
+    if watched:
+        on_watch(len(watched))
+        until = clock() + lease_seconds + lease_seconds / _LOOKS_PER_LEASE
+        while watched and clock() <= until:
+            pause(lease_seconds / _LOOKS_PER_LEASE)
+            rows = _replace(rows, board.judge_all(watched, force=force))
+            watched = {row.batch_id for row in rows if row.verdict is Verdict.WATCH}
+    rows = [row for row in rows if row.batch_id in wanted or row.verdict is Verdict.RELEASED]
+    if not dry_run:
+        for row in rows:
+            if row.verdict is Verdict.RELEASED:
+                _release(store, row)
+    return ReleaseReport(run.manifest.run_id, dry_run, tuple(rows))
+
+
+class _Looks:
+    """Looks at batches again and again, and remembers the first heartbeat of each claim."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+        self._first: dict[tuple[int, int], bytes] = {}
+
+    def failed(self) -> set[int]:
+        done = list_batches(self._store.run.done_dir, fs=self._store.fs)
+        return list_batches(self._store.run.failed_dir, fs=self._store.fs) - done
+
+    def held(self) -> set[int]:
+        run, fs = self._store.run, self._store.fs
+        claimed = list_batches(run.leases_dir, fs=fs)
+        settled = list_batches(run.done_dir, fs=fs) | list_batches(run.failed_dir, fs=fs)
+        return {
+            batch_id
+            for batch_id in claimed - settled
+            if (latest := self._store.log.read(batch_id).latest) and latest.outcome is None
+        }
+
+    def judge_all(self, batches: Iterable[int], *, force: bool) -> list[Released]:
+        run, fs = self._store.run, self._store.fs
+        done = list_batches(run.done_dir, fs=fs)
+        failed = list_batches(run.failed_dir, fs=fs)
+        return [
+            self._judge(batch_id, batch_id in done, batch_id in failed, force)
+            for batch_id in sorted(batches)
+        ]
+
+    def _judge(self, batch_id: int, done: bool, failed: bool, force: bool) -> Released:
+        seen = self._store.observe(batch_id)
+        state = derive_state(done=done, failed=failed, log=seen.log)
+        latest = seen.log.latest
+        fields = self._store.log.holder(batch_id, latest.number) if latest else {}
+        holder = self._holder(batch_id, seen, fields) if state is BatchState.LEASED else None
+        verdict, reason = judge(state, holder, force=force)
+        return Released(
+            batch_id,
+            verdict,
+            state,
+            reason,
+            host=fields.get("host"),
+            pid=fields.get("pid"),
+            generation=latest.number if latest else 0,
+        )
+
+    def _holder(self, batch_id: int, seen: Observed, fields: Any) -> Holder:
+        if process_is_running(fields):
+            return Holder.HERE
+        if not isinstance(seen.decision, Wait):
+            return Holder.GONE
+        if seen.observation is None:
+            return Holder.UNWATCHED
+        key = (batch_id, seen.observation.generation)
+        first = self._first.setdefault(key, seen.observation.nonce)
+        known = any(b == batch_id and g != key[1] for b, g in self._first)
+        # Another heartbeat, or a newer claim than at the first look: somebody works on it.
+        return Holder.BEATS if known or first != seen.observation.nonce else Holder.UNWATCHED
+
+
+def _replace(rows: list[Released], newer: list[Released]) -> list[Released]:
+    by_batch = {row.batch_id: row for row in newer}
+    return [by_batch.get(row.batch_id, row) for row in rows]
+
+
+def _release(store: LeaseStore, row: Released) -> None:
+    reason = f"released by process {os.getpid()} on {os.uname().nodename}"
+    if row.state is BatchState.FAILED:
+        release_failed(store.run, store.run_id, row.batch_id, reason, fs=store.fs)
+        return
+    # The claim that was judged, and no other: its successor may have begun since.
+    latest = store.log.read(row.batch_id).latest
+    if latest is not None and latest.number == row.generation and latest.outcome is None:
+        store.log.write_end(row.batch_id, row.generation, Outcome.HANDED_BACK, {"reason": reason})

@@ -1,0 +1,743 @@
+"""The few file operations that publishing, leasing and the swap are made of.
+
+They are methods of one small class so that a test can put faults between any two of them. They
+raise plain ``OSError``; `leconvert.workdir.fs` turns what a user can act on into a
+`StorageError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from leconvert.errors import LeconvertError, StorageError, WorkDirError
+from leconvert.workdir.storage_errors import CHECK_DISK, storage_errors
+
+__all__ = [
+    "CANNOT_FLAG",
+    "CANNOT_LINK",
+    "LOCAL",
+    "AlreadyPublishedError",
+    "FileSystem",
+    "Identity",
+    "Mount",
+    "OutcomeUnknownError",
+    "can_clone",
+    "devices_with_fleeting_inodes",
+    "forget_old_names",
+    "is_mount_point",
+    "link_into_tree",
+    "make_durably",
+    "make_folders_below",
+    "mount_of",
+    "parse_mounts",
+    "publish_exclusively",
+    "remove_tree",
+    "replace_record",
+    "status_now",
+    "sync_dir",
+    "sync_file",
+    "sync_tree",
+    "write_durably",
+]
+
+
+Identity = tuple[int, int]
+"""Device and inode number: two names with the same identity are one file."""
+
+CANNOT_LINK = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+"""What `FileSystem.link` fails with where there are no hard links, or not this many of one file."""
+CANNOT_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""What an exclusive rename or an exchange fails with where the file system has no such thing."""
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+_RENAME_EXCHANGE = 2
+
+
+class FileSystem:
+    """Plain operations of the operating system; each one happens as a whole or raises ``OSError``.
+
+    It does not promise that an error means "did not happen": over NFS a repeated request can
+    report EEXIST or ENOENT to the very host whose first request succeeded. Callers look.
+    """
+
+    def read_bytes(self, path: Path) -> bytes:
+        """Return a file's content. Opening asks an NFS server anew; ``stat`` may answer late."""
+        with path.open("rb") as file:
+            return file.read()
+
+    def write_new(self, path: Path, data: bytes, *, sync: bool) -> None:
+        """Create a file that must not exist, write it whole, and fsync it if asked."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if sync:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_file(self, path: Path) -> None:
+        """Force a file's content to the disk."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_dir(self, path: Path) -> None:
+        """Force a folder's names to the disk, where the file system has such a call at all."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            # Some network file systems have no fsync of a folder; they write names through.
+            if error.errno not in {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS}:
+                raise
+        finally:
+            os.close(descriptor)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name; exactly one of several callers succeeds for one name."""
+        os.link(source, target)
+
+    def give_name(self, source: Path, target: Path, *, sync: bool) -> None:  # noqa: ARG002
+        """Give a small finished record a name that nobody else gets; ``source`` keeps its own.
+
+        Here by a hard link, which any number of hosts may try at once.
+
+        Args:
+            source: The record; on the disk already where ``sync`` matters.
+            target: The name.
+            sync: Whether what has the name must be on the disk before it has it.
+        """
+        self.link(source, target)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename, replacing what ``target`` names."""
+        source.replace(target)
+
+    def rename_no_replace(self, source: Path, target: Path) -> None:
+        """Rename unless ``target`` exists; EINVAL where the file system cannot do that."""
+        _renameat2(source, target, _RENAME_NOREPLACE)
+
+    def exchange(self, one: Path, other: Path) -> None:
+        """Swap two names in one step; EINVAL where the file system cannot do that (NFS)."""
+        _renameat2(one, other, _RENAME_EXCHANGE)
+
+    def list_names(self, path: Path) -> list[str]:
+        """Return the names in a folder, sorted."""
+        return sorted(os.listdir(path))  # noqa: PTH208  (names, not paths)
+
+    def make_dir(self, path: Path) -> None:
+        """Make one folder that must not exist."""
+        path.mkdir()
+
+    def remove_file(self, path: Path) -> None:
+        """Remove one name of a file."""
+        path.unlink()
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty folder."""
+        path.rmdir()
+
+    def identity(self, path: Path) -> Identity:
+        """Return device and inode of an existing file, by opening it (see ``read_bytes``)."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        return status.st_dev, status.st_ino
+
+
+def _renameat2(source: Path, target: Path, flags: int) -> None:
+    import ctypes
+
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), str(source), None, str(target))
+    function.argtypes = [
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_char_p,
+        ctypes.c_uint,
+    ]
+    function.restype = ctypes.c_int
+    if function(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(source), None, str(target))
+
+
+def status_now(path: str | os.PathLike[str]) -> os.stat_result:
+    """Return a file's status by opening it; symbolic links are followed.
+
+    An NFS client asks the server again when it opens a file. ``os.stat`` may answer with what the
+    client remembers, which is up to a minute old.
+
+    Raises:
+        OSError: The file is not there, or cannot be opened for reading.
+    """
+    # A named pipe would otherwise wait for somebody who writes.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def forget_old_names(paths: Iterable[str]) -> None:
+    """Make an NFS client ask again which files the names in these files' folders stand for.
+
+    Opening a file is not enough where the name leads to another file now, and the old one exists
+    under another name; or where the name was looked up in vain before. Opening the folder is.
+    """
+    for folder in dict.fromkeys(path.rpartition("/")[0] for path in paths):
+        with suppress(OSError):  # whoever opens a file in it meets the same error
+            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+
+LOCAL = FileSystem()
+"""The operations as the operating system offers them."""
+
+
+# ------------------------------------------------------------------------------------------------
+# The only place that forces bytes to the disk and gives finished files their names.
+#
+# **Outcome unknown.** Over NFS a request can succeed on the server while its answer gets lost;
+# the repeated request then finds its own work and reports EEXIST (or ENOENT for a rename), or the
+# client gives up with EIO, ESTALE or ETIMEDOUT. So no error of a publishing call is believed. The
+# folder is listed (which refreshes a cached "no such file"), the record is read back, and its
+# content decides: a record that is published exclusively contains a random token, so equal bytes
+# are the same record. If even reading back fails, `OutcomeUnknownError` says so, and whoever asks
+# again later gets the truth.
+
+
+_READ_BACKS = 3
+
+_NO_LINKS = (
+    "The run was planned where there were some: work on the host that planned it, or begin anew"
+    " with --restart."
+)
+
+
+class AlreadyPublishedError(LeconvertError):
+    """Another record has the name; ``path`` is its path."""
+
+    exit_code = 70
+
+
+class OutcomeUnknownError(StorageError):
+    """A publishing call failed and the folder could not be read back: it may have happened."""
+
+
+def sync_file(path: Path, *, fs: FileSystem = LOCAL) -> None:
+    """Force a finished file to the disk.
+
+    Raises:
+        StorageError: The disk is full or fails; the content must not be trusted.
+    """
+    with storage_errors(path):
+        fs.sync_file(path)
+
+
+def sync_dir(path: Path, *, fs: FileSystem = LOCAL) -> None:
+    """Force a folder's names to the disk.
+
+    Raises:
+        StorageError: The disk fails.
+    """
+    with storage_errors(path):
+        fs.sync_dir(path)
+
+
+def sync_tree(root: Path, *, files: bool = True, fs: FileSystem = LOCAL) -> None:
+    """Force every folder below and including ``root`` to the disk, and its files unless told not.
+
+    Args:
+        root: The top folder.
+        files: Whether the files' content is forced too; a promoted shard's already was.
+        fs: File operations.
+
+    Raises:
+        StorageError: The disk is full or fails.
+    """
+    with storage_errors(root):
+        for folder, subfolders, names in os.walk(root, topdown=False, onerror=_raise):
+            subfolders.sort()
+            if files:
+                for name in sorted(names):
+                    sync_file(Path(folder, name), fs=fs)
+            sync_dir(Path(folder), fs=fs)
+
+
+def _raise(error: OSError) -> None:
+    # By default `os.walk` passes over a folder that cannot be listed.
+    raise error
+
+
+def write_durably(
+    path: Path,
+    data: bytes,
+    *,
+    fs: FileSystem = LOCAL,
+    randomness: Callable[[int], bytes] = os.urandom,
+) -> None:
+    """Write or replace a small file so that after a crash it holds the old or the new content.
+
+    The order is: a temporary file in the same folder, fsync, rename, fsync of the folder.
+
+    Raises:
+        StorageError: The disk is full, read-only, or fails.
+        FileNotFoundError: The folder does not exist.
+    """
+    replace_record(path, data, sync=True, fs=fs, randomness=randomness)
+
+
+def replace_record(
+    path: Path,
+    data: bytes,
+    *,
+    sync: bool = False,
+    fs: FileSystem = LOCAL,
+    randomness: Callable[[int], bytes] = os.urandom,
+) -> None:
+    """Write or replace a small file so that every reader sees the old or the new content.
+
+    Without ``sync`` a power loss may leave it empty or missing: right for heartbeats and for what
+    is only looked at. A rename that reports an error but happened (the module's docstring) counts
+    as done.
+
+    Raises:
+        StorageError: The disk is full, read-only, or fails.
+        FileNotFoundError: The folder does not exist.
+    """
+    temporary = path.with_name(f".{path.name}.{randomness(6).hex()}.tmp")
+    with storage_errors(path):
+        try:
+            fs.write_new(temporary, data, sync=sync)
+            try:
+                fs.replace(temporary, path)
+            except OSError:
+                if _content(path, fs) != data:
+                    raise
+        except BaseException:
+            with suppress(OSError):
+                fs.remove_file(temporary)
+            raise
+        if sync:
+            fs.sync_dir(path.parent)
+
+
+def publish_exclusively(
+    source: Path, target: Path, *, sync: bool = True, fs: FileSystem = LOCAL
+) -> None:
+    """Give ``source`` the name ``target`` if nobody has it; exactly one caller succeeds.
+
+    That is what ``fs.give_name`` promises: among all hosts by a hard link, among the processes of
+    one host where the run has no hard links (`leconvert.workdir.exclusion`).
+
+    ``source`` must be complete, closed, synced where ``sync`` matters, and contain a random token.
+    It keeps its own name too.
+
+    Guarantees: if this returns, ``target`` names our record (and survives a power loss, with
+    ``sync``). If it raises `AlreadyPublishedError`, ``target`` names another record. It does not
+    promise that a call which raises `OutcomeUnknownError` had no effect.
+
+    Args:
+        source: The record in the caller's own folder.
+        target: The name to win.
+        sync: Whether to force the folder's names to the disk.
+        fs: File operations.
+
+    Raises:
+        AlreadyPublishedError: Another record has the name.
+        OutcomeUnknownError: It failed, and so did reading back.
+        StorageError: It certainly did not happen: full, read-only, no hard links.
+        FileNotFoundError: ``source`` or the folder of ``target`` does not exist.
+    """
+    try:
+        fs.give_name(source, target, sync=sync)
+    except OSError as error:
+        _settle(source, target, error, fs)
+    if sync:
+        sync_dir(target.parent, fs=fs)
+
+
+def _settle(source: Path, target: Path, failure: OSError, fs: FileSystem) -> None:
+    # Returns if the name is ours after all; otherwise raises what is true.
+    trouble: OSError | None = None
+    for _ in range(_READ_BACKS):
+        try:
+            listed = target.name in fs.list_names(target.parent)
+            if not listed:
+                break
+            if fs.read_bytes(target) == fs.read_bytes(source):
+                return
+            raise AlreadyPublishedError(f"{target} is another record already.", path=str(target))
+        except OSError as error:
+            # A handle that went stale is cured by opening again; a name that vanished is not there.
+            trouble = error
+            if isinstance(error, FileNotFoundError):
+                break
+    else:
+        raise OutcomeUnknownError(
+            f"{target} may or may not have been published: {failure.strerror}, and reading it"
+            " back failed as well.",
+            path=str(target),
+            next_step=CHECK_DISK,
+        ) from trouble
+    if isinstance(failure, FileExistsError):
+        # It existed for the server, yet it is not listed: somebody renamed it in between.
+        raise AlreadyPublishedError(f"{target} was published and moved away.", path=str(target))
+    if failure.errno in CANNOT_LINK - {errno.EMLINK}:
+        raise StorageError(
+            f"Cannot use {target.parent}: it does not allow hard links, and they decide who wins.",
+            path=str(target.parent),
+            next_step=_NO_LINKS,
+        ) from failure
+    with storage_errors(target):
+        raise failure
+
+
+def _content(path: Path, fs: FileSystem) -> bytes | None:
+    try:
+        return fs.read_bytes(path)
+    except OSError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------
+# Makes the work dir's own folder so that it survives a power failure.
+
+
+def make_durably(folder: Path, *, fs: FileSystem = LOCAL) -> None:
+    """Make a folder with those above it, and force the names of what was made to the disk.
+
+    Records that are forced to the disk in a folder whose own name is not are lost with it; after a
+    swap by two renames they are all that tells where the dataset is. What exists is kept.
+
+    Raises:
+        StorageError: The disk is full, read-only, or fails.
+    """
+    missing = []
+    while not folder.is_dir() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for made in reversed(missing):
+        with storage_errors(made), suppress(FileExistsError):
+            fs.make_dir(made)
+        # A folder that may be written but not read cannot be opened, and so not forced either.
+        with storage_errors(made.parent), suppress(PermissionError):
+            fs.sync_dir(made.parent)
+
+
+# ------------------------------------------------------------------------------------------------
+# Folders of ours as wholes: made below a tree, filled with finished files, removed.
+#
+# What is in them was forced to the disk before, or is here; their names are forced once a tree is
+# whole (`leconvert.workdir.fs.sync_tree`).
+
+
+def make_folders_below(tree: Path, folder: Path, *, fs: FileSystem = LOCAL) -> None:
+    """Make ``folder`` and what is missing between it and ``tree``, but never ``tree`` itself.
+
+    A packer that was superseded finds its tree renamed away; making the tree anew would let it
+    go on with half a dataset, so it must fail here.
+
+    Raises:
+        FileNotFoundError: ``tree`` does not exist.
+        ValueError: ``folder`` is not below ``tree``.
+        StorageError: The disk is full, read-only, or fails.
+    """
+    missing = []
+    at = folder
+    while at != tree:
+        if at == at.parent:
+            raise ValueError(f"{folder} is not below {tree}")
+        missing.append(at)
+        at = at.parent
+    with storage_errors(folder):
+        for at in reversed(missing):
+            with suppress(FileExistsError):
+                fs.make_dir(at)
+
+
+def link_into_tree(
+    source: Path, target: Path, *, tree: Path | None = None, fs: FileSystem = LOCAL
+) -> Literal["linked", "copied"]:
+    """Promote a finished shard to its place in the new tree; repeating it is harmless.
+
+    The same inode at ``target`` is success. Another file there (left by an attempt that was voided
+    since) is replaced. Across file systems, or where a hard link is refused, the bytes are copied
+    to a temporary name, forced to the disk, and renamed; a copy with the same size and
+    modification time as the source is kept. Folders' names are not forced to the disk here: call
+    ``sync_tree(root, files=False)`` once before the swap.
+
+    Args:
+        source: The shard in the winning attempt's folder.
+        target: Its path in the new tree.
+        tree: If given, folders missing between it and ``target`` are made (never ``tree`` itself).
+        fs: File operations.
+
+    Raises:
+        FileNotFoundError: The shard, or the folder of ``target``, is not there (any more).
+        StorageError: The disk is full, read-only, or fails.
+    """
+    if tree is not None:
+        make_folders_below(tree, target.parent, fs=fs)
+    with storage_errors(target):
+        try:
+            fs.link(source, target)
+        except OSError as error:
+            if _same_file(source, target, fs):
+                return "linked"
+            if isinstance(error, FileExistsError):
+                return _replace_in_tree(source, target, fs)
+            if error.errno in CANNOT_LINK or error.errno == errno.EXDEV:
+                return _copy_into_tree(source, target, fs)
+            raise
+    return "linked"
+
+
+def _same_file(source: Path, target: Path, fs: FileSystem) -> bool:
+    try:
+        return fs.identity(source) == fs.identity(target)
+    except OSError:
+        return False
+
+
+def _replace_in_tree(source: Path, target: Path, fs: FileSystem) -> Literal["linked", "copied"]:
+    temporary = _partial(target, fs)
+    try:
+        fs.link(source, temporary)
+    except OSError as error:
+        if error.errno in CANNOT_LINK or error.errno == errno.EXDEV:
+            return _copy_into_tree(source, target, fs)
+        if not _same_file(source, temporary, fs):
+            raise
+    fs.replace(temporary, target)
+    return "linked"
+
+
+def _copy_into_tree(source: Path, target: Path, fs: FileSystem) -> Literal["copied"]:
+    wanted = source.stat()
+    with suppress(FileNotFoundError):
+        found = target.stat()
+        # The name appeared after the copy was on the disk, so a match is a whole copy.
+        if (found.st_size, found.st_mtime_ns) == (wanted.st_size, wanted.st_mtime_ns):
+            return "copied"
+    temporary = _partial(target, fs)
+    try:
+        shutil.copyfile(source, temporary)
+        os.utime(temporary, ns=(wanted.st_atime_ns, wanted.st_mtime_ns))
+        fs.sync_file(temporary)
+        fs.replace(temporary, target)
+    except BaseException:
+        with suppress(OSError):
+            fs.remove_file(temporary)
+        raise
+    return "copied"
+
+
+def _partial(target: Path, fs: FileSystem) -> Path:
+    # Always the same name, so that what a crash left is replaced by the next try and never stays
+    # in the tree.
+    partial = target.with_name(f".{target.name}.leconvert-partial")
+    with suppress(FileNotFoundError):
+        fs.remove_file(partial)
+    return partial
+
+
+def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
+    """Remove a folder of ours with all that is in it; never follows symbolic links.
+
+    Args:
+        path: The folder.
+        inside: A folder that must contain it, such as ``attempts/``. Without it, the path itself
+            must lie in a folder with one of our names (``.<name>.leconvert-…``).
+
+    Returns:
+        Whether it is gone. What another host still holds open on NFS may linger; that is no error.
+
+    Raises:
+        WorkDirError: The folder is not ours, or is a symbolic link.
+        StorageError: The disk is read-only or fails.
+    """
+    # The folder's own last name is not resolved, so that a link is seen as a link.
+    real = Path(os.path.realpath(path.parent), path.name)
+    if inside is not None:
+        ours = real != (top := Path(os.path.realpath(inside))) and real.is_relative_to(top)
+    else:
+        ours = any(part.startswith(".") and ".leconvert-" in part for part in real.parts)
+    if not ours or path.name in {"", ".", ".."} or real.is_symlink():
+        raise WorkDirError(
+            f"Refusing to remove {path}: it is not a folder that leconvert made.",
+            path=str(path),
+            next_step="Remove it by hand if you are sure.",
+        )
+    with storage_errors(path):
+        try:
+            shutil.rmtree(real)
+        except FileNotFoundError:
+            # Another host removes it as well; once more takes what that one had not reached.
+            shutil.rmtree(real, ignore_errors=True)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, errno.EEXIST}:
+                raise
+    return not os.path.lexists(real)
+
+
+# ------------------------------------------------------------------------------------------------
+# Does a file system share extents? Asked of the kernel by trying, never guessed from its name.
+
+
+_FICLONE = 0x40049409
+_PROBE_BYTES = 4096
+
+
+def can_clone(source: Path, target_folder: Path) -> bool:
+    """Tell whether blocks of files in one folder can be cloned into another.
+
+    Both must be on the same file system, and it must share extents. A file of one block is made
+    in the target folder and removed again; nothing is written below ``source``.
+
+    Args:
+        source: A folder whose files would be cloned.
+        target_folder: A folder that can be written.
+    """
+    try:
+        if os.stat(source).st_dev != os.stat(target_folder).st_dev:  # noqa: PTH116 - st_dev alone
+            return False
+        with (
+            tempfile.TemporaryFile(dir=target_folder) as one,
+            tempfile.TemporaryFile(dir=target_folder) as other,
+        ):
+            one.write(b"\0" * _PROBE_BYTES)
+            one.flush()
+            with suppress(OSError):
+                fcntl.ioctl(other.fileno(), _FICLONE, one.fileno())
+                return True
+    except OSError:
+        return False
+    return False
+
+
+# ------------------------------------------------------------------------------------------------
+# Where a folder is mounted, with what options, and how much room there is.
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_FLEETING = frozenset({"exfat", "fuse", "fuseblk", "msdos", "vfat"})
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One mount, as the kernel tells it.
+
+    Attributes:
+        point: Where it is mounted.
+        kind: The file system's type, such as ``nfs4``; ``unknown`` if the kernel does not say.
+        source: Device or server.
+        options: Options of the mount and of the file system.
+        free_bytes: Room for this user.
+        total_bytes: Its size.
+        device: Device number of its files, as `os.stat` gives it; 0 if unknown.
+    """
+
+    point: str
+    kind: str = "unknown"
+    source: str = ""
+    options: str = ""
+    free_bytes: int = 0
+    total_bytes: int = 0
+    device: int = 0
+
+    @property
+    def has_fleeting_inodes(self) -> bool:
+        """Whether files may have other inode numbers after a new mount, or after a while.
+
+        FAT and exFAT store none, so Linux makes them up as files are looked at; most programs
+        behind FUSE leave that to libfuse, which does the same.
+        """
+        return self.kind in _FLEETING or self.kind.startswith("fuse.")
+
+
+def mount_of(folder: Path) -> Mount:
+    """Return the mount that holds a folder.
+
+    Raises:
+        OSError: The folder cannot be looked at.
+    """
+    usage = shutil.disk_usage(folder)
+    real = Path(os.path.realpath(folder))
+    mounts = parse_mounts(_mount_table())
+    # Of two mounts on one point the later one hides the earlier.
+    found = [mount for mount in mounts if real.is_relative_to(mount.point)]
+    best = max(found, key=lambda mount: len(Path(mount.point).parts), default=Mount(str(real)))
+    for mount in found:
+        if mount.point == best.point:
+            best = mount
+    return replace(best, free_bytes=usage.free, total_bytes=usage.total)
+
+
+def is_mount_point(folder: Path) -> bool:
+    """Tell whether something is mounted on a folder, which then cannot be renamed.
+
+    A folder that is mounted a second time elsewhere (a bind mount) has its parent's device number,
+    so that ``Path.is_mount`` does not see it.
+    """
+    real = os.path.realpath(folder)
+    return any(mount.point == real for mount in parse_mounts(_mount_table()))
+
+
+def devices_with_fleeting_inodes() -> frozenset[int]:
+    """Return the device numbers of what is mounted now and gives files no lasting inode numbers."""
+    mounts = parse_mounts(_mount_table())
+    return frozenset(mount.device for mount in mounts if mount.has_fleeting_inodes)
+
+
+def _mount_table() -> str:
+    # Never kept: what is mounted changes.
+    try:
+        return _MOUNTS.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """Return the mounts of a ``mountinfo`` file, in its order, without lines that make no sense.
+
+    Its fields are described in proc_pid_mountinfo(5): any number of optional ones end with ``-``.
+    """
+    mounts = []
+    for line in text.splitlines():
+        left, dash, right = line.partition(" - ")
+        head, tail = left.split(), right.split()
+        if dash and len(head) >= 6 and len(tail) >= 3:
+            point, kind, source = _plain(head[4]), tail[0], _plain(tail[1])
+            options = f"{head[5]},{tail[2]}"
+            mounts.append(Mount(point, kind, source, options, device=_device(head[2])))
+    return mounts
+
+
+def _device(field: str) -> int:
+    major, _, minor = field.partition(":")
+    return os.makedev(int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else 0
+
+
+def _plain(field: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), field)

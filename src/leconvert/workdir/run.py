@@ -1,0 +1,502 @@
+"""The manifest: what a run will do, written once by the planner and never changed.
+
+Three files make it. ``batches.jsonl`` and ``scan.parquet`` are written first, ``manifest.json``,
+which names their digests, last: a run without a manifest does not exist.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cache
+from importlib.metadata import version
+from operator import index
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert._version import __version__
+from leconvert.arrow import int64_array, int64_values
+from leconvert.errors import PlanMismatchError, StorageError, WorkDirError
+from leconvert.model import Batch, Finding, IntArray, Shard, SourceScan, StreamLayout, StreamScan
+from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.workdir.exclusion import (
+    OneHost,
+    check_still_alone,
+    come_in,
+    plan_one_host,
+    read_one_host,
+)
+from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, sync_file, write_durably
+from leconvert.workdir.records import RunPaths, WorkDir, encode_record, read_record
+from leconvert.workdir.storage_errors import storage_errors
+
+__all__ = [
+    "BatchFile",
+    "Manifest",
+    "OpenedRun",
+    "ScanTable",
+    "check_current",
+    "open_run",
+    "read_manifest",
+    "tool_versions",
+    "write_plan",
+]
+
+
+MANIFEST_VERSION = 1
+_ROWS_PER_GROUP = 16_384
+_SCAN_COLUMNS = ("size_bytes", "mtime_ns", "inode", "frames", "roll_bytes", "group")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Manifest:
+    """The head of a plan.
+
+    Attributes:
+        run_id: The run it belongs to.
+        source: The source folder.
+        target: Where the result will stand.
+        options: Every option that decides bytes or batches; compared when a run is resumed.
+        versions: Versions of the libraries that write bytes; other versions may write others.
+        fps: Frame rate.
+        block_align: Block alignment of episodes in video files, in bytes; 0 for none.
+        streams: Output files of each stream.
+        num_episodes: Episodes, E.
+        num_frames: Frames of the dataset (rows of its data stream).
+        source_bytes: Bytes of all data and video files.
+        num_batches: Lines of ``batches.jsonl``.
+        meta_digest: SHA-256 of the source's converted ``meta/`` files.
+        data_schema: Arrow schema of the data files, IPC-serialised.
+        extra_files: Files that come along unchanged.
+        findings: What the scan found.
+        repairs: What the conversion changes.
+        outline: How the source is called, a URL with its commit, where ``source`` is only an
+            outline of it; None where ``source`` is the dataset.
+    """
+
+    run_id: str
+    source: str
+    target: str
+    options: Mapping[str, Any]
+    versions: Mapping[str, str]
+    fps: Fraction
+    block_align: int
+    streams: Sequence[StreamLayout]
+    num_episodes: int
+    num_frames: int
+    source_bytes: int
+    num_batches: int
+    meta_digest: str
+    data_schema: bytes
+    extra_files: Sequence[str]
+    findings: Sequence[Finding]
+    repairs: Repairs = NO_REPAIRS
+    outline: str | None = None
+
+    @property
+    def source_name(self) -> str:
+        """How the source is called in messages."""
+        return self.outline or self.source
+
+
+def tool_versions() -> dict[str, str]:
+    """Return the versions of whatever decides the bytes that are written."""
+    return {
+        "leconvert": __version__,
+        **{name: _installed(name) for name in ("av", "numpy", "pyarrow")},
+    }
+
+
+@cache
+def _installed(name: str) -> str:
+    # What is loaded stays as it is; parsing a package's whole description takes milliseconds.
+    return version(name)
+
+
+def write_plan(
+    run: RunPaths,
+    manifest: Manifest,
+    scan: SourceScan,
+    batches: Sequence[Batch],
+    *,
+    one_host: bool = False,
+) -> None:
+    """Write a plan durably: scan table and batches first, the manifest that names them last.
+
+    Where the work dir has no hard links, or with ``one_host``, the run is this host's alone from
+    the start; see `leconvert.workdir.exclusion`.
+
+    Raises:
+        StorageError: The work dir is full, read-only, fails, or cannot even serve one host.
+    """
+    run.ensure()
+    plan_one_host(run, manifest.run_id, asked_for=one_host)
+    _write_scan_table(run, scan)
+    _write_batches(run, manifest.streams, batches)
+    fields = {
+        "source": manifest.source,
+        "target": manifest.target,
+        "options": dict(manifest.options),
+        "versions": dict(manifest.versions),
+        "fps": [manifest.fps.numerator, manifest.fps.denominator],
+        "block_align": manifest.block_align,
+        "num_episodes": manifest.num_episodes,
+        "num_frames": manifest.num_frames,
+        "source_bytes": manifest.source_bytes,
+        "num_batches": manifest.num_batches,
+        "meta_digest": manifest.meta_digest,
+        "batches_sha256": _sha256(run.batches),
+        "scan_sha256": _sha256(run.scan_table),
+        "data_schema": base64.b64encode(manifest.data_schema).decode("ascii"),
+        "extra_files": list(manifest.extra_files),
+        "findings": [asdict(finding) for finding in manifest.findings],
+        "repairs": manifest.repairs.as_record() if manifest.repairs else None,
+        "outline": manifest.outline,
+        "streams": [
+            {"stream": layout.stream, "starts": layout.starts.tolist()}
+            for layout in manifest.streams
+        ],
+    }
+    record = encode_record("manifest", MANIFEST_VERSION, manifest.run_id, fields)
+    write_durably(run.manifest, record)
+
+
+def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> Manifest:
+    """Read the head of a plan.
+
+    Args:
+        run: Paths of the run.
+        run_id: The run.
+        check_files: Compare the scan table and the batches with the digests that it names.
+
+    Raises:
+        WorkDirError: It is missing, torn, of another run or of an unknown version; or the files
+            beside it are not those that were planned.
+        StorageError: The work dir cannot be read.
+    """
+    try:
+        fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run_id)
+    except FileNotFoundError:
+        raise WorkDirError(
+            f"{run.manifest} is missing: the run was never planned to the end.",
+            path=str(run.manifest),
+            next_step="Run the convert or plan command again.",
+        ) from None
+    try:
+        manifest = _manifest(run_id, fields)
+        digests = {run.batches: fields["batches_sha256"], run.scan_table: fields["scan_sha256"]}
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise WorkDirError(
+            f"{run.manifest} cannot be used: {error!r}.",
+            path=str(run.manifest),
+            next_step="Start a new run with --restart.",
+        ) from error
+
+    for path, digest in digests.items() if check_files else ():
+        _check_file(path, digest)
+    return manifest
+
+
+def _check_file(path: Path, digest: str) -> None:
+    try:
+        with storage_errors(path):
+            found = _sha256(path)
+    except FileNotFoundError:
+        found = None
+    if found != digest:
+        raise WorkDirError(
+            f"{path} is {'missing' if found is None else 'not the file that was planned'}.",
+            path=str(path),
+            next_step="Start a new run with --restart.",
+        )
+
+
+def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
+    return Manifest(
+        run_id=run_id,
+        source=fields["source"],
+        target=fields["target"],
+        options=fields["options"],
+        versions=fields["versions"],
+        fps=Fraction(*fields["fps"]),
+        block_align=fields["block_align"],
+        streams=[
+            StreamLayout(entry["stream"], np.array(entry["starts"], dtype=np.int64))
+            for entry in fields["streams"]
+        ],
+        num_episodes=fields["num_episodes"],
+        num_frames=fields["num_frames"],
+        source_bytes=fields["source_bytes"],
+        num_batches=index(fields["num_batches"]),
+        meta_digest=fields["meta_digest"],
+        data_schema=base64.b64decode(fields["data_schema"]),
+        extra_files=fields["extra_files"],
+        findings=[Finding.from_record(entry) for entry in fields["findings"]],
+        repairs=Repairs.from_record(fields.get("repairs")),
+        outline=fields.get("outline"),
+    )
+
+
+def _write_batches(
+    run: RunPaths, streams: Sequence[StreamLayout], batches: Sequence[Batch]
+) -> None:
+    numbers = {layout.stream: number for number, layout in enumerate(streams)}
+    offsets = np.empty(len(batches) + 1, dtype="<i8")
+    offset = 0
+    with run.batches.open("wb") as file:
+        for place, batch in enumerate(batches):
+            line = json.dumps(
+                {
+                    "batch_id": batch.batch_id,
+                    "source_bytes": batch.source_bytes,
+                    "frames": batch.frames,
+                    "shards": [
+                        [numbers[s.stream], s.number, s.first, s.stop, int(s.whole)]
+                        for s in batch.shards
+                    ],
+                },
+                separators=(",", ":"),
+            ).encode()
+            offsets[place] = offset
+            offset += file.write(line + b"\n")
+    offsets[len(batches)] = offset
+    run.batches_offsets.write_bytes(offsets.tobytes())
+    sync_file(run.batches)
+    sync_file(run.batches_offsets)
+    sync_dir(run.batches.parent)
+
+
+class BatchFile:
+    """The batches of a plan, read one at a time by offset.
+
+    Args:
+        run: The run's paths.
+        streams: The manifest's streams, which shards name by number.
+    """
+
+    def __init__(self, run: RunPaths, streams: Sequence[StreamLayout]) -> None:
+        self._path = run.batches
+        self._streams = [layout.stream for layout in streams]
+        self._offsets = np.fromfile(run.batches_offsets, dtype="<i8")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield all batches in order."""
+        with self._path.open("rb") as file:
+            for line in file:
+                yield self._parse(line)
+
+    def read(self, batch_id: int) -> Batch:
+        """Return one batch.
+
+        Raises:
+            WorkDirError: The line there is another batch's.
+        """
+        first, stop = self._offsets[batch_id : batch_id + 2].tolist()
+        with self._path.open("rb") as file:
+            file.seek(first)
+            batch = self._parse(file.read(stop - first))
+        if batch.batch_id != batch_id:
+            raise WorkDirError(
+                f"{self._path} does not match its offsets at batch {batch_id}.",
+                path=str(self._path),
+                next_step="Start a new run with --restart.",
+            )
+        return batch
+
+    def _parse(self, line: bytes) -> Batch:
+        try:
+            fields = json.loads(line)
+            shards = tuple(
+                Shard(self._streams[stream], number, first, stop, bool(whole))
+                for stream, number, first, stop, whole in fields["shards"]
+            )
+            return Batch(fields["batch_id"], shards, fields["source_bytes"], fields["frames"])
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise WorkDirError(
+                f"{self._path} is damaged: {error}.",
+                path=str(self._path),
+                next_step="Start a new run with --restart.",
+            ) from error
+
+
+def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
+    columns: dict[str, IntArray] = {"episode_index": scan.episode_index, "length": scan.length}
+    for number, stream in enumerate(scan.streams):
+        columns |= {f"{number}/{name}": getattr(stream, name) for name in _SCAN_COLUMNS}
+    table = pa.Table.from_arrays([int64_array(v) for v in columns.values()], names=list(columns))
+    pq.write_table(table, run.scan_table, row_group_size=_ROWS_PER_GROUP, compression="zstd")
+    sync_file(run.scan_table)
+
+
+class ScanTable:
+    """The scan's numbers, read by ranges of positions.
+
+    Args:
+        run: The run's paths.
+        streams: The manifest's streams, in the scan's order.
+    """
+
+    def __init__(self, run: RunPaths, streams: Sequence[StreamLayout]) -> None:
+        self._path = run.scan_table
+        self._numbers = {layout.stream: number for number, layout in enumerate(streams)}
+
+    def stream(
+        self, stream: str, first: int = 0, stop: int | None = None
+    ) -> tuple[StreamScan, IntArray]:
+        """Return one stream's scan and the episodes' indices for positions first to stop."""
+        prefix = f"{self._numbers[stream]}/"
+        names = [prefix + name for name in _SCAN_COLUMNS]
+        values = self._columns(["episode_index", *names], first, stop)
+        return StreamScan(stream, *values[1:]), values[0]
+
+    def lengths(self, first: int = 0, stop: int | None = None) -> tuple[IntArray, IntArray]:
+        """Return indices and lengths of the episodes at positions first to stop."""
+        index, length = self._columns(["episode_index", "length"], first, stop)
+        return index, length
+
+    def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray]:
+        with pq.ParquetFile(self._path) as file:
+            stop = file.metadata.num_rows if stop is None else stop
+            first_group, last_group = first // _ROWS_PER_GROUP, (stop - 1) // _ROWS_PER_GROUP
+            table = file.read_row_groups(
+                list(range(first_group, last_group + 1)), columns=list(names), use_threads=False
+            )
+        skipped = first_group * _ROWS_PER_GROUP
+        rows = slice(first - skipped, stop - skipped)
+        return [int64_values(table.column(name))[rows] for name in names]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------
+# A planned run as its actors see it: paths, manifest, batches and scan in one value.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedRun:
+    """One run, opened for reading.
+
+    Attributes:
+        work_dir: The folder that all hosts share.
+        paths: Every path of the run.
+        manifest: The head of the plan.
+        batches: Its batches.
+        scan: Its scan table.
+        one_host: Who alone may work on it; None for any number of hosts.
+    """
+
+    work_dir: WorkDir
+    paths: RunPaths
+    manifest: Manifest
+    batches: BatchFile
+    scan: ScanTable
+    one_host: OneHost | None = None
+
+    @property
+    def fs(self) -> FileSystem:
+        """The file operations that every process of this run must publish with."""
+        return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
+
+
+def open_run(
+    root: Path, *, allow_mixed_versions: bool = False, only_look: bool = False
+) -> OpenedRun:
+    """Open the current run of a work dir.
+
+    Args:
+        root: The work dir.
+        allow_mixed_versions: Work even if this host's libraries differ from the planner's, at the
+            price of results that may differ in their bytes.
+        only_look: Nothing will be written: then any host may open a run of one host.
+
+    Raises:
+        OneHostOnlyError: Another host alone may work on it.
+        WorkDirError: There is no run, or its records cannot be used.
+        PlanMismatchError: This host's libraries differ from the planner's.
+    """
+    work_dir = WorkDir(root)
+    run_id = work_dir.current_run_id()
+    if run_id is None:
+        raise WorkDirError(
+            f"{root} holds no run.",
+            path=str(root),
+            next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed.",
+        )
+    paths = work_dir.run(run_id)
+    manifest = read_manifest(paths, run_id, check_files=not only_look)
+    here = tool_versions()
+    differing = sorted(name for name in here if manifest.versions.get(name) != here[name])
+    if differing and not allow_mixed_versions:
+        raise PlanMismatchError(
+            f"{root} was planned with other library versions than this host has.",
+            path=str(root),
+            details=[
+                f"{name}: planned with {manifest.versions.get(name)}, {here[name]} here"
+                for name in differing
+            ],
+            next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
+            "that are equal in content but perhaps not in bytes.",
+        )
+    batches = BatchFile(paths, manifest.streams)
+    if len(batches) != manifest.num_batches:
+        # Who goes by either number would wait for batches that are none, or leave some out.
+        raise WorkDirError(
+            f"{paths.manifest} cannot be used: it names {manifest.num_batches} batches, and "
+            f"{paths.batches_offsets.name} {len(batches)}.",
+            path=str(paths.manifest),
+            next_step="Start a new run with --restart.",
+        )
+    one_host = read_one_host(paths, run_id)
+    if one_host is not None and not only_look:
+        one_host = come_in(paths, run_id, one_host)
+    return OpenedRun(
+        work_dir=work_dir,
+        paths=paths,
+        manifest=manifest,
+        batches=batches,
+        scan=ScanTable(paths, manifest.streams),
+        one_host=one_host,
+    )
+
+
+def check_current(run: OpenedRun) -> None:
+    """Check that a run is still the one that its work dir names.
+
+    Raises:
+        PlanMismatchError: It was given up for another one (``--restart``).
+        OneHostOnlyError: It is one host's alone, and is now used through another one or mount.
+        StorageError: The work dir names no run any more: it was removed, or is not mounted; or it
+            cannot be read just now.
+    """
+    root, mine = run.work_dir.root, run.manifest.run_id
+    now = run.work_dir.current_run_id()
+    if now == mine:
+        if run.one_host is not None:
+            check_still_alone(run.paths, mine, run.one_host)
+        return
+    if now is None:
+        raise StorageError(
+            f"{root} is gone, or holds run {mine} no longer.",
+            path=str(root),
+            next_step="If nobody removed it, check that its file system is mounted; then run the "
+            "same command again.",
+        )
+    raise PlanMismatchError(
+        f"Run {mine} was given up: {root} now holds run {now}.",
+        path=str(root),
+        next_step="Start again to work on the new run; what this one had done is not used.",
+    )

@@ -1,0 +1,467 @@
+"""The workers of one conversion: as threads of this process, or as processes of an engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from leconvert.engines import Engine
+from leconvert.engines.local import LocalEngine
+from leconvert.errors import UsageError
+from leconvert.hub.scratch import ScratchOptions, hold_slot
+from leconvert.leasing import Board, LeaseStore
+from leconvert.leasing.registry import WorkerReporter
+from leconvert.machine import Machine
+from leconvert.model import DATA_STREAM, MEBIBYTE, camera_of
+from leconvert.packer import PackOptions, PackReport, Watcher, check_all_done, pack_run
+from leconvert.progress import Progress, Stage
+from leconvert.tables import deserialize_schema
+from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.locks import Patience
+from leconvert.workdir.records import RunPaths
+from leconvert.workdir.run import Manifest, OpenedRun
+from leconvert.worker import Bell, Worker
+
+if TYPE_CHECKING:
+    from leconvert.hub.scratch import HubInputs
+
+__all__ = [
+    "Crew",
+    "LeaseOptions",
+    "auto_workers",
+    "handling_seconds",
+    "moving_seconds",
+    "work_and_pack",
+    "worker_bytes",
+]
+
+
+# How often the parent of worker processes looks at the work dir. It watches files that other
+# processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
+_WATCH_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions:
+    """What governs leases.
+
+    Attributes:
+        lease_seconds: A batch whose holder is silent for so long is taken over.
+        max_attempts: A batch is set aside after so many errors.
+        trouble_seconds: A worker whose disk or mount fails tries again for so long before it ends.
+    """
+
+    lease_seconds: float = 60.0
+    max_attempts: int = 3
+    trouble_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.trouble_seconds >= 0:
+            raise UsageError(f"A disk cannot be borne for {self.trouble_seconds} s.")
+        if not self.lease_seconds > 0 or self.max_attempts < 1:
+            raise UsageError(
+                f"A lease of {self.lease_seconds} s with {self.max_attempts} attempts cannot work."
+            )
+
+    def as_arguments(self) -> list[str]:
+        """Return the options of ``leconvert work`` that say the same."""
+        return [
+            f"--lease-seconds={self.lease_seconds}",
+            f"--max-attempts={self.max_attempts}",
+            f"--max-trouble-seconds={self.trouble_seconds}",
+        ]
+
+
+class Crew:
+    """Makes workers of one process, each with an identity of its own."""
+
+    def __init__(
+        self,
+        run: OpenedRun,
+        leases: LeaseOptions,
+        stop: threading.Event,
+        scratch: ScratchOptions | None = None,
+    ) -> None:
+        self._run = run
+        self._scratch = scratch or ScratchOptions()
+        self._leases = leases
+        self._stop = stop
+        self._bell = Bell()
+
+    @property
+    def work_dir(self) -> Path:
+        """The folder that all hosts share."""
+        return self._run.work_dir.root
+
+    @property
+    def paths(self) -> RunPaths:
+        """The run's own folders."""
+        return self._run.paths
+
+    def board(self) -> tuple[LeaseStore, Board, WorkerIdentity]:
+        """Return a new worker's view of the batches."""
+        identity = WorkerIdentity.of_this_process()
+        store = LeaseStore(
+            self._run.paths,
+            self._run.manifest.run_id,
+            identity,
+            lease_seconds=self._leases.lease_seconds,
+            max_attempts=self._leases.max_attempts,
+            fs=self._run.fs,
+        )
+        return store, Board(store, self._run.manifest.num_batches), identity
+
+    def look(self) -> Board:
+        """Return a view of the batches as they are now."""
+        _, board, _ = self.board()
+        board.refresh()
+        return board
+
+    def check_all_done(self) -> None:
+        """Raise unless every batch is done."""
+        check_all_done(self._run, self.look())
+
+    def bytes_left(self) -> int:
+        """Return the source bytes of batches without a result."""
+        left = dict(enumerate(self.source_bytes()))
+        for batch_id in self.look().done_ids():
+            del left[batch_id]
+        return sum(left.values())
+
+    def source_bytes(self) -> list[int]:
+        """Return the source bytes of every batch."""
+        return [batch.source_bytes for batch in self._run.batches]
+
+    @contextmanager
+    def inputs(self) -> Iterator[HubInputs | None]:
+        """Provide one worker's access to a source that is not on this machine; else None."""
+        manifest = self._run.manifest
+        if manifest.outline is None:
+            yield None
+            return
+        from leconvert.hub.scratch import HubInputs
+
+        with hold_slot(self._scratch, manifest.run_id) as slot:
+            yield HubInputs(Path(manifest.source), slot, self._scratch.limit_bytes)
+
+    def make(self, on_bytes: Any, inputs: HubInputs | None = None) -> Worker:
+        """Return a worker."""
+        store, board, identity = self.board()
+        reporter = WorkerReporter(self._run.paths, self._run.manifest.run_id, identity)
+        return Worker(
+            self._run,
+            store,
+            board,
+            stop=self._stop,
+            on_bytes=on_bytes,
+            reporter=reporter,
+            bell=self._bell,
+            patience=Patience(self._leases.trouble_seconds),
+            inputs=inputs,
+        )
+
+
+def work_in_threads(
+    run: OpenedRun,
+    count: int,
+    leases: LeaseOptions,
+    stop: threading.Event,
+    progress: Progress,
+    scratch: ScratchOptions | None = None,
+) -> None:
+    """Run workers as threads; the first error that is not a batch's own ends them all.
+
+    None is left when this returns, or raises.
+    """
+    crew = Crew(run, leases, stop, scratch)
+    errors: list[BaseException] = []
+
+    def work(on_bytes: Callable[[int], None]) -> None:
+        try:
+            with crew.inputs() as inputs:
+                crew.make(on_bytes, inputs).run()
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            errors.append(error)
+            stop.set()
+
+    with (
+        progress.stage("work", crew.bytes_left(), "B") as stage,
+        ThreadPoolExecutor(count, thread_name_prefix="worker") as pool,
+    ):
+        try:
+            wait([pool.submit(work, stage.advance) for _ in range(count)])
+        except BaseException:  # a KeyboardInterrupt, as in a notebook: they would work on unseen
+            stop.set()
+            raise
+    if errors:  # the first says why; the others were only asked to stop
+        raise errors[0]
+    crew.check_all_done()
+
+
+class EngineWatcher(Watcher):
+    """Runs an engine's workers while the packer collects what they leave.
+
+    A context: it starts workers, no more than there are batches, unless nothing is left to do; and
+    whatever ends it, they are stopped.
+
+    Args:
+        crew: Knows the run's batches.
+        engine: Starts the workers.
+        count: How many.
+        arguments: What they are told besides the work dir.
+        progress: Where to report.
+
+    Attributes:
+        ended_at: ``time.monotonic()`` when the workers' part was over, None before.
+    """
+
+    pause_seconds = _WATCH_SECONDS
+
+    def __init__(
+        self,
+        crew: Crew,
+        engine: Engine,
+        count: int,
+        arguments: Sequence[str],
+        progress: Progress,
+    ) -> None:
+        self._crew = crew
+        self._engine = engine
+        self._count = count
+        self._arguments = [str(crew.work_dir), *arguments]
+        self._paths = crew.paths
+        self._progress = progress
+        self._source_bytes = crew.source_bytes()
+        self._before: set[int] = set()
+        self._stage: Stage | None = None
+        self._open = ExitStack()
+        self.ended_at: float | None = None
+
+    def __enter__(self) -> Self:
+        board = self._crew.look()
+        self._before = set(board.done_ids())
+        left = sum(self._source_bytes) - sum(self._source_bytes[done] for done in self._before)
+        with ExitStack() as begun:
+            self._stage = begun.enter_context(self._progress.stage("work", left, "B"))
+            begun.callback(self._engine.stop)
+            if not board.all_settled():
+                count = min(self._count, len(self._source_bytes))
+                self._engine.start(count, self._arguments, self._paths)
+            self._open = begun.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def working(self) -> bool:
+        """Say whether a worker runs."""
+        return self._engine.running() > 0
+
+    def saw_done(self, batch_ids: Collection[int]) -> None:
+        """Move the progress bar."""
+        fresh = set(batch_ids) - self._before
+        if self._stage is not None:
+            self._stage.advance(sum(self._source_bytes[batch_id] for batch_id in fresh))
+
+    def saw_the_end(self) -> None:
+        """Stop idle workers: they need not find out by themselves."""
+        self._open.close()
+        self.ended_at = time.monotonic()
+
+    def remarks(self) -> Sequence[str]:
+        """Return what became of workers that failed."""
+        return self._engine.failures()
+
+
+# ------------------------------------------------------------------------------------------------
+# How many workers a machine feeds, for one plan: from cores, free memory and what each needs.
+
+
+# What a source file costs besides moving its bytes, and how fast these move.
+_SECONDS_A_FILE = 0.0002
+_SECONDS_A_CLIP_IS_DECODED = 0.2
+_BYTES_A_SECOND = 1e9
+
+_MOST_MOVERS = 4
+_MOST_HANDLERS = 16
+_SHARE_OF_FREE_MEMORY = 0.5
+# What a worker was seen to need: scripts/bench_worker_memory.py, rounded up (docs/engines.md).
+_BYTES_OF_ANY_WORKER = 128 * MEBIBYTE
+_TIMES_THE_EPISODE = 6
+_BYTES_A_COLUMN_CHUNK = 640
+_BYTES_A_VIDEO_FRAME = 64
+_BYTES_A_BATCH = 512
+_BYTES_OF_STATISTICS = 64 * MEBIBYTE
+
+
+def auto_workers(run: OpenedRun, machine: Machine | None = None) -> int:
+    """Return how many workers this machine feeds well, at least 1.
+
+    As many as it has cores: at most 16 where handling files takes the time (more were not
+    measured), at most 4 where moving bytes does, as more wait for the disk. And no more than half
+    of the free memory holds at `worker_bytes` each; the other half is the page cache's, through
+    which all they read and write goes.
+
+    Args:
+        run: The run.
+        machine: Where they are to work; None for this one.
+    """
+    machine = machine or Machine()
+    handles = handling_seconds(run.manifest) > moving_seconds(run.manifest)
+    feasible = min(machine.cores(), _MOST_HANDLERS if handles else _MOST_MOVERS)
+    if feasible == 1:
+        return 1
+    fitting = int(machine.free_memory() * _SHARE_OF_FREE_MEMORY) // worker_bytes(run)
+    return max(1, min(feasible, fitting))
+
+
+def worker_bytes(run: OpenedRun) -> int:
+    """Return how much memory a worker needs at most for this plan.
+
+    The sum of
+
+    - 128 MiB: the interpreter, NumPy, Arrow, PyAV, buffers;
+    - 6 times the largest episode's table (in its file, or uncompressed): a worker that has to
+      encode rows anew holds it as read, as rows, and as written; copying pages needs next to
+      nothing, but what is copied only its file tells;
+    - 640 bytes a column and episode of the fullest data file: its footer;
+    - 64 bytes a frame of the fullest video file: its sample tables;
+    - 512 bytes a batch: a view of which are free;
+    - 64 MiB where statistics are computed: pictures that are decoded.
+
+    The factors were measured by ``scripts/bench_worker_memory.py`` and rounded up.
+
+    Args:
+        run: The run.
+    """
+    manifest = run.manifest
+    data, _ = run.scan.stream(DATA_STREAM)
+    _, length = run.scan.lengths()
+    layouts = {layout.stream: layout for layout in manifest.streams}
+    columns = len(deserialize_schema(manifest.data_schema))
+    fullest_table = int(np.diff(layouts.pop(DATA_STREAM).starts).max())
+    fullest_video = max(
+        (int(np.add.reduceat(length, layout.starts[:-1]).max()) for layout in layouts.values()),
+        default=0,
+    )
+    return (
+        _BYTES_OF_ANY_WORKER
+        + _TIMES_THE_EPISODE * int(max(data.size_bytes.max(), data.roll_bytes.max()))
+        + _BYTES_A_COLUMN_CHUNK * columns * fullest_table
+        + _BYTES_A_VIDEO_FRAME * fullest_video
+        + _BYTES_A_BATCH * manifest.num_batches
+        + (_BYTES_OF_STATISTICS if manifest.repairs.computed_stats else 0)
+    )
+
+
+def handling_seconds(manifest: Manifest) -> float:
+    """Return a guess at what opening, parsing, checking and naming files takes on one core."""
+    seconds = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
+    cameras = {camera_of(layout.stream) for layout in manifest.streams}
+    decoded = cameras.intersection(manifest.repairs.computed_stats)
+    return seconds + manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
+
+
+def moving_seconds(manifest: Manifest) -> float:
+    """Return a guess at what moving the bytes takes."""
+    return manifest.source_bytes / _BYTES_A_SECOND
+
+
+# ------------------------------------------------------------------------------------------------
+# Carries a planned run out: workers, as threads or processes, and the packer.
+
+
+# From which work on processes are worth their start; only a guess at which way of working is faster
+# hangs on it.
+_SECONDS_WORTH_PROCESSES = 1.0
+_MOST_THREADS = 4  # more share Python's lock, or wait for the disk
+
+
+def work_and_pack(
+    run: OpenedRun,
+    pack_options: PackOptions,
+    *,
+    orchestrate: bool | None,
+    num_workers: int | Literal["auto"] | None,
+    max_workers: int | None,
+    engine: Engine | None,
+    leases: LeaseOptions,
+    scratch: ScratchOptions,
+    allow_mixed_versions: bool,
+    stop: threading.Event,
+    progress: Progress,
+) -> tuple[PackReport, dict[str, float]]:
+    """Do what is left of a run.
+
+    Args:
+        run: The run.
+        pack_options: What is proven, and what may be replaced.
+        orchestrate: Whether to work in processes; None to decide by what there is to do.
+        num_workers: Processes; ``auto`` and None for as many as the engine wants, or else as this
+            machine feeds well.
+        max_workers: Threads; None for as many as this machine feeds well, at most 4.
+        engine: What starts processes; None for those of this machine.
+        leases: Lease time and attempts.
+        scratch: Where workers keep what they fetch of a source on the Hub.
+        allow_mixed_versions: What processes are told about differing library versions.
+        stop: Ends it when set.
+        progress: Where to report.
+
+    Returns:
+        What the packer did, and the seconds that ``work`` and ``pack`` took.
+
+    Raises:
+        LeconvertError: One of its subclasses.
+    """
+    seconds: dict[str, float] = {}
+    mark = time.monotonic()
+    if engine is not None or _in_processes(run, orchestrate, num_workers, max_workers):
+        engine = engine or LocalEngine()
+        count = None if num_workers == "auto" else num_workers
+        arguments = [
+            *leases.as_arguments(),
+            *(["--allow-mixed-versions"] if allow_mixed_versions else []),
+            *(scratch.arguments() if run.manifest.outline else []),
+        ]
+        with EngineWatcher(
+            Crew(run, leases, stop, scratch),
+            engine,
+            count or engine.workers or auto_workers(run),
+            arguments,
+            progress,
+        ) as watcher:
+            packed = pack_run(run, pack_options, watcher=watcher, stop=stop, progress=progress)
+        ended = watcher.ended_at or time.monotonic()
+        seconds["work"], mark = ended - mark, ended
+    else:
+        threads = max_workers or min(_MOST_THREADS, auto_workers(run))
+        work_in_threads(run, threads, leases, stop, progress, scratch)
+        seconds["work"], mark = time.monotonic() - mark, time.monotonic()
+        packed = pack_run(run, pack_options, stop=stop, progress=progress)
+    seconds["pack"] = time.monotonic() - mark
+    return packed, seconds
+
+
+def _in_processes(
+    run: OpenedRun,
+    orchestrate: bool | None,
+    num_workers: int | Literal["auto"] | None,
+    max_workers: int | None,
+) -> bool:
+    """Tell whether to work in processes: as asked, else by what the work will take its time for."""
+    if orchestrate is not None:
+        return orchestrate
+    if num_workers is not None or max_workers is not None:
+        return max_workers is None
+    if auto_workers(run) == 1:
+        return False
+    worth_it = max(moving_seconds(run.manifest), _SECONDS_WORTH_PROCESSES)
+    return handling_seconds(run.manifest) > worth_it

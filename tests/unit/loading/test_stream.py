@@ -1,0 +1,735 @@
+"""`EpisodeStream` and its loader without LeRobot: edges, damage, resuming, counting."""
+
+from __future__ import annotations
+
+import gc
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from tests.unit.loading.conftest import CAMERAS, LENGTHS, uploaded
+
+from leconvert.api import convert
+from leconvert.errors import (
+    PlanMismatchError,
+    SourceError,
+    UnreadableSourceError,
+    UsageError,
+)
+from leconvert.loading import EpisodeStream, StreamLoader, decoders
+from leconvert.loading import decoders as clips
+from leconvert.loading import decoders as pyav_decoder
+from leconvert.loading.decoders import open_clip
+from leconvert.loading.files import OpenFile
+from leconvert.loading.order import Share
+from leconvert.media import UnsupportedClipError, read_clip_index
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
+
+TOP, WRIST = CAMERAS
+FRAMES = sum(LENGTHS)
+
+
+def label_of(picture: torch.Tensor) -> tuple[int, int]:
+    label = read_label(picture.permute(1, 2, 0).numpy())
+    return label.episode, label.frame
+
+
+def flat(lists: Iterable[list[Any]]) -> list[Any]:
+    return [value for values in lists for value in values]
+
+
+def indices(loader: StreamLoader) -> list[list[int]]:
+    return [batch["index"].tolist() for batch in loader]
+
+
+def damage(path: Path, start: float, stop: float) -> None:
+    """Overwrite a part of a file's last box, from one share of it to another."""
+    data = bytearray(path.read_bytes())
+    media = data.index(b"mdat") + 4
+    first, last = (media + int((len(data) - media) * share) for share in (start, stop))
+    data[first:last] = b"\xff" * (last - first)
+    path.write_bytes(data)
+
+
+# --- samples --------------------------------------------------------------------------------------
+
+
+def test_every_picture_shows_its_own_episode_and_frame(v30: Path) -> None:
+    seen = set()
+    for sample in EpisodeStream(v30):
+        place = int(sample["episode_index"]), int(sample["frame_index"])
+        assert label_of(sample[TOP]) == label_of(sample[WRIST]) == place
+        seen.add(place)
+    assert len(seen) == FRAMES
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("fetchers", [0, 1, 3])
+def test_a_remote_dataset_gives_the_same_batches(
+    v30: Path, in_memory: str, workers: int, fetchers: int
+) -> None:
+    def batches(root: Any, **options: Any) -> list[dict[str, Any]]:
+        stream = EpisodeStream(
+            root, episode_pool_size=2, delta_timestamps={TOP: [-1 / 30, 0.0]}, **options
+        )
+        return list(StreamLoader(stream, batch_size=3, num_workers=workers))
+
+    local = batches(v30)
+    remote = batches(in_memory, video_fetch_workers=fetchers)
+    assert len(local) == len(remote)
+    for ours, theirs in zip(local, remote, strict=True):
+        assert ours.keys() == theirs.keys()
+        assert ours["task"] == theirs["task"]
+        assert all(torch.equal(value, theirs[key]) for key, value in ours.items() if key != "task")
+
+
+def test_only_needed_bytes_are_fetched(tmp_path: Path) -> None:
+    camera = CameraSpec(key=TOP, noise_amplitude=127, target_clip_bytes=400_000)
+    source = make_dataset(tmp_path / "v21", DatasetSpec(episodes=8, frames=40, cameras=(camera,)))
+    convert(source, output=tmp_path / "v30")
+    (video,) = (tmp_path / "v30" / "videos").rglob("*.mp4")
+    with uploaded(tmp_path / "v30") as url:
+        stream = EpisodeStream(url, episodes=[2])
+        assert sorted(label_of(sample[TOP]) for sample in stream) == [(2, n) for n in range(40)]
+    # An eighth of the video, some packets more, its index, and the tables.
+    assert 0.1 < stream.facts().fetched_bytes / video.stat().st_size < 0.3
+
+
+def test_data_files_may_lie_elsewhere(v30: Path, tmp_path: Path) -> None:
+    shutil.copytree(v30 / "meta", tmp_path / "only-meta" / "meta")
+    stream = EpisodeStream(tmp_path / "only-meta", data_files_root=v30)
+    assert len(list(stream)) == FRAMES
+
+
+def test_fewer_episodes_than_workers_leave_some_idle(v30: Path) -> None:
+    stream = EpisodeStream(v30, episodes=[1, 4], episode_pool_size=1)
+    loader = StreamLoader(stream, batch_size=4, num_workers=3)
+    assert sorted(flat(indices(loader))) == [*range(9, 13), *range(26, 32)]
+
+
+def test_a_window_longer_than_the_episode_is_padded(v30: Path) -> None:
+    steps = [step / 30 for step in range(-20, 21)]
+    stream = EpisodeStream(v30, delta_timestamps={TOP: steps, "action": steps}, episodes=[1])
+    for sample in stream:
+        frame = int(sample["frame_index"])
+        assert sample[TOP].shape == (41, 3, 32, 48)
+        wanted = [min(max(frame + step, 0), 3) for step in range(-20, 21)]
+        assert [label_of(picture)[1] for picture in sample[TOP]] == wanted
+        pads = [not 0 <= frame + step <= 3 for step in range(-20, 21)]
+        assert sample[f"{TOP}_is_pad"].tolist() == sample["action_is_pad"].tolist() == pads
+
+
+def test_float_pictures_are_the_same_between_zero_and_one(v30: Path) -> None:
+    whole = list(EpisodeStream(v30, shuffle=False))
+    floats = list(EpisodeStream(v30, shuffle=False, return_uint8=False))
+    for sample, other in zip(whole, floats, strict=True):
+        assert other[TOP].dtype == torch.float32
+        assert torch.equal(other[TOP], sample[TOP] / 255)
+
+
+def jitter(path: Path) -> None:
+    """Write a video again with every frame off its time by some milliseconds."""
+    with av.open(str(path)) as source:
+        stream = source.streams.video[0]
+        packets = [packet for packet in source.demux(stream) if packet.size]
+        with av.open(str(path.with_suffix(".jittered.mp4")), "w") as target:
+            copy = target.add_stream_from_template(stream)
+            for number, packet in enumerate(packets):
+                shift = round((0.004 + 0.008 * (number % 3 == 1)) / packet.time_base)
+                packet.pts += shift
+                packet.dts += shift
+                packet.stream = copy
+                target.mux(packet)
+    path.with_suffix(".jittered.mp4").replace(path)
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+def test_uneven_times_give_the_right_frames_all_the_same(v30_copy: Path, backend: Any) -> None:
+    for path in (v30_copy / "videos").rglob("*.mp4"):
+        jitter(path)
+        source = OpenFile(str(path), str(path), path.stat().st_size)
+        clip = open_clip(source, keep_index=False)
+        assert clip.rate is None or clip.num_frames == 1
+    stream = EpisodeStream(
+        v30_copy, delta_timestamps={WRIST: [-1 / 30, 0.0, 2 / 30]}, video_backend=backend
+    )
+    for sample in stream:
+        place = int(sample["episode_index"]), int(sample["frame_index"])
+        assert label_of(sample[TOP]) == place
+        assert label_of(sample[WRIST][1]) == place
+
+
+def test_a_batch_is_one_piece_of_memory(v30: Path) -> None:
+    batch = next(iter(StreamLoader(EpisodeStream(v30), batch_size=4, num_workers=1)))
+    places = {
+        value.untyped_storage().data_ptr()
+        for value in batch.values()
+        if value is not None and isinstance(value, torch.Tensor)
+    }
+    assert len(places) == 1
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+
+def test_epochs_differ_and_each_is_complete(v30: Path) -> None:
+    loader = StreamLoader(EpisodeStream(v30), batch_size=5, num_workers=2, persistent_workers=True)
+    epochs = [flat(indices(loader)) for _ in range(3)]
+    assert loader.epoch == 3
+    assert all(sorted(epoch) == list(range(FRAMES)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    loader.set_epoch(1)
+    assert flat(indices(loader)) == epochs[1]
+
+
+def test_the_order_does_not_depend_on_cache_threads_or_backend(v30: Path) -> None:
+    def order(**options: Any) -> list[int]:
+        stream = EpisodeStream(v30, episode_pool_size=3, **options)
+        return [int(sample["index"]) for sample in stream]
+
+    first = order()
+    assert order(video_decoder_cache_size=1) == first
+    assert order(video_fetch_workers=3) == first
+    assert order(video_backend="pyav") == first
+    assert order(delta_timestamps={"action": [0.0, 0.1]}) == first
+
+
+def test_a_stream_that_repeats_goes_on_with_the_next_epoch(v30: Path) -> None:
+    def make(repeat: bool) -> StreamLoader:
+        stream = EpisodeStream(v30, repeat=repeat, episodes=[0, 1])
+        return StreamLoader(stream, batch_size=1)
+
+    epochs = make(repeat=False)
+    expected = flat(indices(epochs) for _ in range(3))
+    loader = make(repeat=True)
+    found = []
+    state = None
+    for batch in loader:
+        found.append(batch["index"].tolist())
+        if len(found) == 20:
+            state = loader.state_dict()
+        if len(found) == len(expected):
+            break
+    assert found == expected
+    assert state is not None
+    loader = make(repeat=True)
+    loader.load_state_dict(state)
+    rest = iter(loader)
+    assert [next(rest)["index"].tolist() for _ in expected[20:]] == expected[20:]
+
+
+@pytest.mark.parametrize("batch_size", [7, 64])
+def test_an_epoch_that_is_shorter_than_a_batch_repeats_within_it(
+    v30: Path, in_memory: str, batch_size: int
+) -> None:
+    epochs = StreamLoader(EpisodeStream(v30, episodes=[1, 2]), batch_size=1)
+    expected = flat(flat(indices(epochs)) for _ in range(3 * batch_size // 5 + 1))
+    for root in (v30, in_memory):
+        stream = EpisodeStream(root, episodes=[1, 2], repeat=True)
+        batches = islice(StreamLoader(stream, batch_size=batch_size), 3)
+        assert flat(batch["index"].tolist() for batch in batches) == expected[: 3 * batch_size]
+
+
+def test_iterations_under_way_side_by_side_each_give_their_own_batches(v30: Path) -> None:
+    loader = StreamLoader(EpisodeStream(v30), batch_size=2, num_workers=1)
+    expected = indices(StreamLoader(EpisodeStream(v30), batch_size=2))
+    first = iter(loader)
+    # So many that the worker sends batches in memory that it has sent before.
+    found = [next(first)["index"].tolist() for _ in range(6)]
+    second = iter(loader)
+    next(second)
+    found += [batch["index"].tolist() for batch in first]
+    assert found == expected
+    assert (loader.epoch, loader.state_dict()["batches"]) == (0, 1)
+    assert [batch["index"].tolist() for batch in second] == expected[1:]
+    assert loader.epoch == 1
+
+
+def test_an_iteration_that_goes_on_does_not_disturb_where_the_next_begins(v30: Path) -> None:
+    loader = StreamLoader(EpisodeStream(v30), batch_size=4)
+    for _ in loader:
+        loader.set_epoch(5)
+    assert loader.epoch == 5
+
+
+def test_breaking_off_and_beginning_again_begins_the_epoch_again(v30: Path) -> None:
+    loader = StreamLoader(EpisodeStream(v30), batch_size=4)
+    first = [next(iter(loader))["index"].tolist() for _ in range(2)]
+    assert first[0] == first[1]
+    assert indices(loader)[0] == first[0]
+
+
+@pytest.mark.parametrize("taken", [1, 7])
+def test_a_remote_stream_that_was_broken_off_holds_nothing_at_the_end_of_the_next_epoch(
+    in_memory: str, taken: int
+) -> None:
+    stream = EpisodeStream(in_memory, video_fetch_workers=2, episode_pool_size=2)
+    for number, _ in enumerate(stream, start=1):
+        if number == taken:
+            break
+    assert sorted(int(sample["index"]) for sample in stream) == list(range(FRAMES))
+    assert stream._workplace is not None
+    pool = stream._workplace.pool
+    assert (pool._held, pool._coming) == ({}, {})
+    assert not pool._row_reader._open
+    assert not pool._frame_reader._clips
+    assert not pool._frame_reader._users
+
+
+def test_batches_on_every_rank_is_the_least(v30: Path) -> None:
+    loaders = [
+        StreamLoader(EpisodeStream(v30, rank=rank, world_size=3), batch_size=2) for rank in range(3)
+    ]
+    lengths = [len(loader) for loader in loaders]
+    assert len(set(lengths)) > 1
+    assert {loader.batches_on_every_rank() for loader in loaders} == {min(lengths)}
+
+
+def test_nodes_under_a_launcher_lose_no_episode(v30: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    for rank in range(4):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("LOCAL_RANK", str(rank % 2))
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+        stream = EpisodeStream(v30, num_partitions=2, partition_index=rank // 2)
+        coordinates = stream.coordinates(0, Share(stream.rank, stream.world_size))
+        seen += [place for block in coordinates for place in block.episodes.tolist()]
+    assert sorted(set(seen)) == list(range(len(LENGTHS)))
+    assert len(seen) == FRAMES
+
+
+def test_a_stream_that_repeats_has_no_number_of_batches(v30: Path) -> None:
+    loader = StreamLoader(EpisodeStream(v30, repeat=True), batch_size=2)
+    with pytest.raises(TypeError):
+        len(loader)
+    with pytest.raises(TypeError):
+        loader.batches_on_every_rank()
+
+
+def test_partitions_share_no_file(v30: Path) -> None:
+    parts = [
+        EpisodeStream(v30, num_partitions=2, partition_index=part).episode_indices
+        for part in range(2)
+    ]
+    assert sorted(parts[0] + parts[1]) == list(range(len(LENGTHS)))
+    assert all(parts)
+
+
+# --- resuming -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"seed": 1}, "the seed was 0 and is 1"),
+        ({"shuffle": False}, "shuffle"),
+        ({"episode_pool_size": 3}, "the pool size was 32 and is 3"),
+        ({"rank": 0, "world_size": 2}, "the number of ranks was 1 and is 2"),
+        ({"episodes": [0, 1]}, "choice of episodes"),
+        ({"batch_size": 5}, "the batch size was 4 and is 5"),
+        ({"num_workers": 1}, "the number of loader workers was 0 and is 1"),
+        ({"drop_last": True}, "drop_last"),
+    ],
+)
+def test_a_changed_topology_is_refused_by_name(
+    v30: Path, changed: dict[str, Any], said: str
+) -> None:
+    def make(**options: Any) -> StreamLoader:
+        of_loader = {"batch_size": 4, "num_workers": 0, "drop_last": False}
+        chosen = {key: options.pop(key, value) for key, value in of_loader.items()}
+        return StreamLoader(EpisodeStream(v30, **options), **chosen)
+
+    state = make().state_dict()
+    make().load_state_dict(state)
+    with pytest.raises(PlanMismatchError, match=said):
+        make(**changed).load_state_dict(state)
+
+
+def test_a_state_survives_json_and_torch_and_is_equal_on_all_ranks(
+    v30: Path, tmp_path: Path
+) -> None:
+    loaders = [
+        StreamLoader(EpisodeStream(v30, rank=rank, world_size=2), batch_size=2) for rank in range(2)
+    ]
+    for loader in loaders:
+        next(iter(loader))
+    state = loaders[0].state_dict()
+    assert loaders[1].state_dict() == state
+    assert json.loads(json.dumps(state)) == state
+    torch.save(state, tmp_path / "dataset_state.pt")
+    assert torch.load(tmp_path / "dataset_state.pt", weights_only=True) == state
+
+
+def test_another_shuffle_and_foreign_states_are_refused(v30: Path) -> None:
+    loader = StreamLoader(EpisodeStream(v30), batch_size=4)
+    state = loader.state_dict()
+    with pytest.raises(PlanMismatchError, match="NumPy"):
+        loader.load_state_dict({**state, "order": "0" * 16})
+    with pytest.raises(PlanMismatchError, match="no state"):
+        loader.load_state_dict({"epoch": 1})
+    with pytest.raises(PlanMismatchError, match="another version"):
+        loader.load_state_dict({**state, "version": 99})
+
+
+# --- counting -------------------------------------------------------------------------------------
+
+
+def test_workers_are_counted_and_summed(v30: Path) -> None:
+    stream = EpisodeStream(v30, delta_timestamps={TOP: [0.0, 1 / 30]}, episode_pool_size=2)
+    indices(StreamLoader(stream, batch_size=4, num_workers=2))
+    facts, workers = stream.facts(), stream.worker_facts()
+    assert len(workers) == 2
+    assert facts.samples == sum(worker.samples for worker in workers) == FRAMES
+    assert facts.frames == 3 * FRAMES
+    assert facts.episodes == len(LENGTHS)
+    assert facts.cache_misses >= 2
+    assert 0 < facts.hit_rate < 1
+    assert facts.decode_ns > 0
+    assert facts.rows_ns > 0
+    stream.reset_facts()
+    assert stream.facts().samples == 0
+    assert stream.facts().hit_rate is None
+
+
+def test_the_decoder_cache_is_bounded_and_evictions_are_counted(v30: Path) -> None:
+    stream = EpisodeStream(v30, video_decoder_cache_size=2)
+    for _ in stream:
+        assert stream.facts().cache_size <= 2
+    facts = stream.facts()
+    assert facts.cache_evictions == facts.cache_misses - 2 > 0
+    wide = EpisodeStream(v30)
+    assert len(list(wide)) == FRAMES
+    files = sum(len(camera.paths) for camera in wide.meta.episodes.cameras.values())
+    assert wide.facts().cache_misses == wide.facts().cache_size == files
+    assert wide.facts().cache_evictions == 0
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def test_what_a_stream_in_this_process_opened_goes_with_it(in_memory: str) -> None:
+    gc.collect()
+    descriptors = Path("/proc/self/fd")
+    before = set(descriptors.iterdir())
+    stream = EpisodeStream(in_memory, video_fetch_workers=1)
+    next(iter(stream))
+    held = [path for path in descriptors.iterdir() if path not in before and path.is_symlink()]
+    assert any("memfd" in str(path.readlink()) for path in held)
+    del stream
+    gc.collect()
+    assert set(descriptors.iterdir()) == before
+
+
+def test_a_stream_opens_nothing_before_a_worker_asks(
+    v30: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = EpisodeStream(v30)
+    assert stream._workplace is None
+    again = pickle.loads(pickle.dumps(stream))
+    assert [int(s["index"]) for s in again] == [int(s["index"]) for s in stream]
+    assert pickle.loads(pickle.dumps(stream))._workplace is None
+
+
+def test_spawned_workers_give_the_same_batches_and_count(v30: Path) -> None:
+    forked = indices(StreamLoader(EpisodeStream(v30), batch_size=4, num_workers=1))
+    stream = EpisodeStream(v30)
+    loader = StreamLoader(stream, batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    assert indices(loader) == forked
+    assert stream.facts().samples == FRAMES
+
+
+def test_workers_may_start_after_this_process_has_read(v30: Path) -> None:
+    stream = EpisodeStream(v30)
+    mine = [int(sample["index"]) for sample in stream]
+    stream.set_epoch(0)
+    theirs = indices(StreamLoader(stream, batch_size=1, num_workers=1))
+    assert flat(theirs) == mine
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_a_v21_dataset_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    source = make_dataset(tmp_path / "old", DatasetSpec(episodes=1, frames=2, cameras=()))
+    with pytest.raises(SourceError, match=r"v2\.1") as error:
+        EpisodeStream(source)
+    assert "leconvert convert" in str(error.value.next_step)
+
+
+def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnreadableSourceError, match="not a folder"):
+        EpisodeStream(tmp_path / "none")
+    with pytest.raises(UnreadableSourceError, match="is missing"):
+        EpisodeStream(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fps": 0}, "fps is 0"),
+        ({"fps": -30}, "fps is -30"),
+        ({"fps": float("nan")}, "fps is nan"),
+        ({"fps": "fast"}, "could not convert"),
+        ({"data_path": None}, "data_path is None"),
+        ({"video_path": None}, "video_path is None"),
+        ({"features": {"action": {"dtype": None}}}, "action is None"),
+        ({"features": []}, "no attribute"),
+    ],
+)
+def test_a_description_that_makes_no_sense_is_refused(
+    v30_copy: Path, change: dict[str, Any], said: str
+) -> None:
+    path = v30_copy / "meta" / "info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UnreadableSourceError, match=said) as error:
+        EpisodeStream(v30_copy, delta_timestamps={"action": [0.0]})
+    assert error.value.path == str(path)
+
+
+def test_a_version_to_come_is_named(v30_copy: Path) -> None:
+    path = v30_copy / "meta" / "info.json"
+    path.write_text(json.dumps({"codebase_version": "v4.0"}))
+    with pytest.raises(SourceError, match=r"version v4\.0; only v3\.0"):
+        EpisodeStream(v30_copy)
+
+
+@pytest.mark.parametrize("content", ["{broken", "[1]", '{"action": {"mean": [[1], [1, 2]]}}'])
+def test_damaged_statistics_are_named(v30_copy: Path, content: str) -> None:
+    path = v30_copy / "meta" / "stats.json"
+    path.write_text(content)
+    with pytest.raises(UnreadableSourceError, match="holds no statistics") as error:
+        EpisodeStream(v30_copy)
+    assert error.value.path == str(path)
+    path.unlink()
+    assert EpisodeStream(v30_copy).meta.stats == {}
+
+
+def test_damaged_metadata_behind_a_url_are_named_by_it(v30_copy: Path) -> None:
+    (v30_copy / "meta" / "tasks.parquet").write_bytes(b"no table")
+    with uploaded(v30_copy) as url, pytest.raises(UnreadableSourceError) as error:
+        EpisodeStream(url)
+    assert error.value.path == f"{url}/meta/tasks.parquet"
+    assert f" {url}/meta/tasks.parquet " in error.value.message
+
+
+@pytest.mark.parametrize("part", ["data", "videos"])
+def test_a_missing_file_is_named(v30_copy: Path, part: str) -> None:
+    path = next((v30_copy / part).rglob("file-000.*"))
+    path.unlink()
+    with pytest.raises(UnreadableSourceError, match=str(path)):
+        list(EpisodeStream(v30_copy))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_worker_is_the_one_that_it_met(v30_copy: Path, workers: int) -> None:
+    path = next((v30_copy / "data").rglob("file-000.*"))
+    path.unlink()
+    loader = StreamLoader(EpisodeStream(v30_copy, shuffle=False), batch_size=2, num_workers=workers)
+    for _ in range(2):
+        with pytest.raises(UnreadableSourceError) as error:
+            list(loader)
+        assert error.value.message == f"{path} is missing."
+        assert error.value.path == str(path)
+        assert error.value.next_step
+        assert loader.state_dict()["batches"] == 0
+
+
+def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> None:
+    stream = EpisodeStream(v30_copy)
+    stream.meta.episodes.first_row[:] = np.roll(stream.meta.episodes.first_row, 1)
+    with pytest.raises(SourceError, match=r"does not hold episode|rows"):
+        list(stream)
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+def test_unreadable_frames_are_raised_or_counted_and_named(v30_copy: Path, backend: Any) -> None:
+    path = v30_copy / "videos" / TOP / "chunk-000" / "file-000.mp4"
+    stream = EpisodeStream(v30_copy, video_backend=backend, on_unreadable="count")
+    camera = stream.meta.episodes.cameras[TOP]
+    inside = {int(n) for n in stream.meta.episodes.index[camera.file == 0]}
+    damage(path, 0.0, 1.0)
+    with pytest.raises(UnreadableSourceError, match="file-000"):
+        list(EpisodeStream(v30_copy, video_backend=backend))
+    samples = list(stream)
+    assert len(samples) == FRAMES
+    for sample in samples:
+        episode = int(sample["episode_index"])
+        assert label_of(sample[WRIST]) == (episode, int(sample["frame_index"]))
+        if episode in inside:
+            assert not sample[TOP].any()
+        else:
+            assert label_of(sample[TOP])[0] == episode
+    lost = sum(LENGTHS[episode] for episode in inside)
+    assert stream.facts().unreadable == lost
+    assert stream.unreadable_by_camera() == {TOP: lost, WRIST: 0}
+    named = stream.unreadable()
+    assert len(named) == min(lost, 16)
+    assert {(one.camera, one.path) for one in named} == {(TOP, str(path))}
+    assert {one.episode_index for one in named} <= inside
+
+
+@pytest.mark.parametrize("fetchers", [0, 2])
+def test_a_file_that_cannot_be_fetched_is_no_unreadable_frame(
+    in_memory: str, fetchers: int
+) -> None:
+    import fsspec
+
+    stream = EpisodeStream(in_memory, on_unreadable="count", video_fetch_workers=fetchers)
+    system, root = fsspec.core.url_to_fs(in_memory)
+    system.rm(f"{root}/{stream.meta.episodes.cameras[WRIST].paths[0]}")
+    with pytest.raises(UnreadableSourceError, match=WRIST):
+        list(stream)
+    assert stream.unreadable_by_camera() == {TOP: 0, WRIST: 0}
+
+
+@pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
+def test_one_damaged_frame_costs_its_group_of_pictures_only(v30_copy: Path, backend: Any) -> None:
+    stream = EpisodeStream(v30_copy, video_backend=backend, on_unreadable="count")
+    camera = stream.meta.episodes.cameras[TOP]
+    path = v30_copy / camera.paths[camera.file[3]]
+    index = read_clip_index(path)
+    hurt = int(camera.first_frame[3]) + 4
+    data = bytearray(path.read_bytes())
+    begin = int(index.offsets[hurt])
+    data[begin : begin + int(index.sizes[hurt])] = b"\xff" * int(index.sizes[hurt])
+    path.write_bytes(data)
+    for sample in stream:
+        place = int(sample["episode_index"]), int(sample["frame_index"])
+        if not sample[TOP].any():
+            assert place[0] == 3
+            assert 3 <= place[1] <= 6
+        else:
+            assert label_of(sample[TOP]) == place
+    assert 1 <= stream.facts().unreadable <= 4
+    assert all(one.episode_index == 3 for one in stream.unreadable())
+
+
+def test_a_video_that_is_too_short_is_unreadable_beyond_its_end(v30_copy: Path) -> None:
+    stream = EpisodeStream(v30_copy, on_unreadable="count", shuffle=False)
+    camera = stream.meta.episodes.cameras[TOP]
+    last = int(np.flatnonzero(camera.file == camera.file[-1])[-1])
+    camera.first_frame[last] += 2
+    list(stream)
+    lost = {(one.episode_index, one.frame_index) for one in stream.unreadable()}
+    assert lost == {(last, LENGTHS[last] - 2), (last, LENGTHS[last] - 1)}
+
+
+# --- what must be installed -----------------------------------------------------------------------
+
+
+def test_on_the_cpu_pyav_decodes_and_torchcodec_need_not_load(
+    v30: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trouble() -> str:
+        asked.append(True)
+        return "no FFmpeg here"
+
+    asked: list[bool] = []
+    monkeypatch.setattr(decoders, "torchcodec_trouble", trouble)
+    stream = EpisodeStream(v30)
+    assert stream.video_backend == "pyav"
+    assert len(list(stream)) == FRAMES
+    assert not asked
+    with pytest.raises(UsageError, match=r"torchcodec does not load: no FFmpeg here\."):
+        EpisodeStream(v30, video_backend="torchcodec")
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_equally_coded_files_share_a_decoder_where_one_thread_decodes(
+    v30: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    class Counted(pyav_decoder.Codec):
+        def __init__(self, clip: clips.Clip) -> None:
+            super().__init__(clip)
+            opened.append(clip.source.name)
+
+    opened: list[str] = []
+    monkeypatch.setattr(pyav_decoder, "Codec", Counted)
+    # The files of a camera in turn, so that one context sees packets of all of them, mixed.
+    for sample in EpisodeStream(v30, video_fetch_workers=threads):
+        place = int(sample["episode_index"]), int(sample["frame_index"])
+        assert label_of(sample[TOP]) == label_of(sample[WRIST]) == place
+    files = list((v30 / "videos").rglob("*.mp4"))
+    assert len(files) > 2
+    assert len(opened) == (1 if threads == 0 else len(files))
+
+
+def test_a_file_whose_index_is_not_read_is_left_to_torchcodec(
+    v30: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(path: str) -> None:
+        raise UnsupportedClipError("fragmented MP4", path=path)
+
+    monkeypatch.setattr(clips, "read_clip_index", unsupported)
+    for sample in EpisodeStream(v30):
+        place = int(sample["episode_index"]), int(sample["frame_index"])
+        assert label_of(sample[TOP]) == place
+    monkeypatch.setattr(decoders, "torchcodec_trouble", lambda: "no FFmpeg here")
+    with pytest.raises(UnreadableSourceError, match="install torchcodec to do without"):
+        list(EpisodeStream(v30))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"video_backend": "vlc"}, "no video backend"),
+        ({"decode_device": "mps"}, "cpu or cuda"),
+        ({"decode_device": "cuda", "video_backend": "pyav"}, "Only torchcodec"),
+        ({"on_unreadable": "ignore"}, "raise or count"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    v30: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        EpisodeStream(v30, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 0},
+        {"num_workers": -1},
+        {"num_workers": 513},
+        {"num_workers": 1, "prefetch_factor": 0},
+        {"num_workers": 1, "timeout": -1},
+    ],
+)
+def test_numbers_of_a_loader_that_make_no_sense_are_refused(
+    v30: Path, options: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError):
+        StreamLoader(EpisodeStream(v30), **{"batch_size": 1, **options})
+
+
+def test_cuda_without_a_gpu_is_an_error_before_anything_is_read(
+    v30: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="no GPU"):
+        EpisodeStream(v30, decode_device="cuda")
+
+
+def test_without_torch_the_extra_is_named() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import leconvert.loading as probe\n"
+        "from leconvert.errors import InstallationError\n"
+        "try:\n    probe.EpisodeStream\n"
+        "except InstallationError as error:\n    print(error.next_step)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'leconvert[probe]'" in done.stdout

@@ -1,0 +1,370 @@
+"""The benchmark measures what it says, on both sides the same."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.probe.schema_checker import violations
+
+from leconvert.cli.main import main
+from leconvert.errors import ProbeError, UsageError
+from leconvert.resampling.benchmark import (
+    LENGTHS,
+    PATHS,
+    GpuUse,
+    batches_of,
+    gpu_reader,
+    measure_batch_size,
+    open_loader,
+    ratios,
+    set_epoch,
+)
+from leconvert.resampling.pipelines import BaselineWay, BatchedWay, TableWay, Way, grid
+from leconvert.resampling.run import ResampleOptions, everything, run_resample, stem_of
+from leconvert.resampling.sources import SyntheticSet, methods_for, preload
+from leconvert.resampling.training import CHUNK, SmallDiffusionPolicy, windows
+
+BRIEF = {"max_trajectories": 12, "batch_sizes": (4,), "repeats": 2, "warmup_batches": 2}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    options = ResampleOptions(
+        **BRIEF, dtypes=("fp32", "bf16"), loaders=True, end_to_end=True, num_workers=0,  # type: ignore[arg-type]
+        train_epochs=2, methods={"action[6]": "previous"},
+    )  # fmt: skip
+    return run_resample(options)
+
+
+def test_every_way_is_measured_and_held_against_numpy(document: dict[str, Any]) -> None:
+    assert violations(document) == []
+    results = {(row["way"], row["dtype"]): row for row in document["results"]}
+    assert set(results) == {
+        ("baseline", "fp32"), ("batched", "fp32"), ("table", "fp32"), ("batched", "bf16"),
+        ("table", "bf16"),
+    }  # fmt: skip
+    for (way, dtype), row in results.items():
+        assert 0 <= row["max_abs_error"] <= (1e-5 if dtype == "fp32" else 0.03)
+        assert row["trajectories"] == 12
+        stages = {name for name, ms in row["stages_ms"].items() if ms is not None}
+        if way == "baseline":
+            assert stages == {"resample", "collate"}
+        else:
+            cast = {"copy_in"} if (way, dtype) == ("batched", "bf16") else set()
+            assert stages == {"pack", "kernel"} | cast
+        assert row["gpu_use_pct"] is None
+    assert {row["way"] for row in document["speedups"]} == {"batched", "table"}
+    assert len(document["speedups"]) == 4
+    assert document["gpu"] is None
+    assert [row["path"] for row in document["loaders"]] == list(PATHS)
+
+
+def test_both_data_paths_teach_the_policy_the_same(document: dict[str, Any]) -> None:
+    baseline, batched = document["end_to_end"]
+
+    assert (baseline["path"], batched["path"]) == PATHS
+    assert baseline["steps"] == batched["steps"] == 6
+    for key in ("first_epoch_loss", "last_epoch_loss"):
+        assert baseline[key] == pytest.approx(batched[key], rel=1e-3)
+    for row in (baseline, batched):
+        share = row["data_s"] / (row["data_s"] + row["model_s"])
+        assert row["data_pct"] == pytest.approx(100 * share)
+
+
+class _Scripted(Way):
+    """A way that takes as long as it is told, and notes what it was given."""
+
+    def __init__(
+        self, name: str, stages: dict[str, float], kernel_stage: str, value: float
+    ) -> None:
+        self.name, self.kernel_stage = name, kernel_stage
+        self.stages, self.value = stages, value
+        self.given: list[list[int]] = []
+
+    def run(self, places: Sequence[int]) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+        self.given.append(list(places))
+        return dict(self.stages), {"x": torch.full((len(places), 1, 1), self.value)}
+
+
+class _Stage:
+    def __init__(self) -> None:
+        self.done = 0
+
+    def advance(self, amount: int) -> None:
+        self.done += amount
+
+
+def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "leconvert.resampling.benchmark._exact",
+        lambda _source, places, *_: {"x": np.zeros((len(places), 1, 1))},
+    )
+    slow = _Scripted("baseline", {"resample": 0.06, "collate": 0.02}, "resample", 0.0)
+    fast = _Scripted(
+        "batched", {"pack": 0.005, "copy_in": 0.003, "kernel": 0.01, "copy_out": 0.002}, "kernel",
+        0.25,
+    )  # fmt: skip
+    stage = _Stage()
+
+    rows = measure_batch_size(
+        [slow, fast], SyntheticSet(count=9), {}, hz=50.0, batch_size=4, repeats=3, num_epochs=2,
+        warmup_batches=1, seed=0, stage=stage,  # type: ignore[arg-type]
+    )  # fmt: skip
+    (ratio,) = ratios(rows)
+
+    assert stage.done == 3
+    assert slow.given == fast.given
+    assert len(slow.given) == 1 + 3 * 2 * 2
+    assert rows[1]["trajectories_per_s"] == pytest.approx(4 / 0.02)
+    assert rows[1]["kernel_trajectories_per_s"] == pytest.approx(4 / 0.01)
+    assert rows[1]["without_copies_trajectories_per_s"] == pytest.approx(4 / 0.015)
+    assert rows[1]["ms_per_batch"] == pytest.approx(20)
+    assert (rows[0]["max_abs_error"], rows[1]["max_abs_error"]) == (0.0, 0.25)
+    assert ratio["with_packing"] == pytest.approx(4)
+    assert ratio["kernel"] == pytest.approx(6)
+    assert ratio["without_copies"] == pytest.approx(0.08 / 0.015)
+
+
+def test_batches_are_a_function_of_seed_and_epoch() -> None:
+    first = list(batches_of(10, 3, 1, 0))
+
+    assert first == list(batches_of(10, 3, 1, 0))
+    assert first != list(batches_of(10, 3, 1, 1))
+    assert [len(batch) for batch in first] == [3, 3, 3]
+    assert len({place for batch in first for place in batch}) == 9
+
+
+def test_all_ways_give_the_same_batch() -> None:
+    source = preload(SyntheticSet(count=6, seed=2))
+    methods = methods_for(source, {"action[6]": "nearest"})
+    ways: list[Way] = [
+        BaselineWay(source, methods, 50.0, "rows", preloaded=True),
+        BatchedWay(source, methods, 50.0, "fp32", "cpu", preloaded=True),
+        TableWay(source, methods, 50.0, "fp32", "cpu"),
+    ]
+
+    results = [way.run([4, 0, 5])[1] for way in ways]
+
+    longest = max(len(grid(source.load(place).duration_s, 50)) for place in (4, 0, 5))
+    assert results[0]["action"].shape == (3, longest, 7)
+    for other in results[1:]:
+        for key, values in results[0].items():
+            assert torch.allclose(values, other[key], atol=1e-5), key
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_loaders_give_the_same_batches_in_the_same_order(num_workers: int) -> None:
+    source = preload(SyntheticSet(count=7, seed=2))
+    methods = methods_for(source, {})
+    batches = {}
+    for path in PATHS:
+        loader = open_loader(
+            path, source, methods, hz=20.0, baseline="columns", batch_size=3,
+            num_workers=num_workers, seed=4,
+        )  # fmt: skip
+        set_epoch(loader, 1)
+        batches[path] = list(loader)
+
+    assert len(batches["baseline"]) == 2
+    for one, other in zip(*batches.values(), strict=True):
+        assert torch.equal(one[LENGTHS], other[LENGTHS])
+        assert torch.allclose(one["action"].float(), other["action"], atol=1e-5)
+
+
+def test_windows_stay_inside_of_their_trajectory() -> None:
+    lengths = torch.tensor([CHUNK + 30, 3, CHUNK])
+    numbers = torch.arange(60.0).expand(3, -1).unsqueeze(-1)
+    generator = torch.Generator().manual_seed(0)
+
+    for _ in range(20):
+        state, actions = windows(numbers, numbers, lengths, generator)
+        assert actions.shape == (3, CHUNK, 1)
+        assert torch.equal(state[:, 0], actions[:, 0, 0])
+        assert bool((actions[..., 0] < lengths.unsqueeze(1)).all())
+        assert actions[1, :, 0].tolist() == [0, 1, *[2] * (CHUNK - 2)]
+        assert actions[2, :, 0].tolist() == list(range(CHUNK))
+
+
+def test_the_diffusion_policy_learns() -> None:
+    torch.manual_seed(0)
+    policy = SmallDiffusionPolicy(2, 1)
+    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
+    state = torch.randn(64, 2)
+    actions = state[:, :1].unsqueeze(1).expand(-1, CHUNK, -1)
+    losses = []
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = policy(state, actions)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+
+    assert sum(losses[-20:]) < 0.6 * sum(losses[:20])
+    assert bool((policy.kept[1:] < policy.kept[:-1]).all())
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
+    for changes, match in (
+        ({"hz": 0.0}, "--hz must be a number above 0"),
+        ({"jitter": 0.5}, "--jitter is a share of a step"),
+        ({"batch_sizes": (0,)}, "--batch-sizes are whole numbers"),
+        ({"repeats": 0}, "--repeats must be at least 1"),
+        ({"mode": "fast"}, "There is no mode fast"),
+        ({"dtypes": ("fp16",)}, "There is no dtype fp16"),
+        ({"baseline": "scipy"}, "There is no baseline scipy"),
+        ({"devices": ("tpu",)}, "--device is cpu"),
+        ({"dataset": "a", "hdf5": "b"}, "two sources"),
+    ):
+        with pytest.raises(UsageError, match=match):
+            ResampleOptions(**changes)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="A batch of 20 is more than the 12"):
+        run_resample(ResampleOptions(max_trajectories=12, batch_sizes=(20,)))
+    with pytest.raises(ProbeError, match="There is no device cuda:99"):
+        run_resample(ResampleOptions(devices=("cuda:99",)))
+
+
+def test_all_measures_a_gpu_with_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    wanted = everything(ResampleOptions())
+
+    assert wanted.devices == ("cpu", "cuda")
+    assert wanted.batch_sizes == (16, 64, 256, 1024, 4096)
+    assert everything(ResampleOptions(dataset="a")).batch_sizes is None
+    assert everything(ResampleOptions(batch_sizes=(8,))).batch_sizes == (8,)
+
+
+def test_all_asks_for_everything_that_is_here() -> None:
+    wanted = everything(ResampleOptions(mode="batched"))
+
+    assert (wanted.mode, wanted.loaders, wanted.end_to_end) == ("compare", True, True)
+    assert wanted.dtypes == ("fp32", "bf16")
+    assert ("cuda" in wanted.devices) == torch.cuda.is_available()
+    assert stem_of(wanted.as_record(), "synthetic").startswith("resample-synthetic-compare-50hz")
+
+
+def test_batch_sizes_are_the_usual_ones_that_the_set_is_large_enough_for() -> None:
+    assert ResampleOptions().sized(40).batch_sizes == (16, 32)
+    assert ResampleOptions().sized(9).batch_sizes == (9,)
+    assert ResampleOptions(batch_sizes=(5,)).sized(9).batch_sizes == (5,)
+
+
+def test_the_use_of_a_gpu_is_the_mean_of_what_was_read() -> None:
+    import threading
+
+    read_twice = threading.Event()
+    seen = iter([20.0, 60.0])
+
+    def reader() -> float:
+        try:
+            return next(seen)
+        except StopIteration:
+            read_twice.set()
+            raise OSError from None
+
+    with GpuUse(reader) as use:
+        assert read_twice.wait(20)
+    with GpuUse(None) as unknown:
+        pass
+
+    assert use.mean_pct == 40
+    assert unknown.mean_pct is None
+    assert gpu_reader("cpu") is None
+
+
+def test_no_preload_reads_while_timing_and_a_single_mode_compares_nothing() -> None:
+    document = run_resample(ResampleOptions(**BRIEF, preload=False, mode="batched"))  # type: ignore[arg-type]
+
+    (row,) = document["results"]
+    assert violations(document) == []
+    assert row["way"] == "batched"
+    assert row["stages_ms"]["load"] > 0
+    assert document["set"]["source"] == "synthetic"
+    assert document["speedups"] == []
+
+
+def test_the_command_writes_results_tables_plots_and_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(
+        ["probe", "resample", "--all", "--max_trajectories=8", "--batch-sizes", "4", "2",
+         "--repeats=1", "--num-workers=0", "--train_epochs=1", "--linear", "action[6]",
+         "-o", str(tmp_path)]
+    )  # fmt: skip
+
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert "times as fast as the baseline" in said.out
+    assert "training" in said.out
+    (path,) = tmp_path.glob("*.json")
+    document = json.loads(path.read_bytes())
+    assert violations(document) == []
+    with (tmp_path / f"{path.stem}-table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(document["results"])
+    assert float(rows[1]["speedup_kernel"]) == document["speedups"][0]["kernel"]
+    pictures = {entry.name.removeprefix(f"{path.stem}-") for entry in tmp_path.glob("*.png")}
+    assert pictures == {"throughput.png", "latency.png", "speedup.png"}
+    report = path.with_suffix(".html").read_text()
+    assert report.count("data:image/png;base64,") == 3
+    assert 'src="http' not in report
+    assert "Training a small diffusion policy" in report
+
+
+def test_trajectories_are_written_and_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "set.h5"
+    common = ["probe", "resample", "-o", str(tmp_path), "--json"]
+
+    assert main([*common, "--write-hdf5", str(path), "--max-trajectories=6"]) == 0
+    assert json.loads(capsys.readouterr().out)["trajectories"] == 6
+    assert main([*common, "--hdf5", str(path), "--batch-sizes", "3", "--repeats=1",
+                 "--no-plots", "--slerp", "observation.state[3:7]"]) == 0  # fmt: skip
+    document = json.loads(capsys.readouterr().out)
+
+    assert document["set"]["place"] == str(path)
+    assert document["set"]["columns"]["observation.state"]["methods"][1] == [3, 7, "slerp"]
+    assert max(row["max_abs_error"] for row in document["results"]) < 1e-5
+    assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "device", "asked"),
+    [
+        (None, "cuda:1", 1),
+        ("5,3", "cuda:1", 3),
+        ("5,3", "cuda", 5),
+        ("GPU-aa,GPU-bb", "cuda:1", "GPU-bb"),
+    ],
+)
+def test_the_gpu_that_is_watched_is_the_one_that_cuda_shows(
+    monkeypatch: pytest.MonkeyPatch, shown: str | None, device: str, asked: int | str
+) -> None:
+    nvml = ModuleType("pynvml")
+    nvml.nvmlInit = lambda: None  # type: ignore[attr-defined]
+    for kind in ("Index", "UUID"):
+        setattr(nvml, f"nvmlDeviceGetHandleBy{kind}", lambda handle: handle)
+    seen: list[int | str] = []
+
+    def use(handle: int | str) -> SimpleNamespace:
+        seen.append(handle)
+        return SimpleNamespace(gpu=40)
+
+    nvml.nvmlDeviceGetUtilizationRates = use  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shown is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    reader = gpu_reader(device)
+    assert reader is not None
+    assert (reader(), seen) == (40.0, [asked])

@@ -1,0 +1,158 @@
+"""A job gives the same results whoever does its pieces, and whoever dies."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from leconvert import parallel as spread
+from leconvert.model import SourceScan
+from leconvert.parallel import Spread, do_all, spread_for
+from leconvert.progress import SilentProgress, Stage
+from leconvert.source import scan, scan_source
+from leconvert.source.episodes import Block
+
+
+@pytest.fixture(autouse=True)
+def _one_episode_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_EPISODES_PER_BLOCK", 1)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """The processes that a scan starts."""
+    processes: list[subprocess.Popen[bytes]] = []
+    real = spread._other_process
+
+    def start() -> subprocess.Popen[bytes]:
+        processes.append(real())
+        return processes[-1]
+
+    monkeypatch.setattr(spread, "_other_process", start)
+    return processes
+
+
+def numbers_of(scan: SourceScan) -> list[list[int]]:
+    return [
+        np.concatenate(
+            [s.size_bytes, s.mtime_ns, s.inode, s.frames, s.roll_bytes, s.group]
+        ).tolist()
+        for s in scan.streams
+    ]
+
+
+def test_processes_see_what_one_thread_sees(
+    small_source: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    (small_source / "README.md").touch()
+    alone = scan_source(small_source, spread=Spread())
+    shared = scan_source(small_source, spread=Spread(processes=2))
+    assert numbers_of(shared) == numbers_of(alone)
+    assert shared.findings == alone.findings
+    assert len(started) == 2
+    assert [process.returncode for process in started] == [0, 0]
+
+
+def test_a_finding_made_in_another_process_arrives(source_copy: Path) -> None:
+    for episode in range(5):
+        (source_copy / f"data/chunk-000/episode_{episode:06d}.parquet").write_bytes(b"PAR1")
+    alone = scan_source(source_copy, spread=Spread())
+    shared = scan_source(source_copy, spread=Spread(processes=1))
+    assert [finding.episode for finding in shared.findings] == [0, 1, 2, 3, 4]
+    assert shared.findings == alone.findings
+
+
+def test_what_a_killed_process_had_is_looked_at_here(
+    small_source: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = spread._other_process
+    handed_out = threading.Event()
+
+    def start() -> subprocess.Popen[bytes]:
+        process = real()
+        # Frozen before it can answer, and killed once it was given a block.
+        process.send_signal(signal.SIGSTOP)
+        return process
+
+    take = spread._Crew._take
+
+    def take_and_kill(crew: spread._Crew[Block]) -> int | None:
+        number = take(crew)
+        if number is not None and threading.current_thread().name.startswith("crew-"):
+            started[0].kill()
+            handed_out.set()
+            crew._changed.notify_all()
+        elif number is not None:
+            # Waiting lets go of the lock: the process gets a block before this thread is done.
+            crew._changed.wait_for(handed_out.is_set, timeout=30)
+        return number
+
+    monkeypatch.setattr(spread, "_other_process", start)
+    monkeypatch.setattr(spread._Crew, "_take", take_and_kill)
+    shared = scan_source(small_source, spread=Spread(processes=1))
+    assert handed_out.is_set()
+    assert started[0].returncode == -signal.SIGKILL
+    assert numbers_of(shared) == numbers_of(scan_source(small_source, spread=Spread()))
+
+
+def test_a_scan_goes_on_where_no_process_can_be_started(
+    small_source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> subprocess.Popen[bytes]:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(spread, "_other_process", fails)
+    assert scan_source(small_source, spread=Spread(processes=3)).num_episodes == 5
+
+
+def test_processes_end_when_the_scan_is_given_up(
+    small_source: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    class Interrupted(SilentProgress):
+        def stage(self, name: str, total: int, unit: str) -> Stage:
+            stage = super().stage(name, total, unit)
+            stage.advance = self._interrupt  # type: ignore[method-assign]
+            return stage
+
+        def _interrupt(self, _amount: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scan_source(small_source, progress=Interrupted(), spread=Spread(processes=2))
+    assert [process.returncode for process in started] == [0, 0]
+
+
+@pytest.mark.parametrize("spread", [None, Spread(), Spread(threads=3), Spread(processes=2)])
+def test_results_come_in_the_order_of_the_pieces(spread: Spread | None) -> None:
+    pieces = [(number, 7) for number in range(40)]
+    assert list(do_all(divmod, pieces, spread)) == [divmod(*piece) for piece in pieces]
+    assert list(do_all(divmod, pieces[:1], spread)) == [(0, 0)]
+    assert list(do_all(divmod, [], spread)) == []
+
+
+def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:
+    # This thread does pieces too: whether it fails before the first result came is not said.
+    results = []
+    with pytest.raises(ZeroDivisionError):
+        results.extend(do_all(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1)))
+    assert results in ([], [(2, 0)])
+    assert len(started) == 1
+    assert started[0].returncode is not None
+
+
+def test_only_a_file_system_that_makes_it_wait_gets_many_threads() -> None:
+    assert spread_for(0.010, 0.012, times_left=10, workers=8) == Spread()
+    assert spread_for(0.010, 0.200, times_left=10, workers=None).threads > 8
+    assert spread_for(0.010, 0.200, times_left=10, workers=3) == Spread(threads=3)
+
+
+def test_a_long_computing_scan_gets_a_process_a_core_and_a_short_one_none() -> None:
+    assert spread_for(0.010, 0.010, times_left=30, workers=8) == Spread()
+    assert spread_for(0.010, 0.010, times_left=150, workers=8) == Spread(processes=2)
+    assert spread_for(0.010, 0.010, times_left=30_000, workers=8) == Spread(processes=7)
+    assert spread_for(0.010, 0.010, times_left=30_000, workers=1) == Spread()
