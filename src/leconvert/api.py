@@ -317,9 +317,6 @@ def _another_may_finish(
 
     Yields:
         What takes the run that this process joined.
-
-    Raises:
-        BusyError: Another process did it all.
     """
     runs: list[str] = []
     was_there = is_converted(target)

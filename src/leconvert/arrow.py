@@ -40,11 +40,7 @@ def int64_array(values: IntArray) -> pa.Array:
 
 
 def int64_values(column: pa.ChunkedArray) -> IntArray:
-    """Return an int64 column without nulls as one NumPy array.
-
-    Raises:
-        ValueError: The column is of another type, or holds nulls.
-    """
+    """Return an int64 column without nulls as one NumPy array."""
     if column.type != pa.int64() or column.null_count:
         raise ValueError(f"expected int64 without nulls, found {column.type}")
     parts = [
@@ -72,11 +68,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def list_length(array: pa.Array) -> int:
-    """Return the length that all lists of an array without nulls have, of one row at least.
-
-    Raises:
-        ValueError: They are empty, or have different lengths.
-    """
+    """Return the length that all lists of an array without nulls have, of one row at least."""
     if pa.types.is_fixed_size_list(array.type):
         length = int(array.type.list_size)
     else:
@@ -123,13 +115,6 @@ def type_of(values: Sequence[Any], *, truth_counts: bool = False) -> pa.DataType
 
     Integers beside fractions are float64; mappings are structs with the keys of all, in order of
     first appearance.
-
-    Args:
-        values: What was parsed.
-        truth_counts: Whether truth values beside numbers are numbers, 0 and 1.
-
-    Raises:
-        MixedKindsError: The values are of kinds that do not go together, or of none that JSON has.
     """
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:
@@ -156,11 +141,7 @@ def type_of(values: Sequence[Any], *, truth_counts: bool = False) -> pa.DataType
 
 
 def array_of(values: Sequence[Any], wanted: pa.DataType) -> pa.Array:
-    """Return JSON values as an array of a type that :func:`type_of` gave for them or for more.
-
-    Raises:
-        MixedKindsError: The type does not hold the values.
-    """
+    """Return JSON values as an array of a type that :func:`type_of` gave for them or for more."""
     if pa.types.is_null(wanted):
         return pa.nulls(len(values))
     valid = [value is not None for value in values]
@@ -173,11 +154,7 @@ def array_of(values: Sequence[Any], wanted: pa.DataType) -> pa.Array:
 
 
 def type_of_numbers(numbers: npt.NDArray[Any]) -> pa.DataType:
-    """Return the type of a column of regular nested lists.
-
-    Args:
-        numbers: Booleans, integers or fractions of shape (rows, ...).
-    """
+    """Return the type of a column of regular nested lists."""
     found = {"b": pa.bool_(), "i": pa.int64(), "f": pa.float64()}[numbers.dtype.kind]
     for _ in range(numbers.ndim - 1):
         found = pa.list_(found)
@@ -185,15 +162,7 @@ def type_of_numbers(numbers: npt.NDArray[Any]) -> pa.DataType:
 
 
 def array_of_numbers(numbers: npt.NDArray[Any], wanted: pa.DataType) -> pa.Array:
-    """Return an array of regular nested lists.
-
-    Args:
-        numbers: Booleans, integers or fractions of shape (rows, ...).
-        wanted: The type that :func:`type_of_numbers` gave for them, or one with wider numbers.
-
-    Raises:
-        MixedKindsError: The type has another nesting.
-    """
+    """Return an array of regular nested lists."""
     kinds: list[pa.DataType] = []
     inner = wanted
     while pa.types.is_list(inner):

@@ -93,14 +93,6 @@ def files_below(
 
     Links to folders are not followed, but for ``data``, ``meta`` and ``videos``, and below ``data``
     and ``videos`` not named: files of episodes may lie elsewhere.
-
-    Args:
-        root: The dataset's folder.
-        folder: Where to begin, relative to it and with a slash at its end; empty for all of it.
-        passed_over: Further folders that are passed over, relative to the dataset.
-
-    Raises:
-        UnreadableSourceError: A folder cannot be listed.
     """
     ignored = _TOOL_FOLDERS.union(passed_over)
     for path, entry in _names(root, folder, lambda path, entry: _is_part(path, entry, ignored)):
@@ -117,9 +109,6 @@ def names_to_keep(root: Path) -> Iterator[str]:
 
     Links to folders are names, too; of folders only ``data``, ``meta`` and ``videos`` are entered
     where they are links.
-
-    Raises:
-        UnreadableSourceError: A folder cannot be listed.
     """
     for path, _ in _names(root, "", lambda path, entry: _is_part(path, entry, ())):
         if not path.startswith(_RECORDS) and not _is_of_the_client(path):
@@ -150,11 +139,6 @@ def published_files(root: Path) -> Published:
     """Say what of a dataset's folder may be sent to another place, and what is left out.
 
     Links are followed as long as they stay in the folder.
-
-    Raises:
-        SourceError: ``data``, ``meta`` or ``videos``, or a file in them, is a link that leads out
-            of the dataset, so that it would not arrive complete.
-        UnreadableSourceError: A folder cannot be listed.
     """
     links = Links(root, with_parts=False)
 

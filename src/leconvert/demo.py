@@ -50,14 +50,6 @@ def run_demo(folder: Path, *, progress: Progress = NO_PROGRESS) -> DemoReport:
     """Make a v2.1 dataset with two cameras, convert it, and compare every byte.
 
     Interrupted, or where the disk is full, it leaves an empty folder.
-
-    Args:
-        folder: Where both datasets go; made if it is missing, refused if it holds something.
-        progress: Where to report.
-
-    Raises:
-        TargetError: The folder is not empty.
-        StorageError: The disk is full, read-only, or fails.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TargetError(

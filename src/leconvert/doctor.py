@@ -58,10 +58,6 @@ def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> Ans
     """Run a command and return what it says.
 
     A process that a driver holds in the kernel survives being killed; it is not waited for.
-
-    Args:
-        command: Program and arguments.
-        limit_seconds: How long it may take.
     """
     try:
         process = subprocess.Popen(
@@ -172,8 +168,6 @@ def packages_of(
     """Return the packages that requirements name: needed ones first, else in their order.
 
     Args:
-        requirements: As in the metadata of a distribution.
-        extras: The names of its extras.
         version_of: Returns a package's installed version, None if it is missing.
     """
     from packaging.requirements import Requirement
@@ -284,13 +278,9 @@ def examine(
     """Look at this machine, and at a folder's file system.
 
     Args:
-        folder: An existing folder, absolute; None to leave that out.
         diagnose: Returns what torch and torchcodec can do, or None and why that is not known.
         loads: Tells whether a shared library loads.
         version_of: Returns a package's installed version, None if it is missing.
-
-    Raises:
-        StorageError: Nothing can be made in the folder.
     """
     file_system = None
     if folder is not None:

@@ -224,15 +224,7 @@ class BrokenPromiseError(Exception):
 
 
 def probe_folder(folder: Path, *, fs: FileSystem = LOCAL) -> list[Finding]:
-    """Probe a folder; what is made there is removed again.
-
-    Args:
-        folder: An existing folder on the file system in question.
-        fs: File operations.
-
-    Raises:
-        StorageError: No folder can be made in it at all.
-    """
+    """Probe a folder; what is made there is removed again."""
     with storage_errors(folder):
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
     try:
@@ -418,11 +410,7 @@ def open_sessions(folder: Path, *, fs: FileSystem = LOCAL) -> list[Path]:
 
 
 def checked(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an answer.
-
-    Raises:
-        OSError: It says that the other could not do what was asked.
-    """
+    """Return an answer."""
     if "error" in answer:
         raise OSError(answer["error"])
     return answer
@@ -463,11 +451,7 @@ class Channel:
         self._received = 0
 
     def send(self, **fields: Any) -> None:
-        """Send a message.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Send a message."""
         self._sent += 1
         path = self.place / f"{self._mine}-{self._sent:04d}.json"
         temporary = path.with_name(f".{path.name}")
@@ -475,11 +459,7 @@ class Channel:
         self.fs.replace(temporary, path)
 
     def receive(self, *, timeout_seconds: float | None = None) -> Mapping[str, Any]:
-        """Wait for the other's next message.
-
-        Raises:
-            IncompleteError: It did not come in time.
-        """
+        """Wait for the other's next message."""
         path = self.place / f"{self._other}-{self._received + 1:04d}.json"
         limit = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         until = self.clock() + limit
@@ -497,12 +477,7 @@ class Channel:
             self.pause(_POLL_SECONDS)
 
     def ask(self, **fields: Any) -> Mapping[str, Any]:
-        """Send a message and return the answer.
-
-        Raises:
-            OSError: The other could not do what was asked.
-            IncompleteError: It did not answer.
-        """
+        """Send a message and return the answer."""
         self.send(**fields)
         return checked(self.receive())
 
@@ -596,11 +571,7 @@ def race(channel: Channel, role: str, kind: str, names: Sequence[str]) -> set[st
 
 
 def host_lock(channel: Channel) -> str:
-    """Hold a lock while the peer tries, then let go; for the leader.
-
-    Raises:
-        BrokenPromiseError: The peer got what was held, or could not get what was free.
-    """
+    """Hold a lock while the peer tries, then let go; for the leader."""
     from filelock import FileLock
 
     lock = FileLock(channel.place / "lock", timeout=0, fallback_to_soft=False, is_singleton=False)
@@ -705,19 +676,12 @@ def lead(
     """Find a peer and play the script with it.
 
     Args:
-        folder: The folder in question, as this host sees it.
-        wait_seconds: How long to wait for a peer to appear.
         clock: A monotonic clock in seconds.
         pause: Waits so many seconds.
-        fs: File operations.
 
     Returns:
         The peer, what was found, and the channel, on which the caller sends the outcome; None
         where there is no peer.
-
-    Raises:
-        IncompleteError: The peer stopped answering.
-        StorageError: The folder cannot be used.
     """
     me = WorkerIdentity.of_this_process()
     until = clock() + wait_seconds
@@ -751,16 +715,9 @@ def follow(
     """Wait for a leader, do what it says, and return the outcome that it sends at the end.
 
     Args:
-        folder: The folder in question, as this host sees it.
-        wait_seconds: How long to wait for a leader.
         on_ready: Called once a leader can find this peer.
         clock: A monotonic clock in seconds.
         pause: Waits so many seconds.
-        fs: File operations.
-
-    Raises:
-        IncompleteError: No leader came, or it stopped talking.
-        StorageError: The folder cannot be used.
     """
     me = WorkerIdentity.of_this_process()
     place = session_dir(folder, me.token)

@@ -27,11 +27,7 @@ _UNLIMITED = 2**60  # version 1 says "no limit" by a number near 2**63
 
 
 def check_linux() -> None:
-    """Refuse other systems: publishing, locks and copies rest on what Linux alone promises.
-
-    Raises:
-        InstallationError: This is none.
-    """
+    """Refuse other systems: publishing, locks and copies rest on what Linux alone promises."""
     if sys.platform != "linux":
         raise InstallationError(
             f"leconvert needs Linux, and this is {_SYSTEMS.get(sys.platform, sys.platform)}.",
@@ -158,11 +154,7 @@ def _idle_file_pages(path: Path) -> int:
 
 
 def home_folder() -> Path:
-    """Return the user's home folder.
-
-    Raises:
-        UsageError: There is none: HOME is not set, and the user id has no name, as in containers.
-    """
+    """Return the user's home folder."""
     try:
         return Path.home()
     except RuntimeError:
@@ -173,14 +165,7 @@ def home_folder() -> Path:
 
 
 def lerobot_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return where LeRobot keeps datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``.
-
-    Args:
-        environment: The process's environment.
-
-    Raises:
-        UsageError: Neither is set, and there is no home folder for the default.
-    """
+    """Return where LeRobot keeps datasets: ``HF_LEROBOT_HOME``, else ``lerobot`` in ``HF_HOME``."""
     given = environment.get("HF_LEROBOT_HOME")
     if given is not None:
         return Path(os.path.expanduser(given))  # noqa: PTH111 - never fails, as Path's does

@@ -57,12 +57,7 @@ def camera_of(stream: str) -> str | None:
 
 
 def output_path(stream: str, number: int) -> str:
-    """Return the path of a stream's output file, relative to the v3.0 root.
-
-    Args:
-        stream: ``data`` or ``videos/<camera key>``.
-        number: The file's place in its stream, from 0; 1000 files make a chunk.
-    """
+    """Return the path of a stream's output file, relative to the v3.0 root."""
     chunk, file = divmod(number, FILES_PER_CHUNK)
     return f"{stream}/chunk-{chunk:03d}/file-{file:03d}.{_suffix(stream)}"
 

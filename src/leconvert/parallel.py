@@ -90,13 +90,6 @@ def spread_for(
     Parsing headers holds Python's lock, so threads gain nothing where files answer at once (and
     lose half to the lock): there a long job is shared with other processes. Where files do not
     answer at once, as over a network, many threads wait at a time.
-
-    Args:
-        cpu_seconds: CPU time of the thread that did it.
-        wall_seconds: How long it took.
-        times_left: How many times as much is still to be done.
-        workers: Threads or processes at a time at most, this one included; by default one a core
-            where pieces compute, many where they wait.
     """
     if is_waiting(cpu_seconds, wall_seconds):
         return Spread(threads=min(workers or THREADS_THAT_WAIT, THREADS_THAT_WAIT))
@@ -120,10 +113,6 @@ def do_all[Done](
 
     Args:
         work: What does a piece. Threads may share it, and it can be pickled.
-        pieces: What to do.
-        spread: By default what the cost of one of the first asks for.
-        weights: What each piece costs in proportion to others; by default all the same.
-        workers: As for `spread_for`.
     """
     if spread is None:
         # The first piece costs more than others: what files share is learned there.

@@ -125,20 +125,7 @@ def space_needed(
     *,
     has_links: bool | None = None,
 ) -> SpaceNeeded:
-    """Reckon the space that a plan takes.
-
-    Args:
-        source: The dataset; None where it is not here, so that nothing is shared with it.
-        target: Where the result will stand; its folder exists.
-        work_dir: Where shards are written; need not exist.
-        block_align: Block alignment of episodes in video files, in bytes; 0 for none.
-        streams: What the scan learned, all episodes.
-        batches: The work.
-        has_links: Whether shards can be linked into place; None tries it.
-
-    Raises:
-        StorageError: The disk fails.
-    """
+    """Reckon the space that a plan takes."""
     work_folder, target_folder = _existing(work_dir), target.parent
     shares_source = source is not None and bool(block_align) and can_clone(source, work_folder)
     scans = {scan.stream: scan for scan in streams}
@@ -164,11 +151,7 @@ def space_needed(
 
 
 def check_room(space: SpaceNeeded, target: Path) -> None:
-    """Refuse a conversion that certainly does not fit.
-
-    Raises:
-        StorageError: A file system says that it has less than is needed.
-    """
+    """Refuse a conversion that certainly does not fit."""
     for room in space.rooms:
         if room.free_bytes is None or room.suffices:
             continue
@@ -202,14 +185,6 @@ def can_link(folder: Path, other: Path, name: str) -> bool:
     What is made is removed again; what a crash leaves is removed by the next try. Nobody can tell,
     and it counts as yes, where the first folder cannot be written, and where somebody else tries
     with the same name at the same time.
-
-    Args:
-        folder: The first folder.
-        other: The second one.
-        name: A name that nothing else has in either.
-
-    Raises:
-        StorageError: What was made cannot be removed.
     """
     first, second = folder / name, other / f"{name}-link"
     try:
@@ -341,10 +316,6 @@ def draft_plan(
     """Scan a source and lay it out; writes nothing.
 
     See `open_or_plan` for the arguments.
-
-    Raises:
-        FindingsError: The scan found errors that no repair option covers.
-        SourceError: The source cannot be converted at all.
     """
     scan = scan_source(source, repairs or RepairOptions(), progress=progress)
     errors = _errors(scan)
@@ -400,14 +371,6 @@ def plan_repairs(source: Path, *, progress: Progress = NO_PROGRESS) -> RepairPla
     It does what a user does who follows each message: with the first remedy of every error it looks
     again, until nothing is wrong. Then each repair that leaves something out, the costliest first,
     is taken back where the others turn out to be enough.
-
-    Args:
-        source: The v2.x dataset.
-        progress: Where to report.
-
-    Raises:
-        FindingsError: An error has no remedy.
-        SourceError: The source cannot be converted at all.
     """
     flags: dict[str, float] = {}  # and the share of the dataset that each leaves
     scan = scan_source(source, progress=progress)
@@ -504,27 +467,8 @@ def open_or_plan(
     Two planners may scan at the same time, but only one writes; the other joins its run.
 
     Args:
-        source: The v2.x dataset, absolute.
-        target: Where the result will stand, absolute; the source itself for in-place.
-        work_dir: The folder that all hosts share, absolute.
-        options: What decides the layout and the batches.
-        repairs: What the conversion may change about the dataset; nothing by default.
-        arrival: How the source came from elsewhere; None for one that was always here.
-        restart: Give up a run under way and plan a new one, under a new run id.
-        one_host: Let no host but this one work on the run. A run of one host is joined without it.
-        allow_mixed_versions: Join a run that other library versions planned.
         check_target: Called before a new run is written, when nobody else plans: another process
             may have finished the conversion since the target was looked at.
-        progress: Where to report.
-
-    Raises:
-        BusyError: Another process is planning in this work dir.
-        OneHostOnlyError: Another host alone may work on the run under way.
-        PlanMismatchError: A run with another source, target or other options is under way.
-        SourceChangedError: The source changed since the run was planned.
-        SourceError: The source cannot be converted, as it is or at all.
-        StorageError: There is not enough space, or the work dir cannot be written.
-        TargetError: The result could not be put in its place.
     """
     check_places(source, target, work_dir, outlined=is_outline(arrival))
     folder = WorkDir(work_dir)
@@ -651,19 +595,7 @@ def check_same_plan(
     helps: str = "Use the same options to finish it, --restart to give it up, or another "
     "--work-dir.",
 ) -> None:
-    """Refuse a run that was planned with something else than is asked for now.
-
-    Args:
-        run: The run.
-        source: The source's path, or its URL.
-        target: Where the result goes.
-        options: What decides the layout and the batches.
-        repairs: What may be changed.
-        helps: What the user may do about it.
-
-    Raises:
-        PlanMismatchError: ``details`` names both.
-    """
+    """Refuse a run that was planned with something else than is asked for now."""
     manifest = run.manifest
     planned: Mapping[str, Any] = {
         "source": manifest.source_name,

@@ -24,13 +24,7 @@ class Progress(Protocol):
     """Where a run reports its stages."""
 
     def stage(self, name: str, total: int, unit: str) -> Stage:
-        """Return a stage.
-
-        Args:
-            name: One word that a user knows: ``scan``, ``work``, ``pack``, ``verify``.
-            total: The amount of work in units.
-            unit: ``B`` for bytes, or a word such as ``files``.
-        """
+        """Return a stage."""
 
     def say(self, line: str) -> None:
         """Tell the user one line."""

@@ -248,11 +248,7 @@ class Repairs:
         return place < len(episodes) and episodes[place] == episode
 
     def replaces_stats(self, features: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether no statistics of the source are kept: those of all features are computed.
-
-        Args:
-            features: The source's, as in ``info.json``.
-        """
+        """Whether no statistics of the source are kept: those of all features are computed."""
         return all(
             (name in self.computed_stats and name not in self.stats_episodes)
             or name in self.dropped_features
@@ -306,12 +302,7 @@ class Repairs:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any] | None) -> Repairs:
-        """Return what `as_record` wrote; None, as from plans before there were repairs, is none.
-
-        Raises:
-            ValueError: A value is not what `as_record` writes.
-            KeyError: A key is missing.
-        """
+        """Return what `as_record` wrote; None, as from plans before there were repairs, is none."""
         if not record:
             return cls()
         task_map = record["task_map"]

@@ -273,11 +273,7 @@ class JobObserver:
         self._states: dict[str, list[ElementState]] | None = {}
 
     def look(self) -> list[JobStatus]:
-        """Return all submissions, oldest first; empty where nothing was submitted.
-
-        Raises:
-            StorageError: The folder cannot be read.
-        """
+        """Return all submissions, oldest first; empty where nothing was submitted."""
         records = read_jobs(self._paths, self._run_id, fs=self._fs)
         now = self._clock()
         due = self._asked_at is None or now - self._asked_at >= _SECONDS_BETWEEN_LOOKS
@@ -355,12 +351,7 @@ class RateWindow:
         self._looks: deque[tuple[float, Mapping[str, Progressed]]] = deque()
 
     def add(self, now: float, seen: Mapping[str, Progressed]) -> None:
-        """Add a look.
-
-        Args:
-            now: The observer's monotonic clock, in seconds.
-            seen: All workers by token.
-        """
+        """Add a look."""
         self._looks.append((now, dict(seen)))
         while len(self._looks) > 2 and now - self._looks[1][0] >= _WINDOW_SECONDS:
             self._looks.popleft()
@@ -439,14 +430,7 @@ class WorkerObserver:
         return max((record.peak_memory_bytes for record, _ in self._reports.values()), default=0)
 
     def look(self, leased: Sequence[BatchStatus]) -> list[WorkerStatus]:
-        """Return the workers that have not ended, by host, process and token.
-
-        Args:
-            leased: The batches that somebody holds.
-
-        Raises:
-            StorageError: The work dir cannot be read.
-        """
+        """Return the workers that have not ended, by host, process and token."""
         now = self._clock()
         holders = {row.token: row for row in leased if row.token is not None}
         for record in read_workers(
@@ -543,11 +527,7 @@ _RECORDS_A_LOOK = 2_000
 
 
 def run_status(work_dir: Path) -> RunStatus:
-    """Look at a work dir's current run once; reads the record of every finished batch.
-
-    Raises:
-        WorkDirError: There is no run, or its records cannot be used.
-    """
+    """Look at a work dir's current run once; reads the record of every finished batch."""
     return RunObserver(open_run(work_dir, allow_mixed_versions=True, only_look=True)).look()
 
 
@@ -557,12 +537,8 @@ def watch_run(
     """Look again and again, until the result is in place; a ``--restart`` is followed.
 
     Args:
-        work_dir: The folder that all hosts share.
         pause: Waits between two looks, and says whether to stop.
         clock: A monotonic clock in seconds.
-
-    Raises:
-        WorkDirError: There is no run; or the work dir vanished and no result is in place.
     """
     observer: RunObserver | None = None
     while True:
@@ -631,13 +607,7 @@ class RunObserver:
         self._last: RunStatus | None = None
 
     def look(self) -> RunStatus:
-        """Return the run as it is now.
-
-        Raises:
-            FileNotFoundError: The run was removed.
-            StorageError: The work dir cannot be read.
-            WorkDirError: A record cannot be used.
-        """
+        """Return the run as it is now."""
         batches = self._board.status()
         done = [row.batch_id for row in batches if row.state is BatchState.DONE]
         unsettled = [r for r in batches if r.state is not BatchState.DONE and r.generation]

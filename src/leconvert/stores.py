@@ -84,12 +84,7 @@ class Store:
         return f"{self.root}/{relative}"
 
     def list_files(self) -> dict[str, StoredFile]:
-        """Return every file below the folder by its relative path; empty where there is none.
-
-        Raises:
-            StorageError: The store fails.
-            SourceError: A name cannot be one of a file here.
-        """
+        """Return every file below the folder by its relative path; empty where there is none."""
         with store_errors(self.url):
             self.fs.invalidate_cache()  # what was listed before may have changed
             try:
@@ -258,11 +253,7 @@ def _listed(store: Store) -> dict[str, StoredFile]:
 
 
 def _check_fetched_from(url: str, target: Path) -> None:
-    """Refuse a folder that was not fetched from a URL: somebody else may need it.
-
-    Raises:
-        TargetError: It was not, or nothing says so.
-    """
+    """Refuse a folder that was not fetched from a URL: somebody else may need it."""
     if not os.path.lexists(target):
         return
     found = read_notes(target)[0]
@@ -467,11 +458,7 @@ def _claim_of(digest: str) -> str:
 
 
 def _claim(store: Store, digest: str) -> dict[str, StoredFile]:
-    """Claim a place; return what an interrupted upload of the same tree left there.
-
-    Raises:
-        TargetError: Something else is there.
-    """
+    """Claim a place; return what an interrupted upload of the same tree left there."""
     mine = _claim_of(digest)
     content = json.dumps({"format": "leconvert/upload", "version": 1, "tree": digest}).encode()
     there = store.list_files()
@@ -508,12 +495,7 @@ def _taken(store: Store, there: Mapping[str, StoredFile]) -> TargetError:
 
 
 def _check_arrived(store: Store, sizes: Mapping[str, int]) -> None:
-    """Look once more at what the store holds: all of it, and nothing else.
-
-    Raises:
-        StorageError: A file is not there, or has another size.
-        TargetError: There are files that this upload did not send.
-    """
+    """Look once more at what the store holds: all of it, and nothing else."""
     there = store.list_files()
     for name, size_bytes in sizes.items():
         if name not in there or there[name].size_bytes != size_bytes:

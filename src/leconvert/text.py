@@ -28,13 +28,7 @@ def duration(seconds: float) -> str:
 
 
 def shorten(text: str, width: int, *, keep: str = "head") -> str:
-    """Return one line of at most ``width`` characters; what was left out shows as an ellipsis.
-
-    Args:
-        text: Any text.
-        width: The most characters, at least 1.
-        keep: ``head``, or ``tail`` for paths, whose ends tell more.
-    """
+    """Return one line of at most ``width`` characters; what was left out shows as an ellipsis."""
     line = " ".join(text.split())
     if len(line) <= width:
         return line

@@ -119,21 +119,7 @@ class CleanReport:
 def clean_work_dir(
     root: Path, *, target: Path | None = None, give_up: bool = False, dry_run: bool = False
 ) -> CleanReport:
-    """Remove what the runs of a work dir left.
-
-    Args:
-        root: The work dir.
-        target: A dataset beside which new trees of unknown runs are looked for, too; None for
-            those of the work dir's runs only.
-        give_up: Also remove the run that the work dir names, though it is not finished; refused
-            while a worker holds a batch of it.
-        dry_run: Say what would be removed, and write nothing.
-
-    Raises:
-        BusyError: Somebody plans in the work dir; or with ``give_up`` a batch is held.
-        WorkDirError: It is no work dir.
-        StorageError: It cannot be read or written.
-    """
+    """Remove what the runs of a work dir left."""
     work = WorkDir(root)
     folders = (work.runs_dir, work.outlines_dir)
     if not work.current.exists() and not any(folder.is_dir() for folder in folders):
@@ -356,11 +342,7 @@ def _generation(work: WorkDir, run_id: str) -> int:
 
 
 def _ask_again(work: WorkDir, row: Leftover, seen: Mapping[str, int]) -> None:
-    """Raise unless what was seen of a run still holds: a lock may be lost, a number is not.
-
-    Raises:
-        BusyError: A packer began since, or the batch has another winner now.
-    """
+    """Raise unless what was seen of a run still holds: a lock may be lost, a number is not."""
     run_ids = {
         "new tree": [run_of(row.path)],
         "attempt": [row.path.parents[2].name],
@@ -452,11 +434,6 @@ def clean_kept_source(
 
     The proof is made here and now: every coded packet and every row are compared, and every other
     file must be in the result with the same bytes.
-
-    Args:
-        target: The v3.0 dataset.
-        dry_run: Make the proof, remove nothing.
-        progress: Where to report.
     """
     removed: list[Leftover] = []
     kept: list[Leftover] = []
@@ -587,13 +564,7 @@ class ReleaseReport:
 
 
 def judge(state: BatchState, holder: Holder | None, *, force: bool) -> tuple[Verdict, str]:
-    """Decide about one batch, and say why; a pure table.
-
-    Args:
-        state: What the batch is.
-        holder: Who holds it; None unless it is leased.
-        force: Whether to overrule a holder on another host.
-    """
+    """Decide about one batch, and say why; a pure table."""
     if state is BatchState.DONE:
         return Verdict.NOTHING, "it is done"
     if state is BatchState.PENDING:
@@ -630,21 +601,9 @@ def release_batches(
     """Give batches back to whoever looks for work next.
 
     Args:
-        run: The run.
-        batches: Batches by number; a holder that lives is a refusal.
-        failed: Also all that were set aside.
-        stuck: Also all whose holder is gone; others that are held are left alone.
-        force: Overrule holders on other hosts, without watching them.
-        dry_run: Say what would be done, write nothing.
-        lease_seconds: How long a holder must be silent; not less than the workers' own.
         on_watch: Told how many holders are watched, before it takes up to ``lease_seconds``.
         clock: A monotonic clock in seconds.
         pause: Waits so many seconds.
-        fs: File operations.
-
-    Raises:
-        UsageError: Nothing is asked for, or there is no such batch.
-        StorageError: The work dir cannot be read or written.
     """
     if not batches and not failed and not stuck:
         raise UsageError("No batch is named.", next_step="Give batch numbers, --failed or --stuck.")

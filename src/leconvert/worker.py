@@ -107,16 +107,8 @@ class ShardWriter:
         """Write one shard between two looks at its source files; return its record for ``done``.
 
         Args:
-            shard: What to write.
-            folder: Where, under the shard's own name.
             on_bytes: Called with source bytes as they are dealt with.
             should_stop: Asked now and then; True ends the work.
-
-        Raises:
-            InterruptedRunError: ``should_stop`` said so.
-            SourceChangedError: A source file is not the planned one.
-            UnreadableSourceError: A source file cannot be read or used.
-            OSError: The file system failed.
         """
         scan, episode_index = self._run.scan.stream(shard.stream, shard.first, shard.stop)
         sources = list(self._paths.absolute(shard.stream, episode_index.tolist()))
@@ -479,18 +471,6 @@ class Worker:
         """Work until every batch is done or set aside.
 
         While others hold the rest, the worker watches, and takes over what expires.
-
-        Args:
-            max_batches: Stop after so many tries.
-            max_idle_seconds: Stop after waiting so long for something to do.
-
-        Raises:
-            SourceChangedError: A source file is not the planned one.
-            HubError: The Hub does not answer, and patience did not help.
-            HubAccessError: The token does not allow to read the source.
-            StorageError: The work dir cannot be used or is gone, and patience did not help.
-            PlanMismatchError: The run was given up for another one.
-            InterruptedRunError: ``stop`` was set; the batch in hand was handed back.
         """
         try:
             return self._run_batches(max_batches, max_idle_seconds)
@@ -573,11 +553,6 @@ class Worker:
         """Wait before the next try; give up if there were enough, or if there is no use in it.
 
         There is none where this user has no permission: only people change that.
-
-        Raises:
-            StorageError: Patience is used up; ``OSError`` likewise.
-            PlanMismatchError: The run was given up for another one.
-            InterruptedRunError: ``stop`` was set.
         """
         try:
             self._next_check = self._clock()

@@ -309,10 +309,6 @@ def auto_workers(run: OpenedRun, machine: Machine | None = None) -> int:
     measured), at most 4 where moving bytes does, as more wait for the disk. And no more than half
     of the free memory holds at `worker_bytes` each; the other half is the page cache's, through
     which all they read and write goes.
-
-    Args:
-        run: The run.
-        machine: Where they are to work; None for this one.
     """
     machine = machine or Machine()
     handles = handling_seconds(run.manifest) > moving_seconds(run.manifest)
@@ -338,9 +334,6 @@ def worker_bytes(run: OpenedRun) -> int:
     - 64 MiB where statistics are computed: pictures that are decoded.
 
     The factors were measured by ``scripts/bench_worker_memory.py`` and rounded up.
-
-    Args:
-        run: The run.
     """
     manifest = run.manifest
     data, _ = run.scan.stream(DATA_STREAM)
@@ -401,25 +394,8 @@ def work_and_pack(
 ) -> tuple[PackReport, dict[str, float]]:
     """Do what is left of a run.
 
-    Args:
-        run: The run.
-        pack_options: What is proven, and what may be replaced.
-        orchestrate: Whether to work in processes; None to decide by what there is to do.
-        num_workers: Processes; ``auto`` and None for as many as the engine wants, or else as this
-            machine feeds well.
-        max_workers: Threads; None for as many as this machine feeds well, at most 4.
-        engine: What starts processes; None for those of this machine.
-        leases: Lease time and attempts.
-        scratch: Where workers keep what they fetch of a source on the Hub.
-        allow_mixed_versions: What processes are told about differing library versions.
-        stop: Ends it when set.
-        progress: Where to report.
-
     Returns:
         What the packer did, and the seconds that ``work`` and ``pack`` took.
-
-    Raises:
-        LeconvertError: One of its subclasses.
     """
     seconds: dict[str, float] = {}
     mark = time.monotonic()

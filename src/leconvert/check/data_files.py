@@ -328,16 +328,7 @@ def check_data_file(
     declared: Declared,
     num_tasks: int | None,
 ) -> DataFileReport:
-    """Check one data file; memory is bounded by a block of rows of five columns, and its footer.
-
-    Args:
-        root: The dataset.
-        routed: The file and its episodes.
-        table: What meta/episodes says.
-        ranges: The rows of each episode.
-        declared: What info.json declares.
-        num_tasks: Number of tasks, None where unknown.
-    """
+    """Check one data file; memory is bounded by a block of rows of five columns, and its footer."""
     report = DataFileReport()
     path = routed.path
     if not (root / path).exists():

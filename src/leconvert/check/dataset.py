@@ -96,14 +96,6 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     A v2.x dataset is scanned as for a conversion without repairs. Of a v3.0 dataset every table,
     every row's place columns and every video's index are read; nothing is written and no frame is
     decoded.
-
-    Args:
-        root: The dataset folder, the one that holds ``meta/``.
-        progress: Where to report.
-
-    Raises:
-        UnreadableSourceError: There is no dataset, or its info.json cannot be read.
-        SourceError: It is of another version, or a v2.x dataset that cannot even be scanned.
     """
     started = time.monotonic()
     raw = read_info(root)
@@ -131,13 +123,7 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
 
 
 def checked_result(result: Path, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
-    """Return the info.json of a complete v3.0 dataset, before it is sent anywhere.
-
-    Raises:
-        UnreadableSourceError: The folder holds no dataset.
-        SourceError: It holds one of another version.
-        VerificationError: The dataset is not complete.
-    """
+    """Return the info.json of a complete v3.0 dataset, before it is sent anywhere."""
     info = read_info(result)
     version = info.get("codebase_version")
     if not isinstance(version, str) or not version.startswith("v3."):

@@ -233,12 +233,6 @@ def read_episode_table(
 ) -> tuple[EpisodeTable | None, list[Finding]]:
     """Read all files in text order, as loaders do.
 
-    Args:
-        root: The dataset.
-        streams: The streams that every episode must be placed in.
-        task_rows: Row of each task's text; None where texts do not lead to one row.
-        stats: Is given the episodes' statistics.
-
     Returns:
         The table, None where nothing can be checked by it, and what is wrong with it.
     """
@@ -430,13 +424,7 @@ def check_stats(
     features: Mapping[str, Feature],
     aggregate: Mapping[str, Mapping[str, FloatArray]],
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the statistics.
-
-    Args:
-        root: The dataset.
-        features: Its features.
-        aggregate: Statistics of all episodes by meta/episodes, for the features it has them of.
-    """
+    """Yield what is wrong with the statistics."""
     try:
         stats = read_json_object(root / STATS_PATH)
     except FileNotFoundError:
@@ -659,13 +647,7 @@ def check_order(files: list[RoutedFile]) -> Iterator[Finding]:
 
 
 def left_over(root: Path, routed: Mapping[str, object], complete: bool) -> Iterator[Finding]:
-    """Yield files below data/, videos/ and meta/episodes that nobody names.
-
-    Args:
-        root: The dataset.
-        routed: Paths that episodes name.
-        complete: Whether these are all; otherwise only files of other kinds are found.
-    """
+    """Yield files below data/, videos/ and meta/episodes that nobody names."""
     for folder in ("data", "videos", EPISODES_DIR):
         for path in _files_below(root, folder):
             pure = PurePosixPath(path)
@@ -708,12 +690,7 @@ def streaming_findings(files: Mapping[str, list[RoutedFile]]) -> Iterator[Findin
 
 
 def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | None, list[Finding]]:
-    """Return the text of each row, None where the table cannot be used, and what is wrong with it.
-
-    Args:
-        root: The dataset.
-        info: Its info.json, for ``total_tasks``.
-    """
+    """Return the text of each row (None: the table cannot be used), and what is wrong with it."""
     path = root / TASKS_PATH
     try:
         reader = open_parquet(path)

@@ -83,18 +83,7 @@ def check_video_file(
     fps: Fraction,
     untimed: npt.NDArray[np.bool_],
 ) -> list[Finding]:
-    """Check one video file; memory is bounded by its index.
-
-    Args:
-        root: The dataset.
-        routed: The file and its episodes.
-        placed: Where meta/episodes places them in the stream's files.
-        ranges: Their lengths.
-        feature: What info.json declares of the camera.
-        fps: Frames a second.
-        untimed: Whether the rows of each episode have other timestamps than ``i / fps``, of
-            shape (E,).
-    """
+    """Check one video file; memory is bounded by its index."""
     path = root / routed.path
     first = int(routed.episodes[0])
 

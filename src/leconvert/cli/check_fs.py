@@ -31,12 +31,7 @@ _WIDE = 80
 
 
 def check_lines(outcome: Mapping[str, Any], width: int) -> list[str]:
-    """Return the lines.
-
-    Args:
-        outcome: As `leconvert.fscheck.CheckReport.as_record` returns it.
-        width: Columns of the terminal.
-    """
+    """Return the lines."""
     mount = outcome["mount"]
     return [
         f"folder   {outcome['folder']}",

@@ -34,12 +34,6 @@ def completion_script(shell: str) -> str:
     """Return a script that completes commands, options, their choices, files and folders.
 
     It holds all it needs, so that completing starts no Python.
-
-    Args:
-        shell: ``bash``, ``zsh`` or ``fish``.
-
-    Raises:
-        InstallationError: shtab is not installed.
     """
     try:
         import shtab

@@ -53,19 +53,7 @@ def convert_as_asked(
     *,
     for_push: bool,
 ) -> ConversionReport:
-    """Convert, as the options say.
-
-    Args:
-        options: Of ``leconvert convert``.
-        found: Where source, target and work dir are.
-        engine: Starts the workers; None for threads or processes of this machine.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
-        for_push: Whether the result shall be pushed.
-
-    Raises:
-        LeconvertError: One of its subclasses.
-    """
+    """Convert, as the options say."""
     from leconvert.api import convert
     from leconvert.worker_pool import LeaseOptions
 
@@ -111,13 +99,7 @@ def convert_as_asked(
 
 
 def show_outcome(report: ConversionReport | None, push: ConvertPush, *, as_json: bool) -> int:
-    """Push if that is wanted, print what was done, and return the exit code.
-
-    Args:
-        report: The conversion; None where an earlier call did it.
-        push: The push.
-        as_json: Print a record instead of lines.
-    """
+    """Push if that is wanted, print what was done, and return the exit code."""
     # Where the result was converted but could not be measured, the probe's code.
     code = int((report.probe or {}).get("exit_code", 0)) if report else 0
     if as_json:

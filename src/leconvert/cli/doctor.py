@@ -143,12 +143,7 @@ _WIDE = 80
 
 
 def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
-    """Return the lines.
-
-    Args:
-        record: As `leconvert.doctor.Examination.as_record` returns it.
-        width: Columns of the terminal; text is wrapped at 40 or more.
-    """
+    """Return the lines."""
     lines: list[str] = []
     for name, said in doctor_rows(record):
         lines += textwrap.wrap(

@@ -79,9 +79,6 @@ def build_parser(wanted: str | None = None) -> Parser:
     """Return the parser of the whole program.
 
     A command's options are declared when it parses; ``declared()`` declares all of them.
-
-    Args:
-        wanted: A command whose options are declared at once; an unknown name is none.
     """
     parser = Parser(
         prog="leconvert",
@@ -219,9 +216,6 @@ def _public(value: object) -> object:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
-
-    Args:
-        argv: Arguments without the program's name; the default is the process's own.
 
     Returns:
         The exit code.

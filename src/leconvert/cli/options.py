@@ -232,12 +232,7 @@ def add_revision(parser: argparse.ArgumentParser) -> None:
 
 
 def local_root(options: argparse.Namespace) -> Path:
-    """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist.
-
-    Raises:
-        UsageError: Neither is given, or ``--revision`` without ``--repo-id``; or there is no home
-            folder that a name could stand in.
-    """
+    """Return the folder that ``--root`` or ``--repo-id`` names; it need not exist."""
     if options.repo_id is None and getattr(options, "revision", None) is not None:
         raise UsageError("--revision names a revision of --repo-id, which is not given.")
     if options.root is not None:
@@ -250,11 +245,7 @@ def local_root(options: argparse.Namespace) -> Path:
 
 
 def dataset_root(options: argparse.Namespace) -> Path:
-    """Return the folder that ``--root`` or ``--repo-id`` names on this machine.
-
-    Raises:
-        UsageError: Neither is given, or the repo is not on this machine.
-    """
+    """Return the folder that ``--root`` or ``--repo-id`` names on this machine."""
     root = local_root(options)
     if options.root is None and not root.is_dir():
         raise UsageError(
@@ -267,15 +258,7 @@ def dataset_root(options: argparse.Namespace) -> Path:
 
 
 def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
-    """Refuse an ``--output`` that is the source: beside it, the source is never touched.
-
-    Args:
-        options: What the user said.
-        local: Where the source is, or would be.
-
-    Raises:
-        UsageError: It is.
-    """
+    """Refuse an ``--output`` that is the source: beside it, the source is never touched."""
     if options.output is not None and Path(options.output).resolve() == local:
         raise source_as_output(local)
 
@@ -363,11 +346,7 @@ def local_path(text: str) -> Path:
 
 
 def name_on_the_hub(options: argparse.Namespace) -> None:
-    """Make ``--repo-id`` and ``--revision`` of ``--root hf://datasets/ORG/NAME@REV``.
-
-    Raises:
-        UsageError: It is no such URL, or contradicts the other two options.
-    """
+    """Make ``--repo-id`` and ``--revision`` of ``--root hf://datasets/ORG/NAME@REV``."""
     if not isinstance(options.root, str) or not options.root.startswith("hf://"):
         return
     repo_id, revision = _on_the_hub(options.root)
@@ -393,16 +372,7 @@ def _on_the_hub(url: str) -> tuple[str, str | None]:
 def source_at(
     place: Path | str, scratch_dir: Path | None, progress: Progress = NO_PROGRESS
 ) -> Iterator[Path]:
-    """Provide a source for the block; one that a URL names is fetched, and goes again.
-
-    Args:
-        place: A folder or a URL.
-        scratch_dir: Where to fetch to; None for the system's folder for temporary files.
-        progress: Where to report.
-
-    Raises:
-        LeconvertError: One of its subclasses.
-    """
+    """Provide a source for the block; one that a URL names is fetched, and goes again."""
     if isinstance(place, Path):
         yield place.resolve()
         return
@@ -543,12 +513,7 @@ _OF_SITE = ("account", "partition", "qos", "conda_env", "program")
 
 
 def add_slurm_worker_options(parser: argparse.ArgumentParser, *, title: str = "SLURM") -> None:
-    """Add what workers ask SLURM for.
-
-    Args:
-        parser: Where to.
-        title: Whose options they are.
-    """
+    """Add what workers ask SLURM for."""
     group = parser.add_argument_group(title)
     for name, what in _NUMBERS:
         group.add_argument(f"--{name}", type=whole(1), metavar="N", help=what)
@@ -584,11 +549,7 @@ def slurm_options(options: argparse.Namespace) -> SlurmOptions:
 
 
 def refuse_slurm_worker_options(options: argparse.Namespace) -> None:
-    """Fail if SLURM is told something where it starts no workers; some of it Ray is told too.
-
-    Raises:
-        UsageError: It is.
-    """
+    """Fail if SLURM is told something where it starts no workers; some of it Ray is told too."""
     names = [name for name, _ in _NUMBERS] + [name for name, *_ in _TEXTS] + ["slurm-extra"]
     for name in names:
         if name in _OF_RAY_TOO and options.engine == "ray":
@@ -628,11 +589,7 @@ def add_ray_options(parser: argparse.ArgumentParser) -> None:
 
 
 def ray_options(options: argparse.Namespace) -> RayOptions:
-    """Return what workers ask Ray for.
-
-    Raises:
-        UsageError: A number, a size, a resource or a runtime environment makes no sense.
-    """
+    """Return what workers ask Ray for."""
     from leconvert.engines import RayOptions
 
     return RayOptions(
@@ -649,11 +606,7 @@ def ray_options(options: argparse.Namespace) -> RayOptions:
 
 
 def refuse_ray_options(options: argparse.Namespace) -> None:
-    """Fail if Ray is told something where it starts no workers.
-
-    Raises:
-        UsageError: It is.
-    """
+    """Fail if Ray is told something where it starts no workers."""
     for name in _NAMES:
         if getattr(options, name.replace("-", "_")) and options.engine != "ray":
             raise UsageError(f"--{name} goes with --engine ray.")
@@ -697,11 +650,7 @@ def add_added_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check_whose_options(options: argparse.Namespace) -> None:
-    """Fail if an engine is told what is another one's.
-
-    Raises:
-        UsageError: It is.
-    """
+    """Fail if an engine is told what is another one's."""
     if options.engine != "slurm":
         refuse_slurm_worker_options(options)
     if options.engine_option and options.engine in (None, *BUILT_IN):
@@ -745,10 +694,6 @@ def chosen_engine(options: argparse.Namespace) -> Engine | None:
     """Return the engine of a conversion; None for threads or processes of this machine.
 
     Which of these two is in ``options.orchestrate`` afterwards.
-
-    Raises:
-        EngineError: A package's engine cannot be used.
-        UsageError: Options contradict each other.
     """
     check_whose_options(options)
     refuse_ray_options(options)
@@ -770,11 +715,7 @@ def chosen_engine(options: argparse.Namespace) -> Engine | None:
 
 
 def _in_processes(options: argparse.Namespace) -> bool | None:
-    """Return whether processes work, or threads; None where nothing says so.
-
-    Raises:
-        UsageError: Options contradict each other.
-    """
+    """Return whether processes work, or threads; None where nothing says so."""
     asked: bool | None = options.orchestrate
     word = "--no-orchestrate" if asked is False else "--orchestrate"
     if options.engine is not None:
@@ -807,12 +748,7 @@ _RESOURCES = (
 
 
 def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
-    """Add what a job asks for and who asks.
-
-    Args:
-        parser: Where to.
-        named: Whether there are several jobs, so that a resource can be meant for one of them.
-    """
+    """Add what a job asks for and who asks."""
     group = parser.add_argument_group("SLURM")
     for name, metavar, what in _RESOURCES:
         group.add_argument(
@@ -858,11 +794,7 @@ def resource_changes(options: argparse.Namespace, names: Sequence[str]) -> Resou
 
 
 def refuse_slurm_options(options: argparse.Namespace) -> None:
-    """Fail if resources are asked for where nothing is submitted.
-
-    Raises:
-        UsageError: They are.
-    """
+    """Fail if resources are asked for where nothing is submitted."""
     for name, *_ in _RESOURCES:
         if getattr(options, name):
             raise UsageError(f"--{name} says what a job asks for; it goes with --submit.")
@@ -871,13 +803,7 @@ def refuse_slurm_options(options: argparse.Namespace) -> None:
 def passed_on(
     options: argparse.Namespace, declared: argparse.ArgumentParser, *, without: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the options that differ from their defaults, as a command line.
-
-    Args:
-        options: As parsed.
-        declared: A parser with nothing but the options that may be passed on.
-        without: Names of options to leave out.
-    """
+    """Return the options that differ from their defaults, as a command line."""
     words: list[str] = []
     for name, default in vars(declared.parse_args([])).items():
         value = getattr(options, name)
@@ -932,15 +858,7 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
 
 
 def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
-    """Return the repo to push to, or None for not at all.
-
-    Args:
-        options: With the options of both functions above.
-        origin: Where the source came from; None for a local one.
-
-    Raises:
-        UsageError: Options contradict each other, or a push is asked for without a repo.
-    """
+    """Return the repo to push to, or None for not at all."""
     wish = None if options.push_to_hub is None else options.push_to_hub.lower()
     if wish not in (None, "true", "false"):
         raise UsageError(f"--push-to-hub takes true or false, not {options.push_to_hub!r}.")

@@ -46,12 +46,7 @@ _NARROWEST_MESSAGE = 40
 
 
 def print_findings(findings: Sequence[Finding], *, remarks: bool = False) -> None:
-    """Print findings on stderr; nothing where there are none.
-
-    Args:
-        findings: What was found.
-        remarks: Show those of severity ``info`` too.
-    """
+    """Print findings on stderr; nothing where there are none."""
     shown = [finding for finding in findings if remarks or finding.severity != "info"]
     width = shutil.get_terminal_size((100, 24)).columns
     for line in findings_lines(shown, width):
@@ -59,12 +54,7 @@ def print_findings(findings: Sequence[Finding], *, remarks: bool = False) -> Non
 
 
 def findings_lines(findings: Sequence[Finding], width: int) -> list[str]:
-    """Return a table of findings, the gravest first; of many alike the first few.
-
-    Args:
-        findings: What was found.
-        width: Columns of the terminal.
-    """
+    """Return a table of findings, the gravest first; of many alike the first few."""
     if not findings:
         return []
     ordered = sorted(findings, key=lambda finding: _ORDER.index(finding.severity))

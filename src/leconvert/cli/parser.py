@@ -205,11 +205,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
 
 
 def examples_text(prog: str) -> str:
-    """Return the end of a command's help.
-
-    Args:
-        prog: The program's words, such as ``leconvert probe run``.
-    """
+    """Return the end of a command's help."""
     lines = [f"  # {what}\n  {line}" for what, line in EXAMPLES[prog]]
     return "\n".join(["examples:", *lines]) + "\n"
 
@@ -228,12 +224,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
-    """Return the usage with no options but those that must be given.
-
-    Args:
-        program: The program's words, such as ``leconvert probe run``.
-        arguments: Its options and positional arguments.
-    """
+    """Return the usage with no options but those that must be given."""
     words = []
     for action in arguments:
         name = str(action.metavar or action.dest)
@@ -274,12 +265,7 @@ def worded(message: str) -> str:
 
 
 def unknown_options(words: Iterable[str], known: Container[str]) -> Iterator[str]:
-    """Yield the names of options that are not known, up to a ``--``.
-
-    Args:
-        words: A command line.
-        known: Every option, with its hyphens.
-    """
+    """Yield the names of options that are not known, up to a ``--``."""
     for word in takewhile(lambda word: word != "--", words):
         name = word.partition("=")[0]
         # As argparse has it: a word with a space in it is a value.
@@ -330,8 +316,6 @@ class Parser(argparse.ArgumentParser):
         """Add commands below this one.
 
         Args:
-            dest: The attribute that tells which one was given.
-            commands: Name and one line of help of each.
             module_of: Returns the module of a command.
         """
         below = self.add_subparsers(dest=dest, metavar="COMMAND", title="commands", required=True)
@@ -367,11 +351,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[Any, list[str]]:
-        """Declare the options, then parse; nothing unknown is left over.
-
-        Raises:
-            UsageError: An argument is unknown, missing, or has a value that it does not take.
-        """
+        """Declare the options, then parse; nothing unknown is left over."""
         self.declare()
         words = sys.argv[1:] if args is None else list(args)
         own = takewhile(lambda word: word.startswith("-"), words) if self.commands else words

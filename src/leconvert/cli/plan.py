@@ -34,21 +34,9 @@ def replaced_target(
 
     The target of a run under way is its packer's: it may be in the middle of the swap.
 
-    Args:
-        options: Of ``leconvert plan``, or of ``leconvert convert --dry-run``, which has the
-            packer's options too.
-        source: The v2.x dataset.
-        target: Where the result will go.
-        work_dir: The run's folder, which need not exist.
-
     Returns:
         Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion``; else
         None.
-
-    Raises:
-        SourceError: There is no v2.x dataset, which is said first.
-        TargetError: The packer could not put the result there.
-        UsageError: The packer's options contradict each other.
     """
     from leconvert.packer import PackOptions
     from leconvert.source import load_info
@@ -71,12 +59,7 @@ def replaced_target(
 
 
 def plan_lines(plan: PlanSummary, seconds: float | None) -> list[str]:
-    """Return the lines.
-
-    Args:
-        plan: What it comes to.
-        seconds: How long one worker may copy; None where nobody knows.
-    """
+    """Return the lines."""
     lines = [
         table([["stream", "files"], *plan.files.items()]),
         f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "

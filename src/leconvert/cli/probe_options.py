@@ -182,11 +182,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_options(options: argparse.Namespace) -> RunOptions:
-    """Return the options of the measurement; what was left out keeps the library's default.
-
-    Raises:
-        UsageError: They make no sense.
-    """
+    """Return the options of the measurement; what was left out keeps the library's default."""
     from dataclasses import fields
 
     from leconvert.probe.options import RunOptions

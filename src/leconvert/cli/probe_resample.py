@@ -121,11 +121,7 @@ def add_resample_options(parser: argparse.ArgumentParser) -> None:
 
 
 def resample_options(options: argparse.Namespace) -> ResampleOptions:
-    """Return the options of the measurement; what was left out keeps the library's default.
-
-    Raises:
-        UsageError: They make no sense.
-    """
+    """Return the options of the measurement; what was left out keeps the library's default."""
     from dataclasses import fields
 
     from leconvert.resampling.run import ResampleOptions

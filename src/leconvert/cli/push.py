@@ -132,11 +132,7 @@ class ConvertPush:
         self.repo_id = push_target(options, self._origin)
 
     def is_alone_left(self) -> bool:
-        """Tell whether the result is in its place already, made by an earlier call of this command.
-
-        Raises:
-            TargetError: What is in its place has a record, and this command would not have made it.
-        """
+        """Tell whether an earlier call of this command has put the result in its place."""
         from leconvert.hub.provenance import read_provenance
         from leconvert.workdir.records import WorkDir
         from leconvert.workdir.swap import is_converted, old_dir
@@ -190,11 +186,7 @@ class ConvertPush:
         return []
 
     def run(self) -> PushReport | None:
-        """Push, if that is wanted.
-
-        Raises:
-            LeconvertError: The push failed; its next step says that the result is there.
-        """
+        """Push, if that is wanted."""
         if self.repo_id is None:
             return None
         try:
@@ -226,12 +218,7 @@ class ConvertPush:
 
 
 def waits_for_push(options: argparse.Namespace, target: Path) -> bool:
-    """Tell whether an earlier call left a result there that it was to push, and did not.
-
-    Args:
-        options: Of a conversion in place of a dataset on the Hub.
-        target: Where it stands.
-    """
+    """Tell whether an earlier call left a result there that it was to push, and did not."""
     from leconvert.hub.provenance import noted_origin, read_provenance
 
     known = read_provenance(target)

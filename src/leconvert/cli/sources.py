@@ -33,13 +33,7 @@ def bring_from_store(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Path:
-    """Fetch a dataset that ``--root`` names by a URL, to beside the target; return its folder.
-
-    Raises:
-        UsageError: There is no ``--output``, or nothing may be fetched.
-        TargetError: Something stands at the target.
-        LeconvertError: As `leconvert.stores.download_tree`.
-    """
+    """Fetch a dataset that ``--root`` names by a URL, to beside the target; return its folder."""
     from leconvert.packer import PackOptions
     from leconvert.stores import download_tree
     from leconvert.workdir.incoming import source_dir
@@ -96,17 +90,8 @@ def places(
 ) -> Places | str:
     """Return source, target and work dir, after the source was brought here if need be.
 
-    Args:
-        options: What the user said.
-        stream: Bring an outline of a source on the Hub instead of all of it.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
-
     Returns:
         The places; or a line that says that the Hub has the dataset in v3.x already.
-
-    Raises:
-        LeconvertError: One of its subclasses.
     """
     from leconvert.workdir.swap import work_dir_beside
 
@@ -151,18 +136,8 @@ def bring_from_hub(
 ) -> Places | str:
     """Return the places of a dataset that ``--repo-id`` names, after it was brought here.
 
-    Args:
-        options: What the user said.
-        here: The places as they are if the dataset is on this machine already.
-        stream: Bring an outline instead of all of it.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
-
     Returns:
         The places; or a line that says that the Hub has the dataset in v3.x already.
-
-    Raises:
-        LeconvertError: One of its subclasses.
     """
     local = here.source
     force = getattr(options, "force_conversion", False)

@@ -226,12 +226,7 @@ _JOBS_SHOWN = 6
 
 
 def status_lines(status: RunStatus, work_dir: Path) -> list[str]:
-    """Return the lines; none is longer than `WIDTH` characters but one with a long command.
-
-    Args:
-        status: What was seen.
-        work_dir: As the user gave it, for the commands that are suggested.
-    """
+    """Return the lines; none is longer than `WIDTH` characters but one with a long command."""
     lines = [
         *_head(status),
         *worker_lines(status),

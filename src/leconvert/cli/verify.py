@@ -36,14 +36,6 @@ def check_places(result: Path, source: Path | str) -> None:
     """Refuse a result that is none, and a source that is a result.
 
     A result that lacks files, its ``meta/info.json`` even, passes: that is for verify to find.
-
-    Args:
-        result: What shall be the v3.0 dataset.
-        source: What shall be the v2.x dataset; a URL is not looked at.
-
-    Raises:
-        UsageError: There is no result, or the two were given the wrong way round.
-        SourceError: The source is a v3.0 dataset.
     """
     if not result.is_dir():
         raise UsageError(f"{result} is not a folder.", path=str(result), next_step=_ROLES)
@@ -80,13 +72,7 @@ _DIFFERENCES_SHOWN = 50
 
 
 def verification_lines(report: VerificationReport, result: Path, source: Path | str) -> list[str]:
-    """Return what differs, with a count at the end, or what was compared.
-
-    Args:
-        report: What came of it.
-        result: The result, as the user named it.
-        source: Its source, as the user named it.
-    """
+    """Return what differs, with a count at the end, or what was compared."""
     if report.ok:
         return [f"{result} matches {without_credentials(str(source))}: {_compared(report)}."]
     count = len(report.differences)

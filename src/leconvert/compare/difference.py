@@ -96,10 +96,6 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file.
 
     LeRobot opens these files as UTF-8 text, in which a byte order mark, or UTF-16, is no JSON.
-
-    Raises:
-        OSError: The file cannot be read, or is none: reading a pipe would never end.
-        ValueError: It is no JSON object, or one that is nested too deeply to be compared.
     """
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is no file", str(path))

@@ -58,15 +58,6 @@ def compare_whole_files(
     """Return where headers and footers are not what the files' episodes and the source demand.
 
     It costs O(files): of a video its index is read and that of one clip, of a table two footers.
-
-    Args:
-        result: The v3.0 dataset.
-        paths: Where the source's files are.
-        info: The source's ``info.json``.
-        episodes: Its episodes as the result must hold them.
-        file_numbers: The number of each episode's output file, by stream, shape (E,).
-        differing: Files whose episodes are not as they should be; of videos among them there is
-            nothing more to say.
     """
     schemas = DataSchemas(info, paths, episodes.index.tolist(), episodes.repairs)
     ends = np.cumsum(episodes.length)
@@ -121,11 +112,6 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
 
     What `verify_pair` compares to the byte is not looked at again; every other file of the source,
     strays included, must be in the result with the same bytes.
-
-    Args:
-        result: The v3.0 dataset, proven by ``bytes``.
-        source: The v2.x dataset, wherever it is now.
-        repairs: What the conversion changed.
 
     Returns:
         Half a sentence, such as ``2 episodes of it are not in the result``.
@@ -209,9 +195,6 @@ def special_files(root: Path) -> Iterator[str]:
     """Yield pipes, sockets and devices below a dataset's folder, and links to such.
 
     Who opens a pipe may wait for ever, and some devices never end.
-
-    Raises:
-        UnreadableSourceError: A folder cannot be listed.
     """
     for path, is_file in files_below(root):
         if not is_file:
@@ -227,13 +210,6 @@ def compare_other_files(
 
     Of the files of episodes this only says which are links into the source: whether they are there
     and hold what they should is for others to say.
-
-    Args:
-        result: The v3.0 dataset.
-        source: The v2.x dataset.
-        paths: Where its episodes' files are.
-        repairs: What the conversion changed.
-        read_bytes: Compare what is in the files that came along, not only their sizes.
     """
     along = [path for path in extra_files(source, paths.slice_of) if path not in GIT_FILES]
     wanted = {INFO_PATH, STATS_PATH, TASKS_PATH, *along, *([REPAIRS_PATH] if repairs else [])}

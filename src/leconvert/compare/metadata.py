@@ -93,12 +93,7 @@ def placing_columns(streams: Sequence[str]) -> list[str]:
 
 
 def unusable_columns(table: pa.Table, streams: Sequence[str]) -> Iterator[Difference]:
-    """Yield columns without which nothing can be compared: missing, incomplete, of another type.
-
-    Args:
-        table: ``meta/episodes``.
-        streams: The streams of the source.
-    """
+    """Yield columns without which nothing can be compared: missing, incomplete, of another type."""
     for name in [*placing_columns(streams), *_LOCATION, "tasks"]:
         wanted = pa.float64() if name.endswith("_timestamp") else pa.int64()
         at = table.schema.get_field_index(name)
@@ -133,13 +128,7 @@ def _impossible_numbers(name: str, column: pa.ChunkedArray) -> Iterator[Differen
 def compare_own_values(
     lines: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Any]], known: Sequence[str]
 ) -> Iterator[Difference]:
-    """Compare what lines of ``episodes.jsonl`` say beside places with their rows.
-
-    Args:
-        lines: Some lines.
-        rows: Their rows, column by column, without statistics.
-        known: Columns that are compared elsewhere.
-    """
+    """Compare what lines of ``episodes.jsonl`` say beside places with their rows."""
     passed = {*known, *_LOCATION}
     names = dict.fromkeys(name for line in lines for name in line if name not in passed)
     names |= dict.fromkeys(name for name in rows if name not in passed)
@@ -153,15 +142,7 @@ def compare_own_values(
 
 
 def compare_location(root: Path) -> Iterator[Difference]:
-    """Compare what files of ``meta/episodes`` say of themselves with their names and their types.
-
-    Args:
-        root: The result.
-
-    Raises:
-        OSError: A file cannot be read.
-        ValueError: A file is no parquet file.
-    """
+    """Compare what files of ``meta/episodes`` say of themselves with their names and types."""
     paths = sorted(path for path in (root / EPISODES_DIR).glob("*/*.parquet"))
     for number, path in enumerate(paths):
         relative = path.relative_to(root).as_posix()
@@ -243,11 +224,7 @@ class SourceEpisodes:
 
 
 def read_source_episodes(lines: EpisodeLines, repairs: Repairs) -> SourceEpisodes:
-    """Read lengths from ``episodes.jsonl``, a line at a time, of the episodes that were kept.
-
-    Raises:
-        SourceError: A line cannot be read, or gives no length.
-    """
+    """Read lengths from ``episodes.jsonl``, a line at a time, of the episodes that were kept."""
     dropped = {dropped.episode for dropped in repairs.dropped_episodes}
     each = (
         episode_length(lines.path, line, may_be_empty=line["episode_index"] in dropped)
@@ -259,13 +236,7 @@ def read_source_episodes(lines: EpisodeLines, repairs: Repairs) -> SourceEpisode
 
 
 def unreadable_metadata(result: Path, error: Exception, expected: str = "its tables") -> Difference:
-    """Return the difference of a table without which nothing can be compared.
-
-    Args:
-        result: The v3.0 dataset.
-        error: What reading it raised.
-        expected: What should have been there.
-    """
+    """Return the difference of a table without which nothing can be compared."""
     path = getattr(error, "path", None) or getattr(error, "filename", None)
     inside = path is not None and Path(path).is_relative_to(result)
     place = Path(path).relative_to(result).as_posix() if path and inside else "meta/"
@@ -274,11 +245,7 @@ def unreadable_metadata(result: Path, error: Exception, expected: str = "its tab
 
 
 def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Difference]:
-    """Compare the tasks, by index and text, and how the table presents them to pandas.
-
-    Raises:
-        UnreadableSourceError: A table cannot be read, on either side.
-    """
+    """Compare the tasks, by index and text, and how the table presents them to pandas."""
     expected, found = repairs.tasks(load_tasks(source, repairs)), tables.read_tasks(result)
     for have, wanted in zip_longest(found, expected):
         if have != wanted:
@@ -300,14 +267,7 @@ def _task(task: tuple[int, str] | None) -> str:
 def compare_episodes(
     table: pa.Table, episodes: SourceEpisodes, lines: EpisodeLines, placing: Sequence[str]
 ) -> Iterator[Difference]:
-    """Compare ``meta/episodes`` without its statistics and routes, row by row.
-
-    Args:
-        table: It.
-        episodes: The source's episodes as the result must hold them.
-        lines: ``episodes.jsonl`` of the source.
-        placing: Columns that say where episodes are.
-    """
+    """Compare ``meta/episodes`` without its statistics and routes, row by row."""
     if table.num_rows != len(episodes):
         yield Difference("episodes", _EPISODES, str(len(episodes)), str(table.num_rows))
         return
@@ -360,10 +320,6 @@ def compare_stats(
 
     Statistics that the conversion computed are not compared here but with the rows that they are
     of; those of videos are taken as they stand.
-
-    Raises:
-        UnreadableSourceError: A table cannot be read, on either side.
-        SourceError: Statistics of the source are none.
     """
     try:
         yield from _compare_stats(result, table, lines, repairs)
@@ -534,13 +490,7 @@ class Routes:
 
 
 def read_routes(table: tables.EpisodesReader, streams: Sequence[str]) -> Routes:
-    """Read the routing columns of some streams, a block of rows at a time.
-
-    Raises:
-        UnreadableSourceError: The table cannot be read.
-        KeyError: A column is missing.
-        ValueError: A file number is no integer.
-    """
+    """Read the routing columns of some streams, a block of rows at a time."""
     names = {
         f"{stream}/{name}"
         for stream in streams
@@ -591,18 +541,7 @@ def compare_info(
     episodes: SourceEpisodes,
     source: Path,
 ) -> Iterator[Difference]:
-    """Compare ``info.json``: totals, rate, templates, every feature, and keys that were added.
-
-    Args:
-        result: The v3.0 dataset.
-        source_info: ``info.json`` of the source, as parsed.
-        fps: Frames a second.
-        episodes: The episodes of the result.
-        source: The v2.x dataset.
-
-    Raises:
-        UnreadableSourceError: The tasks of the source cannot be read.
-    """
+    """Compare ``info.json``: totals, rate, templates, every feature, and keys that were added."""
     try:
         info = read_json_object(result / INFO_PATH)
     except (OSError, ValueError) as error:
@@ -640,12 +579,6 @@ def compare_cameras(
     """Compare what is declared of each camera with what the result's own files are.
 
     A file whose header cannot be read is passed over here.
-
-    Args:
-        result: The v3.0 dataset.
-        features: The features that the result is to declare.
-        routes: Where episodes are.
-        fps: Frames a second.
     """
     for camera, feature in features.items():
         if feature.get("dtype") != "video":
@@ -705,15 +638,7 @@ def compare_repairs(
     paths: SourcePaths,
     lines: EpisodeLines,
 ) -> Iterator[Difference]:
-    """Yield where a result tells of repairs that were not made, or that nobody could make.
-
-    Args:
-        declared: What the result says of itself.
-        expected: What the conversion was told to change; None where nobody knows.
-        info: The source's ``info.json``.
-        paths: Where its files are.
-        lines: Its ``episodes.jsonl``.
-    """
+    """Yield where a result tells of repairs that were not made, or that nobody could make."""
     if expected is not None and declared != expected:
         yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
     version = info.raw.get("codebase_version")

@@ -152,12 +152,7 @@ class Comparer:
         return Comparer, tuple(getattr(self, each.name) for each in fields(self) if each.init)
 
     def __call__(self, *piece: Any) -> list[Difference]:
-        """Return what differs in a piece, given by the fields of a `Piece`.
-
-        Raises:
-            UnreadableSourceError: A file of the source cannot be read.
-            StorageError: The disk fails, or this user may not read a file of the result.
-        """
+        """Return what differs in a piece, given by the fields of a `Piece`."""
         with any_storage_errors():
             try:
                 return list(self._compare(Piece(*piece)))
@@ -309,12 +304,7 @@ _BYTES_A_SECOND = 1e9
 
 
 def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
-    """Return for each piece how long one process will take for it.
-
-    Args:
-        compare: What will compare them.
-        pieces: The pieces; each file's size is asked once.
-    """
+    """Return for each piece how long one process will take for it."""
     sizes: dict[str, int] = {}
     seconds = []
     for piece in pieces:
@@ -375,13 +365,7 @@ class Sampling:
     def frames(
         self, count: int, lengths: IntArray, groups: Sequence[str] = ("",)
     ) -> list[tuple[str, Place]]:
-        """Return frames of random groups, group by group and in order.
-
-        Args:
-            count: How many; all where there are fewer.
-            lengths: Frames of each episode, 0 for those that are left out, shape (E,).
-            groups: What each frame has one of, for example cameras.
-        """
+        """Return frames of random groups, group by group and in order."""
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         found = []

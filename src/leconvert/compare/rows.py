@@ -81,11 +81,7 @@ class DataSchemas:
         self._is_complete = False
 
     def of(self, episode: int) -> pa.Schema:
-        """Return the schema of a file that is made of one episode.
-
-        Raises:
-            UnreadableSourceError: The episode's file cannot be read.
-        """
+        """Return the schema of a file that is made of one episode."""
         (path,) = self._paths.absolute(DATA_STREAM, [episode])
         source = tables.repaired_schema(tables.read_data_schema(path), self._repairs)
         return _plain(tables.output_schema(source, self._features))
@@ -133,15 +129,6 @@ def compare_footer(
 
     Nothing is said of a file that cannot be read, or whose row groups are not its episodes: that is
     for `leconvert.compare.rows` to say.
-
-    Args:
-        root: The result.
-        path: The file, relative to it.
-        schemas: What its columns may be.
-        episodes: The indices of its episodes in the source.
-        lengths: Their rows.
-        positions: Their places in the result.
-        first_indices: The place of each one's first row in the result.
     """
     try:
         found = _plain(tables.read_data_schema(root / path))
@@ -169,12 +156,7 @@ def compare_footer(
 def wrong_extremes(
     group: pq.RowGroupMetaData, rows: pa.Table
 ) -> Iterator[tuple[str, object, object]]:
-    """Yield column, actual and stated extremes where a row group's footer states too narrow ones.
-
-    Args:
-        group: What the footer says of the row group.
-        rows: Its rows.
-    """
+    """Yield column, actual and stated extremes where a row group's footer is too narrow."""
     import pyarrow.compute as pc  # costs a conversion that reads no rows 50 ms
 
     for number in range(group.num_columns):
@@ -271,19 +253,9 @@ def first_difference(
 ) -> int | None:
     """Compare ranges of two open files as if those of each were one.
 
-    Args:
-        expected: Descriptor of the one file.
-        expected_runs: What of it.
-        found: Descriptor of the other.
-        found_runs: What of it.
-        paths: Both files' names, for an error.
-
     Returns:
         Place of the first byte that differs, counted from the first byte of the first range; None
         where all are the same. Where a file or its ranges end early, that is the place.
-
-    Raises:
-        OSError: A file cannot be read; the error names it.
     """
     left, right = list(expected_runs)[::-1], list(found_runs)[::-1]
     place = 0
@@ -346,12 +318,7 @@ _MOST_CHARACTERS = 200
 
 
 def shown_value(values: pa.Array, row: int) -> str:
-    """Return a value as text: the beginning of a long one, and something for what is no text.
-
-    Args:
-        values: A column.
-        row: Where the value is; a place behind the last is none.
-    """
+    """Return a value as text: the beginning of a long one, and something for what is no text."""
     if row >= len(values):
         return "no such row"
     try:
@@ -373,11 +340,6 @@ def as_stored(rows: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
 
     An episode that was recorded with narrower types than the others is written with theirs. Which
     types a result may have is for `leconvert.compare.rows` to say.
-
-    Args:
-        rows: Rows of one episode, as the source has them.
-        schema: The schema of the result's file; it has the same columns.
-        path: Where the rows come from.
     """
     try:
         return tables.align_table(rows, schema, path=path)
@@ -454,16 +416,6 @@ def compare_rows(
     repair changed rows, are both sides decoded. See `leconvert.tables.StoredGroups` for what equal
     bytes prove. One that had to be a copy and is none differs even where its values are equal:
     another reader may see others.
-
-    Args:
-        path: The file, relative to the result.
-        table: It; it has a row group for each of its episodes.
-        spans: Some of its episodes.
-        rules: What the conversion changed.
-        read_rows: Compare every value too, not only the number of rows.
-
-    Raises:
-        UnreadableSourceError: A table of the source cannot be read.
     """
 
     def differs(what: str, expected: object, found: object, span: RowSpan) -> Difference:
@@ -536,16 +488,7 @@ def _compare_columns(
 
 
 def expected_rows(span: RowSpan, rules: RowRules, found: pa.Schema | None = None) -> pa.Table:
-    """Return an episode's rows as the source and the repairs demand them.
-
-    Args:
-        span: The episode.
-        rules: What the conversion changed.
-        found: The schema of the result, whose types repaired columns may have.
-
-    Raises:
-        UnreadableSourceError: The source cannot be read.
-    """
+    """Return an episode's rows as the source and the repairs demand them."""
     try:
         with pq.ParquetFile(span.source) as file:
             expected = file.read(use_threads=False)

@@ -46,12 +46,7 @@ def compare_pictures(
     """Decode random frames on both sides and yield those whose pixels differ.
 
     Args:
-        compare: The result and its source.
-        sampling: How many, and which.
         advance: Called with 1 for each.
-
-    Raises:
-        UnreadableSourceError: A picture of the source cannot be decoded.
     """
     features = picture_features(compare)
     wanted = sampling.frames(sampling.decode, compare.compared_lengths, features)
@@ -79,11 +74,7 @@ class SourcePictures:
         self._compare = compare
 
     def pictures(self, key: str, position: int, frames: list[int]) -> list[Picture]:
-        """Return the pictures of one episode, in the order asked for, which ascends.
-
-        Raises:
-            UnreadableSourceError: They cannot be decoded.
-        """
+        """Return the pictures of one episode, in the order asked for, which ascends."""
         compare = self._compare
         index = int(compare.episodes.index[position])
         depth = is_depth(compare.info, key)
@@ -172,11 +163,7 @@ _NEXT_STEP = "Install it: pip install 'leconvert[deep]', or verify without --dee
 
 
 def check_lerobot() -> None:
-    """Import LeRobot's dataset.
-
-    Raises:
-        InstallationError: It is not installed.
-    """
+    """Import LeRobot's dataset."""
     try:
         import lerobot.datasets.lerobot_dataset  # noqa: F401
     except ImportError as error:
@@ -192,13 +179,7 @@ def compare_samples(
     """Load random samples through ``LeRobotDataset`` and yield what is not as in the source.
 
     Args:
-        compare: The result and its source.
-        sampling: How many, and which.
         advance: Called with 1 for each.
-
-    Raises:
-        InstallationError: lerobot is not installed.
-        UnreadableSourceError: The source cannot be read or decoded.
     """
     check_lerobot()
     from lerobot.datasets.lerobot_dataset import LeRobotDataset

@@ -54,16 +54,7 @@ class Span:
 def check_video(
     root: Path, path: str, stream: str, index: media.ClipIndex, num_frames: int, fps: Fraction
 ) -> Iterator[Difference]:
-    """Yield what is wrong with an output file as a whole, whatever its episodes are.
-
-    Args:
-        root: The result.
-        path: The file, relative to it.
-        stream: Its stream.
-        index: Its index.
-        num_frames: Frames of its episodes.
-        fps: The dataset's frame rate.
-    """
+    """Yield what is wrong with an output file as a whole, whatever its episodes are."""
 
     def differs(what: str, expected: object, found: object) -> Difference:
         return Difference(what, path, str(expected), str(found), stream=stream)
@@ -90,17 +81,6 @@ def compare_clips(
 
     Packets are compared as they lie: those of a clip that follow each other are one range of bytes,
     read on both sides a block at a time.
-
-    Args:
-        path: The file, relative to the result.
-        stream: Its stream.
-        index: Its index; it has the frames of all its episodes.
-        spans: Some of its episodes.
-        fps: The dataset's frame rate.
-        read_bytes: Compare the coded bytes too, not only their sizes.
-
-    Raises:
-        UnreadableSourceError: A clip of the source cannot be read.
     """
     places = _Places.at(fps)
     read = [span for span in spans if span.order_digest is None or read_bytes]
@@ -312,14 +292,6 @@ def compare_header(
 
     Nothing is said of a file whose samples are not as they should be: that is for
     `leconvert.compare.videos` to say.
-
-    Args:
-        root: The result.
-        path: The file, relative to it.
-        stream: Its stream.
-        lengths: Frames of each of its episodes, in order.
-        first_clip: The source clip of the first of them.
-        fps: The dataset's frame rate.
     """
     try:
         index = media.read_clip_index(root / path)

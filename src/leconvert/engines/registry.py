@@ -65,16 +65,7 @@ class EngineNames(Collection[str]):
 
 
 def make_engine(name: str, options: Mapping[str, str] | None = None) -> Engine:
-    """Return the engine that a package adds under a name.
-
-    Args:
-        name: As in the entry point.
-        options: What its factory is called with; ``-`` and ``_`` are the same in a name.
-
-    Raises:
-        EngineError: The package cannot be imported, fails, or returns no engine.
-        UsageError: There is no such engine, or it does not know an option.
-    """
+    """Return the engine that a package adds under a name."""
     entry = _entry(name)
     engine: Engine = _made(entry, options or {})
     check_engine(engine, called=_called(entry))
@@ -82,16 +73,7 @@ def make_engine(name: str, options: Mapping[str, str] | None = None) -> Engine:
 
 
 def make_submitter(name: str, options: Mapping[str, str] | None = None) -> Submitter:
-    """Return the engine that a package adds under a name, to leave a run behind.
-
-    Args:
-        name: As for `make_engine`.
-        options: Likewise.
-
-    Raises:
-        EngineError: As `make_engine`.
-        UsageError: As `make_engine`; or the engine stays with its workers, it cannot submit.
-    """
+    """Return the engine that a package adds under a name, to leave a run behind."""
     entry = _entry(name)
     engine: Submitter = _made(entry, options or {})
     if _lacks(engine, _TO_SUBMIT):
@@ -109,15 +91,7 @@ def make_submitter(name: str, options: Mapping[str, str] | None = None) -> Submi
 
 
 def check_engine(engine: object, *, called: str = "What is given as engine") -> None:
-    """Check that something has what an engine needs.
-
-    Args:
-        engine: What is to be one.
-        called: How the error names it.
-
-    Raises:
-        EngineError: It lacks something; which is named.
-    """
+    """Check that something has what an engine needs."""
     lacks = _lacks(engine, _METHODS)
     if lacks:
         raise EngineError(
@@ -128,11 +102,7 @@ def check_engine(engine: object, *, called: str = "What is given as engine") -> 
 
 
 def parse_engine_options(given: Collection[str]) -> dict[str, str]:
-    """Return ``KEY=VALUE`` words as a mapping.
-
-    Raises:
-        UsageError: A word has no key or no ``=``, or a key comes twice.
-    """
+    """Return ``KEY=VALUE`` words as a mapping."""
     options: dict[str, str] = {}
     for word in given:
         key, equals, value = word.partition("=")

@@ -100,11 +100,7 @@ class ElementState:
 
 
 def submit(jobs: Sequence[BatchJob]) -> list[str]:
-    """Submit jobs in order and return their ids.
-
-    Raises:
-        EngineError: There is no ``sbatch`` here, or it refused a job; names what is queued already.
-    """
+    """Submit jobs in order and return their ids."""
     queued: list[str] = []
     for job in jobs:
         words = [*job.words]
@@ -170,9 +166,6 @@ def cancel(job_ids: Sequence[str]) -> None:
     """End jobs: waiting ones are taken out, running ones get SIGTERM and some time.
 
     One that has ended is none of ``scancel``'s errors.
-
-    Raises:
-        EngineError: There is no ``scancel`` here, or the controller does not answer.
     """
     try:
         done = subprocess.run(
@@ -265,11 +258,7 @@ def site_from(
     conda_env: str | None = None,
     program: str = "leconvert",
 ) -> Site:
-    """Return a site: what was given, else ACCOUNT, PARTITION and QOS of the environment.
-
-    Raises:
-        UsageError: The program's command line is empty.
-    """
+    """Return a site: what was given, else ACCOUNT, PARTITION and QOS of the environment."""
     if not shlex.split(program):
         raise UsageError("--program needs the command that starts leconvert on a node.")
     return Site(
@@ -377,12 +366,6 @@ def worker_job(
     The script becomes the worker (``exec``), so that the signal before the time limit, and those of
     a preemption, reach it: it hands its batch back and ends. An element that is preempted, or whose
     node fails, is put back into the queue and comes as a new worker; its log goes on.
-
-    Args:
-        options: What it asks for.
-        count: How many workers.
-        arguments: What follows ``leconvert work``.
-        log_dir: Where logs go, as ``slurm-JOB_ELEMENT.log``.
     """
     words = (
         *_asked(options, _WORKERS),
@@ -401,12 +384,6 @@ def packer_job(
 
     It begins when every worker has ended, however that was, and waits for none: where batches are
     missing it says which.
-
-    Args:
-        options: What it asks for; the same as a worker.
-        arguments: What follows ``leconvert pack``.
-        log_dir: Where its log goes, as ``slurm-JOB-pack.log``.
-        after: The position of the workers' job in what is submitted; None if all work is done.
     """
     words = (
         *_asked(options, _PACKER),

@@ -33,16 +33,6 @@ def render_card(
 
     The same arguments give the same text, and a card that was rendered before comes out as it
     went in; so a push that is repeated changes nothing.
-
-    Args:
-        before: The card so far; None for none.
-        info: The result's info.json.
-        repo_id: Where it will stand.
-        sizes: Bytes of every file of the result.
-        provenance: Where the result came from; None where it is not known to be a conversion.
-
-    Raises:
-        HubConflictError: The head of the card is not YAML.
     """
     import yaml
     from huggingface_hub import DatasetCard

@@ -36,12 +36,7 @@ __all__ = [
 
 
 def make_api(*, endpoint: str | None = None, token: str | bool | None = None) -> HfApi:
-    """Return a client; it asks nothing yet.
-
-    Args:
-        endpoint: The Hub's address; None for ``HF_ENDPOINT``, else the public Hub.
-        token: A token; None for the one of ``HF_TOKEN`` or ``hf auth login``, False for none.
-    """
+    """Return a client; it asks nothing yet."""
     from huggingface_hub import HfApi
 
     return HfApi(
@@ -119,19 +114,7 @@ _SEND_AGAIN = "Run the same command again; what the Hub has already is not sent 
 
 @contextmanager
 def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False) -> Iterator[None]:
-    """Turn errors of the Hub's client within the block into errors of leconvert.
-
-    Args:
-        repo_id: The repo that the block is about.
-        revision: The revision, where it is about one.
-        sends: Whether the block is part of a push, and not only looks or fetches.
-
-    Raises:
-        HubError: There is no such repo, revision or file.
-        HubUnavailableError: The Hub does not answer, or failed.
-        HubAccessError: The token is missing, wrong, or does not allow it.
-        HubConflictError: Something exists already, or the repo changed meanwhile.
-    """
+    """Turn errors of the Hub's client within the block into errors of leconvert."""
     # HTTPError is what the client's own errors and those of the HTTP library below it derive from;
     # which library that is depends on the version of the client, and is not our business.
     from huggingface_hub.errors import (
@@ -180,13 +163,7 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
 
 
 def asked_to_wait(status: int, headers: Mapping[str, str]) -> float:
-    """Return for how many seconds an answer asks to wait; 0 if it does not.
-
-    Args:
-        status: Its status.
-        headers: Its headers: ``Retry-After``, or of a 429 the Hub's ``RateLimit`` (``t=``), which
-            other answers may have too.
-    """
+    """Return for how many seconds an answer asks to wait; 0 if it does not."""
     names = {"Retry-After": "", **({"RateLimit": "t="} if status == 429 else {})}
     for name, prefix in names.items():
         for part in headers.get(name, "").split(";"):

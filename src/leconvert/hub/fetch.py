@@ -93,9 +93,6 @@ class RemoteFile:
         """Tell whether a local file has the size and the content that were listed.
 
         Git names a blob by the SHA-1 of ``blob <size>``, a zero byte and the content.
-
-        Raises:
-            OSError: It cannot be read.
         """
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != self.size_bytes:
@@ -170,12 +167,7 @@ class HubRepo:
         return f"hf://datasets/{self.repo_id}@{self.commit}"
 
     def list_files(self) -> Iterator[RemoteFile]:
-        """Yield every file, in the order of the listing's pages.
-
-        Raises:
-            HubError: There is no such repo or commit, or no answer.
-            HubAccessError: The token does not allow it.
-        """
+        """Yield every file, in the order of the listing's pages."""
         from huggingface_hub.hf_api import RepoFile
 
         with hub_errors(self.repo_id, self.commit):
@@ -187,12 +179,7 @@ class HubRepo:
                     yield self._file(entry)
 
     def find_file(self, path: str) -> RemoteFile | None:
-        """Return one file of the listing, or None.
-
-        Raises:
-            HubError: There is no such repo or commit, or no answer.
-            HubAccessError: The token does not allow it.
-        """
+        """Return one file of the listing, or None."""
         from huggingface_hub.hf_api import RepoFile
 
         with hub_errors(self.repo_id, self.commit):
@@ -210,18 +197,7 @@ class HubRepo:
 
     @contextmanager
     def open(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Body]:
-        """Ask for a file or a range of it.
-
-        Args:
-            path: The file.
-            start: Its first byte.
-            stop: The byte after the last; None for the end.
-
-        Raises:
-            TransientError: It may work in a moment; also from within the block.
-            HubError: It will not.
-            HubAccessError: The token does not allow it.
-        """
+        """Ask for a file or a range of it."""
         from huggingface_hub import get_session, hf_hub_url, hf_raise_for_status
         from huggingface_hub.errors import HfHubHTTPError, HTTPError
         from huggingface_hub.utils import build_hf_headers
@@ -250,11 +226,7 @@ class HubRepo:
 
 
 def _first_byte(answer: Response) -> int:
-    """Return where a body begins: a server or a proxy may ignore what range was asked for.
-
-    Raises:
-        TransientError: It is a part, and nothing says which.
-    """
+    """Return where a body begins: a server or a proxy may ignore what range was asked for."""
     if answer.status_code != 206:
         return 0
     found = _CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
@@ -308,13 +280,7 @@ class Fetcher:
         self._tries = tries
 
     def read(self, file: RemoteFile, start: int, stop: int) -> bytes:
-        """Return a range of a file's bytes.
-
-        Raises:
-            HubError: The store does not answer, or has no such file.
-            HubAccessError: The token does not allow it.
-            InterruptedRunError: ``should_stop`` said so.
-        """
+        """Return a range of a file's bytes."""
         stop = min(stop, file.size_bytes)
         found = bytearray()
 
@@ -343,19 +309,7 @@ class Fetcher:
         """Bring a whole file to a path that does not exist; its folder does.
 
         Args:
-            file: The file.
-            target: Where it goes when it is whole.
-            part: Where it arrives, in the same file system; what is there is gone on with. Nobody
-                else may write there.
             on_bytes: Called with the number of bytes as they arrive, those found there included.
-
-        Raises:
-            UnreadableSourceError: What arrives is not what the listing says, again and again.
-            HubError: The store does not answer, or has no such file.
-            HubAccessError: The token does not allow it.
-            InterruptedRunError: ``should_stop`` said so; what has arrived stays.
-            StorageError: The disk is full, or fails.
-            OSError: The local file system failed otherwise.
         """
         for _ in range(_WRONG_CONTENTS):
             self._complete(file, part, on_bytes)
@@ -398,9 +352,7 @@ class Fetcher:
         """Ask for the rest of a file until it is all there.
 
         Args:
-            file: The file.
             rest: Says what is still missing.
-            take: Reads an answer; raises `_BrokenOffError` where it was too short.
         """
         failures = 0
         at = rest()[0]
@@ -489,13 +441,7 @@ def files_of(table: pa.Table) -> Iterator[RemoteFile]:
 
 
 def write_listing(path: Path, table: pa.Table, whole: Iterable[str]) -> None:
-    """Write a sorted table.
-
-    Args:
-        path: Where; synced by the caller.
-        table: From `read_all`.
-        whole: Paths of the files that the outline holds whole.
-    """
+    """Write a sorted table."""
     held = pc.is_in(table.column("path"), pa.array(list(whole), pa.string()))
     table = table.set_column(table.schema.get_field_index("whole"), "whole", held)
     pq.write_table(table, path, row_group_size=_ROWS_PER_GROUP, compression="zstd")
@@ -516,11 +462,7 @@ class Listing:
         self._firsts = [group.column(place).statistics.min for group in groups]
 
     def find(self, paths: Sequence[str]) -> list[tuple[RemoteFile, bool]]:
-        """Return files by path, each with whether the outline holds it whole.
-
-        Raises:
-            KeyError: There is no such file.
-        """
+        """Return files by path, each with whether the outline holds it whole."""
         found: dict[str, tuple[RemoteFile, bool]] = {}
         groups = sorted({max(0, bisect_right(self._firsts, path) - 1) for path in paths})
         wanted = pa.array(paths, pa.string())
@@ -576,23 +518,6 @@ def download_dataset(
     It arrives in a hidden folder beside the target and gets the target's name when all of it is
     there, checked by hash. Interrupted, the same call goes on; files that another commit shares
     with what had arrived are kept, the others go. Files in the client's cache are copied.
-
-    Args:
-        repo: The dataset at a commit.
-        revision: What was asked for.
-        target: A folder that does not exist.
-        replaces: A target that an earlier call downloaded may be there: what is not right in it is
-            fetched again.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
-
-    Raises:
-        HubError: No answer.
-        HubAccessError: The token does not allow it.
-        TargetError: The target exists.
-        BusyError: Another process downloads to the same place.
-        StorageError: There is not enough space, or the disk fails.
-        InterruptedRunError: ``stop`` was set.
     """
     stop = stop or threading.Event()
     listed = read_all(repo.list_files())

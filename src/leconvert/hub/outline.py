@@ -101,11 +101,7 @@ class SparseCopy:
         os.truncate(descriptor, file.size_bytes)
 
     def take_clip_index(self) -> None:
-        """Bring what `leconvert.media.read_clip_index` reads.
-
-        Raises:
-            LeconvertError: There is no such thing, or the network fails.
-        """
+        """Bring what `leconvert.media.read_clip_index` reads."""
         read_moov(
             self._descriptor,
             self._file.size_bytes,
@@ -114,17 +110,7 @@ class SparseCopy:
         )
 
     def take_table_index(self, declared: Collection[str], *, with_images: bool) -> None:
-        """Bring the footer of a parquet file, and its columns that a scan reads.
-
-        Args:
-            declared: Features of the dataset.
-            with_images: Whether of columns that are not declared those are brought, too, that may
-                be images: a scan looks at the first.
-
-        Raises:
-            ValueError: It is no parquet file; also as an ``ArrowException``.
-            LeconvertError: The network fails.
-        """
+        """Bring the footer of a parquet file, and its columns that a scan reads."""
         end = self._file.size_bytes - _TRAILER_BYTES
         footer_bytes = int.from_bytes(self.take(max(0, end), 4), "little")
         if footer_bytes > end:
@@ -257,12 +243,7 @@ class Outline:
 
 
 def open_outline(tree: Path) -> Outline:
-    """Open a finished outline by its tree, as a plan names it.
-
-    Raises:
-        WorkDirError: Its record is torn or of an unknown version.
-        FileNotFoundError: It is not finished.
-    """
+    """Open a finished outline by its tree, as a plan names it."""
     folder = tree.parent
     record = read_record(folder / "outline.json", _KIND, version=_VERSION)
     origin = Origin(record["repo_id"], record["revision"], record["commit"])
@@ -283,20 +264,7 @@ def make_outline(
     *,
     progress: Progress = NO_PROGRESS,
 ) -> Outline:
-    """Return the outline of a commit; one that is there is used, one that is begun is finished.
-
-    Args:
-        work_dir: The work dir, whose planner's lock the caller holds.
-        repo: The dataset at a commit.
-        revision: What was asked for.
-        fetcher: Fetches from ``repo``.
-        progress: Where to report.
-
-    Raises:
-        HubError: The Hub does not answer.
-        SourceError: The dataset cannot be converted at all.
-        StorageError: The work dir cannot be written.
-    """
+    """Return the outline of a commit; one that is there is used, one that is begun is finished."""
     folder = WorkDir(work_dir).outlines_dir / repo.commit
     tree = folder / "tree"
     if (folder / "outline.json").exists():

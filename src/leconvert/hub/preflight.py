@@ -83,17 +83,7 @@ NOTHING = RepoState("", False, None, {}, {}, None, None)  # a repo that does not
 
 
 def look_at(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
-    """Return what a repo holds; None where there is no such repo, as far as the token can see.
-
-    Args:
-        api: The client.
-        repo_id: The repo.
-        branch: The branch that will be pushed to.
-
-    Raises:
-        HubUnavailableError: The Hub does not answer.
-        HubAccessError: The token is wrong, or the repo is gated.
-    """
+    """Return what a repo holds; None where there is no such repo, as far as the token can see."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with hub_errors(repo_id):
@@ -128,23 +118,14 @@ def look_at(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
 
 
 def find_tag(api: HfApi, repo_id: str) -> str | None:
-    """Return the commit that the tag ``v3.0`` names now; None without it.
-
-    Raises:
-        HubError: The Hub does not answer, or there is no such repo.
-    """
+    """Return the commit that the tag ``v3.0`` names now; None without it."""
     with hub_errors(repo_id):
         refs = api.list_repo_refs(repo_id, repo_type=KIND)
     return next((ref.target_commit for ref in refs.tags if ref.name == TAG), None)
 
 
 def is_private(api: HfApi, repo_id: str) -> bool | None:
-    """Tell whether a repo is private; None where there is none that this token can see.
-
-    Raises:
-        HubUnavailableError: The Hub does not answer.
-        HubAccessError: The token is wrong.
-    """
+    """Tell whether a repo is private; None where there is none that this token can see."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with hub_errors(repo_id):
@@ -157,17 +138,7 @@ def is_private(api: HfApi, repo_id: str) -> bool | None:
 
 
 def list_commits(api: HfApi, repo_id: str, head: str, since: str = "") -> list[str]:
-    """Return the commits up to a head, newest first, each as a line for people.
-
-    Args:
-        api: The client.
-        repo_id: The repo.
-        head: The newest one.
-        since: The commit before the oldest one; empty for all.
-
-    Raises:
-        HubError: The Hub does not answer.
-    """
+    """Return the commits up to a head, newest first, each as a line for people."""
     with hub_errors(repo_id, head):
         commits = api.list_repo_commits(repo_id, repo_type=KIND, revision=head)
     newer = takewhile(lambda commit: commit.commit_id != since, commits)
@@ -175,11 +146,7 @@ def list_commits(api: HfApi, repo_id: str, head: str, since: str = "") -> list[s
 
 
 def list_files(api: HfApi, repo_id: str, revision: str) -> dict[str, RemoteFile]:
-    """Return every file of a repo at a revision.
-
-    Raises:
-        HubError: The Hub does not answer, or there is no such revision.
-    """
+    """Return every file of a repo at a revision."""
     from huggingface_hub.hf_api import RepoFile
 
     with hub_errors(repo_id, revision):
@@ -227,19 +194,7 @@ def altered_files(
     digests: dict[str, str],
     progress: Progress,
 ) -> list[str]:
-    """Return the files of a result that are not what was proven; all of it is read.
-
-    Args:
-        result: The folder.
-        info: Its info.json.
-        known: The record beside it.
-        sizes: Its files.
-        digests: SHA-256 of files that were read before; those read now are added.
-        progress: Where to report.
-
-    Raises:
-        StorageError: A file cannot be read.
-    """
+    """Return the files of a result that are not what was proven; all of it is read."""
     alike = {path: size for path, (size, _) in known.files.items() if sizes.get(path) == size}
     hash_files(result, alike, digests, progress)
     return known.altered(info, sizes, digests)
@@ -300,12 +255,7 @@ class Replacement:
         self._progress = progress
 
     def check(self) -> None:
-        """Refuse to replace what the result was not made of.
-
-        Raises:
-            HubConflictError: The repo holds another dataset, or changed since it was converted, or
-                nothing says that the result was made of what it holds.
-        """
+        """Refuse to replace what the result was not made of."""
         repo_id, state = self._repo_id, self._state
         if not state.files:
             return
@@ -435,20 +385,7 @@ def check_complete(
     digests: Mapping[str, str],
     root: Path,
 ) -> None:
-    """Compare a listing with the result.
-
-    Args:
-        repo_id: The repo.
-        revision: What was listed.
-        files: The listing.
-        sizes: The result's files.
-        digests: SHA-256 of those that were read.
-        root: The result's folder. Of it only files are read that the Hub keeps in git: small ones.
-
-    Raises:
-        HubConflictError: Something is missing there, or another file.
-        StorageError: A file cannot be read.
-    """
+    """Compare a listing with the result."""
     wrong = []
     for path, size in sizes.items():
         there = files.get(path)

@@ -91,29 +91,14 @@ def origin_path(folder: Path) -> Path:
 
 
 def write_origin(folder: Path, origin: Origin, *, run_id: str) -> None:
-    """Write or replace the record.
-
-    Args:
-        folder: The run's folder, or the work dir where there is no run yet.
-        origin: Where the source came from.
-        run_id: The run that it belongs to; empty before there is one.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
-        FileNotFoundError: There is no such folder.
-    """
+    """Write or replace the record."""
     write_durably(
         origin_path(folder), encode_record(_ORIGIN_KIND, _ORIGIN_VERSION, run_id, asdict(origin))
     )
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """Return the record, or None where the source is no copy from the Hub.
-
-    Raises:
-        WorkDirError: The record is torn, or of a version that this program does not know.
-        StorageError: The disk fails.
-    """
+    """Return the record, or None where the source is no copy from the Hub."""
     record = find_record(origin_path(folder), _ORIGIN_KIND, version=_ORIGIN_VERSION)
     if record is None:
         return None
@@ -169,15 +154,7 @@ class Provenance:
         repairs: Repairs | None = None,
         **more: Any,
     ) -> Provenance:
-        """Return what is known of a conversion.
-
-        Args:
-            origin: Where its source came from; None for a local one.
-            options: Options that are not the default.
-            findings: What the scan found.
-            repairs: What was changed.
-            more: Further attributes.
-        """
+        """Return what is known of a conversion."""
         counts = Counter(finding.code for finding in findings)
         changes = repairs.summary() if repairs else []
         place = asdict(origin) if origin is not None else {}
@@ -198,11 +175,6 @@ class Provenance:
         """Return the files of a result that are not what was proven, sorted.
 
         A file that somebody put beside the dataset's own is none of them.
-
-        Args:
-            info: The result's info.json.
-            sizes: Its files.
-            digests: SHA-256 of those that have the proven size.
         """
         owned = Owned(info)
         return sorted(
@@ -218,12 +190,7 @@ class Provenance:
 def content_of(
     root: Path, digests: dict[str, str] | None = None, progress: Progress = NO_PROGRESS
 ) -> dict[str, FileContent]:
-    """Return size and SHA-256 of every file of a result but its card, which pushes change.
-
-    Raises:
-        SourceError: A part of it is a link that leads out of it.
-        StorageError: A file cannot be read.
-    """
+    """Return size and SHA-256 of every file of a result but its card, which pushes change."""
     sizes = {p: size for p, size in published_files(root).sizes.items() if p != CARD_PATH}
     digests = {} if digests is None else digests
     hash_files(root, sizes, digests, progress)
@@ -235,9 +202,6 @@ def facts_of(folder: Path) -> str:
 
     It tells that a source is still the one that was converted, as far as a file system tells; what
     is in the files is not read.
-
-    Raises:
-        StorageError: The folder cannot be read.
     """
     digest = hashlib.sha256()
     for path in sorted(path for path, is_file in files_below(folder) if is_file):
@@ -267,15 +231,6 @@ def note_result(
 
     All of the result is read, unless nothing from the Hub is in it and nobody wants to push it:
     then there is no record, and that of an earlier result in this place goes.
-
-    Args:
-        run: The run, with its records still there.
-        kept: Where a conversion in place keeps the source; None where it removed it.
-        for_push: Whether the result shall be pushed.
-        progress: Where to report.
-
-    Raises:
-        StorageError: The result cannot be read, or the record cannot be written.
     """
     origin = read_origin(run.paths.root)
     manifest = run.manifest
@@ -307,19 +262,9 @@ def proven_anew(
 
     All of the result is read. To be written only when nothing differs.
 
-    Args:
-        result: Its folder.
-        origin: Where on the Hub the source is from; None for a local one.
-        source: The source's folder, if it stays.
-        progress: Where to report.
-
     Returns:
         The record, or None where it would say nothing that a push needs: nothing from the Hub is in
         the result, and there is no record yet.
-
-    Raises:
-        WorkDirError: The record there is torn, or of a version that this program does not know.
-        StorageError: A file cannot be read.
     """
     known = read_provenance(result)
     if known is None and origin is None:
@@ -347,28 +292,13 @@ def provenance_path(result: Path) -> Path:
 
 
 def write_provenance(result: Path, provenance: Provenance, *, run_id: str = "") -> None:
-    """Write or replace the record.
-
-    Args:
-        result: The result's folder.
-        provenance: What is known.
-        run_id: The run, where there is one.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
-        FileNotFoundError: The parent folder does not exist.
-    """
+    """Write or replace the record."""
     record = encode_record(_PROVENANCE_KIND, _PROVENANCE_VERSION, run_id, asdict(provenance))
     write_durably(provenance_path(result), record)
 
 
 def read_provenance(result: Path) -> Provenance | None:
-    """Return the record of a result; None where there is none.
-
-    Raises:
-        WorkDirError: The record is torn, or of a version that this program does not know.
-        StorageError: The disk fails.
-    """
+    """Return the record of a result; None where there is none."""
     record = find_record(provenance_path(result), _PROVENANCE_KIND, version=_PROVENANCE_VERSION)
     if record is None:
         return None
@@ -387,12 +317,7 @@ def read_provenance(result: Path) -> Provenance | None:
 
 
 def noted_origin(result: Path) -> Origin | None:
-    """Return where the source of a result came from; None where it was local, or nobody knows.
-
-    Raises:
-        WorkDirError: The record is torn, or of a version that this program does not know.
-        StorageError: The disk fails.
-    """
+    """Return where the source of a result came from; None where it was local, or nobody knows."""
     known = read_provenance(result)
     if known is None or not known.repo_id:
         return None

@@ -223,12 +223,6 @@ class Uploader:
     ) -> list[CommitOperationAdd]:
         """Bring the contents of large files to the Hub; no reader sees them before a commit.
 
-        Args:
-            paths: Files of the result.
-            sizes: Their bytes.
-            revision: The branch or pull request that they are for.
-            stage: Told the bytes of each file that the Hub has.
-
         Returns:
             The operations that a commit is made of.
         """
@@ -271,11 +265,7 @@ class Uploader:
         parent: str,
         message: str,
     ) -> str:
-        """Commit, if the revision is still where it was seen, and return the commit.
-
-        Raises:
-            HubConflictError: Somebody else committed meanwhile.
-        """
+        """Commit, if the revision is still where it was seen, and return the commit."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         operations: list[Any] = [*additions]
@@ -326,11 +316,7 @@ class Uploader:
                 )
 
     def merge_pull(self, number: int) -> None:
-        """Merge a pull request; readers of ``main`` see all of it at once.
-
-        Raises:
-            HubConflictError: ``main`` changed the same files meanwhile.
-        """
+        """Merge a pull request; readers of ``main`` see all of it at once."""
         with _pushing(self._repo_id):
             self._api.merge_pull_request(**self._repo, discussion_num=number)
 
@@ -342,11 +328,7 @@ class Uploader:
             self._api.delete_tag(**self._repo, tag=TAG)
 
     def create_tag(self, commit: str) -> None:
-        """Let ``v3.0`` name a commit.
-
-        Raises:
-            HubConflictError: There is such a tag.
-        """
+        """Let ``v3.0`` name a commit."""
         with _pushing(self._repo_id, commit):
             self._api.create_tag(**self._repo, tag=TAG, revision=commit)
 
@@ -723,11 +705,7 @@ class _Push:
             return None
 
     def _check_unchanged(self, what_was_done: str) -> None:
-        """Refuse a result that changes under the push: what was read is not what was sent.
-
-        Raises:
-            VerificationError: A file is not the one that was there when the push began.
-        """
+        """Refuse a result that changes under the push: what was read is not what was sent."""
         changed = [path for path, facts in self._facts.items() if self._facts_of(path) != facts]
         if changed:
             raise VerificationError(

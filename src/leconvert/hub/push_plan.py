@@ -81,10 +81,6 @@ def differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
 
     A conversion may leave features and episodes out. It never changes the frame rate, and never
     adds a feature but those that every v3.0 dataset has.
-
-    Args:
-        old: The repo's info.json.
-        new: The result's.
     """
     if old.get("fps") != new.get("fps"):
         return f"it has {old.get('fps')} frames a second, the result {new.get('fps')}"
@@ -203,13 +199,7 @@ class PushPlan:
     def commits(
         self, sizes: Mapping[str, int], *, operations: int, payload_bytes: int
     ) -> list[CommitShare]:
-        """Return the plan as commits that each stay below the Hub's limits; additions come first.
-
-        Args:
-            sizes: Bytes of each file to add.
-            operations: Operations a commit takes; one is left for the card.
-            payload_bytes: Bytes that a commit itself may carry: small files, encoded.
-        """
+        """Return the plan as commits below the Hub's limits; additions come first."""
         return list(_cut(self.add, self.delete, sizes, max(operations - 1, 1), payload_bytes))
 
 
@@ -219,14 +209,7 @@ def plan_push(
     same: Collection[str],
     owned: Owned | None,
 ) -> PushPlan:
-    """Compare a result with what a repo holds.
-
-    Args:
-        local: Size of every file of the result.
-        remote: Every file of the repo.
-        same: Files of both whose content is the same.
-        owned: Tells the dataset's files in the repo; None where it holds no dataset.
-    """
+    """Compare a result with what a repo holds."""
     local = {path: size for path, size in local.items() if path != CARD_PATH}
     add = tuple(sorted(path for path in local if path not in same))
     unchanged = tuple(sorted(path for path in local if path in same))
@@ -332,17 +315,7 @@ def git_hash_of(path: Path) -> str:
 def hash_files(
     root: Path, sizes: Mapping[str, int], digests: dict[str, str], progress: Progress
 ) -> None:
-    """Read files that were not read before.
-
-    Args:
-        root: The folder.
-        sizes: Bytes by path.
-        digests: SHA-256 by path, of files that were read before; those read now are added.
-        progress: Where to report.
-
-    Raises:
-        StorageError: A file cannot be read.
-    """
+    """Read files that were not read before."""
     unread = [path for path in sizes if path not in digests]
     if not unread:
         return
@@ -366,16 +339,6 @@ def same_as_remote(
     """Return the files whose content the repo has under the same name.
 
     Only files of the same size are read.
-
-    Args:
-        root: The result.
-        local: Its files.
-        remote: The repo's.
-        digests: SHA-256 by path, of files that were read before; those read now are added.
-        progress: Where to report.
-
-    Raises:
-        StorageError: A file cannot be read.
     """
     alike = {
         path: remote[path]

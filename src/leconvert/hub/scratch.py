@@ -108,16 +108,11 @@ class ScratchSlot:
         with and checked, as far as the room holds them; all else is removed.
 
         Args:
-            files: What will be fetched, in this order.
             should_stop: Asked while it waits.
             pause: Called with seconds between two looks: other processes do not notify.
 
         Yields:
             The bytes that were granted: a fair share of the limit, or what the largest file takes.
-
-        Raises:
-            UsageError: The limit does not hold the largest file.
-            InterruptedRunError: ``should_stop`` said so.
         """
         while (granted := self._try(files)) is None:
             if should_stop():
@@ -202,9 +197,6 @@ def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
 
     It is emptied at the end. Where an error ends the block, parts of files stay for whoever comes
     next. The last to leave removes the folder of the run, if nothing is left in it.
-
-    Raises:
-        StorageError: The folder cannot be made or locked.
     """
     root = options.place(run_id)
     try:
@@ -386,12 +378,7 @@ class Window:
             self._path(place).unlink(missing_ok=True)
 
     def path(self, place: int) -> str:
-        """Return where a file is, as soon as it is there; it stays until the next is asked for.
-
-        Raises:
-            InterruptedRunError: ``should_stop`` said so.
-            Exception: Whatever ``fetch`` raised for it.
-        """
+        """Return where a file is, as soon as it is there; it stays until the next is asked for."""
         with self._changed:
             self._reader_at = self._next = place
             self._errors.clear()
@@ -510,16 +497,10 @@ class HubInputs:
         """Provide a shard's files for the block.
 
         Args:
-            sources: Their paths in the tree, in the order in which they are read.
             should_stop: Asked while anybody waits.
 
         Yields:
             What returns the path of the whole file at a place; valid until the next call.
-
-        Raises:
-            HubError: The Hub does not answer.
-            UnreadableSourceError: A file does not have the planned content.
-            InterruptedRunError: ``should_stop`` said so.
         """
         prefix = f"{self._tree}/"
         listed = self._listing.find([source.removeprefix(prefix) for source in sources])

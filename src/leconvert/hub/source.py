@@ -112,12 +112,7 @@ def _newest_first(tags: list[str]) -> list[str]:
 
 
 def read_version(repo: HubRepo, fetcher: Fetcher) -> str | None:
-    """Return the ``codebase_version`` of a dataset; None where there is no dataset.
-
-    Raises:
-        HubError: No answer.
-        HubAccessError: The token does not allow it.
-    """
+    """Return the ``codebase_version`` of a dataset; None where there is no dataset."""
     file = repo.find_file(INFO_PATH)
     if file is None:
         return None
@@ -179,14 +174,6 @@ def cached_snapshot(repo_id: str, revision: str | None) -> tuple[Path, Origin]:
 
     Its files are links into the cache; whether all are there is not known without the Hub: the
     scan finds what is missing.
-
-    Args:
-        repo_id: ``ORG/NAME``.
-        revision: A tag, branch or commit; None for the newest ``v2.x`` tag in the cache, else
-            ``main``.
-
-    Raises:
-        HubError: The cache has no such revision.
     """
     from huggingface_hub import constants
 
@@ -334,16 +321,7 @@ def download(
 
 
 def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
-    """Refuse a folder that was downloaded from another repo, or of which nobody knows.
-
-    Args:
-        local: The folder.
-        known: What is known of it.
-        repo_id: ``ORG/NAME``.
-
-    Raises:
-        TargetError: It was.
-    """
+    """Refuse a folder that was downloaded from another repo, or of which nobody knows."""
     if known is None or known.repo_id != repo_id:
         raise not_fetched_from(local, repo_id, None if known is None else known.repo_id)
 
@@ -369,25 +347,8 @@ def outline(
     A run that is under way in the work dir goes on with the commit that it was planned with, even
     if the branch moved since.
 
-    Args:
-        repo_id: ``ORG/NAME``.
-        revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
-        work_dir: The folder that all hosts share; holds the outline.
-        endpoint: The Hub's address; None for the one that is configured.
-        scratch_limit: Bytes that workers may hold; None for any number.
-        restart: Do not go on with a run that is under way.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
-
     Returns:
         Where the outline is, and what it is the outline of.
-
-    Raises:
-        UsageError: The limit does not hold the largest file.
-        HubError: There is no such repo or revision, or no answer.
-        HubAccessError: The token does not allow it.
-        SourceError: It is no v2.x dataset.
-        BusyError: Another process plans in this work dir.
     """
     stop = stop or threading.Event()
     made = None if restart else under_way(work_dir, repo_id, revision)
@@ -409,13 +370,7 @@ def outline(
 
 
 def under_way(work_dir: Path, repo_id: str, revision: str | None) -> Outline | None:
-    """Return the outline that the work dir's current run was planned with, if it is of this.
-
-    Args:
-        work_dir: The work dir, which need not exist.
-        repo_id: ``ORG/NAME``.
-        revision: A tag, branch or commit; None for any.
-    """
+    """Return the outline that the work dir's current run was planned with, if it is of this."""
     work = WorkDir(work_dir)
     run_id = work.current_run_id()
     if run_id is None:

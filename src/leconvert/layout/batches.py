@@ -38,17 +38,7 @@ def cut_batches(
     layouts: Sequence[StreamLayout],
     episodes_per_batch: int | None,
 ) -> list[Batch]:
-    """Cut the work into batches, the most expensive first.
-
-    Args:
-        streams: What the scan knows of each stream.
-        layouts: The output files of each stream, in the same order.
-        episodes_per_batch: None for one output file a batch, with small neighbours together; or
-            the number of episodes whose slices of all streams make a batch.
-
-    Raises:
-        UsageError: ``episodes_per_batch`` is not positive.
-    """
+    """Cut the work into batches, the most expensive first."""
     totals = _Totals(streams)
     if episodes_per_batch is None:
         groups = _by_output_file(totals, layouts)

@@ -28,12 +28,7 @@ _BLOCKS_WORTH_ALIGNING = 16
 
 
 def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
-    """Return the output files of every stream, in the order of ``scan.streams``.
-
-    Raises:
-        UsageError: A file size limit is not positive, the layout is unknown, or ``streaming`` is
-            to serve fewer than one loader worker.
-    """
+    """Return the output files of every stream, in the order of ``scan.streams``."""
     _check(options)
     limits = [
         MEBIBYTE
@@ -74,11 +69,6 @@ def roll_over(roll_bytes: IntArray, group: IntArray, limit_bytes: float) -> IntA
     A new file starts before an episode that would bring the current file to the limit or beyond,
     and wherever the decoder configuration changes. A file holds at least one episode.
 
-    Args:
-        roll_bytes: What each episode counts towards the limit, shape (E,).
-        group: Decoder configuration of each episode, shape (E,).
-        limit_bytes: The limit.
-
     Returns:
         First position of each file and, last, E; shape (files + 1,).
     """
@@ -99,10 +89,6 @@ def roll_over(roll_bytes: IntArray, group: IntArray, limit_bytes: float) -> IntA
 
 def count_out_of_reach(scan: SourceScan, layouts: Sequence[StreamLayout]) -> Mapping[str, int]:
     """Count the frames that LeRobot will not load from a layout, though their times are exact.
-
-    Args:
-        scan: The source.
-        layouts: The output files of its streams.
 
     Returns:
         Frames by stream, one entry a camera; see `leconvert.reach` for why.
@@ -130,14 +116,6 @@ def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int
     modulo the block size. That costs half a block of zeros an episode on average and leaves two
     ragged blocks to write, which pays where clips hold many blocks. It is decided by the source
     alone, so that results have the same bytes on every file system.
-
-    Args:
-        streams: What the scan knows of each stream.
-        wanted: What the user asked for; None for 4096 where clips have 16 blocks on average, else
-            0.
-
-    Raises:
-        UsageError: ``wanted`` is neither 0 nor a power of two from 512 to 1 MiB.
     """
     if wanted is not None:
         if wanted and not (512 <= wanted <= MEBIBYTE and wanted & (wanted - 1) == 0):

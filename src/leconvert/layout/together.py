@@ -52,13 +52,6 @@ def roll_together(
     The time it takes grows with the number of episodes, and with the number of frames only where
     these are in doubt.
 
-    Args:
-        streams: What the scan knows of each stream.
-        limits_bytes: The limit of each stream's files.
-        length: Frames of each episode, shape (E,).
-        fps: Frames a second.
-        min_files: Files wanted.
-
     Returns:
         First position of each file and, last, E; shape (files + 1,).
     """
@@ -84,14 +77,7 @@ def roll_together(
 def _share_out(
     fewest: Sequence[int], episodes: Sequence[int], frames: Sequence[int], min_files: int
 ) -> list[int]:
-    """Return files a run, ``min_files`` or more in all: one more each time where they are largest.
-
-    Args:
-        fewest: Files that each run needs, shape (runs,).
-        episodes: Files that it can have, shape (runs,).
-        frames: What they share, shape (runs,).
-        min_files: Files wanted.
-    """
+    """Return files a run, at least ``min_files`` in all: one more where they are largest."""
     files = list(fewest)
     largest = [
         (-frames[run] / files[run], run) for run in range(len(files)) if files[run] < episodes[run]

@@ -98,9 +98,6 @@ class Board:
         Returns:
             A lease, or None where nothing can be claimed now; then ask ``all_settled`` and
             ``wait_hint``.
-
-        Raises:
-            StorageError: The work dir cannot be read or written.
         """
         lease = self.next_fresh()
         if lease is not None:
@@ -130,9 +127,6 @@ class Board:
 
         Returns:
             A lease, or None once every batch was claimed by somebody.
-
-        Raises:
-            StorageError: The work dir cannot be read or written.
         """
         while True:
             if not self._stretch:
@@ -153,11 +147,7 @@ class Board:
             self._leap *= 2
 
     def refresh(self) -> None:
-        """List what is done, set aside and claimed: three folders, O(N).
-
-        Raises:
-            StorageError: The work dir cannot be read.
-        """
+        """List what is done, set aside and claimed: three folders, O(N)."""
         run, fs = self._store.run, self._store.fs
         # Claims first: a batch that is settled in between then is in both, never in neither.
         self._claimed = list_batches(run.leases_dir, fs=fs)
@@ -202,9 +192,6 @@ class Board:
         """Look at every batch and return what there is to know, in order.
 
         Costs a few file operations for each batch that is claimed and not done.
-
-        Raises:
-            StorageError: The work dir cannot be read.
         """
         self.refresh()
         return [self._status_of(batch_id) for batch_id in range(self._num_batches)]

@@ -88,12 +88,7 @@ _GONE = frozenset({errno.ENOENT, errno.ESTALE})
 
 
 def list_batches(folder: Path, *, fs: FileSystem = LOCAL) -> set[int]:
-    """Return the batches that a folder (``done/``, ``failed/`` or ``leases/``) has a name for.
-
-    Raises:
-        FileNotFoundError: The run's folder is gone.
-        StorageError: It cannot be read.
-    """
+    """Return the batches that a folder (``done/``, ``failed/`` or ``leases/``) has a name for."""
     with storage_errors(folder):
         names = fs.list_names(folder)
     return {
@@ -104,24 +99,14 @@ def list_batches(folder: Path, *, fs: FileSystem = LOCAL) -> set[int]:
 def read_done(
     run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
 ) -> dict[str, Any]:
-    """Return the record that made a batch done.
-
-    Raises:
-        FileNotFoundError: The batch is not done.
-        WorkDirError: The record cannot be used.
-    """
+    """Return the record that made a batch done."""
     return read_record(run.done(batch_id), "done", version=DONE_VERSION, run_id=run_id, fs=fs)
 
 
 def read_failed(
     run: RunPaths, run_id: str, batch_id: int, *, fs: FileSystem = LOCAL
 ) -> dict[str, Any]:
-    """Return the record that set a batch aside.
-
-    Raises:
-        FileNotFoundError: The batch is not set aside.
-        WorkDirError: The record cannot be used.
-    """
+    """Return the record that set a batch aside."""
     return read_record(run.failed(batch_id), "failed", version=FAILED_VERSION, run_id=run_id, fs=fs)
 
 
@@ -140,11 +125,7 @@ class LeaseLogFiles:
         self._holders: dict[tuple[int, int], Mapping[str, Any]] = {}
 
     def read(self, batch_id: int) -> LeaseLog:
-        """Return a batch's log; an end that cannot be read yet is no end.
-
-        Raises:
-            StorageError: The folder cannot be read.
-        """
+        """Return a batch's log; an end that cannot be read yet is no end."""
         try:
             with storage_errors(self.run.lease_dir(batch_id)):
                 names = self.fs.list_names(self.run.lease_dir(batch_id))
@@ -162,12 +143,7 @@ class LeaseLogFiles:
         )
 
     def newest_claim(self, batch_id: int) -> int:
-        """Return the newest generation, or 0; reads no file.
-
-        Raises:
-            FileNotFoundError: The run's folder is gone.
-            StorageError: The folder cannot be read.
-        """
+        """Return the newest generation, or 0; reads no file."""
         folder = self.run.lease_dir(batch_id)
         with storage_errors(folder):
             names = self.fs.list_names(folder)
@@ -196,11 +172,7 @@ class LeaseLogFiles:
         return self._holders[key]
 
     def end_record(self, batch_id: int, generation: int) -> dict[str, Any] | None:
-        """Return how a generation ended, or None where nothing readable says so.
-
-        Raises:
-            StorageError: It is there, and the disk fails.
-        """
+        """Return how a generation ended, or None where nothing readable says so."""
         path = self.run.lease_end(batch_id, generation)
         with storage_errors(path):
             try:
@@ -219,11 +191,7 @@ class LeaseLogFiles:
     def write_end(
         self, batch_id: int, generation: int, outcome: Outcome, fields: Mapping[str, Any]
     ) -> None:
-        """Record how a generation ended; survives a power loss.
-
-        Raises:
-            StorageError: The disk is full, read-only, or fails.
-        """
+        """Record how a generation ended; survives a power loss."""
         write_durably(
             self.run.lease_end(batch_id, generation),
             encode_record(
@@ -239,9 +207,6 @@ class LeaseLogFiles:
 
         Returns:
             Whether it was this record.
-
-        Raises:
-            StorageError: The disk is full, read-only, or fails.
         """
         record = encode_record(
             "failed",
@@ -284,9 +249,6 @@ def void_done(
 
     Returns:
         Whether there was a ``done`` to void.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
     """
     try:
         record = read_done(run, run_id, batch_id, fs=fs)
@@ -311,9 +273,6 @@ def release_failed(
 
     Returns:
         Whether it was set aside.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
     """
     if batch_id not in list_batches(run.failed_dir, fs=fs):
         return False
@@ -448,12 +407,7 @@ class Lease:
         self._ended = False
 
     def heartbeat(self) -> None:
-        """Show that the holder is alive, by replacing the nonce.
-
-        Raises:
-            LeaseLostError: A newer claim exists.
-            StorageError: The work dir cannot be read or written just now.
-        """
+        """Show that the holder is alive, by replacing the nonce."""
         try:
             newest = self._log.newest_claim(self.batch_id)
         except FileNotFoundError as error:
@@ -483,9 +437,6 @@ class Lease:
 
         The attempt's folder is removed unless publishing was tried. Does nothing if the lease ended
         already.
-
-        Raises:
-            StorageError: It could not be recorded; call again, or let the lease expire.
         """
         if self._ended:
             return
@@ -501,15 +452,8 @@ class Lease:
     def fail(self, error: LeconvertError, traceback_text: str = "") -> bool:
         """Count an error against the batch; the last allowed one sets it aside.
 
-        Args:
-            error: What happened.
-            traceback_text: The traceback, where it helps.
-
         Returns:
             Whether the batch is now set aside.
-
-        Raises:
-            StorageError: It could not be recorded; the lease then expires by itself.
         """
         if self._ended:
             return False
@@ -532,17 +476,8 @@ class Lease:
         The caller has forced the shards in ``attempt_dir`` to the disk; the record, ``attempt_dir``
         and its parents are forced here, before the name ``done``.
 
-        Args:
-            fields: The shards, JSON-serialisable. ``batch_id``, ``generation``, ``attempt``,
-                ``token``, ``host``, ``pid`` and the attempt's times are added.
-
         Returns:
             ``won``, or ``lost`` if another attempt was first; then this one's folder is removed.
-
-        Raises:
-            OutcomeUnknownError: It may have happened; the folder is kept.
-            StorageError: It did not happen.
-            ValueError: A field has a reserved name.
         """
         if taken := sorted(_RESERVED.intersection(fields)):
             raise ValueError(f"fields of a done record may not be called {', '.join(taken)}")
@@ -707,9 +642,6 @@ class LeaseStore:
 
         Returns:
             The lease, or None: held, done, set aside, or just claimed by another.
-
-        Raises:
-            StorageError: The work dir cannot be written, or has no hard links.
         """
         return self.claim_fresh(batch_id) or self.claim_observed(batch_id, self.observe(batch_id))
 
@@ -718,9 +650,6 @@ class LeaseStore:
 
         Returns:
             The lease, or None: it was claimed before, and ``observe`` tells the rest.
-
-        Raises:
-            StorageError: The work dir cannot be written, or has no hard links.
         """
         folder = self.run.lease_dir(batch_id)
         try:
@@ -742,11 +671,7 @@ class LeaseStore:
         return self._claim_generation(batch_id, decision.generation)
 
     def observe(self, batch_id: int) -> Observed:
-        """Look at a batch's lease log and heartbeat.
-
-        Raises:
-            StorageError: The work dir cannot be read.
-        """
+        """Look at a batch's lease log and heartbeat."""
         # For expiry the clock counts from before this look, for a new heartbeat from after it: a
         # freeze of this observer in between then never looks like the holder's silence.
         seen_at = self.clock()

@@ -71,11 +71,7 @@ class WorkerRecord:
 def write_worker(
     run: RunPaths, run_id: str, record: WorkerRecord, *, fs: FileSystem = LOCAL
 ) -> None:
-    """Write or replace a worker's record; a power loss may lose it.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
-    """
+    """Write or replace a worker's record; a power loss may lose it."""
     raw = encode_record("worker", _VERSION, run_id, asdict(record))
     replace_record(run.worker(record.token), raw, fs=fs)
 
@@ -83,17 +79,7 @@ def write_worker(
 def read_workers(
     run: RunPaths, run_id: str, *, skip: Collection[str] = (), fs: FileSystem = LOCAL
 ) -> list[WorkerRecord]:
-    """Return the records of all workers, sorted by token; unreadable ones are left out.
-
-    Args:
-        run: Paths of the run.
-        run_id: The run.
-        skip: Tokens that are not wanted again, such as those of workers that ended.
-        fs: File operations.
-
-    Raises:
-        StorageError: The folder cannot be read.
-    """
+    """Return the records of all workers, sorted by token; unreadable ones are left out."""
     known = {field.name for field in fields(WorkerRecord)}
     records = []
     with storage_errors(run.workers_dir):
@@ -168,13 +154,7 @@ class WorkerReporter:
         )
 
     def update(self, *, batch_id: int | None, add_bytes: int = 0, add_frames: int = 0) -> None:
-        """Report the batch in hand, and what was finished since the last report.
-
-        Args:
-            batch_id: The batch in hand, or None while the worker waits.
-            add_bytes: Bytes of the batch just finished.
-            add_frames: Frames in it.
-        """
+        """Report the batch in hand, and what was finished since the last report."""
         self._write(
             _SECONDS_BETWEEN_REPORTS,
             state="waiting" if batch_id is None else "working",
@@ -186,11 +166,7 @@ class WorkerReporter:
         )
 
     def advance(self, source_bytes: int) -> None:
-        """Report source bytes that were just gone through; cheap enough for every block.
-
-        Args:
-            source_bytes: How many more.
-        """
+        """Report source bytes that were just gone through; cheap enough for every block."""
         self._write(
             _SECONDS_BETWEEN_REPORTS,
             processed_bytes=self.record.processed_bytes + source_bytes,

@@ -113,15 +113,7 @@ class LeaseObservation:
 def observe(
     previous: LeaseObservation | None, generation: int, nonce: bytes, read_finished: float
 ) -> LeaseObservation:
-    """Return the new observation after a heartbeat was read.
-
-    Args:
-        previous: The last observation of this batch, if any.
-        generation: The latest claim.
-        nonce: Its heartbeat's content.
-        read_finished: The observer's clock after reading, in seconds. (A clock read before would
-            count the observer's own freeze between clock and file as the holder's silence.)
-    """
+    """Return the new observation after a heartbeat was read."""
     if previous and (previous.generation, previous.nonce) == (generation, nonce):
         return previous
     return LeaseObservation(generation, nonce, read_finished)
@@ -175,15 +167,7 @@ def decide(
     limits: Limits,
     holder_is_gone: bool = False,
 ) -> Decision:
-    """Say what an observer may do with a batch that is neither done nor failed.
-
-    Args:
-        log: The batch's claims.
-        observation: Its heartbeat as this observer saw it last, or None.
-        now: The observer's monotonic clock in seconds, read *before* the heartbeat was read.
-        limits: Lease time and attempts.
-        holder_is_gone: Whether the latest holder has certainly ended (it ran on this host).
-    """
+    """Say what an observer may do with a batch that is neither done nor failed."""
     latest = log.latest
     if latest is None:
         return Claim(1)
@@ -205,11 +189,6 @@ def derive_state(*, done: bool, failed: bool, log: LeaseLog) -> BatchState:
     """Return what a batch is: done before failed before leased before pending.
 
     A late ``done`` cures ``failed``: the result is there and right.
-
-    Args:
-        done: Whether ``done/<batch>.json`` exists.
-        failed: Whether ``failed/<batch>.json`` exists.
-        log: The batch's claims.
     """
     if done:
         return BatchState.DONE

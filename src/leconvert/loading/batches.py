@@ -156,15 +156,8 @@ class BatchMaker:
     def make(self, places: IntArray, frames: IntArray) -> Batch:
         """Make a batch.
 
-        Args:
-            places: Place of each sample's episode, shape (B,).
-            frames: Its frame within the episode.
-
         Returns:
             Tensors by feature, B in front, lists of what is no number, and ``task``.
-
-        Raises:
-            SourceError: Rows or frames are not where the metadata says, or cannot be decoded.
         """
         begin = time.perf_counter_ns()
         rows = [self._pool.rows(place) for place in places.tolist()]

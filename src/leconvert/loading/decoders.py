@@ -107,15 +107,7 @@ class Clip:
 
 
 def open_clip(source: OpenFile, *, keep_index: bool) -> Clip:
-    """Read a video file's index.
-
-    Args:
-        source: The file.
-        keep_index: Whether bytes or packets will be asked for.
-
-    Raises:
-        UnreadableSourceError: It is missing, damaged or no video.
-    """
+    """Read a video file's index."""
     _need_index(source)
     try:
         index = read_clip_index(source.path)
@@ -326,16 +318,9 @@ class ClipDecoder(Protocol):
     def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield frames, a part at a time, in any order.
 
-        Args:
-            ranks: Which, as places in the order of presentation, ascending and distinct, shape
-                (N,), N > 0.
-
         Yields:
             Places in ``ranks``, and their frames: uint8 of shape (n, H, W, 3), or for depth uint16
             codes of shape (n, H, W, 1). What was yielded before an error is right.
-
-        Raises:
-            UnreadableSourceError: One of them cannot be decoded, or another frame came out.
         """
 
 
@@ -353,15 +338,7 @@ def torchcodec_trouble() -> str | None:
 
 
 def choose_backend(wanted: str, decode_device: str) -> Backend:
-    """Return what to decode with.
-
-    Args:
-        wanted: ``auto``, ``torchcodec`` or ``pyav``.
-        decode_device: ``cpu`` or ``cuda``, the latter with a number if need be.
-
-    Raises:
-        UsageError: What is wanted is not there, or cannot decode on that device.
-    """
+    """Return what to decode with."""
     if wanted not in {"auto", "torchcodec", "pyav"}:
         raise UsageError(f"There is no video backend {wanted!r}: auto, torchcodec or pyav.")
     device = torch.device(decode_device)
@@ -412,19 +389,8 @@ def open_decoder(
 ) -> ClipDecoder:
     """Open a decoder of a clip.
 
-    Args:
-        clip: The clip.
-        backend: What decodes.
-        device: Where.
-        is_depth: Whether it is a depth camera's.
-        codecs: Of decoders that are all for one thread, so that those of equally coded files share
-            one; None for a decoder of its own.
-
     Depth is always decoded by PyAV: torchcodec gives colours only. Files whose index is of a kind
     that we do not read are decoded by torchcodec: it finds their packets itself.
-
-    Raises:
-        UnreadableSourceError: The file cannot be decoded.
     """
     if is_depth or (backend == "pyav" and clip.index is not None):
         return PyavDecoder(clip, is_depth=is_depth, codecs=codecs)

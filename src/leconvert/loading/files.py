@@ -49,9 +49,6 @@ class OpenFile:
         """See to it that ranges, from a byte to the byte after the last, can be read.
 
         Safe to call from several threads.
-
-        Raises:
-            UnreadableSourceError: They cannot be fetched.
         """
 
     def take_fetched_bytes(self) -> int:
@@ -166,11 +163,7 @@ class Files:
         return f"{self.root}/{relative}"
 
     def open(self, relative: str) -> OpenFile:
-        """Open a file.
-
-        Raises:
-            UnreadableSourceError: It is missing or cannot be reached.
-        """
+        """Open a file."""
         name = self.name(relative)
         if not self.is_local:
             system, base = self._connect()
@@ -181,11 +174,7 @@ class Files:
             raise _unreachable(name, error) from error
 
     def read(self, relative: str) -> bytes:
-        """Read a whole file.
-
-        Raises:
-            UnreadableSourceError: It is missing or cannot be reached.
-        """
+        """Read a whole file."""
         name = self.name(relative)
         try:
             if self.is_local:
@@ -197,11 +186,7 @@ class Files:
         return data
 
     def copy_folder(self, relative: str, target: Path) -> None:
-        """Copy a remote folder to a local one.
-
-        Raises:
-            UnreadableSourceError: It is missing or cannot be reached.
-        """
+        """Copy a remote folder to a local one."""
         try:
             system, base = self._connect()
             found = system.find(f"{base}/{relative}")
@@ -256,15 +241,7 @@ class _Spans:
 
 
 def dataset_files(root: str | os.PathLike[str], *, revision: str | None = None) -> Files:
-    """Return the files of a dataset.
-
-    Args:
-        root: A local folder, or a URL that fsspec knows, such as ``hf://datasets/OWNER/NAME``.
-        revision: Branch, tag or commit of a dataset of the Hub.
-
-    Raises:
-        UsageError: A revision is given for anything else.
-    """
+    """Return the files of a dataset."""
     text = os.fspath(root)
     if text.startswith("file://"):
         text = text.removeprefix("file://")

@@ -106,9 +106,6 @@ class FrameReader:
 
         Returns:
             Bytes that were fetched; nothing is where the files are local.
-
-        Raises:
-            UnreadableSourceError: A file is missing, damaged or cannot be reached.
         """
         if self._files.is_local:
             return 0
@@ -299,11 +296,7 @@ class EpisodePool:
         self._fetchers = ThreadPoolExecutor(fetch_workers, "fetch") if fetch_workers else None
 
     def rows(self, place: int) -> EpisodeRows:
-        """Return an episode's rows; it enters the pool if it is not there.
-
-        Raises:
-            SourceError: Its files cannot be read, or do not hold it.
-        """
+        """Return an episode's rows; it enters the pool if it is not there."""
         found = self._held.get(place)
         if found is None:
             coming = self._coming.pop(place, None)

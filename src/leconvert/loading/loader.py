@@ -186,11 +186,7 @@ class StreamLoader:
         self._newest = None
 
     def __len__(self) -> int:
-        """Return the batches of this rank in the epoch.
-
-        Raises:
-            TypeError: The stream repeats, so there is no end.
-        """
+        """Return the batches of this rank in the epoch."""
         if self.stream.repeat:
             raise TypeError("a stream that repeats has no length")
         return sum(self._counts(self._epoch, self.stream.rank))

@@ -129,10 +129,6 @@ def load_meta(files: Files) -> DatasetMeta:
     """Read the metadata of a v3.0 dataset.
 
     Of a remote dataset ``meta/`` is fetched into a temporary folder first.
-
-    Raises:
-        SourceError: It is a dataset of another version, or its metadata contradict themselves.
-        UnreadableSourceError: Something is missing or damaged.
     """
     info = _load_info(files)
     if files.is_local:
@@ -328,21 +324,12 @@ class Window:
         """Return the frames of each sample's window, shape (N, T).
 
         A step before the episode's first frame or after its last becomes that frame.
-
-        Args:
-            frames: Frame of each sample within its episode, shape (N,).
-            lengths: Frames of its episode, shape (N,).
         """
         wanted = frames[:, None] + self.offsets
         return np.clip(wanted, 0, lengths[:, None] - 1)
 
     def distinct_frames(self, frames: IntArray, lengths: IntArray) -> int:
-        """Return how many frames the samples take, summed up: what repeats in a window counts once.
-
-        Args:
-            frames: As in `frames`.
-            lengths: Likewise.
-        """
+        """Return how many frames the samples take; what repeats in a window counts once."""
         chosen = np.sort(self.frames(frames, lengths), axis=1)
         return len(chosen) + int(np.count_nonzero(np.diff(chosen, axis=1)))
 
@@ -362,17 +349,8 @@ def make_windows(
 ) -> dict[str, Window]:
     """Turn times relative to a sample into frames, as LeRobot does.
 
-    Args:
-        delta_timestamps: Seconds by feature; None for no windows.
-        fps: Frames a second, as ``info.json`` writes them.
-        tolerance_s: How far a time may lie from a multiple of 1 / fps, in seconds.
-        features: The dataset's features by key.
-
     Returns:
         A window by feature, in the order given.
-
-    Raises:
-        UsageError: A feature is unknown or has no step, or a time is no multiple of 1 / fps.
     """
     windows: dict[str, Window] = {}
     for key, seconds in (delta_timestamps or {}).items():

@@ -152,17 +152,7 @@ class EpisodeOrder:
         return np.array([part.counts.sum() for part in parts], np.int64)
 
     def blocks(self, epoch: int, share: Share, *, skip: int = 0) -> Iterator[OrderBlock]:
-        """Yield a worker's frames of an epoch.
-
-        Args:
-            epoch: From 0.
-            share: Whose.
-            skip: Leave out so many frames at the beginning. The rest is what it would be with
-                them; where blocks end is not.
-
-        Raises:
-            UsageError: A worker would have a thousand million frames or more.
-        """
+        """Yield a worker's frames of an epoch."""
         part = self._part(epoch, share)
         if not len(part.episodes):
             return
@@ -181,17 +171,7 @@ class EpisodeOrder:
     def walk(
         self, epoch: int, share: Share, *, skip: int = 0, repeat: bool = False
     ) -> Iterator[OrderBlock]:
-        """Yield a worker's frames from an epoch on.
-
-        Args:
-            epoch: Where to begin.
-            share: Whose.
-            skip: Leave out so many frames; with ``repeat`` they may be those of whole epochs.
-            repeat: Go on with the next epoch, without end.
-
-        Raises:
-            UsageError: It is to repeat, but there are not enough episodes for all workers.
-        """
+        """Yield a worker's frames from an epoch on."""
         empty_epochs = 0
         while True:
             frames = int(self._part(epoch, share).counts.sum())
@@ -256,10 +236,6 @@ def balanced_split(lengths: IntArray, shares: int) -> list[IntArray]:
 
     Two shares differ by the longest episode at most. With fewer episodes than shares, some are
     empty.
-
-    Args:
-        lengths: Frames of each episode, in the order in which they are dealt.
-        shares: How many.
 
     Returns:
         The places in ``lengths`` of each share's episodes, ascending.
@@ -372,10 +348,7 @@ def cut_batches(
     """Yield the frames of each batch; batches go on over the ends of blocks.
 
     Args:
-        blocks: An order.
-        batch_size: Samples of a batch; the last one may be smaller.
         coming: Told before each batch which episodes appear for the first time from there on.
-        ahead: How many of them; 0 to say nothing.
     """
     rest: OrderBlock | None = None
     for block in blocks:
@@ -419,9 +392,6 @@ def _first_appearances(block: OrderBlock) -> tuple[IntArray, list[int]]:
 def group_episodes_by_files(files: Sequence[IntArray]) -> list[IntArray]:
     """Group episodes that are connected by files that they share (union-find).
 
-    Args:
-        files: For each kind of file (data, each camera) the file of each episode, shape (E,).
-
     Returns:
         Places of the episodes of each group, ascending; groups in the order of their first.
     """
@@ -454,11 +424,6 @@ def partition_episodes(
     Longest processing time first keeps the largest partition within 4/3 of the best possible
     (Graham 1969).
 
-    Args:
-        groups: Places of episodes.
-        lengths: Frames of each episode, shape (E,).
-        num_partitions: How many; some are empty where there are fewer groups.
-
     Returns:
         Places of the episodes of each partition, ascending.
     """
@@ -486,18 +451,6 @@ def chosen_episodes(
 
     First the episodes asked for are taken, then the first ``max_episodes`` of them, and these are
     partitioned.
-
-    Args:
-        indices: ``episode_index`` of each episode, shape (E,).
-        lengths: Frames of each episode.
-        files: As for `group_episodes_by_files`.
-        episodes: Indices to take; None for all.
-        max_episodes: Take no more than these; None for all.
-        num_partitions: Number of nodes.
-        partition_index: This node.
-
-    Raises:
-        UsageError: An episode does not exist, a number makes no sense, or this node gets nothing.
     """
     places: IntArray = np.arange(len(indices))
     if episodes is not None:
@@ -549,16 +502,6 @@ def find_rank(
     """Return rank and world size: as given, else accelerate's, torchrun's or SLURM's, else 0 of 1.
 
     accelerate is only asked where the program already started it: asking would start it.
-
-    Args:
-        rank: This process, from 0; with ``world_size`` or not at all.
-        world_size: How many there are.
-        of_node: Count the processes of this node alone.
-        environment: Instead of the process's own variables.
-
-    Raises:
-        UsageError: One of the two is missing, or they do not go together; or those of this node are
-            wanted, and nobody tells them from the others.
     """
     variables = os.environ if environment is None else environment
     if rank is not None or world_size is not None:
@@ -637,13 +580,7 @@ def num_batches(frames: int, batch_size: int, *, drop_last: bool) -> int:
 
 
 def turn_after(batches: int, available: Sequence[int] | None, num_workers: int) -> Turn:
-    """Return where a loader stands after some batches.
-
-    Args:
-        batches: How many it handed out.
-        available: Batches that each worker has; None where they have no end.
-        num_workers: How many workers there are.
-    """
+    """Return where a loader stands after some batches."""
     if available is None:
         rounds, rest = divmod(batches, num_workers)
         taken = tuple(rounds + (worker < rest) for worker in range(num_workers))

@@ -165,15 +165,7 @@ class RowReader:
             file.close()
 
     def read(self, place: int) -> EpisodeRows:
-        """Read an episode.
-
-        Args:
-            place: Of the episode in the dataset's table.
-
-        Raises:
-            SourceError: The file does not hold the rows that the metadata says.
-            UnreadableSourceError: It is missing or damaged.
-        """
+        """Read an episode."""
         file = self._file(place)
         reader = file.reader()
         groups = self._groups(file, place)
@@ -263,11 +255,7 @@ class RowReader:
 
 
 def _numbers(column: pa.Array) -> Array | None:
-    """Return the numbers of a column in one row, however deep they are nested; None for others.
-
-    Raises:
-        ValueError: There are empty cells.
-    """
+    """Return the numbers of a column in one row, however deep they are nested; None for others."""
     while isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         if column.null_count:
             raise ValueError("a list is missing")

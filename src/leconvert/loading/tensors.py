@@ -70,12 +70,7 @@ class TensorPlan(NamedTuple):
 
 
 def allocate(plans: Sequence[TensorPlan], memory: Memory) -> dict[str, torch.Tensor]:
-    """Return tensors of unknown content that lie side by side.
-
-    Args:
-        plans: What to make.
-        memory: Gives the piece that they lie in.
-    """
+    """Return tensors of unknown content that lie side by side."""
     places = []
     total = 0
     for plan in plans:
@@ -196,13 +191,7 @@ class Shelf:
         return cls._known.get(number)
 
     def receive(self, worker: int, slot: int, piece: torch.Tensor | None) -> torch.Tensor:
-        """Return the memory of a slot, for one batch.
-
-        Args:
-            worker: Whose slot.
-            slot: Its number.
-            piece: The memory, where this process does not have it yet.
-        """
+        """Return the memory of a slot, for one batch."""
         with self._lock:
             if piece is not None:
                 self._mapped[worker, slot] = piece

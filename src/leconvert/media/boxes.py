@@ -124,20 +124,11 @@ def read_moov(
     """Read the ``moov`` box of an open file, seeking over everything else.
 
     Args:
-        descriptor: Of the open file; its position is left alone.
-        size_bytes: The file's size.
-        path: Its name, for errors.
-        most_bytes: Read no larger ``moov`` than this.
         pread: Reads from the descriptor so many bytes at a position; another one reads a file
             that is not on this machine.
 
     Returns:
         A buffer and the place of the payload of ``moov`` in it; None where that is larger.
-
-    Raises:
-        UnreadableSourceError: There is none, or it reaches beyond the file.
-        UnsupportedClipError: The file is of another container, or ``moov`` is larger than 256 MiB.
-        OSError: The file cannot be read.
     """
     head = pread(descriptor, _HEAD_BYTES, 0)
     _check_start(head, path)
@@ -187,10 +178,6 @@ def children(buffer: bytes, span: Span, path: str) -> list[tuple[bytes, int, int
     Returns:
         One (type, first byte of the payload, byte after the box) a box, in file order. Fewer than
         8 bytes that are left over, and QuickTime's closing zero, are ignored.
-
-    Raises:
-        UnreadableSourceError: A box reaches beyond the one that encloses it, or there are
-            implausibly many.
     """
     found = []
     position, end = span
@@ -215,11 +202,7 @@ def children(buffer: bytes, span: Span, path: str) -> list[tuple[bytes, int, int
 
 
 def table_span(boxes: dict[bytes, Span], kind: bytes, path: str) -> Span:
-    """Return the payload of a table that every video track has.
-
-    Raises:
-        UnreadableSourceError: It is not there.
-    """
+    """Return the payload of a table that every video track has."""
     if kind not in boxes:
         raise broken(path, f"its video track has no {kind.decode()} table")
     return boxes[kind]

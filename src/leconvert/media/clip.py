@@ -193,11 +193,6 @@ def order_digest(
 ) -> str:
     """Return a digest of what a join must preserve besides the coded bytes.
 
-    Args:
-        sizes: Bytes of each sample in decode order.
-        keyframes: Whether decoding can start at the sample.
-        lead: Presentation rank minus place in decode order; None where all are 0.
-
     Returns:
         16 hexadecimal digits (BLAKE2b).
     """
@@ -209,16 +204,7 @@ def order_digest(
 
 
 def samples_sha256(index: ClipIndex, first: int = 0, stop: int | None = None) -> str:
-    """Return the SHA-256 of coded samples, concatenated in decode order.
-
-    Args:
-        index: Of the file that holds them; the file is opened and read, a few MiB at a time.
-        first: The first sample.
-        stop: The sample after the last; None for all.
-
-    Raises:
-        UnreadableSourceError: The file cannot be read, or is shorter than its index says.
-    """
+    """Return the SHA-256 of coded samples, concatenated in decode order."""
     digest = hashlib.sha256()
     first, stop, _ = slice(first, stop).indices(index.num_samples)
     runs = index.byte_runs(first, stop)

@@ -56,20 +56,8 @@ def encode_clip(
     Frame *i* is shown at exactly *i*/fps. The same frames and options give the same bytes with the
     same FFmpeg, however many cores there are.
 
-    Args:
-        path: The file to write; its folder must exist.
-        frames: RGB frames, each of shape (height, width, 3); consumed one at a time.
-        fps: Frames a second.
-        codec: FFmpeg's name of the encoder; see ``CODEC_NAMES``.
-        gop_size: Frames from one keyframe to the next; LeRobot records with 2.
-        options: Private options of the encoder, such as ``crf`` or ``preset``.
-        pixel_format: FFmpeg's name of the stored pixel format.
-
     Returns:
         The number of frames written.
-
-    Raises:
-        UsageError: No frame came, a frame has another size or type, or the encoder is missing.
     """
     import av
 

@@ -70,15 +70,7 @@ class FileSamples:
         source_offset: int,
         num_bytes: int,
     ) -> None:
-        """Append an episode; arrays have shape (S,), S > 0.
-
-        Args:
-            sizes: Bytes of each sample in decode order, each below 2**32.
-            keyframes: Whether decoding can start at the sample.
-            lead: Presentation rank minus place in decode order; None where all are 0.
-            source_offset: Where its first sample lies in its source file.
-            num_bytes: Sum of the sizes.
-        """
+        """Append an episode; arrays have shape (S,), S > 0."""
         if lead is not None:
             self._leads.append((self.num_samples, lead))
         self._sizes.append(sizes.astype(">u4").tobytes())
@@ -94,12 +86,7 @@ class FileSamples:
         return max((-int(lead.min()) for _, lead in self._leads), default=0)
 
     def tables(self, *, shift: int, frame_duration: int) -> list[bytes]:
-        """Write ``ctts`` and ``stss`` where they are needed, ``stsc`` and ``stsz``.
-
-        Args:
-            shift: Ticks that keep every composition offset at or above zero.
-            frame_duration: Ticks a frame.
-        """
+        """Write ``ctts`` and ``stss`` where they are needed, ``stsc`` and ``stsz``."""
         tables = []
         if self._leads:
             tables.append(self._composition_table(shift, frame_duration))
@@ -159,9 +146,6 @@ def frame_ticks(fps: Fraction) -> tuple[int, int]:
     of two takes the place of 512. A rate whose own fraction is too large, such as a long decimal,
     is replaced by the nearest that is not: the only case in which times are not exactly i / fps.
     See `leconvert.reach.placed_rate` for how near it is.
-
-    Raises:
-        UsageError: The frame rate is not positive or beyond all reason.
     """
     if not Fraction(1, 2**20) <= fps <= 2**20:
         raise UsageError(
@@ -183,15 +167,7 @@ def build_header(
     geometry: bytes,
     block_align: int,
 ) -> FileHeader:
-    """Write the header of a file that holds these episodes in this order.
-
-    Args:
-        samples: Of at least one episode.
-        fps: Frame rate.
-        sample_entry: The first clip's.
-        geometry: The first clip's display matrix, width and height, 44 bytes.
-        block_align: Place each episode at its source offset modulo this; 0 packs them tightly.
-    """
+    """Write the header of a file that holds these episodes in this order."""
     num_episodes = len(samples.num_bytes)
     for large in (False, True):
         # Where the episodes lie comes last in it, so that the rest is written only once.

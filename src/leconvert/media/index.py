@@ -88,14 +88,7 @@ class _Description(NamedTuple):
 
 
 def read_plainly(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipIndex | None:
-    """Read the index of a clip, or return None where it is unusual.
-
-    Args:
-        buffer: Holds the ``moov`` box.
-        moov: Its payload.
-        path: The file, for the result.
-        size_bytes: The file's size.
-    """
+    """Read the index of a clip, or return None where it is unusual."""
     boxes = _wanted_boxes(buffer, moov)
     if boxes is None:
         return None
@@ -345,16 +338,7 @@ class _Fetched(NamedTuple):
 
 
 def read_clip_index(path: str | os.PathLike[str]) -> ClipIndex:
-    """Read the index of a clip.
-
-    Args:
-        path: An MP4 (or QuickTime) file.
-
-    Raises:
-        UnreadableSourceError: The file is missing, truncated, damaged, encrypted, has no video
-            track, or keeps its media elsewhere.
-        UnsupportedClipError: The file may be sound, but its samples cannot be joined as they lie.
-    """
+    """Read the index of a clip."""
     name = os.fspath(path)
     fetched = _fetch(name, MOOV_LIMIT_BYTES)
     assert fetched is not None
@@ -372,8 +356,6 @@ def read_clip_indexes(
     Where files are slow to answer, several are asked at the same time. A few indices are held.
 
     Args:
-        paths: The files.
-        read_ahead: The media of small clips will be read soon; tell the file system.
         waited_seconds: What grows while this thread waits, and not while it works.
 
     Yields:
@@ -415,13 +397,7 @@ def _fetch_or_error(path: str, advise_bytes: int) -> _Fetched | UnreadableSource
 
 
 def _fetch(path: str, most_bytes: int, advise_bytes: int = 0) -> _Fetched | None:
-    """Read the index of a file unless it is larger than that.
-
-    Args:
-        path: The file.
-        most_bytes: See above.
-        advise_bytes: Of a file that is no larger all is going to be read soon.
-    """
+    """Read the index of a file unless it is larger than that."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

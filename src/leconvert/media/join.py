@@ -107,20 +107,7 @@ class RangeMover:
     def move(
         self, source: int, source_path: str, start: int, length: int, target_start: int
     ) -> None:
-        """Bring one range over.
-
-        Args:
-            source: Descriptor of a file open for reading.
-            source_path: Its name, for errors.
-            start: First byte of the range.
-            length: Its bytes.
-            target_start: Where it goes in the destination.
-
-        Raises:
-            UnreadableSourceError: The source fails, or ends before the range does.
-            StorageError: The destination fails or is full.
-            InterruptedRunError: ``should_stop`` said so.
-        """
+        """Bring one range over."""
         origin = _Source(source, source_path)
         align = self._block_align
         if align and (start - target_start) % align == 0 and not self._refuses(origin, "clone"):
@@ -217,11 +204,7 @@ class RangeMover:
         return moved
 
     def write(self, content: bytes | memoryview, target_start: int) -> None:
-        """Write bytes from memory.
-
-        Raises:
-            StorageError: The destination fails or is full.
-        """
+        """Write bytes from memory."""
         rest = memoryview(content)
         try:
             while rest:

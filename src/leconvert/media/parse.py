@@ -71,10 +71,6 @@ def config_digest(entry: bytes, matrix: bytes) -> str:
 
     Bit rates (``btrt``, and those inside ``esds``), buffer sizes and the name of the compressor do
     not count. A display matrix that turns or mirrors the picture does.
-
-    Args:
-        entry: The sample entry, box header included.
-        matrix: The track's display matrix, 36 bytes.
     """
     return _digest(_rebuilt(entry, _without_btrt(entry), reference_index=0), matrix)
 
@@ -171,18 +167,7 @@ _ENTRY_LIMIT = 64
 
 
 def chosen_entry(buffer: bytes, boxes: dict[bytes, Span], used: set[int], path: str) -> bytes:
-    """Return the one sample entry of a track's samples, box header included.
-
-    Args:
-        buffer: Holds the boxes.
-        boxes: Payloads of the boxes in ``stbl`` and of ``dref``, by type.
-        used: Numbers of the entries that samples name, from 1; not empty.
-        path: For errors.
-
-    Raises:
-        UnreadableSourceError: Entries are cut off, missing or encrypted, or the media is elsewhere.
-        UnsupportedClipError: Samples need decoders of different configuration.
-    """
+    """Return the one sample entry of a track's samples, box header included."""
     entries = _entries(buffer, boxes, path)
     if min(used) < 1 or max(used) > len(entries):
         raise broken(path, "its frames use a sample description that is not there")
@@ -202,15 +187,6 @@ def check_one_configuration(buffer: bytes, boxes: dict[bytes, Span], path: str) 
     """Refuse a track with sample entries for two decoders, for it may need both.
 
     For fragments, which say elsewhere what they use.
-
-    Args:
-        buffer: Holds the boxes.
-        boxes: Payloads of the boxes in ``stbl``, by type.
-        path: For errors.
-
-    Raises:
-        UnreadableSourceError: Entries are cut off or missing.
-        UnsupportedClipError: They are of different configuration.
     """
     _check_same(_entries(buffer, boxes, path), path)
 
@@ -309,18 +285,7 @@ class SampleTables:
 def read_sample_tables(
     buffer: bytes, boxes: dict[bytes, Span], file_size_bytes: int, path: str
 ) -> SampleTables:
-    """Read the sample tables of the video track.
-
-    Args:
-        buffer: Holds the boxes.
-        boxes: Payloads of the boxes in ``stbl`` and of ``dref``, by type.
-        file_size_bytes: Samples must lie inside.
-        path: For errors.
-
-    Raises:
-        UnreadableSourceError: Tables are missing, contradict each other, or point outside.
-        UnsupportedClipError: The samples cannot be joined as they lie.
-    """
+    """Read the sample tables of the video track."""
     if b"stz2" in boxes:
         raise UnsupportedClipError("compact sample sizes (stz2)", path=path)
     if b"stps" in boxes:
@@ -579,18 +544,7 @@ class _Track(NamedTuple):
 
 
 def parse_moov(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipIndex:
-    """Read the index of a clip of any shape.
-
-    Args:
-        buffer: Holds the ``moov`` box.
-        moov: Its payload.
-        path: The file, for errors and the result.
-        size_bytes: The file's size.
-
-    Raises:
-        UnreadableSourceError: The index is damaged, or has no video.
-        UnsupportedClipError: The samples cannot be joined as they lie.
-    """
+    """Read the index of a clip of any shape."""
     movie_timescale = 0
     is_fragmented = False
     tracks = []

@@ -58,11 +58,7 @@ class CodedPacket:
 
 
 def coded_packets(path: str | os.PathLike[str]) -> Iterator[CodedPacket]:
-    """Yield the packets of a video in decode order.
-
-    Raises:
-        UnreadableSourceError: FFmpeg cannot read it, or it has no video stream.
-    """
+    """Yield the packets of a video in decode order."""
     with opened_video(path) as (container, stream):
         time_base = Fraction(stream.time_base)
         for packet in container.demux(stream):
@@ -82,16 +78,8 @@ def decode_frames(
 ) -> Iterator[tuple[int, Frame]]:
     """Decode frames of a video.
 
-    Args:
-        path: The file.
-        ranks: Which frames, as places in the order of presentation from 0, in any order; None
-            for all.
-
     Yields:
         Rank and RGB picture, uint8 of shape (height, width, 3), in ascending order of rank.
-
-    Raises:
-        UnreadableSourceError: The video cannot be read or decoded, or has fewer frames.
     """
     if ranks is None:
         with opened_video(path) as (container, stream):
@@ -142,16 +130,6 @@ def remux_clip(
     Source times only give the order of presentation; the copy's frame *i* is at i / fps. A
     container that keeps coded bytes in another framing (MPEG-TS, AVI) has them reframed by FFmpeg,
     so that packets need not be the same bytes; what they decode to is.
-
-    Args:
-        source: Any file that FFmpeg reads.
-        destination: Written anew.
-        fps: Frames a second.
-
-    Raises:
-        UnreadableSourceError: FFmpeg cannot read or copy it, some of its frames are hidden by an
-            edit list, its frames have no times that order them, or its decoder configuration
-            changes midway.
     """
     import av
 
@@ -247,11 +225,7 @@ class CarriedFfmpeg:
 
 
 def carried_ffmpeg() -> CarriedFfmpeg:
-    """Load PyAV and look.
-
-    Raises:
-        ImportError: PyAV is missing, or one of its libraries.
-    """
+    """Load PyAV and look."""
     import av
     from av.codec import Codec
     from av.codec.codec import UnknownCodecError
@@ -302,17 +276,9 @@ def decode_shown(
     Groups of pictures that no chosen frame needs are read but not decoded, where the index of the
     clip can be read. Memory is that of the decoder and one frame.
 
-    Args:
-        path: The clip.
-        ranks: Which frames, as places in the order of presentation from 0, in any order.
-        is_depth: Give the depth codes of a depth camera in place of colours.
-
     Yields:
         Rank and picture, in ascending order of rank: uint8 of shape (height, width, 3), or for
         depth uint16 of shape (height, width, 1), the 12-bit values that the stream stores.
-
-    Raises:
-        UnreadableSourceError: The clip cannot be read or decoded, or has fewer frames.
     """
     name = os.fspath(path)
     wanted = sorted(set(ranks))
@@ -351,16 +317,9 @@ def decode_image(data: bytes | memoryview, *, is_depth: bool = False) -> Picture
     enlarged as libjpeg does by default; colours differ from libjpeg's by rounding, at most a few
     of 255 levels.
 
-    Args:
-        data: The file's bytes.
-        is_depth: Keep an image of one channel as it is: its values are distances.
-
     Returns:
         uint8 of shape (height, width, 3); depth of one channel is of shape (height, width, 1),
         uint8 or uint16 as stored.
-
-    Raises:
-        UnreadableSourceError: It is no image, is damaged, or holds 16-bit grey but is no depth map.
     """
     import av
 
@@ -514,14 +473,7 @@ def _no_image(reason: str) -> UnreadableSourceError:
 def seek_frames(
     container: Any, stream: Any, path: str, wanted: Sequence[int]
 ) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """Yield the frames of ascending ranks, seeking to keyframes where the index allows it.
-
-    Args:
-        container: An open PyAV container.
-        stream: Its video stream.
-        path: Its file.
-        wanted: Ranks, ascending and distinct.
-    """
+    """Yield the frames of ascending ranks, seeking to keyframes where the index allows it."""
     try:
         index = read_clip_index(path)
     except UnreadableSourceError:

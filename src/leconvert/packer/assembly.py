@@ -47,11 +47,6 @@ StatsFiles = Mapping[str, Sequence[tuple[int, Path]]]
 def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]:
     """Write tasks, episodes, statistics, info and what was repaired.
 
-    Args:
-        run: The run.
-        tree: The new dataset's folder.
-        stats_files: Statistics that workers computed.
-
     Returns:
         What was written, relative to the tree.
     """
@@ -154,15 +149,7 @@ def _lines_of(table: EpisodeLines, index: IntArray) -> Iterator[dict[str, Any]]:
 def _all_stats(
     run: OpenedRun, path: Path | None, index: IntArray, stats_files: StatsFiles
 ) -> Iterator[dict[str, Any] | None]:
-    """Yield each episode's statistics: copied, but for what was computed or left out.
-
-    Args:
-        run: The run.
-        path: The source's table of statistics, which need not be there; None where nothing of it is
-            kept.
-        index: Indices of the episodes that are kept.
-        stats_files: Statistics that workers computed.
-    """
+    """Yield each episode's statistics: copied, but for what was computed or left out."""
     repairs = run.manifest.repairs
     # In the plan's order: that of `stats_files` is who came first.
     computed = [
@@ -256,11 +243,7 @@ class Assembly:
             self._put(target, lambda partial: partial.write_bytes(mended))
 
     def add_meta(self, stats_files: StatsFiles) -> None:
-        """Write every table under ``meta/`` anew.
-
-        Args:
-            stats_files: For each stream the files of computed statistics, by first position.
-        """
+        """Write every table under ``meta/`` anew."""
         with storage_errors(self._tree):
             make_folders_below(self._tree, self._tree / "meta")
             shutil.rmtree(self._tree / "meta" / "episodes", ignore_errors=True)
@@ -326,17 +309,7 @@ _DIGEST_TYPE = "S16"  # what `leconvert.media.order_digest` returns
 
 
 def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) -> None:
-    """Raise unless every batch was done when the board was last refreshed.
-
-    Args:
-        run: The run.
-        board: A view of its batches.
-        remarks: Lines that say why nobody works any more.
-
-    Raises:
-        BatchesFailedError: Batches were set aside; ``details`` says why each.
-        IncompleteError: Batches are not done.
-    """
+    """Raise unless every batch was done when the board was last refreshed."""
     counts = board.counts()
     total, place = run.manifest.num_batches, str(run.work_dir.root)
     if counts.failed:
@@ -410,12 +383,6 @@ class Collector:
         """Find the winning attempts' shards; yield each output file whose shards are all there.
 
         A batch whose shards are gone opens again.
-
-        Args:
-            batch_ids: Batches that are done and were not taken before.
-
-        Raises:
-            IncompleteError: Shards are gone or short; ``details`` says which.
         """
         voided: list[str] = []
         for batch_id in batch_ids:

@@ -42,11 +42,7 @@ class PackOptions:
         return self.verify or ("bytes" if self.delete_source else "structure")
 
     def check_source(self, *, is_outline: bool) -> None:
-        """Refuse a proof that needs the whole source where only its outline is here.
-
-        Raises:
-            UsageError: ``verify`` is ``bytes``.
-        """
+        """Refuse a proof that needs the whole source where only its outline is here."""
         if self.verify == "bytes" and is_outline:
             raise UsageError(
                 "--verify bytes needs the whole source on this machine, and it is on the Hub.",
@@ -54,11 +50,7 @@ class PackOptions:
             )
 
     def check_proof(self, source: Path, target: Path) -> None:
-        """Refuse a proof that there is not, or that is too little to remove the source.
-
-        Raises:
-            UsageError: So it is, or the source is not to be replaced at all.
-        """
+        """Refuse a proof that there is not, or that is too little to remove the source."""
         if self.depth not in _DEPTHS:
             raise UsageError(f"--verify takes {', '.join(_DEPTHS)}, not {self.verify!r}.")
         if self.delete_source and self.depth != "bytes":
@@ -75,21 +67,12 @@ class PackOptions:
             )
 
     def check_target(self, source: Path, target: Path) -> None:
-        """Refuse a target that something stands in, before any work is done.
-
-        Raises:
-            UsageError: As `check_proof`.
-            TargetError: Something is in the way; the message says what helps.
-        """
+        """Refuse a target that something stands in, before any work is done."""
         self.check_proof(source, target)
         check_target(target, self.old_place(source, target))
 
     def old_place(self, source: Path, target: Path) -> Path | None:
-        """Return where the tree at the target goes, None where the target must be free.
-
-        Raises:
-            TargetError: Something is at the target that may not be replaced.
-        """
+        """Return where the tree at the target goes, None where the target must be free."""
         if source == target:
             return old_dir(target)
         if not os.path.lexists(target):

@@ -70,23 +70,7 @@ def prove_tree(
     stop: threading.Event,
     progress: Progress,
 ) -> Proof:
-    """Compare a finished tree with the run's source.
-
-    Args:
-        run: The run.
-        journal: Keeps what differs, for a report.
-        tree: The new tree, beside its target or in its place.
-        source: Where the source lies now.
-        depth: ``structure`` or ``bytes``.
-        clip_digests: What `leconvert.media.order_digest` gave workers for each clip, by stream;
-            None where that is not known any more.
-        stop: Set it from another thread to stop between two pieces.
-        progress: Where to report.
-
-    Raises:
-        VerificationError: The tree does not match the source; it stays for inspection.
-        InterruptedRunError: ``stop`` was set.
-    """
+    """Compare a finished tree with the run's source."""
     started = time.monotonic()
     files = facts_of_tree(tree)
     report = verify_pair(
@@ -195,16 +179,11 @@ def remove_compared(target: Path, kept: Path, look: Callable[[Path], str | None]
     """Remove a kept source that this process has just compared with the result.
 
     Args:
-        target: The result.
-        kept: The source, as `kept_source` says.
         look: Called with the source once it has a name of ours, under which nobody looks for it:
             says why it must be kept all the same, or None.
 
     Returns:
         Why it was kept, with its name given back; None where it is gone.
-
-    Raises:
-        StorageError: The disk is read-only or fails.
     """
     old, doomed = old_dir(target), removed_old_dir(target)
     if kept != doomed:
@@ -234,21 +213,8 @@ def remove_source(
 ) -> PackReport:
     """Remove the kept source of a finished conversion, unless something would be lost with it.
 
-    Args:
-        run: The run; its swap is done.
-        journal: Its journal.
-        report: What the packer did.
-        proof: What this process compared.
-        stop: Set it from another thread to stop a comparison.
-        progress: Where to report.
-
     Returns:
         The report, with what became of the source.
-
-    Raises:
-        SourceChangedError: It is not what was planned any more; it is where it was.
-        VerificationError: The result does not hold it; nothing was removed.
-        StorageError: The disk is read-only or fails.
     """
     target = report.target
     kept, doomed = kept_source(target), removed_old_dir(target)

@@ -66,26 +66,7 @@ def pack_run(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PackReport:
-    """Assemble a run's result and swap it into place.
-
-    Args:
-        run: The run.
-        options: What to prove, and whether a v3.0 target may be replaced.
-        wait: Wait for workers until every batch is done; otherwise say what is missing.
-        watcher: Knows whether anybody works; by default somebody always might.
-        stop: Set it from another thread to stop between two steps, or two pieces of the
-            verification.
-        progress: Where to report.
-
-    Raises:
-        BusyError: Another process packs this run, or holds its lock and stays silent.
-        IncompleteError: Batches are missing and ``wait`` is false, or their shards were lost.
-        BatchesFailedError: Batches were set aside.
-        PlanMismatchError: The run was given up for another one.
-        SourceChangedError: The source changed since it was planned.
-        VerificationError: The new tree does not match the source; it stays for inspection.
-        TargetError: Something stands at the target.
-    """
+    """Assemble a run's result and swap it into place."""
     options = options or PackOptions()
     stop = stop or threading.Event()
     manifest = run.manifest
@@ -175,21 +156,11 @@ def finish_run(
     another one has proven.
 
     Args:
-        run: The run.
-        options: What to prove, and whether the source is removed.
         check: Called once the result is known to be in place, before it is compared; what it raises
             is raised.
-        stop: Set it from another thread to stop.
-        progress: Where to report.
 
     Returns:
         What was done; None where nothing is in place, so that the run goes on like any other.
-
-    Raises:
-        NoResultError: The run is over, and its result is gone.
-        SourceChangedError: The source is not what was planned; it was not touched.
-        VerificationError: The result does not match it.
-        LeconvertError: As `pack_run`.
     """
     manifest = run.manifest
     options.check_source(is_outline=manifest.outline is not None)
@@ -256,11 +227,7 @@ def _prove_again(
 
 
 def _check_alone(target: Path, progress: Progress) -> None:
-    """Look at a result whose source is gone, as `leconvert check` does.
-
-    Raises:
-        VerificationError: It is not whole.
-    """
+    """Look at a result whose source is gone, as `leconvert check` does."""
     from leconvert.check import check_dataset
 
     report = check_dataset(target, progress=progress)

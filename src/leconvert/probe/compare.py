@@ -64,16 +64,7 @@ class Comparison:
 
 
 def open_map(stream: EpisodeStream, delta_timestamps: Mapping[str, Any] | None) -> Any:
-    """Open the same dataset with LeRobot's map-style class.
-
-    Args:
-        stream: A stream of a local dataset.
-        delta_timestamps: What the stream was made with.
-
-    Raises:
-        InstallationError: lerobot is not installed.
-        UsageError: The dataset is not local.
-    """
+    """Open the same dataset with LeRobot's map-style class."""
     root = stream.meta.root
     if "://" in root:
         raise UsageError(
@@ -117,13 +108,7 @@ def compare_with_map(stream: EpisodeStream, samples: int, *, reference: Any = No
 def compare_samples(
     samples: Iterable[tuple[Sample, Collection[str]]], reference: Any, *, cameras: tuple[str, ...]
 ) -> Comparison:
-    """Compare samples of any loader with a map-style dataset.
-
-    Args:
-        samples: Single samples, which carry ``index``, each with the keys that are not compared.
-        reference: As for `compare_with_map`.
-        cameras: Keys that are pictures.
-    """
+    """Compare samples of any loader with a map-style dataset."""
     wrong_frames = dict.fromkeys(cameras, 0)
     wrong_pads = wrong_values = unreadable = compared = 0
     named: list[SampleDifference] = []

@@ -92,12 +92,6 @@ def diagnose(
 ) -> dict[str, Any]:
     """Look at what is installed and, of a dataset, decode the first frame of its first video.
 
-    Args:
-        root: The dataset; None to look at the machine alone.
-        data_files_root: Where its files are, if elsewhere.
-        revision: Of a dataset on the Hub.
-        decode_device: What is to decode.
-
     Returns:
         The result, as ``docs/formats/probe-result.schema.json`` describes it. ``ok`` is false if
         the frame could not be decoded as asked; ``missing`` says what to install.

@@ -70,11 +70,7 @@ class VideoFacts:
 
 
 def video_facts(file: BinaryIO) -> VideoFacts:
-    """Read how a video is coded from its header and its first packets; nothing is decoded.
-
-    Raises:
-        av.error.FFmpegError: It is no video that FFmpeg reads.
-    """
+    """Read how a video is coded from its header and its first packets; nothing is decoded."""
     import av
 
     keyframes: list[int] = []
@@ -206,8 +202,6 @@ def find_ffmpeg(
 
     Args:
         load: How a shared library is loaded; raises ``OSError`` where there is none.
-        environment: The process's environment.
-        versions: Those that count; by default those that torchcodec is built for.
     """
     if versions is None:
         versions = versions_for_torchcodec()
@@ -229,11 +223,7 @@ def find_ffmpeg(
 
 
 def wheel_libraries() -> Path:
-    """Return the folder of shared libraries of the installed PyAV wheel.
-
-    Raises:
-        FileNotFoundError: PyAV is not installed, or was built against the system's FFmpeg.
-    """
+    """Return the folder of shared libraries of the installed PyAV wheel."""
     spec = importlib.util.find_spec("av")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("PyAV (the package `av`) is not installed")
@@ -248,16 +238,8 @@ def link_plain_names(libraries: Path, links: Path) -> list[Path]:
 
     Several processes may do so at once: each link is replaced in one step.
 
-    Args:
-        libraries: The wheel's folder.
-        links: Where the links go; created if need be.
-
     Returns:
         The links, sorted.
-
-    Raises:
-        FileNotFoundError: The folder holds no FFmpeg libraries.
-        OSError: The links cannot be written.
     """
     links.mkdir(parents=True, exist_ok=True, mode=0o700)
     made = []
@@ -330,7 +312,6 @@ def start_again_with_ffmpeg(
     Returns where FFmpeg is found already or cannot be; decoding then falls back to PyAV.
 
     Args:
-        command: The interpreter's arguments; those of this process by default.
         find: Tells whether FFmpeg is in reach.
         execute: Replaces the process.
     """

@@ -197,7 +197,6 @@ def timed_decoding(
 
     Args:
         calls: How many frames a call gives, and the call; endless.
-        seconds: How long at least.
         clock: Seconds, ascending.
     """
     began = now = clock()
@@ -301,11 +300,7 @@ class DecodeRate:
 
 
 def videos_to_decode(meta: DatasetMeta, most: int = _MOST_FILES) -> list[str]:
-    """Return video files, relative to the dataset: of every camera in turn, spread over its files.
-
-    Raises:
-        ProbeError: The dataset has no videos.
-    """
+    """Return relative paths of video files: of every camera in turn, spread over its files."""
     cameras = [files.paths for files in meta.episodes.cameras.values() if files.paths]
     if not cameras:
         raise ProbeError(
@@ -321,10 +316,6 @@ def measure_limit(files: Files, paths: Sequence[str], plan: LimitPlan) -> list[D
     """Measure every stretch of a plan.
 
     Of remote datasets the files are fetched whole first.
-
-    Raises:
-        ProbeError: A process could not decode.
-        UnreadableSourceError: A file cannot be fetched.
     """
     context = get_context("forkserver")
     # One process imports torch, and the others are forked from it: many would wait for the disk.
@@ -439,15 +430,7 @@ def known_limit(
     *,
     backend: str,
 ) -> KnownLimit | None:
-    """Return the limit of a run: measured now if asked for, else from a result at hand.
-
-    Args:
-        options: The run's.
-        meta: The dataset.
-        files: Where its videos are.
-        results_dir: Where results of ``probe limit`` may lie.
-        backend: What decodes.
-    """
+    """Return the limit of a run: measured now if asked for, else from a result at hand."""
     if not meta.video_keys:
         return None
     if not options.with_limit:
@@ -579,22 +562,8 @@ def run_limit(
 ) -> dict[str, Any]:
     """Measure how fast the videos of a dataset decode.
 
-    Args:
-        root: The dataset.
-        data_files_root: Where its files are, if elsewhere.
-        revision: Of a dataset on the Hub.
-        processes: How many decode at once; None for the cores.
-        duration_s: Seconds of each stretch.
-        decode_device: What decodes.
-        seed: Of random access.
-
     Returns:
         The result, as ``docs/formats/probe-result.schema.json`` describes it.
-
-    Raises:
-        UsageError: torch is missing, or the device cannot decode.
-        ProbeError: There are no videos, or they do not decode.
-        SourceError: The dataset cannot be read.
     """
     document = begin_document("limit")
     require_packages("torch")

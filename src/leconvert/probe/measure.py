@@ -157,7 +157,6 @@ def measure[Batch](
     Args:
         open_epoch: Returns the batches of an epoch, by its number from 0.
         facts_of: What to keep of a batch; it is dropped before the next one is asked for.
-        plan: What to measure.
         clock: Seconds, ascending.
         on_batch: Told the samples of each batch that counts, and the seconds that counted so far.
 
@@ -283,8 +282,6 @@ def timed_calls(
     """Time every call of a method while the block runs, and put it back.
 
     Args:
-        owner: The class or object that has it.
-        method: Its name; it must not call itself.
         clock: Seconds, ascending.
     """
     watch = Stopwatch()

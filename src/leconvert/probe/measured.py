@@ -186,12 +186,7 @@ class LoaderUnderTest(ABC):
 
 
 def open_loader(subject: Subject) -> LoaderUnderTest:
-    """Open the loader that the options name; nothing is read yet by any worker.
-
-    Raises:
-        InstallationError: A package is missing.
-        UsageError: It cannot do what is asked.
-    """
+    """Open the loader that the options name; nothing is read yet by any worker."""
     name = subject.options.loader
     require_packages("torch", *(("lerobot", "datasets") if name != "stream" else ()))
     if name == "stream":
@@ -206,11 +201,7 @@ def open_loader(subject: Subject) -> LoaderUnderTest:
 
 
 def require_packages(*names: str) -> None:
-    """Fail with what to install if a package is missing.
-
-    Raises:
-        InstallationError: It is.
-    """
+    """Fail with what to install if a package is missing."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             title, command = _EXTRAS[name]
@@ -473,11 +464,7 @@ class _LeRobotUnderTest(LoaderUnderTest):
         return _CountingCache(self._counts, self.subject.options.video_decoder_cache_size)
 
     def _place(self) -> dict[str, Any]:
-        """Return the arguments that say where the dataset is.
-
-        Raises:
-            UsageError: It is somewhere that these loaders do not read from.
-        """
+        """Return the arguments that say where the dataset is."""
         options = self.subject.options
         if options.data_files_root is not None:
             raise UsageError(

@@ -52,19 +52,7 @@ _ACTION = "action"
 
 
 def mode_deltas(mode: Mode, cameras: Sequence[str], features: Sequence[str], fps: float) -> Deltas:
-    """Return the window of each feature in seconds from the sample's own frame.
-
-    Args:
-        mode: ``single`` has no windows; ``sarm`` has eight steps a second apart for cameras and
-            action, beginning with the present; ``sarm-action`` for the action alone.
-        cameras: The features that are pictures.
-        features: All features of the dataset.
-        fps: Frames a second. Where a second is no whole number of frames, as with 29.97, a step
-            is the nearest one: loaders refuse times between two frames.
-
-    Raises:
-        UsageError: The dataset has nothing that the mode's windows apply to.
-    """
+    """Return the window of each feature in seconds from the sample's own frame."""
     if mode == "single":
         return {}
     actions = [key for key in features if key == _ACTION or key.startswith(f"{_ACTION}.")]
@@ -78,11 +66,7 @@ def mode_deltas(mode: Mode, cameras: Sequence[str], features: Sequence[str], fps
 
 
 def read_deltas(path: Path, features: Sequence[str]) -> Deltas:
-    """Read windows from a JSON file: features to lists of seconds, as ``delta_timestamps``.
-
-    Raises:
-        UsageError: The file is missing or says something else, or names an unknown feature.
-    """
+    """Read windows from a JSON file: features to lists of seconds, as ``delta_timestamps``."""
 
     def bad(what: str) -> UsageError:
         return UsageError(
@@ -168,15 +152,7 @@ class ResourceChanges:
 def parse_resource_changes(
     given: Mapping[str, Sequence[str]], names: Sequence[str]
 ) -> ResourceChanges:
-    """Return what ``--cpus 8``, ``--cpus stream_hub=8`` and their like say.
-
-    Args:
-        given: Per resource (``nodes``, ``cpus``, ``mem``, ``time``, ``gpus``) its values as given.
-        names: The scenarios or sources that a value can be meant for.
-
-    Raises:
-        UsageError: A name or a value makes no sense.
-    """
+    """Return what ``--cpus 8``, ``--cpus stream_hub=8`` and their like say."""
     by_job: dict[str, dict[str, int | str]] = {}
     for resource in _RESOURCES:
         for text in given.get(resource, ()):
@@ -246,10 +222,6 @@ class Scenario:
 
         Where the scenario leaves them open there is a core for every camera of every worker, since
         a map-style sample decodes all cameras side by side.
-
-        Args:
-            cores: Cores that the process may use.
-            cameras: Video features of the dataset; 0 counts as one.
         """
         if self.workers is not None:
             return self.workers
@@ -278,11 +250,7 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
 
 
 def parse_scenarios(text: str) -> tuple[Scenario, ...]:
-    """Return the scenarios of a list such as ``mmap_local,stream_hub``, in its order.
-
-    Raises:
-        UsageError: A name is unknown, or stands there twice.
-    """
+    """Return the scenarios of a list such as ``mmap_local,stream_hub``, in its order."""
     # Hyphens are accepted, as everywhere on the command line.
     names = [name.strip().replace("-", "_") for name in text.split(",") if name.strip()]
     unknown = [name for name in names if name not in SCENARIOS]
@@ -453,11 +421,7 @@ class RunOptions:
         return self.mode if self.deltas is None else "deltas"
 
     def placed(self) -> RunOptions:
-        """Return these options with loader, source and root filled in.
-
-        Raises:
-            UsageError: The scenario's files cannot be found.
-        """
+        """Return these options with loader, source and root filled in."""
         scenario = SCENARIOS[self.scenario] if self.scenario else None
         loader = self.loader or (scenario.loader if scenario else "stream")
         wanted = self.source or (scenario.source if scenario else None)
@@ -501,17 +465,7 @@ def dataset_place(
     source: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> str:
-    """Return the folder or URL of a dataset.
-
-    Args:
-        root: What was given; it wins.
-        repo_id: Else this: the local copy where there is one, or the Hub.
-        source: Where a scenario wants it from; None for the nearest.
-        environment: The process's environment.
-
-    Raises:
-        UsageError: Neither is given, or the wanted copy is not on this machine.
-    """
+    """Return the folder or URL of a dataset."""
     if root is not None:
         return root if "://" in root else str(Path(root).resolve())
     if repo_id is None:

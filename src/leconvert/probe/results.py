@@ -102,9 +102,6 @@ def write_document(document: Document, out_dir: Path, stem: str) -> Path:
 
     Returns:
         The path of the JSON file.
-
-    Raises:
-        StorageError: The folder cannot be made or written.
     """
     with storage_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -115,11 +112,7 @@ def write_document(document: Document, out_dir: Path, stem: str) -> Path:
 
 
 def write_table(documents: Sequence[Document], path: Path) -> None:
-    """Write documents as one CSV file.
-
-    Raises:
-        StorageError: It cannot be written.
-    """
+    """Write documents as one CSV file."""
     replace_record(path, csv_text(documents).encode())
 
 
@@ -140,9 +133,6 @@ def read_results(paths: Iterable[Path]) -> Iterator[tuple[Path, Document]]:
     """Yield the documents among some JSON files, in order of path.
 
     Files of another format, unfinished ones and later versions are passed over.
-
-    Raises:
-        StorageError: A file cannot be read.
     """
     for path in sorted(paths):
         try:
@@ -160,11 +150,7 @@ def read_results(paths: Iterable[Path]) -> Iterator[tuple[Path, Document]]:
 
 
 def results_below(folder: Path) -> list[tuple[Path, Document]]:
-    """Return all documents in a folder and the folders below it.
-
-    Raises:
-        UsageError: There is no such folder.
-    """
+    """Return all documents in a folder and the folders below it."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder.", path=str(folder))
     return list(read_results(folder.rglob("*.json")))
@@ -401,11 +387,7 @@ _EMPTY = "nothing was measured"
 
 
 def require_matplotlib() -> None:
-    """Fail before anything is measured if plots could not be drawn.
-
-    Raises:
-        InstallationError: matplotlib is not installed.
-    """
+    """Fail before anything is measured if plots could not be drawn."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InstallationError(
             "Plots need matplotlib, which is not installed.",
@@ -416,17 +398,8 @@ def require_matplotlib() -> None:
 def draw_plots(lines: Sequence[SummaryLine], out_dir: Path, stem: str) -> list[Path]:
     """Draw all pictures.
 
-    Args:
-        lines: What to show, from top to bottom.
-        out_dir: Where they go.
-        stem: What their names begin with.
-
     Returns:
         Their paths, in the order of `PLOTS`.
-
-    Raises:
-        InstallationError: matplotlib is not installed.
-        StorageError: They cannot be written.
     """
     require_matplotlib()
     figures = {

@@ -62,18 +62,8 @@ def run_probe(
 ) -> dict[str, Any]:
     """Measure one loader on one dataset.
 
-    Args:
-        options: What to measure.
-        results_dir: Where results of `probe limit` may lie, to be held against.
-        progress: Where to report.
-
     Returns:
         The result, as ``docs/formats/probe-result.schema.json`` describes it.
-
-    Raises:
-        UsageError: The options make no sense, or a package is missing.
-        SourceError: The dataset cannot be loaded.
-        ProbeError: No sample was timed, or the loader failed.
     """
     began = time.perf_counter()
     document = begin_document("run")
@@ -307,18 +297,10 @@ def check_samples(
 ) -> dict[str, Any] | None:
     """Compare samples of a loader, made in this process, with LeRobot's of the same frames.
 
-    Args:
-        loader: The loader; its workers have ended.
-        subject: What it was opened on.
-        progress: Where to report.
-
     Returns:
         Counts, and the first places that are wrong. A frame counts by sample and camera: one wrong
         step makes a window wrong, and one that cannot be decoded makes it unreadable. None for the
         map-style loader, which is the reference itself.
-
-    Raises:
-        UsageError: LeRobot is missing, or cannot read the dataset from where it is.
     """
     samples = loader.to_check()
     if samples is None:
@@ -373,27 +355,15 @@ def _decoded(
 
 
 def check_probe_can_run() -> None:
-    """Fail before a conversion whose result could not be measured afterwards.
-
-    Raises:
-        InstallationError: torch is not installed.
-    """
+    """Fail before a conversion whose result could not be measured afterwards."""
     require_packages("torch")
 
 
 def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, Any]:
     """Measure how fast a v3.0 dataset loads through ``EpisodeStream``.
 
-    Args:
-        root: The dataset.
-        duration_s: Seconds that are timed.
-        seed: Of the order of samples.
-
     Returns:
         The probe's document, as ``docs/formats/probe-result.schema.json`` describes it.
-
-    Raises:
-        ProbeError: Nothing could be measured.
     """
     with tempfile.TemporaryDirectory(prefix="leconvert-probe-") as folder:
         ended = subprocess.run(

@@ -48,11 +48,7 @@ class Matrix:
 
 
 def parse_matrix(sources: str, modes: str, devices: str) -> Matrix:
-    """Return the matrix that three comma-separated lists span.
-
-    Raises:
-        UsageError: A list is empty or names something unknown.
-    """
+    """Return the matrix that three comma-separated lists span."""
     return Matrix(
         sources=tuple(
             source for source in SOURCES if source in _listed("sources", sources, SOURCES)
@@ -63,16 +59,7 @@ def parse_matrix(sources: str, modes: str, devices: str) -> Matrix:
 
 
 def parse_places(given: Sequence[str], *, repo_id: str | None, root: str | None) -> Places:
-    """Return where each source's files are, as far as that is known.
-
-    Args:
-        given: ``SOURCE=URL`` or ``SOURCE=FOLDER``, one a source.
-        repo_id: The dataset's name on the Hub.
-        root: The local folder.
-
-    Raises:
-        UsageError: A source is unknown.
-    """
+    """Return where each source's files are, as far as that is known."""
     places: dict[Source, str] = {}
     if repo_id:
         places["hub"] = f"hf://datasets/{repo_id}"
@@ -135,17 +122,7 @@ def plan_scenarios(
     passed_on: Sequence[str],
     changes: ResourceChanges,
 ) -> tuple[Job, ...]:
-    """Return a job a scenario.
-
-    Args:
-        scenarios: What to run, in this order.
-        places: Where each source's files are; see `parse_places`.
-        passed_on: Further arguments of ``probe run``, the same for all.
-        changes: What differs from the scenarios' own resources.
-
-    Raises:
-        UsageError: It is not known where a scenario's files are.
-    """
+    """Return a job a scenario."""
     return tuple(
         Job(
             name=f"probe-{scenario.name}",
@@ -170,17 +147,7 @@ def plan_matrix(
     passed_on: Sequence[str],
     changes: ResourceChanges,
 ) -> tuple[Job, ...]:
-    """Return a job a combination; the source changes slowest, the device fastest.
-
-    Args:
-        matrix: The combinations.
-        places: Where each source's files are.
-        passed_on: Further arguments of ``probe run``, the same for all.
-        changes: What differs from the usual resources, by source.
-
-    Raises:
-        UsageError: It is not known where a source's files are.
-    """
+    """Return a job a combination; the source changes slowest, the device fastest."""
     return tuple(
         Job(
             name=f"probe-{source}-{mode}-{device}",
@@ -212,14 +179,7 @@ def summary_job(out_dir: str) -> Job:
 def training_job(
     passed_on: Sequence[str], *, out_dir: str, resume_from: str | None, changes: ResourceChanges
 ) -> Job:
-    """Return the job of a training that resumes by itself when SLURM starts it anew.
-
-    Args:
-        passed_on: Arguments of ``probe train``.
-        out_dir: Where checkpoints go.
-        resume_from: A checkpoint, ``last``, or None for a dummy run, which has none.
-        changes: What differs from the usual resources.
-    """
+    """Return the job of a training that resumes by itself when SLURM starts it anew."""
     resumed = () if resume_from is None else (f"--resume-from={resume_from}",)
     return Job(
         name="probe-train",
@@ -267,13 +227,7 @@ _FIRST_PORT, _PORTS = 20000, 10000
 
 
 def sbatch_line(job: Job, site: Site, *, log_dir: str) -> tuple[str, ...]:
-    """Return the ``sbatch`` command line of a job whose script comes on standard input.
-
-    Args:
-        job: The job.
-        site: Account and partition.
-        log_dir: Where its log goes, as ``NAME-ID.out``.
-    """
+    """Return the ``sbatch`` command line of a job whose script comes on standard input."""
     asked = job.resources
     return (
         "sbatch",
@@ -299,10 +253,6 @@ def job_script(job: Job, site: Site) -> str:
     variables. Ranks that the submitting shell happens to export would go before those, and every
     node would have the same; so they are unset. Ranks that talk to each other are told where rank 0
     listens: on the node that runs the script.
-
-    Args:
-        job: The job.
-        site: How the program is found.
     """
     lines = [*script_head(site), "unset RANK WORLD_SIZE LOCAL_RANK"]
     command = site.command(*job.arguments)
@@ -364,17 +314,7 @@ class SubmittedJob:
 
 
 def submit_chain(jobs: Sequence[Job], site: Site, *, log_dir: str) -> tuple[SubmittedJob, ...]:
-    """Submit jobs, each after the one before.
-
-    Args:
-        jobs: The chain.
-        site: Account, partition, program.
-        log_dir: The folder of the logs; made if it is missing, since SLURM would not.
-
-    Raises:
-        EngineError: There is no ``sbatch`` here, or it refused a job; names what is queued already.
-        StorageError: The log folder cannot be made.
-    """
+    """Submit jobs, each after the one before."""
     try:
         Path(log_dir).mkdir(parents=True, exist_ok=True)
     except OSError as error:

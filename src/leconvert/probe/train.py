@@ -113,15 +113,7 @@ class PolicyShape:
 def policy_shape(
     meta: DatasetMeta, windows: Mapping[str, Sequence[float]] | None = None
 ) -> PolicyShape:
-    """Return the policy's sizes.
-
-    Args:
-        meta: The dataset.
-        windows: The window of each feature that has one, as ``delta_timestamps``.
-
-    Raises:
-        ProbeError: There is nothing to learn, or nothing to learn it from.
-    """
+    """Return the policy's sizes."""
 
     def size(key: str) -> int:
         if key not in meta.features:
@@ -165,13 +157,7 @@ class SmallPolicy(nn.Module):
         )
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the loss of a batch: the mean squared error of the actions that are no padding.
-
-        Args:
-            batch: Images ``[batch, (steps,) channels, height, width]`` as uint8 or in 0 to 1,
-                distances in millimetres; ``observation.state`` and ``action``, ``[batch, …]``;
-                ``action_is_pad``, ``[batch, steps]``, where the action has a window.
-        """
+        """Return the loss of a batch: the mean squared error of the actions that are no padding."""
         seen = [
             _look(eye, batch[camera.key], is_depth=camera.is_depth)
             for eye, camera in zip(self.eyes, self.shape.cameras, strict=True)
@@ -262,12 +248,7 @@ def checkpoint_dir(out_dir: Path, step: int) -> Path:
 
 
 def newest_checkpoint(out_dir: Path, *, even_given_up: bool = False) -> Path | None:
-    """Return the complete checkpoint with the most steps, or None.
-
-    Args:
-        out_dir: The run's folder.
-        even_given_up: Whether one counts that `give_up_later` has marked.
-    """
+    """Return the complete checkpoint with the most steps, or None."""
     for _, path in reversed(_checkpoints(out_dir)):
         if even_given_up or not (path / _GIVEN_UP).exists():
             return path
@@ -278,14 +259,6 @@ def give_up_later(out_dir: Path, resumed: Path, step: int) -> None:
     """Mark the checkpoints of a run that lie after the one that it goes on from.
 
     A crash in the middle leaves the newest one unmarked, as if nobody had resumed.
-
-    Args:
-        out_dir: The run's folder.
-        resumed: The checkpoint that it goes on from, here or elsewhere; it loses its mark.
-        step: Its step.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
     """
     with storage_errors(out_dir):
         for number, path in _checkpoints(out_dir):
@@ -312,16 +285,8 @@ def _checkpoints(out_dir: Path) -> list[tuple[int, Path]]:
 def find_checkpoint(wanted: str, out_dir: Path) -> Path | None:
     """Return the checkpoint that ``--resume-from`` means.
 
-    Args:
-        wanted: A checkpoint's folder, or ``last`` for the newest of ``out_dir`` that was not given
-            up by a resume from further back.
-        out_dir: The run's folder.
-
     Returns:
         The folder; None where ``last`` finds no checkpoint yet and training begins.
-
-    Raises:
-        ProbeError: The folder is no checkpoint.
     """
     if wanted == _NEWEST:
         return newest_checkpoint(out_dir)
@@ -337,15 +302,7 @@ def find_checkpoint(wanted: str, out_dir: Path) -> Path | None:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint; a reader finds all of it or nothing.
-
-    Args:
-        path: The folder, whose name comes into being last. One that exists is replaced.
-        checkpoint: The content.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
-    """
+    """Write a checkpoint; a reader finds all of it or nothing."""
     contents: tuple[object, ...] = (
         checkpoint.model,
         checkpoint.optimizer,
@@ -382,11 +339,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises:
-        ProbeError: A file is missing or damaged, or of another version.
-    """
+    """Read a checkpoint."""
     try:
         model, optimizer, training, dataset = (
             torch.load(path / name, map_location="cpu", weights_only=True) for name in _FILES
@@ -448,17 +401,7 @@ class Processes(Protocol):
 def open_processes(
     *, rank: int, world_size: int, device: str, use_accelerate: bool | None = None
 ) -> Processes:
-    """Join the other processes of the run.
-
-    Args:
-        rank: This process.
-        world_size: All of them.
-        device: ``cpu``, ``cuda`` for the GPU of this rank on its node, or ``cuda:N``.
-        use_accelerate: None for accelerate where it is installed and plain torch elsewhere.
-
-    Raises:
-        ProbeError: The device is not there, or nobody said where the processes meet.
-    """
+    """Join the other processes of the run."""
     if device != "cpu" and not torch.cuda.is_available():
         raise ProbeError(
             "There is no CUDA device, or this torch was built without CUDA.",
@@ -620,12 +563,7 @@ class Learner:
         return float(loss.detach())
 
     def checkpoint(self, step: int, streams: Sequence[Mapping[str, Any]]) -> Checkpoint:
-        """Return everything that a later process needs.
-
-        Args:
-            step: Steps done.
-            streams: The loader's state of every rank.
-        """
+        """Return everything that a later process needs."""
         return Checkpoint(
             step=step,
             model=self._bare.state_dict(),
@@ -753,11 +691,7 @@ class TrainingLog:
         self.path = out_dir / _LOG_NAME
 
     def append(self, **facts: float | None) -> None:
-        """Write one line.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Write one line."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as log:
@@ -995,20 +929,9 @@ def train(
     """Train, or only load.
 
     Args:
-        loader: This rank's batches; used as it is, since accelerate would deal them out once more.
-        options: How.
         watch: Called after every step.
         stop: Asked after every step; where it says so there is a checkpoint and an error. With
             several ranks it counts at the next checkpoint, which all of them make together.
-        progress: Told of every step.
-
-    Raises:
-        InterruptedRunError: ``stop`` said so.
-        PlanMismatchError: A checkpoint was made with another loader; says what differs.
-        ProbeError: No batch can be made, the dataset offers nothing to learn, or a checkpoint is
-            damaged.
-        StorageError: A checkpoint or the log cannot be written.
-        UsageError: The run's folder holds checkpoints, and nothing says to go on from them.
     """
     if options.dummy:
         return TrainingRun(loader, options, None).go(watch, stop, progress)
@@ -1064,15 +987,7 @@ _LEFT_TO_THE_STREAM = ("episode_pool_size", "video_decoder_cache_size", "video_f
 
 
 def open_stream_loader(options: RunOptions) -> tuple[StreamLoader, Deltas]:
-    """Return the batches of this rank, and the windows of their samples.
-
-    Args:
-        options: The dataset, the windows and the loader.
-
-    Raises:
-        SourceError: It is no v3.0 dataset.
-        UsageError: The options make no sense, or something must be installed.
-    """
+    """Return the batches of this rank, and the windows of their samples."""
     rank, world_size = find_rank(options.rank, options.world_size)
     options = options.placed().resolved(cores=cores(), cameras=1, rank=rank, world_size=world_size)
     windows = _windows(options)

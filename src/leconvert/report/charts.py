@@ -214,12 +214,7 @@ def rates(attempts: Iterable[Attempt], axis: TimeAxis, count: int) -> list[float
 
 
 def durations(seconds: Sequence[float], most_bins: int = 10) -> list[Bin]:
-    """Return a histogram; its edges grow evenly, or by a factor where durations differ widely.
-
-    Args:
-        seconds: One duration a batch, at least one.
-        most_bins: Bars at most.
-    """
+    """Return a histogram; its edges grow evenly, or by a factor where durations differ widely."""
     low, high = max(min(seconds), _SHORTEST_SECONDS), max(*seconds, _SHORTEST_SECONDS)
     count = max(1, min(most_bins, math.ceil(math.sqrt(len(seconds))) + 1))
     if high <= low * 1.001:
@@ -284,15 +279,7 @@ def figure(*content: Content, caption: Content, name: str) -> Markup:
 
 
 def image(name: str, title: str, description: str, height: int, *content: Content) -> Markup:
-    """Return an SVG of the page's width with its title and description.
-
-    Args:
-        name: Unique on the page.
-        title: What it is.
-        description: What it shows, in words.
-        height: In CSS pixels.
-        content: What is drawn.
-    """
+    """Return an SVG of the page's width with its title and description."""
     return element(
         "svg",
         element("title", title, id=f"{name}-title"),
@@ -354,14 +341,7 @@ def time_marks(axis: TimeAxis, top: int, bottom: int) -> list[Markup]:
 
 
 def rate_chart(name: str, values: Sequence[float], axis: TimeAxis, mean: float) -> Markup:
-    """Return throughput over time as an area, with a line at the mean.
-
-    Args:
-        name: Unique on the page.
-        values: Bytes a second in equal pieces of the axis, at least one.
-        axis: The axis.
-        mean: Mean bytes a second.
-    """
+    """Return throughput over time as an area, with a line at the mean."""
     highest = max(*values, mean, 1.0)
     step = WIDTH_UNITS / len(values)
     points = []
@@ -517,15 +497,7 @@ def gantt(
     axis: TimeAxis,
     description: str,
 ) -> Markup:
-    """Return the timeline with the names of its rows at the left.
-
-    Args:
-        name: Unique on the page.
-        hosts: Workers' attempts by host.
-        packers: Packers; those without times are left out.
-        axis: The axis, which covers all of them.
-        description: What it shows, in words.
-    """
+    """Return the timeline with the names of its rows at the left."""
     rows = _rows(hosts, packers)
     bars = sum(not row.head for row in rows)
     pitch = 16 if bars <= 40 else 11

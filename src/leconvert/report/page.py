@@ -102,17 +102,7 @@ def default_report_place(target: Path) -> Path:
 
 
 def check_report_place(path: Path, datasets: list[Path]) -> None:
-    """Refuse a place that the page cannot be written to; call it before any work is done, too.
-
-    Args:
-        path: Where the page shall go.
-        datasets: Folders that it may not lie in: a dataset holds what a conversion made of its
-            source and nothing else, or it would not be the same twice.
-
-    Raises:
-        UsageError: It is a folder, lies in a dataset, or the folder that it names does not exist or
-            cannot be written.
-    """
+    """Refuse a place that the page cannot be written to; call it before any work is done, too."""
     place = path.resolve()
     for dataset in datasets:
         if place.is_relative_to(dataset.resolve()):
@@ -144,10 +134,6 @@ def write_report(story: Story, path: Path) -> int:
 
     Returns:
         Its size in bytes.
-
-    Raises:
-        UsageError: See `check_report_place`.
-        StorageError: The disk is full, read-only, or fails.
     """
     _check_for(story.target, story.source, path)
     data = page(story).encode("utf-8")
@@ -166,10 +152,6 @@ def telling(run: OpenedRun, path: Path | None) -> Iterator[None]:
 
     What ends the block matters more than its report: where both fail, the block's own error is
     raised.
-
-    Raises:
-        UsageError: No page can be written there; the block is not begun.
-        StorageError: The block succeeded, and the page cannot be written.
     """
     if path is not None:
         _check_for(run.manifest.target, run.manifest.source, path)

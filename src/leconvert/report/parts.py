@@ -68,14 +68,7 @@ def joined(content: Content) -> Markup:
 
 
 def element(name: str, /, *content: Content, **attributes: object) -> Markup:
-    """Return one element.
-
-    Args:
-        name: The tag.
-        content: What is in it.
-        attributes: ``class_`` stands for ``class``, ``aria_label`` for ``aria-label``; None leaves
-            an attribute out, True writes its name alone.
-    """
+    """Return one element."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escaped(value)}"')
         for key, value in attributes.items()
@@ -122,17 +115,7 @@ def table(
     most: int | None = None,
     quiet: bool = False,
 ) -> Markup:
-    """Return a table that scrolls sideways by itself where the screen is narrow.
-
-    Args:
-        caption: What it shows.
-        head: A heading a column; the first column heads its row.
-        rows: Cells.
-        numbers: Columns of numbers, which stand right.
-        long: Columns of sentences or paths, which get room.
-        most: Rows at most; the caption says how many more there are.
-        quiet: The heading above says the same: the caption is for those who hear the page.
-    """
+    """Return a table that scrolls sideways by itself where the screen is narrow."""
     rows = list(rows)
     left_out = 0 if most is None else max(0, len(rows) - most)
     if left_out:

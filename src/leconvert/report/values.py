@@ -318,13 +318,7 @@ def read_attempts(
     """Read who tried which batch when.
 
     Args:
-        run: The run.
-        workers: What each worker said of itself, by token.
         shift: Seconds to add to a host's times.
-
-    Raises:
-        FileNotFoundError: The run was removed.
-        StorageError: A folder cannot be read.
     """
     found = AttemptsFound(
         done=list_batches(run.paths.done_dir), failed=list_batches(run.paths.failed_dir)
@@ -499,11 +493,7 @@ class TreeFigures:
 
 
 def measure_tree(root: Path) -> TreeFigures:
-    """Add up a v3.0 tree; reads no file.
-
-    Raises:
-        StorageError: A folder cannot be read.
-    """
+    """Add up a v3.0 tree; reads no file."""
     figures = TreeFigures()
     with storage_errors(root):
         for folder, subfolders, names in os.walk(root, onerror=_raise):
@@ -534,12 +524,7 @@ def _stream(path: PurePosixPath) -> str | None:
 
 
 def story_of_result(root: Path) -> Story:
-    """Tell what a v3.0 dataset says of itself, without any record of its run.
-
-    Raises:
-        UnreadableSourceError: Its tables cannot be used.
-        StorageError: It cannot be read.
-    """
+    """Tell what a v3.0 dataset says of itself, without any record of its run."""
     path = root / "meta" / "info.json"
     try:
         info = json.loads(path.read_bytes())
@@ -579,18 +564,7 @@ _PACKED = {PackStep.SWAPPED, PackStep.FINISHED}
 
 
 def gather(place: Path) -> Story:
-    """Gather what is known about a run or a result.
-
-    Args:
-        place: A work dir; a v3.0 dataset, whose default work dir is used where it still exists; or
-            the dataset that is being converted there.
-
-    Raises:
-        UsageError: It is none of these.
-        WorkDirError: The run's records cannot be used.
-        StorageError: They cannot be read.
-        UnreadableSourceError: The result's own tables cannot be used.
-    """
+    """Gather what is known about a run or a result."""
     if WorkDir(place).current_run_id() is not None:
         return gather_run(open_run(place, allow_mixed_versions=True, only_look=True))
     beside = default_work_dir(place)
@@ -612,12 +586,7 @@ def gather(place: Path) -> Story:
 
 @any_storage_errors()
 def gather_run(run: OpenedRun) -> Story:
-    """Gather what the records of a run say.
-
-    Raises:
-        WorkDirError: They cannot be used.
-        StorageError: They cannot be read, or were removed meanwhile.
-    """
+    """Gather what the records of a run say."""
     manifest, run_id = run.manifest, run.manifest.run_id
     invocations = read_invocations(run.paths, run_id)
     clocks = _clocks(invocations)

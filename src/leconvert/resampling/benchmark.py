@@ -182,18 +182,6 @@ def measure_batch_size(
 ) -> list[dict[str, Any]]:
     """Time ways with one batch size.
 
-    Args:
-        ways: What is timed.
-        source: The set, of at least one batch.
-        methods: Method of every column.
-        hz: Targets a second.
-        batch_size: Trajectories of a batch.
-        repeats: How often.
-        num_epochs: Passes of a repeat.
-        warmup_batches: Batches before; their results are compared with the exact ones.
-        seed: Of the order.
-        stage: Is advanced by 1 a repeat.
-
     Returns:
         A row a way, as ``results`` of ``docs/formats/probe-result.schema.json`` has them. Key
         ``raw`` holds what each repeat took.
@@ -442,18 +430,7 @@ def open_loader(
     num_workers: int,
     seed: int,
 ) -> DataLoader[Any]:
-    """Return a loader of resampled, padded batches: features and `LENGTHS`.
-
-    Args:
-        path: One of `PATHS`.
-        source: The set.
-        methods: Method of every column.
-        hz: Targets a second.
-        baseline: What the baseline's linear part is.
-        batch_size: Trajectories of a batch.
-        num_workers: Worker processes; they live on from epoch to epoch.
-        seed: Of the order.
-    """
+    """Return a loader of resampled, padded batches: features and `LENGTHS`."""
     work = _OneByOne(methods, hz, baseline) if path == "baseline" else _AtOnce(methods, hz)
     return DataLoader(
         _Set(source),

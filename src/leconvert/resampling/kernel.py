@@ -52,11 +52,6 @@ def slerp(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
     first. Formula: K. Shoemake, *Animating rotation with quaternion curves*, SIGGRAPH 1985. The
     angle is ``2 atan2(|a - b|, |a + b|)`` (W. Kahan), as ``acos`` loses half of the digits where
     the two are close.
-
-    Args:
-        first: Of shape (n, 4), not zero, of any length.
-        second: Likewise.
-        weight: Of shape (n,), from 0 at the first to 1 at the second.
     """
     one, other = _unit(first), _unit(second)
     other = torch.where((one * other).sum(1, keepdim=True) < 0, -other, other)
@@ -178,10 +173,6 @@ def pack(trajectories: Sequence[Trajectory], memory: PackMemory | None = None) -
 
     One thread does it: a second one for half of the trajectories took as long on two cores, since
     pieces of some kilobytes are copied faster than Python's lock changes hands.
-
-    Args:
-        trajectories: At least one; `leconvert.resampling.methods.check_alike` holds.
-        memory: Where to; None for memory of its own. Not to be shared by threads that pack.
     """
     memory = memory or PackMemory()
     lengths = np.array([len(one.times) for one in trajectories], np.int64)
@@ -466,12 +457,6 @@ def resample_packed(
     packed: Packed, methods: Methods, *, hz: float | None = None, targets: Targets | None = None
 ) -> Resampled:
     """Resample a batch on its device.
-
-    Args:
-        packed: The batch.
-        methods: Method of every column.
-        hz: Targets a second; or
-        targets: the targets.
 
     Returns:
         The batch; floats keep the type of the packed rows. A bfloat16 is mixed in float32 and

@@ -159,11 +159,7 @@ class Trajectory:
 
 
 def check_alike(trajectories: Sequence[Trajectory]) -> None:
-    """Check that trajectories can share a batch.
-
-    Raises:
-        SourceError: There are none, or they differ in their columns, types or shapes.
-    """
+    """Check that trajectories can share a batch."""
     if not trajectories:
         raise SourceError("There are no trajectories.", next_step="Give at least one.")
 
@@ -215,17 +211,7 @@ def choose_methods(
     given: Mapping[str, Method] | None = None,
     names: Mapping[str, Sequence[str]] | None = None,
 ) -> Methods:
-    """Return the method of every column.
-
-    Args:
-        columns: Type and number of columns of each feature.
-        given: What somebody chose, by ``feature``, ``feature[column]`` or ``feature[start:stop]``;
-            later ones win.
-        names: Names of a feature's columns, where it has any.
-
-    Raises:
-        UsageError: A choice names no column, or a method does not fit its type.
-    """
+    """Return the method of every column."""
     chosen: dict[str, list[Method]] = {}
     quaternions: dict[str, set[int]] = {key: set() for key in columns}
     for key, (dtype, width) in columns.items():
@@ -246,11 +232,7 @@ def choose_methods(
 
 
 def check_quaternions(trajectory: Trajectory, methods: Methods) -> None:
-    """Check that what is resampled as a quaternion has a direction.
-
-    Raises:
-        SourceError: One is zero.
-    """
+    """Check that what is resampled as a quaternion has a direction."""
     for key, segments in methods.items():
         for start, stop, method in segments:
             if method != "slerp":

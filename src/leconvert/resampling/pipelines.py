@@ -92,13 +92,6 @@ def resample_one(
 ) -> dict[str, Array]:
     """Resample one trajectory.
 
-    Args:
-        trajectory: The trajectory.
-        targets: Seconds after its first sample, ascending; those outside take the sample at the
-            end.
-        methods: Method of every column.
-        baseline: How the linear part is done.
-
     Returns:
         Of each feature an array of shape (M, ...), of the feature's type; with ``columns`` linear
         features are float64.
@@ -363,11 +356,7 @@ class TableWay(_OnDevice):
 
 
 def find_device(name: str) -> torch.device:
-    """Return a device.
-
-    Raises:
-        ProbeError: It is not there.
-    """
+    """Return a device."""
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ProbeError(

@@ -167,10 +167,6 @@ def draw_resampling(document: Mapping[str, Any], out_dir: Path, stem: str) -> li
 
     Returns:
         Their paths, in the order of `PLOTS`.
-
-    Raises:
-        InstallationError: matplotlib is not installed.
-        StorageError: They cannot be written.
     """
     paths = []
     drawn = pictures(document)
@@ -184,11 +180,7 @@ def draw_resampling(document: Mapping[str, Any], out_dir: Path, stem: str) -> li
 
 
 def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the pictures as PNG, by name.
-
-    Raises:
-        InstallationError: matplotlib is not installed.
-    """
+    """Return the pictures as PNG, by name."""
     require_matplotlib()
     results = document["results"]
     compared = document["speedups"]
@@ -267,17 +259,7 @@ img { max-width: 100%; }
 
 
 def write_report(document: Mapping[str, Any], path: Path, *, command: str) -> None:
-    """Write the report.
-
-    Args:
-        document: The result.
-        path: Where it goes; an older one is replaced.
-        command: What was run.
-
-    Raises:
-        InstallationError: matplotlib is not installed.
-        StorageError: It cannot be written.
-    """
+    """Write the report."""
     replace_record(path, report_html(document, command=command).encode())
 
 

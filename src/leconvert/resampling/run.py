@@ -165,11 +165,7 @@ class ResampleOptions:
                 raise UsageError("--device is cpu, cuda or cuda:N.")
 
     def sized(self, trajectories: int) -> ResampleOptions:
-        """Return these options with batch sizes for a set of so many trajectories.
-
-        Raises:
-            UsageError: A size that was asked for is larger than the set.
-        """
+        """Return these options with batch sizes for a set of so many trajectories."""
         if self.batch_sizes is None:
             fitting = tuple(size for size in USUAL_BATCH_SIZES if size <= trajectories)
             return replace(self, batch_sizes=fitting or (trajectories,))
@@ -200,12 +196,7 @@ _OTHERS = ("h5py", "scipy", "matplotlib")
 
 
 def open_source(options: ResampleOptions) -> TrajectorySource:
-    """Return the set that options name, as it is read one by one.
-
-    Raises:
-        SourceError: It cannot be read, or is empty.
-        UsageError: It has no such columns, or h5py is missing.
-    """
+    """Return the set that options name, as it is read one by one."""
     most = options.max_trajectories
     source: TrajectorySource
     if options.dataset is not None:
@@ -257,17 +248,8 @@ def stem_of(options: Mapping[str, Any], source: str) -> str:
 def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
     """Measure resampling.
 
-    Args:
-        options: What to measure.
-        progress: Where to report.
-
     Returns:
         The result, as ``docs/formats/probe-result.schema.json`` describes it.
-
-    Raises:
-        UsageError: The options do not fit the set, or a package is missing.
-        SourceError: The set cannot be read or resampled.
-        ProbeError: A device is missing.
     """
     document = begin_document("resample")
     for device in options.devices:

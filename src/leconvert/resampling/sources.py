@@ -103,11 +103,7 @@ class Preloaded:
 
 
 def preload(source: TrajectorySource) -> Preloaded:
-    """Read a whole set into memory.
-
-    Raises:
-        SourceError: It is empty, or one cannot be read or resampled.
-    """
+    """Read a whole set into memory."""
     if not len(source):
         raise SourceError(
             "The set has no trajectories.", next_step="Give another, or raise --max-trajectories."
@@ -116,12 +112,7 @@ def preload(source: TrajectorySource) -> Preloaded:
 
 
 def methods_for(source: TrajectorySource, given: Mapping[str, Method]) -> Methods:
-    """Return the method of every column of a set, and check its quaternions.
-
-    Raises:
-        UsageError: A choice names no column or does not fit.
-        SourceError: A quaternion is zero.
-    """
+    """Return the method of every column of a set, and check its quaternions."""
     first = source.load(0)
     widths = first.widths()
     columns = {key: (values.dtype, widths[key]) for key, values in first.columns.items()}
@@ -186,11 +177,7 @@ VERSION = 1
 
 
 def require_h5py() -> None:
-    """Fail with what to install if h5py is missing.
-
-    Raises:
-        InstallationError: It is.
-    """
+    """Fail with what to install if h5py is missing."""
     if importlib.util.find_spec("h5py") is None:
         raise InstallationError(
             "HDF5 needs h5py, which is not installed.",
@@ -199,13 +186,7 @@ def require_h5py() -> None:
 
 
 def write_hdf5(source: TrajectorySource, path: Path) -> None:
-    """Write a set; it appears under its name when it is whole.
-
-    Raises:
-        TargetError: There is such a file already.
-        StorageError: It cannot be written.
-        InstallationError: h5py is not installed.
-    """
+    """Write a set; it appears under its name when it is whole."""
     require_h5py()
     import h5py
 
@@ -285,11 +266,7 @@ class Hdf5Set:
         return self._count
 
     def load(self, place: int) -> Trajectory:
-        """Read a trajectory.
-
-        Raises:
-            SourceError: It is damaged, or cannot be resampled.
-        """
+        """Read a trajectory."""
         with self._read() as file:
             group = file[_group(place)]
             held = group["columns"]
@@ -386,11 +363,7 @@ class DatasetSet:
         return self._count
 
     def load(self, place: int) -> Trajectory:
-        """Read an episode's rows.
-
-        Raises:
-            SourceError: They cannot be read or resampled.
-        """
+        """Read an episode's rows."""
         # Not across a fork: two processes would move one file's position.
         if self._reader is None or self._opened_by != os.getpid():
             self._reader, self._opened_by = RowReader(self._meta, self._files), os.getpid()

@@ -63,12 +63,7 @@ class SmallDiffusionPolicy(nn.Module):
         self.register_buffer("kept", _kept_share())
 
     def forward(self, state: Tensor, actions: Tensor) -> Tensor:
-        """Return the loss: the mean squared error of the predicted noise.
-
-        Args:
-            state: Of shape (B, state_dim).
-            actions: Of shape (B, CHUNK, action_dim).
-        """
+        """Return the loss: the mean squared error of the predicted noise."""
         clean = actions.flatten(1)
         steps = torch.randint(_NOISE_STEPS, (len(clean),), device=clean.device)
         noise = torch.randn_like(clean)
@@ -85,12 +80,6 @@ def windows(
     """Return a random state of each trajectory and the chunk of actions that begins with it.
 
     Where a trajectory ends before the chunk its last action is repeated.
-
-    Args:
-        state: Of shape (B, M, state_dim).
-        action: Of shape (B, M, action_dim).
-        lengths: Of shape (B,).
-        generator: Chooses.
     """
     share = torch.rand(len(lengths), generator=generator)
     start = (share * (lengths - CHUNK + 1).clamp(min=1)).long()
@@ -142,9 +131,6 @@ def train_on_both_paths(
 
     Returns:
         A row a path, as ``end_to_end`` of ``docs/formats/probe-result.schema.json`` has them.
-
-    Raises:
-        UsageError: The set has no action or no state.
     """
     first = source.load(0)
     for key in (ACTION, STATE):

@@ -97,11 +97,7 @@ class Survey:
     misplaced: dict[tuple[str, int], list[str]] = field(default_factory=dict)
 
     def remarks(self, hidden: Collection[str]) -> Iterator[Remark]:
-        """Yield what is left behind.
-
-        Args:
-            hidden: Folders at the top whose strays another finding speaks of.
-        """
+        """Yield what is left behind."""
         for folder, strays in sorted(self.strays.items()):
             if folder in hidden:
                 continue
@@ -140,17 +136,9 @@ def survey_folder(
     """Walk through a source's folder, as `files_below` does.
 
     Args:
-        root: The folder.
         slice_of: Says what a path stands for, as `SourcePaths.slice_of`.
         has_episode: Whether there is an episode of an index.
-        cameras: Declared cameras.
         misplaced: Says what a stray may be, as `SourcePaths.misplaced`.
-        num_known: Files of episodes that are known to be there, if all of them are below ``data``
-            and ``videos``. If there are no more files than these, nothing there is asked for its
-            name.
-
-    Raises:
-        UnreadableSourceError: A folder cannot be listed.
     """
     survey = Survey()
     extra: list[str] = []
@@ -199,11 +187,7 @@ def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -
     """Return what `Survey.extra_files` would be, without a look below ``data`` and ``videos``.
 
     Args:
-        root: The source.
         slice_of: Says what a path stands for, as `SourcePaths.slice_of`.
-
-    Raises:
-        UnreadableSourceError: A folder cannot be listed.
     """
     links = Links(root, with_parts=True)
     return tuple(
@@ -257,16 +241,7 @@ class FileFacts:
     def of(
         cls, path: str | os.PathLike[str], fleeting_inodes: frozenset[int] = frozenset()
     ) -> FileFacts:
-        """Return the facts of a regular file as they are now; symbolic links are followed.
-
-        Args:
-            path: The file.
-            fleeting_inodes: Devices whose files have no lasting inode numbers.
-
-        Raises:
-            FileNotFoundError: Nothing is there.
-            OSError: The file system refuses, or something else than a file is there.
-        """
+        """Return the facts of a regular file as they are now; symbolic links are followed."""
         seen = status_now(path)
         if not stat.S_ISREG(seen.st_mode):
             raise OSError(f"{path} is not a regular file")
@@ -305,16 +280,8 @@ def changed_files(
 ) -> list[str]:
     """Say which source files differ from the scan.
 
-    Args:
-        paths: The dataset's file names.
-        stream: The scan of one stream, or of a range of positions in it.
-        episode_index: Indices of the same positions.
-
     Returns:
         One line a file that is gone, replaced, or of another size or time.
-
-    Raises:
-        StorageError: The disk or the server fails, so that nobody can tell.
     """
     changes: list[str] = []
     with ExitStack() as open_pool:
@@ -367,13 +334,6 @@ def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
 
     The inode counts where the file system keeps it. Of other files only the names count: what is in
     them is compared with the result.
-
-    Args:
-        run: The run.
-        root: Where the source lies now; None for where it was when it was planned.
-
-    Raises:
-        SourceChangedError: ``details`` says what differs.
     """
     manifest = run.manifest
     root = root or Path(manifest.source)
@@ -388,15 +348,7 @@ def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
 
 
 def check_tables_unchanged(run: OpenedRun, root: Path | None = None) -> None:
-    """Compare the source's tables under ``meta/`` with the plan, by content; other files by name.
-
-    Args:
-        run: The run.
-        root: Where the source lies now, as for `check_source_unchanged`.
-
-    Raises:
-        SourceChangedError: They differ.
-    """
+    """Compare the tables under ``meta/`` with the plan by content, other files by name."""
     root = root or Path(run.manifest.source)
     changes = _changed_tables(run, root)
     if changes:

@@ -83,15 +83,7 @@ def is_pointer(path: str | os.PathLike[str]) -> bool:
 
 
 def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
-    """Raise if a dataset has pointers: ``meta`` is looked at, and the first files of each folder.
-
-    Args:
-        root: The dataset's folder, of any version.
-        met_one: One was met already, so that all that is left is to count them.
-
-    Raises:
-        UnreadableSourceError: There is a pointer; it says how many there are.
-    """
+    """Raise if there are LFS pointers in ``meta`` or the first files of each folder."""
     folders = (files_below(root, f"{name}/") for name in ("data", "videos", "images"))
     first = chain(files_below(root, "meta/"), *(islice(files, _FIRST_FILES) for files in folders))
     if not met_one and not any(is_pointer(root / path) for path, _ in first):
@@ -169,18 +161,7 @@ class DatasetInfo:
 def load_info(
     root: Path, repairs: Repairs = NO_REPAIRS, *, guess_version: bool = False
 ) -> DatasetInfo:
-    """Read and check ``meta/info.json``.
-
-    Args:
-        root: The dataset's folder, the one that holds ``meta/``.
-        repairs: What a conversion changes, of which this heeds how the source is read.
-        guess_version: Take the version that the files look like where ``codebase_version`` is none
-            that is read; without it that is an error.
-
-    Raises:
-        UnreadableSourceError: The folder or the file is missing or not JSON.
-        SourceError: It is not a v2.0 or v2.1 dataset, or lacks what a conversion needs.
-    """
+    """Read and check ``meta/info.json``."""
     path = root / INFO_PATH
     raw = read_info(root)
     version = repairs.assumed_version or raw.get("codebase_version")
@@ -231,11 +212,7 @@ def version_of_files(root: Path) -> str | None:
 
 
 def read_info(root: Path) -> dict[str, Any]:
-    """Read ``meta/info.json`` of a dataset of any version.
-
-    Raises:
-        UnreadableSourceError: There is no such folder or file, or it holds no JSON object.
-    """
+    """Read ``meta/info.json`` of a dataset of any version."""
     path = root / INFO_PATH
     if not root.is_dir():
         old = old_dir(root)
@@ -476,9 +453,6 @@ class SourcePaths:
         """Return the stream and the episode that a file's name stands for; None for other names.
 
         The camera may be one that is not declared, the episode one that does not exist.
-
-        Args:
-            relative: A path relative to the dataset.
         """
         if relative in self._owner:
             return self._owner[relative]
@@ -531,14 +505,7 @@ def _canonical(template: str) -> str:
 
 
 def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Pattern[str]:
-    """Check a template and return what matches the names that it makes.
-
-    Args:
-        path: ``info.json``, for errors.
-        name: The template's key.
-        template: It.
-        allowed: Placeholders that may stand in it.
-    """
+    """Check a template and return what matches the names that it makes."""
     pattern = ""
     fields: set[str] = set()
     try:
@@ -600,14 +567,6 @@ def load_tasks(root: Path, repairs: Repairs = NO_REPAIRS) -> list[tuple[int, str
     """Return (task_index, task) pairs as listed, in ascending order of the index.
 
     Whether indices repeat or leave gaps is for the scan to say.
-
-    Args:
-        root: The dataset folder.
-        repairs: What a conversion changes: where rows take their tasks from ``episodes.jsonl``,
-            the texts there that are not listed follow the others.
-
-    Raises:
-        UnreadableSourceError: The file is missing or malformed.
     """
     if repairs.tasks_from is None:
         return _listed_tasks(root / TASKS_PATH)
@@ -621,11 +580,7 @@ def load_tasks(root: Path, repairs: Repairs = NO_REPAIRS) -> list[tuple[int, str
 
 
 def tasks_of_episodes(root: Path) -> dict[int, str]:
-    """Return the task of each episode for which ``episodes.jsonl`` lists one and no other.
-
-    Raises:
-        UnreadableSourceError: The table is missing or malformed.
-    """
+    """Return the task of each episode for which ``episodes.jsonl`` lists one and no other."""
     found = {}
     for record in EpisodeLines(root / EPISODES_PATH, validated=True):
         texts = record.get("tasks")
@@ -696,11 +651,7 @@ class EpisodeLines:
         return len(self.episode_index)
 
     def offsets_of(self, episode_index: IntArray) -> IntArray:
-        """Return where the lines of some episodes begin, in bytes; -1 where there is none.
-
-        Args:
-            episode_index: Indices, shape (N,).
-        """
+        """Return where the lines of some episodes begin, in bytes; -1 where there is none."""
         if not len(self):
             return np.full(len(episode_index), -1, dtype=np.int64)
         places = np.minimum(np.searchsorted(self.episode_index, episode_index), len(self) - 1)
@@ -716,21 +667,13 @@ class EpisodeLines:
 
 
 def read_lines(path: Path, offsets: Sequence[int]) -> list[bytes | None]:
-    """Return the lines at some places of a JSON-lines table; None for a place of -1.
-
-    Raises:
-        UnreadableSourceError: The table cannot be read.
-    """
+    """Return the lines at some places of a JSON-lines table; None for a place of -1."""
     with _open(path) as file:
         return list(_lines_at(file, offsets))
 
 
 def parse_line(path: Path, line: bytes) -> dict[str, Any]:
-    """Return the record of a line.
-
-    Raises:
-        UnreadableSourceError: It is no JSON object.
-    """
+    """Return the record of a line."""
     return _parse(path, None, line)
 
 
@@ -869,15 +812,7 @@ class EpisodeTable:
 
 
 def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
-    """Read ``tasks.jsonl``.
-
-    Args:
-        root: The dataset folder.
-        remarks: Where to say what is wrong.
-
-    Raises:
-        UnreadableSourceError: It is malformed.
-    """
+    """Read ``tasks.jsonl``."""
     exists = (root / TASKS_PATH).exists()
     listed = load_tasks(root) if exists else []
     first_index: dict[int, int] = {}
@@ -909,16 +844,7 @@ def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
 
 
 def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool = False) -> int:
-    """Return an episode's number of frames.
-
-    Args:
-        path: ``episodes.jsonl``.
-        record: A line of it.
-        may_be_empty: Whether it may have no frames, as one that is left out.
-
-    Raises:
-        SourceError: It is no number of frames.
-    """
+    """Return an episode's number of frames."""
     frames = record.get("length")
     if type(frames) is not int or not 1 - may_be_empty <= frames <= _LONGEST_EPISODE:
         raise SourceError(
@@ -930,17 +856,7 @@ def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool 
 
 
 def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> EpisodeTable:
-    """Read ``episodes.jsonl``.
-
-    Args:
-        root: The dataset folder.
-        tasks: Its tasks.
-        remarks: Where to say what is wrong.
-
-    Raises:
-        UnreadableSourceError: It is missing or malformed.
-        SourceError: It lists no episodes, or one twice, or lengths or tasks make no sense.
-    """
+    """Read ``episodes.jsonl``."""
     # Every line is parsed below; here those that begin with their index need not be.
     lines = EpisodeLines(root / EPISODES_PATH, validated=True)
     if not len(lines):
@@ -1003,12 +919,7 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
 
 
 def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
-    """Return the flags that help with an error of tasks.
-
-    Args:
-        code: The finding.
-        has_one_text: Whether the episodes that it is about list one task each.
-    """
+    """Return the flags that help with an error of tasks."""
     flags = CATALOGUE[code].repairs
     return tuple(flag for flag in flags if has_one_text or flag != TASKS_FROM_EPISODES)
 

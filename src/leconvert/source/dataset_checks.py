@@ -142,18 +142,7 @@ def common_columns(
     left_out: Sequence[str],
     remarks: list[Remark],
 ) -> DataColumns:
-    """Find the columns that most tables have, and tables that do not fit to them.
-
-    Args:
-        paths: Where the files are.
-        episodes: The episodes.
-        data: Their tables.
-        left_out: Columns in which tables may differ, since they are left out.
-        remarks: Where to say what is wrong.
-
-    Raises:
-        UnreadableSourceError: A file that could be read a moment ago cannot be read any more.
-    """
+    """Find the columns that most tables have, and tables that do not fit to them."""
     readable = data.is_readable
     counts = np.bincount(data.kind[readable], minlength=len(data.kinds))
     if not counts.any():
@@ -460,11 +449,7 @@ Totals = Mapping[str, Sequence[int]]
 
 
 def check_declarations(features: Features) -> Iterator[Remark]:
-    """Say what is unusual about declared features.
-
-    Args:
-        features: Those that are left out among them.
-    """
+    """Say what is unusual about declared features."""
     nested, unnamed, old_style, untold = [], [], [], []
     for name, feature in features.items():
         shape, names, dtype = feature.get("shape"), feature.get("names"), feature["dtype"]
@@ -498,15 +483,7 @@ def check_columns(
     one_text_each: bool,
     left_out: Collection[str],
 ) -> Iterator[Remark]:
-    """Compare declared features with the columns that most tables have.
-
-    Args:
-        features: Those that are left out among them; what is said of these counts as repaired.
-        columns: The columns, likewise; there are some.
-        num_tasks: Different tasks of the dataset.
-        one_text_each: Whether each episode lists one task.
-        left_out: Features that are left out.
-    """
+    """Compare declared features with the columns that most tables have."""
     assert columns.schema is not None
     stored = set(columns.schema.names)
     for name in DEFAULT_COLUMNS:
@@ -545,10 +522,6 @@ def _said_of_wrapped(name: str) -> str:
 
 def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, dict[str, Any]]:
     """Return features whose declaration is to change, so that LeRobot reads what is stored.
-
-    Args:
-        features: As declared.
-        columns: What is stored; there is something.
 
     Returns:
         Feature to its new declaration.
@@ -625,12 +598,7 @@ def _is_shape(shape: object) -> bool:
 
 
 def check_images(features: Features, schema: pa.Schema) -> Iterator[Remark]:
-    """Say which images, whose statistics are to be computed, are stored as anything but files.
-
-    Args:
-        features: Those that are left out among them; what is said of these counts as repaired.
-        schema: The columns that most tables have, likewise.
-    """
+    """Say which images, whose statistics are to be computed, are stored as anything but files."""
     for name, feature in features.items():
         if feature["dtype"] != "image" or name not in schema.names:
             continue
@@ -655,12 +623,7 @@ def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
 
 
 def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Remark]:
-    """Compare the totals that ``info.json`` states with those that were found.
-
-    Args:
-        info: It.
-        totals: What each may be; those that are not stated are passed over.
-    """
+    """Compare the totals that ``info.json`` states with those that were found."""
     wrong = [
         f"{key} {shown(info.raw[key])} instead of {right[0]}"
         for key, right in totals.items()

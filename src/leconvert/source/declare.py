@@ -30,12 +30,6 @@ def declare_columns(
     """Return a declaration for each undeclared column that LeRobot can read, and why for others.
 
     Every table that has the dataset's columns is read where lists may differ in their lengths.
-
-    Args:
-        features: Declared features.
-        columns: The columns of the tables.
-        paths: Where these are.
-        episodes: The episodes.
     """
     declared: dict[str, dict[str, Any]] = {}
     refused: dict[str, str] = {}
@@ -63,11 +57,7 @@ def declare_columns(
 def _shape(
     field: pa.Field, paths: SourcePaths, episodes: list[int]
 ) -> tuple[list[int], list[str] | None]:
-    """Return the shape of a column's values, and the names of its dimensions.
-
-    Raises:
-        ValueError: LeRobot cannot read such a column; says why.
-    """
+    """Return the shape of a column's values, and the names of its dimensions."""
     kind, held = _plain(field.type), innermost_type(field.type)
     files = paths.absolute(DATA_STREAM, episodes)
     if pa.types.is_struct(kind) or _is_binary(kind):

@@ -359,12 +359,7 @@ def _is_there(file: FileFacts | OSError) -> bool:
 
 
 def _unread(error: OSError | UnreadableSourceError, notes: Notes) -> _Facts:
-    """Say why a file cannot be read; that one is missing is said once all are known.
-
-    Raises:
-        UnreadableSourceError: This user may not read it, or it is a Git LFS pointer.
-        StorageError: The mount or the server fails.
-    """
+    """Say why a file cannot be read; that one is missing is said once all are known."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return _MISSING
     _refuse_if_the_file_may_be_sound(error, notes)
@@ -448,12 +443,7 @@ class Slices:
         return found
 
     def scan(self, kept: BoolArray, *, grouped: bool) -> StreamScan:
-        """Return the scan of the episodes that are kept.
-
-        Args:
-            kept: Whether each is, shape (E,).
-            grouped: Whether a new kind begins a new output file.
-        """
+        """Return the scan of the episodes that are kept."""
         size_bytes, mtime_ns, inode, frames, roll_bytes = self.numbers[kept].T.copy()
         group: IntArray = np.zeros(len(size_bytes), dtype=np.int64)
         if grouped and len(group):
@@ -496,12 +486,7 @@ class Gathered:
     clips: Mapping[str, ClipFacts]
 
     def usual_clip(self, slices: Slices, kept: BoolArray) -> ClipFacts | None:
-        """Return what most clips of a stream are; of as many the first. None without any.
-
-        Args:
-            slices: The stream's.
-            kept: Whether each episode is kept, shape (E,).
-        """
+        """Return what most clips of a stream are; of as many the first. None without any."""
         kinds, firsts, counts = np.unique(
             slices.kind[kept & slices.is_readable], return_index=True, return_counts=True
         )

@@ -162,11 +162,6 @@ def declared_as_encoded(
 
     What the source does not declare is not added, and what no header tells is kept. Shapes are
     (height, width, channels), as LeRobot writes them.
-
-    Args:
-        feature: Its declaration.
-        facts: What most of its clips are.
-        fps: Frames a second of the dataset.
     """
     found = dict(feature)
     for key in ("info", "video_info"):
@@ -395,16 +390,7 @@ class TableCheck:
         ]
 
     def __call__(self, file: DataFile, extremes: Extremes, notes: Notes) -> RowFacts:
-        """Check a table that has as many rows as its episode has frames.
-
-        Args:
-            file: It.
-            extremes: What its footer says of the extremes of its columns.
-            notes: Where to say what is wrong.
-
-        Raises:
-            UnreadableSourceError: A column that the footer does not describe cannot be read.
-        """
+        """Check a table that has as many rows as its episode has frames."""
         rows = file.counts.rows
         columns = file.counts.columns
         for name in self._stored:
@@ -616,14 +602,7 @@ class StatsCheck:
     def __call__(
         self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: Notes
     ) -> tuple[list[str], list[str]]:
-        """Check one line; return the features whose statistics are missing, and are stale.
-
-        Args:
-            line: It; None where the episode has none.
-            rows: Rows of the episode's table.
-            found: Extremes of its columns; only what is there is compared.
-            notes: Where to say what is wrong.
-        """
+        """Check one line; return the features whose statistics are missing, and are stale."""
         stats = None if line is None else line.get("stats")
         if not isinstance(stats, dict):
             what = "no statistics" if line is None else "a line without statistics"

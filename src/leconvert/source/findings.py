@@ -346,11 +346,7 @@ CATALOGUE: Mapping[str, Kind] = MappingProxyType({kind.code: kind for kind in _K
 
 
 def check_accepted(codes: Sequence[str]) -> None:
-    """Refuse codes that cannot be accepted.
-
-    Raises:
-        UsageError: A code is unknown, or of an error that the conversion cannot do without.
-    """
+    """Refuse codes that cannot be accepted."""
     acceptable = [kind.code for kind in _KINDS if kind.acceptable]
     for code in codes:
         kind = CATALOGUE.get(code)
@@ -421,12 +417,7 @@ class Sightings:
         self._seen: dict[tuple[object, ...], tuple[Remark, int]] = {}
 
     def add(self, remark: Remark, episodes: int = 1) -> None:
-        """Note that something was seen in further episodes.
-
-        Args:
-            remark: It; its message tells the first case.
-            episodes: In how many.
-        """
+        """Note that something was seen in further episodes."""
         kind = (remark.code, remark.stream or "", remark.feature or "", remark.helps)
         example, before = self._seen.get(kind, (remark, 0))
         self._seen[kind] = (example, before + episodes)
@@ -508,12 +499,7 @@ class Notes:
 
 
 def said_of_paths(feature: str, where: str = "") -> str:
-    """Return what is said of images that are paths.
-
-    Args:
-        feature: The images.
-        where: Which of them; all by default.
-    """
+    """Return what is said of images that are paths."""
     return (
         f"The images {shown(feature)} are no files{where}, but their paths at best; put the files "
         'into the tables first, as "Images as paths" in docs/howto/broken-datasets.md does.'
@@ -596,25 +582,12 @@ class Settled:
 
 
 def computes_all_stats(options: RepairOptions, *, has_episode_stats: bool) -> bool:
-    """Whether statistics of every feature are computed.
-
-    Args:
-        options: What the user allows.
-        has_episode_stats: Whether the source's version keeps statistics of episodes.
-    """
+    """Whether statistics of every feature are computed."""
     return options.recompute_stats or options.quantiles or not has_episode_stats
 
 
 def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse features that cannot be left out.
-
-    Args:
-        names: What ``--drop-feature`` names.
-        known: Declared features and columns of the tables.
-
-    Raises:
-        UsageError: One is unknown, or a column that v3.0 demands.
-    """
+    """Refuse features that cannot be left out."""
     droppable = [name for name in dict.fromkeys(known) if name not in DEFAULT_COLUMNS]
     for name in names:
         if name in DEFAULT_COLUMNS:
@@ -632,12 +605,7 @@ def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
 def redeclared(
     features: Mapping[str, Mapping[str, Any]], corrected: Mapping[str, Mapping[str, Any]]
 ) -> set[str]:
-    """Return columns whose statistics are none: of another shape, or of what was called text.
-
-    Args:
-        features: As declared.
-        corrected: Columns that are declared otherwise than they are stored, as they are stored.
-    """
+    """Return columns whose statistics are none: of another shape, or of what was called text."""
     return {
         name
         for name, feature in corrected.items()
@@ -646,16 +614,7 @@ def redeclared(
 
 
 def settle(remarks: Sequence[Remark], options: RepairOptions, facts: SourceFacts) -> Settled:
-    """Decide what is done about everything that was seen.
-
-    Args:
-        remarks: What was seen, in any order.
-        options: What the user allows.
-        facts: The source.
-
-    Raises:
-        SourceError: Every episode would be dropped.
-    """
+    """Decide what is done about everything that was seen."""
     dropped: dict[int, str] = {}
     decided: list[tuple[Remark, str]] = []
     for remark in sorted(remarks, key=lambda remark: remark.order):
@@ -697,9 +656,6 @@ def settle(remarks: Sequence[Remark], options: RepairOptions, facts: SourceFacts
 
 def task_map_of(tasks: Sequence[tuple[int, str]]) -> dict[int, int] | None:
     """Return result indices of source task indices: dense, equal texts one task.
-
-    Args:
-        tasks: (index, text) pairs.
 
     Returns:
         A mapping; None where every index stays as it is and every text stands there once.

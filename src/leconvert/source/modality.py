@@ -90,15 +90,7 @@ def check_modality(
     *,
     remaps_tasks: bool,
 ) -> Iterator[Remark]:
-    """Say what ``modality.json`` names that is not there, and what it should name.
-
-    Args:
-        root: The source.
-        features: Declared features.
-        schema: The columns of the tables.
-        left_out: Features that the result lacks.
-        remaps_tasks: Whether task indices change.
-    """
+    """Say what ``modality.json`` names that is not there, and what it should name."""
     modality = read_modality(root)
     if modality is None and (root / MODALITY_PATH).exists():
         said = f"{MODALITY_PATH} holds no JSON object; it is copied as it is."
@@ -151,13 +143,7 @@ def extension_files(extra_files: Sequence[str], repairs: Repairs) -> list[str]:
 
 
 def mended_extension(root: Path, path: str, repairs: Repairs) -> bytes | None:
-    """Return a file of GR00T's without features that are left out; None where none goes.
-
-    Args:
-        root: The source.
-        path: One of `extension_files`.
-        repairs: What a conversion changes.
-    """
+    """Return a file of GR00T's without features that are left out; None where none goes."""
     try:
         content = json.loads((root / path).read_bytes())
     except (OSError, ValueError, RecursionError):

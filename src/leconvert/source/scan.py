@@ -106,18 +106,6 @@ def scan_source(
 
     Errors are collected, so that one run tells the user about all of them; the caller decides by
     the findings' severity. Episodes that are left out are not in the result.
-
-    Args:
-        root: The dataset folder.
-        options: What the user allows the conversion to change; nothing by default.
-        progress: Where to report.
-        spread: Threads or processes that read headers; by default as many as the first block's
-            cost asks for.
-
-    Raises:
-        UsageError: The options name findings or features that do not exist, or cannot be given up.
-        UnreadableSourceError: A table under ``meta/`` is missing or malformed.
-        SourceError: The dataset as a whole cannot be converted, or no episode would be left.
     """
     options = options or RepairOptions()
     check_accepted(options.accept)

@@ -31,13 +31,7 @@ QUANTILES: Mapping[str, float] = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 
 
 
 def rank_of(level: float, count: int) -> int:
-    """Return the place of a quantile among ``count`` > 0 values in ascending order, from 0.
-
-    Args:
-        level: Between 0 and 1. The product with ``count`` is rounded as LeRobot rounds it, so that
-            both choose the same value where level × count is nearly whole.
-        count: Number of values.
-    """
+    """Return the place of a quantile among ``count`` > 0 values in ascending order, from 0."""
     return min(max(math.ceil(level * count), 1), count) - 1
 
 
@@ -66,19 +60,11 @@ def column_stats(column: pa.Array | pa.ChunkedArray, *, quantiles: bool) -> dict
     A row that holds NaN makes all statistics of its component NaN; an infinite value makes the mean
     infinite or NaN and the deviation NaN, and leaves minimum, maximum and quantiles defined.
 
-    Args:
-        column: Numbers or truth values, or lists of them, nested to any depth, that have the same
-            lengths in all rows.
-        quantiles: Whether to add ``q01``, ``q10``, ``q50``, ``q90`` and ``q99``.
-
     Returns:
         ``min``, ``max``, ``mean``, ``std`` and the quantiles as nested lists in the shape of a row,
         a scalar's being (1,); integers where minimum and maximum are of whole numbers or of truth
         values (0 and 1), else floats. ``count`` is the number of rows, shape (1,). None for columns
         of anything but numbers.
-
-    Raises:
-        ValueError: There are no rows, entries are null, or rows have different shapes.
     """
     values = _dense_values(column)
     if values is None:
@@ -179,9 +165,6 @@ def sample_indices(length: int) -> list[int]:
 
     All frames up to 100, 177 of 1,000, 1,000 of 10,000; the first and the last are among them.
 
-    Args:
-        length: Frames of the episode.
-
     Returns:
         Distinct frames, ascending, as LeRobot's ``sample_indices`` has them.
     """
@@ -229,14 +212,7 @@ class ImageStats:
         self._frames = 0
 
     def add(self, frame: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> None:
-        """Count the values of one frame.
-
-        Args:
-            frame: Shape (height, width, channels), uint8; depth may be uint16.
-
-        Raises:
-            ValueError: It is of another type or shape, or has other channels than those before.
-        """
+        """Count the values of one frame."""
         values = {np.dtype(np.uint8): 256, np.dtype(np.uint16): 65536}.get(frame.dtype)
         if values is None or (values > 256 and self._scale != 1):
             raise ValueError(f"frames are of {frame.dtype}")
@@ -257,9 +233,6 @@ class ImageStats:
 
         ``count`` is the number of frames, shape (1,). Quantiles are over pixels: the value at rank
         ⌈level × pixels⌉ in ascending order.
-
-        Raises:
-            ValueError: No frame was added.
         """
         if self._counts is None:
             raise ValueError("there are no frames")

@@ -46,20 +46,8 @@ def table_stats(
 
     Numbers are taken whole; images are sampled, and only sampled ones are decoded.
 
-    Args:
-        table: The rows of one episode.
-        features: Declarations as in ``info.json``.
-        names: Features to compute. Videos, text and whatever else has no statistics among them are
-            passed over.
-        quantiles: Whether to add them.
-        path: The file that the rows come from, to be named in errors.
-
     Returns:
         Feature to statistics, in the order of ``features``.
-
-    Raises:
-        UnreadableSourceError: A feature has no column, its rows do not go together, or an image
-            cannot be decoded.
     """
     found: dict[str, dict[str, Any]] = {}
     for name, feature in features.items():
@@ -88,19 +76,8 @@ def clip_stats(
 ) -> dict[str, Any]:
     """Compute the statistics of one camera in one episode from sampled frames of its clip.
 
-    Args:
-        path: The clip.
-        length: Frames of the episode; the clip's first ones in the order of presentation.
-        is_depth: The camera gives distances. Its statistics are of the 12-bit values that the
-            stream stores, as LeRobot's decoder gives them; what distance a value stands for is not
-            undone.
-        quantiles: Whether to add them.
-
     Returns:
         Statistics of shape (3, 1, 1) in 0..1, or (1, 1, 1) in stored values for depth.
-
-    Raises:
-        UnreadableSourceError: The clip cannot be decoded, or has fewer frames.
     """
     if length < 1:
         raise UnreadableSourceError(

@@ -64,13 +64,7 @@ class RowBlock:
         self._numbers: dict[str, npt.NDArray[Any]] = {}
 
     def add(self, row: Mapping[str, Any], stats: Mapping[str, Any] | None) -> None:
-        """Append a row.
-
-        Args:
-            row: Column to value.
-            stats: Nested statistics; each innermost value becomes a column whose name is the path
-                to it, joined by slashes, below ``stats/``.
-        """
+        """Append a row."""
         self._rows.append(row)
         self._stats.append(stats)
         self._stats_columns = None
@@ -81,9 +75,6 @@ class RowBlock:
         Integers and fractions in one column make it float64. Mappings are structs. Values that no
         column type holds together, a number and a text for example, make it text: a text stays as
         it is and everything else is written as JSON.
-
-        Raises:
-            SourceError: Values of a statistic do not go together.
         """
         fields: list[pa.Field] = []
         for name in _names(self._rows):
@@ -140,11 +131,7 @@ class RowBlock:
 
 
 def widened(schema: pa.Schema | None, other: pa.Schema) -> pa.Schema:
-    """Return a schema that holds what either holds, columns in order of first appearance.
-
-    Raises:
-        SourceError: Statistics have types that do not go together. Truth values and numbers do.
-    """
+    """Return a schema that holds what either holds, columns in order of first appearance."""
     if schema is None or schema.equals(other):
         return other
     fields: dict[str, pa.Field] = {field.name: field for field in schema}
@@ -344,18 +331,11 @@ def write_episodes(
     Memory is bounded by one block of rows and one file's footer, not by the number of episodes.
 
     Args:
-        root: The new dataset's folder.
         episodes: Gives the records in order, the same ones each time; called once, or three times
             where a later record needs wider types than the first hundred or so.
-        fps: Frames a second; a span starts at ``from_frame / fps`` seconds, rounded once.
-        file_size_limit_bytes: A new file starts where the rows of one would take more than this in
-            memory, as Arrow counts it. A file has one row at least.
 
     Returns:
         The files written, relative to ``root``, in row order.
-
-    Raises:
-        SourceError: There is no episode, or the values of a statistic do not go together.
     """
     writer = _EpisodesWriter(Path(root), file_size_limit_bytes)
     if not writer.write(_blocks(episodes(), fps), None):
@@ -375,15 +355,7 @@ def write_episodes(
 
 
 def read_episodes(root: str | os.PathLike[str], *, stats: bool = False) -> pa.Table:
-    """Read ``meta/episodes`` below ``root``: all files in text order, rows in order.
-
-    Args:
-        root: A v3.0 dataset's folder.
-        stats: Whether to read the ``stats/`` columns too; they are most of the bytes.
-
-    Raises:
-        UnreadableSourceError: A file is missing or damaged, or files do not go together.
-    """
+    """Read ``meta/episodes`` below ``root``: all files in text order, rows in order."""
     folder = Path(root) / EPISODES_DIR
     paths = sorted(folder.glob("*/*.parquet"), key=str) or [Path(root) / episodes_path(0)]
     tables: list[pa.Table] = []
@@ -559,9 +531,6 @@ class EpisodesReader:
 
         Args:
             wanted: Whether to read a column, by its name.
-
-        Raises:
-            UnreadableSourceError: A file is damaged.
         """
         return self._read(0, len(self._groups), wanted)
 
@@ -569,12 +538,7 @@ class EpisodesReader:
         """Yield rows ``first`` to ``stop``, in one table or several.
 
         Args:
-            first: The first row.
-            stop: The row behind the last; more than ``first``.
             wanted: As for `blocks`.
-
-        Raises:
-            UnreadableSourceError: A file is damaged.
         """
         group = bisect_right(self._ends, first)
         last = bisect_right(self._ends, stop - 1)

@@ -84,12 +84,7 @@ class OpenedTable:
         os.close(self.descriptor)
 
     def footer(self) -> bytes:
-        """Return the footer, without the length and the magic behind it.
-
-        Raises:
-            ThriftError: The file does not begin or end like a parquet file, or is encrypted.
-            UnreadableSourceError: The file system fails.
-        """
+        """Return the footer, without the length and the magic behind it."""
         tail = self._tail
         footer_bytes = int.from_bytes(tail[-TRAILER_BYTES:-4], "little")
         start = self.size_bytes - TRAILER_BYTES - footer_bytes
@@ -101,11 +96,7 @@ class OpenedTable:
         return tail[start - first : -TRAILER_BYTES]
 
     def window(self, position: int, size: int) -> tuple[bytes, int]:
-        """Return a buffer that holds ``size`` bytes from ``position`` on, and where they begin.
-
-        Raises:
-            UnreadableSourceError: The file system fails.
-        """
+        """Return a buffer that holds ``size`` bytes from ``position`` on, and where they begin."""
         if self.whole is not None:
             return self.whole, position
         return self._read(position, size), 0
@@ -169,16 +160,8 @@ class DataFooter:
 def open_parquet(path: str | os.PathLike[str], *, buffer_bytes: int = 0) -> pq.ParquetReader:
     """Open a parquet file and parse its footer.
 
-    Args:
-        path: The file.
-        buffer_bytes: Read columns page by page through a buffer of this size; 0 reads each column
-            chunk in one go, which is faster where they are small.
-
     ``ParquetReader`` is what ``ParquetFile`` wraps: opening thousands of small files through the
     wrapper spends a third of its time in Python.
-
-    Raises:
-        UnreadableSourceError: The file is missing, truncated or no parquet file.
     """
     reader = pq.ParquetReader()
     try:
@@ -195,23 +178,13 @@ def read_data_footer(path: str | os.PathLike[str]) -> DataFooter:
 
     Arrow reads the footers that are unlike those before; where only counts and statistics differ,
     which is so for all but the first few files of a dataset, they are found several times faster.
-
-    Args:
-        path: A v2.x episode file, or any other parquet file.
-
-    Raises:
-        UnreadableSourceError: The file is missing, truncated or no parquet file.
     """
     with OpenedTable(os.fspath(path)) as table:
         return data_footer(table)
 
 
 def data_footer(table: OpenedTable) -> DataFooter:
-    """Return the counts of an open parquet file, as `read_data_footer` does.
-
-    Raises:
-        UnreadableSourceError: The file is truncated or no parquet file.
-    """
+    """Return the counts of an open parquet file, as `read_data_footer` does."""
     footer: FileFooter | None = None
     found: DataFooter | None = None
     try:
@@ -316,9 +289,6 @@ def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
 
     Arrow holds ten times the size of a footer. It reads small ones; in large ones, of files with
     thousands of row groups, nothing but the rows is kept.
-
-    Raises:
-        UnreadableSourceError: The file is missing, truncated or no parquet file.
     """
     with OpenedTable(os.fspath(path)) as table:
         try:
@@ -338,11 +308,7 @@ def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
 
 
 def read_data_schema(path: str | os.PathLike[str]) -> pa.Schema:
-    """Read the Arrow schema of a parquet file, its metadata included.
-
-    Raises:
-        UnreadableSourceError: The file is missing, truncated or no parquet file.
-    """
+    """Read the Arrow schema of a parquet file, its metadata included."""
     reader = open_parquet(path)
     try:
         # A schema that Arrow cannot convert was refused when the file was opened.

@@ -153,12 +153,7 @@ def _writer_options(schema: pa.Schema) -> dict[str, Any]:
 
 
 def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
-    """Return the schema of rows after a repair: without dropped columns, with added ones last.
-
-    Args:
-        schema: Schema of the source's data files.
-        repairs: What is changed.
-    """
+    """Return the schema of rows after a repair: without dropped columns, with added ones last."""
     computed = set(repairs.computed_columns)
     if repairs.tasks_from is not None:
         computed.add("task_index")
@@ -181,11 +176,6 @@ def frame_times(length: int, fps: Fraction, kind: pa.DataType) -> pa.Array:
 
     Each is the exact quotient rounded once to float64 and then, for a float32 column, to float32,
     as LeRobot computes them when it records.
-
-    Args:
-        length: Frames of the episode.
-        fps: Frames a second.
-        kind: float32 or float64.
     """
     # Both factors are whole numbers far below 2**53, so that only the division rounds.
     times = np.arange(length, dtype=np.float64) * fps.denominator / fps.numerator
@@ -213,16 +203,7 @@ class RowRepair:
     task: int | None = None
 
     def __call__(self, table: pa.Table, *, path: str) -> pa.Table:
-        """Return the repaired rows.
-
-        Args:
-            table: The rows as the source has them.
-            path: Where they come from, for errors.
-
-        Raises:
-            UnreadableSourceError: A row's task is not in the source's table of tasks, or a list
-                that becomes its value holds none or several.
-        """
+        """Return the repaired rows."""
         repairs = self.repairs
         table = table.drop_columns(
             [name for name in repairs.dropped_features if name in table.column_names]
@@ -386,24 +367,10 @@ def join_tables(
     again     with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
 
     Args:
-        episodes: Where the rows are. The next is asked for when the one before is written, and a
-            whole file of it closed.
-        destination: A file that does not exist yet; its folder does.
-        schema: Schema of the result, see :func:`~leconvert.tables.schemas.output_schema`. Columns
-            of another type are cast where that loses nothing, see
-            :func:`~leconvert.tables.schemas.align_table`.
         on_rows: Called with the number of rows after each episode.
         on_table: Called with the rows of each episode as they are in the result; they are then
             read even where their pages are copied.
         should_stop: Asked before each episode; True ends the work.
-
-    Raises:
-        UnreadableSourceError: An episode's file cannot be read, has another number of rows, or
-            columns that do not fit the schema.
-        TargetError: ``destination`` exists.
-        InterruptedRunError: ``should_stop`` said so.
-        OSError: The file system failed while writing.
-
     No partial file is left behind by any of these.
     """
     target = Path(destination)
@@ -437,11 +404,7 @@ def join_tables(
 
 
 def footer_digest(path: str | os.PathLike[str]) -> tuple[int, str]:
-    """Return the size in bytes of a parquet file and the SHA-256 of its footer.
-
-    Raises:
-        UnreadableSourceError: The file does not end like a parquet file.
-    """
+    """Return the size in bytes of a parquet file and the SHA-256 of its footer."""
     with Path(path).open("rb") as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, size_bytes - _FOOTER_TAIL_BYTES))

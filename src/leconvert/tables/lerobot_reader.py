@@ -65,14 +65,7 @@ def read_by_lerobot(
     kind: pa.DataType,
     lengths: Sequence[int] | None = None,
 ) -> Reading:
-    """Say how LeRobot reads a column.
-
-    Args:
-        name: Its name.
-        feature: Its declaration in ``info.json``; no camera's, whose frames are in video files.
-        kind: The Arrow type that it is stored as.
-        lengths: The length of its lists in all rows, the outer one first; None where nobody looked.
-    """
+    """Say how LeRobot reads a column."""
     dtype, shape = feature.get("dtype"), feature.get("shape")
     if name in LANGUAGE_COLUMNS:
         return _reading_of_language(kind)
@@ -117,12 +110,6 @@ def declaration_of(
     name: str, kind: pa.DataType, lengths: Sequence[int] | None = None
 ) -> dict[str, Any] | None:
     """Return ``dtype`` and ``shape`` with which LeRobot reads a column as it is stored.
-
-    Args:
-        name: Its name.
-        kind: The Arrow type that it is stored as.
-        lengths: The length of its lists in all rows, the outer one first; None where the type says
-            it.
 
     Returns:
         A mapping; None where there is no such declaration.

@@ -101,18 +101,6 @@ def converted_info(
     A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``; what is no table of facts
     there is left out.
     ``info`` is left alone.
-
-    Args:
-        info: ``meta/info.json`` of the source.
-        fps: Frames a second, exact.
-        data_file_size_in_mb: Limit of a data file, in MiB.
-        video_file_size_in_mb: Limit of a video file, in MiB.
-        has_videos: Whether the dataset has video files; without, ``video_path`` is null.
-        total_episodes: Episodes of the result.
-        total_frames: Frames of the result.
-        total_tasks: Tasks of the result.
-        splits: Replaces the source's splits where given; what is no mapping of names counts for
-            none.
     """
     rate = fps_number(fps)
     features = copy.deepcopy(dict(info["features"]))
@@ -156,12 +144,7 @@ def _table(splits: object) -> dict[str, Any]:
 
 
 def kept_splits(splits: object, index: IntArray) -> dict[str, str]:
-    """Return splits by the result's numbering; those that are no range stay as they are.
-
-    Args:
-        splits: ``splits`` of the source.
-        index: The indices in the source of the episodes that are kept, ascending, shape (E,).
-    """
+    """Return splits by the result's numbering; those that are no range stay as they are."""
     if not isinstance(splits, Mapping):
         return {}
     kept = {}
@@ -181,13 +164,7 @@ def write_info(root: str | os.PathLike[str], info: Mapping[str, Any]) -> None:
 
 
 def write_stats(root: str | os.PathLike[str], stats: Mapping[str, Any]) -> None:
-    """Write ``meta/stats.json`` below ``root``, keys sorted.
-
-    Args:
-        root: The new dataset's folder.
-        stats: Feature to statistic to array or nested list, as
-            :meth:`~leconvert.tables.meta.StatsAggregator.result` returns it.
-    """
+    """Write ``meta/stats.json`` below ``root``, keys sorted."""
     text = json.dumps(stats, indent=4, ensure_ascii=False, sort_keys=True, default=_without_numpy)
     _write_text(Path(root), STATS_PATH, text + "\n")
 
@@ -217,14 +194,6 @@ def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) 
     """Write ``meta/tasks.parquet`` below ``root``.
 
     pandas reads it as a frame with the column ``task_index`` and the index ``task``.
-
-    Args:
-        root: The new dataset's folder.
-        tasks: Index and text of each task; sorted by index on the way out.
-
-    Raises:
-        SourceError: The indices are not 0 to n - 1. Readers look a task up by its row, so any other
-            numbering would give rows the wrong task.
     """
     ordered = sorted((int(index), text) for index, text in tasks)
     indices = [index for index, _ in ordered]
@@ -253,9 +222,6 @@ def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
     """Return index and text of each task, in row order.
 
     The column of the texts is ``task``, or the index without a name as LeRobot first wrote it.
-
-    Raises:
-        UnreadableSourceError: The table is missing or damaged.
     """
     path = Path(root) / TASKS_PATH
     reader = open_parquet(path)
@@ -334,11 +300,7 @@ def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
 
 
 def read_repairs(root: str | os.PathLike[str]) -> Repairs:
-    """Return what was changed about the dataset below ``root``.
-
-    Raises:
-        UnreadableSourceError: The record cannot be read, or is of another format or version.
-    """
+    """Return what was changed about the dataset below ``root``."""
     path = Path(root) / REPAIRS_PATH
     try:
         record = json.loads(path.read_bytes())
@@ -399,17 +361,7 @@ class StatsAggregator:
         self._in_block = 0
 
     def update(self, stats: Mapping[str, Any], *, episode_index: int | None = None) -> None:
-        """Add one episode.
-
-        Args:
-            stats: Feature to statistic to number, nested list or array. Deeper mappings are
-                features whose name has a slash.
-            episode_index: Names the episode in errors; by default the number of the call, from 0.
-
-        Raises:
-            SourceError: Statistics of this or an earlier episode are missing, ragged, no numbers,
-                or of a shape that does not fit.
-        """
+        """Add one episode."""
         episode = self._next_episode if episode_index is None else episode_index
         self._next_episode += 1
         for name, values in _features_of(stats, "", episode):
@@ -429,11 +381,7 @@ class StatsAggregator:
                 feature.reduce_block()
 
     def result(self) -> dict[str, dict[str, Array]]:
-        """Return the statistics of all episodes: feature to statistic to array, features sorted.
-
-        Raises:
-            SourceError: As :meth:`update`.
-        """
+        """Return the statistics of all episodes: feature to statistic to array, features sorted."""
         self._in_block = 0
         for feature in self._features.values():
             feature.reduce_block()

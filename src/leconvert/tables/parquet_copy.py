@@ -116,12 +116,7 @@ _COMMON = re.compile(
 
 
 def check_pages(window: Window, chunk: ChunkEntry) -> str | None:
-    """Say why a chunk is not a row of whole pages compressed by Snappy; None where it is.
-
-    Args:
-        window: Gives the bytes of the file.
-        chunk: The entry; it must lie within the file.
-    """
+    """Say why a chunk is not a row of whole pages compressed by Snappy; None where it is."""
     position = chunk.start
     stop = position + chunk.compressed_bytes
     values = uncompressed_bytes = 0
@@ -258,12 +253,7 @@ class FooterWriter:
         self._columns = _LIST_FIRST + list_header(STRUCT, len(self.schema.leaves))
 
     def row_group(self, group: RowGroupEntry, position: int) -> bytes:
-        """Return the entry of a row group whose chunks stand one behind the other.
-
-        Args:
-            group: The row group as it was in another file.
-            position: Where its first chunk stands now.
-        """
+        """Return the entry of a row group whose chunks stand one behind the other."""
         start = position
         pieces = [self._columns]
         uncompressed = 0
@@ -328,11 +318,7 @@ class TableCopier:
         self._verdicts: dict[tuple[FileSchema, bytes | None], str | None] = {}
 
     def footer_of(self, table: OpenedTable) -> FileFooter | str:
-        """Return the footer of a file; where row groups cannot be taken from it, why.
-
-        Raises:
-            UnreadableSourceError: The footer is so damaged that nothing should be read from it.
-        """
+        """Return the footer of a file; where row groups cannot be taken from it, why."""
         try:
             footer = self.footers.read(table.footer())
         except ContradictionError as error:
@@ -352,14 +338,7 @@ class TableCopier:
     def plan(
         self, table: OpenedTable, footer: FileFooter, row_group: int | None, rows: int
     ) -> CopyPlan | str:
-        """Return how a row group is copied, or why it cannot be.
-
-        Args:
-            table: The source.
-            footer: Its footer.
-            row_group: The row group, or None for that of a file with one.
-            rows: Rows that it is to have.
-        """
+        """Return how a row group is copied, or why it cannot be."""
         if row_group is None:
             if len(footer.row_groups) != 1:
                 return f"it has {len(footer.row_groups)} row groups"
@@ -459,23 +438,14 @@ class SequentialOutput:
         self._refused: set[str] = set()
 
     def append(self, content: bytes | memoryview) -> None:
-        """Take bytes from memory, which must not change until the next flush.
-
-        Raises:
-            OSError: The file system failed.
-        """
+        """Take bytes from memory, which must not change until the next flush."""
         self._pending.append(content)
         self.position += len(content)
         if self.position - self._written >= _PENDING_BYTES or len(self._pending) >= _PENDING_PIECES:
             self.flush()
 
     def copy(self, source: OpenedTable, start: int, size: int) -> None:
-        """Take a range of another file.
-
-        Raises:
-            UnreadableSourceError: The source ends before the range does, or fails.
-            OSError: The file system failed while writing.
-        """
+        """Take a range of another file."""
         if source.whole is not None:
             self.append(memoryview(source.whole)[start : start + size])
             return
@@ -491,11 +461,7 @@ class SequentialOutput:
             self.position += moved
 
     def flush(self) -> None:
-        """Write what is in memory.
-
-        Raises:
-            OSError: The file system failed.
-        """
+        """Write what is in memory."""
         pieces, self._pending = self._pending, []
         missing = self.position - self._written
         while missing:
@@ -612,16 +578,9 @@ class StoredGroups:
     ) -> tuple[StoredRanges, StoredRanges] | None:
         """Return the ranges that are the same bytes if a row group is a copy of a file's only one.
 
-        Args:
-            group: The row group.
-            source: The file.
-
         Returns:
             The ranges in the source and those here; None where the footers already say that it is
             no copy.
-
-        Raises:
-            UnreadableSourceError: The source cannot be read.
         """
         if self._places is None or self._writer is None:
             return None
@@ -708,23 +667,11 @@ class DueCopies:
 
     @staticmethod
     def can_say(created_by: str) -> bool:
-        """Tell whether a file is of this version; another may have decided otherwise.
-
-        Args:
-            created_by: What its footer says of its writer.
-        """
+        """Tell whether a file is of this version; another may have decided otherwise."""
         return created_by.encode() == CREATED_BY
 
     def is_due(self, source: str, rows: int) -> bool:
-        """Tell whether an episode that needs no repair is copied from its file as it stands.
-
-        Args:
-            source: The episode's file.
-            rows: Rows that it is to have.
-
-        Raises:
-            UnreadableSourceError: The file cannot be read.
-        """
+        """Tell whether an episode that needs no repair is copied from its file as it stands."""
         with OpenedTable(source) as table:
             footer = self._copier.footer_of(table)
             if isinstance(footer, str):
@@ -853,15 +800,9 @@ class DataFile:
         Such columns are read, and those of lists that may hold empty values. Rows without a list
         take no part.
 
-        Args:
-            schema: The file's Arrow schema.
-
         Returns:
             Column to lengths, the outer list's first, or to what forbids that all rows become
             arrays of one shape.
-
-        Raises:
-            UnreadableSourceError: A column cannot be read.
         """
         found: dict[str, tuple[int, ...] | str] = {}
         for name, kind in zip(schema.names, schema.types, strict=True):
@@ -880,9 +821,6 @@ class DataFile:
         Where as many values stand in the dictionary as there are rows, that is the column: Arrow's
         dictionaries hold values in the order of their first appearance, so each row is the first,
         and only, appearance of its value.
-
-        Raises:
-            UnreadableSourceError: It cannot be read, has empty values, or is no such column.
         """
         found = self._dictionary(column)
         if found is not None and len(found) == self.counts.rows:
@@ -900,11 +838,7 @@ class DataFile:
         return numbers
 
     def distinct(self, column: str) -> list[Number]:
-        """Return the different values of a column of one number a row, ascending.
-
-        Raises:
-            UnreadableSourceError: As `numbers`.
-        """
+        """Return the different values of a column of one number a row, ascending."""
         found = self._dictionary(column)
         if found is None or not self._chunks[self._columns.places[column]].is_all_dictionary:
             found = self.numbers(column)
@@ -1000,13 +934,6 @@ def row_group_extremes(
 
     One row group is held at a time. What the footer of a file says in an unusual way is not told:
     there may be fewer of them than row groups.
-
-    Args:
-        path: A parquet file.
-        columns: Their names; what the file does not have is left out.
-
-    Raises:
-        UnreadableSourceError: It is missing, or the file system fails.
     """
     with OpenedTable(path) as table, suppress(ThriftError):
         footer = table.footer()

@@ -240,11 +240,7 @@ def _are_all_dictionary(page_encodings: bytes) -> bool:
 
 
 def learn_chunk_shape(footer: bytes, position: int) -> ChunkShape:
-    """Return the shape of the column chunk entry at ``position``.
-
-    Raises:
-        ThriftError: It is damaged, encrypted, refers to another file, or lacks what an entry needs.
-    """
+    """Return the shape of the column chunk entry at ``position``."""
     return _Learner(footer, position).shape()
 
 
@@ -542,11 +538,7 @@ class FileTail:
 
 
 def parse_schema(footer: bytes) -> FileSchema:
-    """Read the schema at the beginning of a footer.
-
-    Raises:
-        ThriftError: It is damaged.
-    """
+    """Read the schema at the beginning of a footer."""
     reader = CompactReader(footer)
     fields = reader.fields()
     if next(fields, None) != (_VERSION, I32):
@@ -631,11 +623,7 @@ def _schema_element(reader: CompactReader) -> _Element:
 
 
 def parse_tail(raw: bytes) -> FileTail:
-    """Read what stands behind the row groups, to the end of a footer.
-
-    Raises:
-        ThriftError: It is damaged, or the file is encrypted.
-    """
+    """Read what stands behind the row groups, to the end of a footer."""
     # The fields go on from the row groups, which are number 4: a header of its own restores that.
     shifted = bytes((4 << 4 | 1,)) + raw
     reader = CompactReader(shifted)
@@ -758,15 +746,7 @@ class FooterReader:
         self._group_shapes: dict[FileSchema, tuple[_GroupShape, ...]] = {}
 
     def read(self, footer: bytes) -> FileFooter:
-        """Take a footer apart.
-
-        Args:
-            footer: Its bytes, without the length and the magic behind it.
-
-        Raises:
-            ThriftError: It is damaged, or holds what files of datasets do not, such as encryption.
-            ContradictionError: It must not be shown to Arrow.
-        """
+        """Take a footer apart."""
         schema, rows, size, position = self._begin(footer)
         groups: list[RowGroupEntry] = []
         for _ in range(size):
@@ -777,16 +757,7 @@ class FooterReader:
         return FileFooter(schema, rows, tuple(groups), self._tail(footer[position:]))
 
     def row_groups(self, footer: bytes, leaves: Sequence[int]) -> Iterator[list[ChunkEntry]]:
-        """Yield some columns of each row group; holds one group at a time, however many there are.
-
-        Args:
-            footer: As for `read`.
-            leaves: The places of the columns among the leaves of the schema.
-
-        Raises:
-            ThriftError: As for `read`, in the midst of it.
-            ContradictionError: As for `read`, in the midst of it.
-        """
+        """Yield some columns of each row group; one group is held at a time."""
         schema, _, size, position = self._begin(footer)
         for _ in range(size):
             known = self._known_group(footer, position, schema)
@@ -800,15 +771,7 @@ class FooterReader:
             yield [column.entry(groups[first:stop]) for column, first, stop in parts]
 
     def rows(self, footer: bytes) -> list[int]:
-        """Return the rows of each row group; holds little else, however many there are.
-
-        Args:
-            footer: As for `read`.
-
-        Raises:
-            ThriftError: As for `read`.
-            ContradictionError: As for `read`.
-        """
+        """Return the rows of each row group; holds little else, however many there are."""
         return self.outline(footer).rows
 
     def row_group_at(self, footer: bytes, place: int, schema: FileSchema) -> RowGroupEntry:
@@ -816,15 +779,7 @@ class FooterReader:
         return self._row_group(footer, place, schema)[0]
 
     def outline(self, footer: bytes) -> FooterOutline:
-        """Return where each row group's entry is; the entries themselves are not kept.
-
-        Args:
-            footer: As for `read`.
-
-        Raises:
-            ThriftError: As for `read`.
-            ContradictionError: As for `read`.
-        """
+        """Return where each row group's entry is; the entries themselves are not kept."""
         schema, rows, size, position = self._begin(footer)
         counts: list[int] = []
         places: list[int] = []
@@ -857,11 +812,7 @@ class FooterReader:
         return schema, unzigzag(found[1]), size, reader.position
 
     def schema(self, footer: bytes) -> FileSchema:
-        """Return the columns of a footer.
-
-        Raises:
-            ThriftError: As for `read`.
-        """
+        """Return the columns of a footer."""
         for known in self._schemas:
             if footer.startswith(known.raw):
                 return known
@@ -990,11 +941,7 @@ _ROW_GROUPS, _COLUMNS, _CHUNK_META_DATA, _TOTAL_UNCOMPRESSED = 4, 1, 3, 6
 
 
 def uncompressed_sizes(footer: bytes) -> list[int]:
-    """Return the uncompressed bytes of each row group of any footer, whatever else is in it.
-
-    Raises:
-        ThriftError: It is damaged.
-    """
+    """Return the uncompressed bytes of each row group of any footer, whatever else is in it."""
     reader = CompactReader(footer)
     sizes: list[int] = []
     for _ in _structs(reader, _ROW_GROUPS):

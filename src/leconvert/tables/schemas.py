@@ -58,10 +58,6 @@ def output_schema(source: pa.Schema, features: Mapping[str, Any]) -> pa.Schema:
     ``datasets.Image``. Of the schema metadata only ``huggingface`` survives, completed so that
     every column has an entry and image columns are images. ``pandas`` metadata is dropped: the row
     ranges in it would be wrong in a joined file.
-
-    Args:
-        source: Schema of a source data file.
-        features: The ``features`` of ``info.json``.
     """
     stored = _stored_entries(source)
     fields: list[pa.Field] = []
@@ -90,11 +86,7 @@ def output_schema(source: pa.Schema, features: Mapping[str, Any]) -> pa.Schema:
 
 
 def huggingface_metadata(entries: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Return schema metadata that describes the columns for `datasets`.
-
-    Args:
-        entries: Column name to the JSON form of its `datasets` feature.
-    """
+    """Return schema metadata that describes the columns for `datasets`."""
     text = json.dumps({"info": {"features": dict(entries)}})
     return {HUGGINGFACE_KEY: text.encode()}
 
@@ -221,15 +213,6 @@ def align_table(table: pa.Table, schema: pa.Schema, *, path: str) -> pa.Table:
     Only what loses nothing is done: another column order, nullable flags, variable against fixed
     list length, long against short offsets, views, dictionaries against what is in them, an
     all-null column, wider integers and floats, and image bytes into the storage of an image.
-
-    Args:
-        table: Rows of one episode.
-        schema: What the file holds; metadata plays no part.
-        path: Where the rows come from, for errors.
-
-    Raises:
-        UnreadableSourceError: A column is missing, superfluous, or of a type that does not fit; it
-            names the column.
     """
     if table.schema.equals(schema, check_metadata=False):
         return table

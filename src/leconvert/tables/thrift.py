@@ -70,11 +70,7 @@ class CompactReader:
         self.position = position
 
     def byte(self) -> int:
-        """Read one byte.
-
-        Raises:
-            ThriftError: The bytes end here.
-        """
+        """Read one byte."""
         try:
             value = self._data[self.position]
         except IndexError as error:
@@ -83,11 +79,7 @@ class CompactReader:
         return value
 
     def unsigned(self) -> int:
-        """Read a varint.
-
-        Raises:
-            ThriftError: It has more than ten bytes, or the bytes end in it.
-        """
+        """Read a varint."""
         value = 0
         for index in range(_MAX_VARINT_BYTES):
             byte = self.byte()
@@ -97,20 +89,12 @@ class CompactReader:
         raise ThriftError("an integer has more than ten bytes")
 
     def integer(self) -> int:
-        """Read a zigzag varint.
-
-        Raises:
-            ThriftError: As :meth:`unsigned`.
-        """
+        """Read a zigzag varint."""
         value = self.unsigned()
         return (value >> 1) ^ -(value & 1)
 
     def take(self, size: int) -> bytes:
-        """Read some bytes.
-
-        Raises:
-            ThriftError: There are fewer.
-        """
+        """Read some bytes."""
         start = self.position
         if size > len(self._data) - start:
             raise ThriftError("the bytes end too early")
@@ -122,19 +106,11 @@ class CompactReader:
         return self._data[start : self.position]
 
     def binary(self) -> bytes:
-        """Read a byte string.
-
-        Raises:
-            ThriftError: It ends early.
-        """
+        """Read a byte string."""
         return self.take(self.unsigned())
 
     def list_header(self) -> tuple[int, int]:
-        """Read the type and the number of the elements of a list.
-
-        Raises:
-            ThriftError: There cannot be so many: each takes a byte at least.
-        """
+        """Read the type and the number of the elements of a list."""
         header = self.byte()
         size = header >> 4
         if size == 0xF:
@@ -144,11 +120,7 @@ class CompactReader:
         return header & 0xF, size
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield number and type of each field of a struct; the caller reads or skips its value.
-
-        Raises:
-            ThriftError: Numbers do not ascend, or the bytes end.
-        """
+        """Yield number and type of each field of a struct; the caller reads or skips its value."""
         number = 0
         while header := self.byte():
             before = number
@@ -158,15 +130,7 @@ class CompactReader:
             yield number, header & 0xF
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Pass over a value.
-
-        Args:
-            kind: Its type.
-            depth: How deep it lies in others.
-
-        Raises:
-            ThriftError: The type is unknown, values are nested too deep, or the bytes end.
-        """
+        """Pass over a value."""
         if depth > _MAX_DEPTH:
             raise ThriftError("values are nested too deep")
         if kind in INTEGERS:

@@ -55,10 +55,6 @@ Stats = dict[str, Any]
 def column_stats(values: npt.NDArray[Any], *, quantiles: bool) -> Stats:
     """Compute the stats of one feature of one episode.
 
-    Args:
-        values: One row a frame, of shape (frames,) or (frames, …).
-        quantiles: Whether to add them.
-
     Returns:
         ``min`` and ``max`` in the type of the values, ``mean`` and ``std`` (of the population) as
         floats, each in the feature's shape, a scalar's being (1,); ``count`` of shape (1,).
@@ -450,12 +446,7 @@ class Clip:
 
 
 def plan_clips(spec: DatasetSpec, lengths: list[int]) -> list[Clip]:
-    """Say which clips are encoded and which episodes use each.
-
-    Args:
-        spec: The dataset.
-        lengths: Frames of each episode; episodes share a clip only if these are equal.
-    """
+    """Say which clips are encoded and which episodes use each."""
     users: dict[tuple[int, int, int], list[int]] = {}
     for camera_number in range(len(spec.cameras)):
         for episode, length in enumerate(lengths):

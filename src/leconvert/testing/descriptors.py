@@ -29,11 +29,7 @@ class Descriptors:
         self._opened[descriptor] = (found.st_dev, found.st_ino, path)
 
     def path_of(self, descriptor: int) -> str:
-        """Return the present path of a descriptor, or an empty string.
-
-        Raises:
-            OSError: It is closed.
-        """
+        """Return the present path of a descriptor, or an empty string."""
         found = _fstat(descriptor)
         device, inode, path = self._opened.get(descriptor, (0, 0, ""))
         return path if (device, inode) == (found.st_dev, found.st_ino) else ""

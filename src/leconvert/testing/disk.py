@@ -164,16 +164,8 @@ class WatchedDisk:
         """Do one operation, or what the fault makes of it.
 
         Args:
-            name: The function.
-            paths: What it is about.
             call: Does it.
-            changes: Whether it changes the disk.
             half: Does half of it, where it writes bytes.
-            counts_bytes: Whether the result is a number of bytes written.
-
-        Raises:
-            CrashError: The process died here or before.
-            OSError: The planned one, or a real one.
         """
         if not self.watches(paths):
             return call()

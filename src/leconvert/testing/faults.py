@@ -64,16 +64,7 @@ class FaultyFileSystem(FileSystem):
         times: int | None = 1,
         skip: int = 0,
     ) -> None:
-        """Let an operation report an error.
-
-        Args:
-            operation: The method's name.
-            code: The errno.
-            match: A part of one of its paths.
-            happens: Whether it takes effect although it reports the error.
-            times: How often, or None for always.
-            skip: How many such operations go well before.
-        """
+        """Let an operation report an error."""
         self._rules.append(_Rule(operation, match, None, code, happens, times, skip))
 
     @property

@@ -40,13 +40,7 @@ class Watcher(Protocol):
 
 
 def where_of(watcher: Watcher, target: Any, folder: int | None = None) -> str:
-    """Return the absolute path of an operation's argument; no symbolic link is followed.
-
-    Args:
-        watcher: Knows what is open.
-        target: A path, or a descriptor.
-        folder: Descriptor of the folder that a relative path starts from.
-    """
+    """Return the absolute path of an operation's argument; no symbolic link is followed."""
     if isinstance(target, int):
         return watcher.descriptors.path_of(target)
     text = target if isinstance(target, str) else os.fsdecode(target)

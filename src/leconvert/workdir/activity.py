@@ -92,11 +92,6 @@ def record_invocation(
     """Record how this process was called; never fails, see the module's docstring.
 
     Args:
-        run: Paths of the run; its folder exists.
-        run_id: The run.
-        called: What was called.
-        command: The command line, or None for a call from Python; secrets are taken out here.
-        fs: File operations.
         now: The wall clock, with its zone.
     """
     identity = WorkerIdentity.of_this_process()
@@ -198,11 +193,7 @@ class JobRecord:
 
 
 def write_job(run: RunPaths, run_id: str, record: JobRecord, *, fs: FileSystem = LOCAL) -> None:
-    """Write a submission's record; a power loss may lose it.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
-    """
+    """Write a submission's record; a power loss may lose it."""
     with storage_errors(run.jobs_dir):
         run.jobs_dir.mkdir(exist_ok=True)
     raw = encode_record("job", _VERSION, run_id, asdict(record))
@@ -210,11 +201,7 @@ def write_job(run: RunPaths, run_id: str, record: JobRecord, *, fs: FileSystem =
 
 
 def read_jobs(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> list[JobRecord]:
-    """Return all submissions, oldest first; records that cannot be read are left out.
-
-    Raises:
-        StorageError: The folder cannot be read.
-    """
+    """Return all submissions, oldest first; records that cannot be read are left out."""
     known = {field.name for field in fields(JobRecord)}
     try:
         with storage_errors(run.jobs_dir):

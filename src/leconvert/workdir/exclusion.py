@@ -93,13 +93,7 @@ class OneHostFileSystem(FileSystem):
         self._randomness = randomness
 
     def give_name(self, source: Path, target: Path, *, sync: bool) -> None:  # noqa: ARG002
-        """Give a copy of a record the name ``target``; ``source`` stays as it is.
-
-        Raises:
-            FileExistsError: Something has the name.
-            StorageError: The lock was not to be had in time.
-            OSError: It failed; whether it happened is told by what is there.
-        """
+        """Give a copy of a record the name ``target``; ``source`` stays as it is."""
         fresh = target.with_name(f".{target.name}.{self._randomness(6).hex()}.new")
         try:
             # Also where the name itself need not survive: a claim that a power failure left empty
@@ -163,18 +157,11 @@ def probe_exclusion(
     What is made is removed again; after a crash a name that begins with ``.probe-`` is left.
 
     Args:
-        folder: A folder of the run in which records wait to be published.
-        other: The folder in which they are published: some file systems link within one alone.
-        lock: The lock file for `Exclusion.LOCK`.
-        fs: File operations.
         randomness: Returns so many random bytes.
 
     Returns:
         None and an empty string where hard links decide; else what does, and what the attempt to
         make a hard link ended in, such as ``EPERM``.
-
-    Raises:
-        StorageError: Nothing makes a name exclusive here; or the disk is full, read-only, or fails.
     """
     token = randomness(6).hex()
     first, second = (folder / f".probe-{token}-{number}" for number in (1, 2))
@@ -203,17 +190,7 @@ def probe_exclusion(
 
 
 def _missing_links(first: Path, second: Path, given: Path, fs: FileSystem) -> str:
-    """Say why hard links cannot decide who is first; empty where they can.
-
-    Args:
-        first: A file.
-        second: Another one.
-        given: A free name, which ``first`` has afterwards where there are links.
-        fs: File operations.
-
-    Raises:
-        OSError: The disk is full, read-only, or fails.
-    """
+    """Say why hard links cannot decide who is first; empty where they can."""
     try:
         fs.link(first, given)
     except FileExistsError:
@@ -329,15 +306,6 @@ def plan_one_host(
     """Probe a new run's folder, and record this host if it has no hard links or is to be alone.
 
     Call it when the run's folders are there and its manifest is not.
-
-    Args:
-        run: Paths of the run.
-        run_id: The run.
-        asked_for: Whether the user wants one host even where there are hard links.
-        fs: File operations.
-
-    Raises:
-        StorageError: Nothing makes a name exclusive here; or the disk is full, read-only, or fails.
     """
     exclusion, reason = probe_exclusion(run.attempts_dir, run.done_dir, run.naming_lock, fs=fs)
     if exclusion is None:
@@ -350,12 +318,7 @@ def plan_one_host(
 
 
 def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneHost | None:
-    """Return the record of a run, or None where any number of hosts may work.
-
-    Raises:
-        WorkDirError: It cannot be used.
-        StorageError: It cannot be read.
-    """
+    """Return the record of a run, or None where any number of hosts may work."""
     fields = find_record(run.one_host, "one-host", version=ONE_HOST_VERSION, run_id=run_id, fs=fs)
     if fields is None:
         return None
@@ -379,10 +342,6 @@ def come_in(run: RunPaths, run_id: str, planned: OneHost, *, fs: FileSystem = LO
 
     Returns:
         The record as it is now.
-
-    Raises:
-        OneHostOnlyError: This is another host.
-        StorageError: The record cannot be replaced.
     """
     here = HostIdentity.of_this_host()
     if not here.is_same_host(planned.host):
@@ -405,18 +364,7 @@ def come_in(run: RunPaths, run_id: str, planned: OneHost, *, fs: FileSystem = LO
 
 
 def check_still_alone(run: RunPaths, run_id: str, mine: OneHost, *, fs: FileSystem = LOCAL) -> None:
-    """Check that nobody came in through another boot or mount since this process did.
-
-    Args:
-        run: Paths of the run.
-        run_id: The run.
-        mine: What `come_in` returned to this process.
-        fs: File operations.
-
-    Raises:
-        OneHostOnlyError: Somebody did.
-        StorageError: The record cannot be read.
-    """
+    """Check that nobody came in through another boot or mount since this process did."""
     now = read_one_host(run, run_id, fs=fs)
     if now is not None and now != mine:
         raise OneHostOnlyError(

@@ -116,11 +116,6 @@ class FileSystem:
         """Give a small finished record a name that nobody else gets; ``source`` keeps its own.
 
         Here by a hard link, which any number of hosts may try at once.
-
-        Args:
-            source: The record; on the disk already where ``sync`` matters.
-            target: The name.
-            sync: Whether what has the name must be on the disk before it has it.
         """
         self.link(source, target)
 
@@ -186,9 +181,6 @@ def status_now(path: str | os.PathLike[str]) -> os.stat_result:
 
     An NFS client asks the server again when it opens a file. ``os.stat`` may answer with what the
     client remembers, which is up to a minute old.
-
-    Raises:
-        OSError: The file is not there, or cannot be opened for reading.
     """
     # A named pipe would otherwise wait for somebody who writes.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -244,36 +236,19 @@ class OutcomeUnknownError(StorageError):
 
 
 def sync_file(path: Path, *, fs: FileSystem = LOCAL) -> None:
-    """Force a finished file to the disk.
-
-    Raises:
-        StorageError: The disk is full or fails; the content must not be trusted.
-    """
+    """Force a finished file to the disk."""
     with storage_errors(path):
         fs.sync_file(path)
 
 
 def sync_dir(path: Path, *, fs: FileSystem = LOCAL) -> None:
-    """Force a folder's names to the disk.
-
-    Raises:
-        StorageError: The disk fails.
-    """
+    """Force a folder's names to the disk."""
     with storage_errors(path):
         fs.sync_dir(path)
 
 
 def sync_tree(root: Path, *, files: bool = True, fs: FileSystem = LOCAL) -> None:
-    """Force every folder below and including ``root`` to the disk, and its files unless told not.
-
-    Args:
-        root: The top folder.
-        files: Whether the files' content is forced too; a promoted shard's already was.
-        fs: File operations.
-
-    Raises:
-        StorageError: The disk is full or fails.
-    """
+    """Force ``root``, every folder below it and, if wanted, their files to the disk."""
     with storage_errors(root):
         for folder, subfolders, names in os.walk(root, topdown=False, onerror=_raise):
             subfolders.sort()
@@ -298,10 +273,6 @@ def write_durably(
     """Write or replace a small file so that after a crash it holds the old or the new content.
 
     The order is: a temporary file in the same folder, fsync, rename, fsync of the folder.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
-        FileNotFoundError: The folder does not exist.
     """
     replace_record(path, data, sync=True, fs=fs, randomness=randomness)
 
@@ -319,10 +290,6 @@ def replace_record(
     Without ``sync`` a power loss may leave it empty or missing: right for heartbeats and for what
     is only looked at. A rename that reports an error but happened (the module's docstring) counts
     as done.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
-        FileNotFoundError: The folder does not exist.
     """
     temporary = path.with_name(f".{path.name}.{randomness(6).hex()}.tmp")
     with storage_errors(path):
@@ -355,18 +322,6 @@ def publish_exclusively(
     Guarantees: if this returns, ``target`` names our record (and survives a power loss, with
     ``sync``). If it raises `AlreadyPublishedError`, ``target`` names another record. It does not
     promise that a call which raises `OutcomeUnknownError` had no effect.
-
-    Args:
-        source: The record in the caller's own folder.
-        target: The name to win.
-        sync: Whether to force the folder's names to the disk.
-        fs: File operations.
-
-    Raises:
-        AlreadyPublishedError: Another record has the name.
-        OutcomeUnknownError: It failed, and so did reading back.
-        StorageError: It certainly did not happen: full, read-only, no hard links.
-        FileNotFoundError: ``source`` or the folder of ``target`` does not exist.
     """
     try:
         fs.give_name(source, target, sync=sync)
@@ -428,9 +383,6 @@ def make_durably(folder: Path, *, fs: FileSystem = LOCAL) -> None:
 
     Records that are forced to the disk in a folder whose own name is not are lost with it; after a
     swap by two renames they are all that tells where the dataset is. What exists is kept.
-
-    Raises:
-        StorageError: The disk is full, read-only, or fails.
     """
     missing = []
     while not folder.is_dir() and folder != folder.parent:
@@ -456,11 +408,6 @@ def make_folders_below(tree: Path, folder: Path, *, fs: FileSystem = LOCAL) -> N
 
     A packer that was superseded finds its tree renamed away; making the tree anew would let it
     go on with half a dataset, so it must fail here.
-
-    Raises:
-        FileNotFoundError: ``tree`` does not exist.
-        ValueError: ``folder`` is not below ``tree``.
-        StorageError: The disk is full, read-only, or fails.
     """
     missing = []
     at = folder
@@ -485,16 +432,6 @@ def link_into_tree(
     to a temporary name, forced to the disk, and renamed; a copy with the same size and
     modification time as the source is kept. Folders' names are not forced to the disk here: call
     ``sync_tree(root, files=False)`` once before the swap.
-
-    Args:
-        source: The shard in the winning attempt's folder.
-        target: Its path in the new tree.
-        tree: If given, folders missing between it and ``target`` are made (never ``tree`` itself).
-        fs: File operations.
-
-    Raises:
-        FileNotFoundError: The shard, or the folder of ``target``, is not there (any more).
-        StorageError: The disk is full, read-only, or fails.
     """
     if tree is not None:
         make_folders_below(tree, target.parent, fs=fs)
@@ -564,17 +501,8 @@ def _partial(target: Path, fs: FileSystem) -> Path:
 def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
     """Remove a folder of ours with all that is in it; never follows symbolic links.
 
-    Args:
-        path: The folder.
-        inside: A folder that must contain it, such as ``attempts/``. Without it, the path itself
-            must lie in a folder with one of our names (``.<name>.leconvert-…``).
-
     Returns:
         Whether it is gone. What another host still holds open on NFS may linger; that is no error.
-
-    Raises:
-        WorkDirError: The folder is not ours, or is a symbolic link.
-        StorageError: The disk is read-only or fails.
     """
     # The folder's own last name is not resolved, so that a link is seen as a link.
     real = Path(os.path.realpath(path.parent), path.name)
@@ -613,10 +541,6 @@ def can_clone(source: Path, target_folder: Path) -> bool:
 
     Both must be on the same file system, and it must share extents. A file of one block is made
     in the target folder and removed again; nothing is written below ``source``.
-
-    Args:
-        source: A folder whose files would be cloned.
-        target_folder: A folder that can be written.
     """
     try:
         if os.stat(source).st_dev != os.stat(target_folder).st_dev:  # noqa: PTH116 - st_dev alone
@@ -677,11 +601,7 @@ class Mount:
 
 
 def mount_of(folder: Path) -> Mount:
-    """Return the mount that holds a folder.
-
-    Raises:
-        OSError: The folder cannot be looked at.
-    """
+    """Return the mount that holds a folder."""
     usage = shutil.disk_usage(folder)
     real = Path(os.path.realpath(folder))
     mounts = parse_mounts(_mount_table())

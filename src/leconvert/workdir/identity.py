@@ -54,11 +54,7 @@ class HostIdentity:
 
     @classmethod
     def of_this_host(cls, root: Path = Path("/")) -> Self:
-        """Return this machine's identity.
-
-        Args:
-            root: Where the system's files are.
-        """
+        """Return this machine's identity."""
         return cls(os.uname().nodename, _machine(root), boot_id(root))
 
     @classmethod
@@ -115,8 +111,6 @@ def new_token(host: str, pid: int, randomness: Callable[[int], bytes]) -> str:
     """Return ``host-pid-<8 random hex digits>``, safe as a file name.
 
     Args:
-        host: The host's name; unusual characters become ``_``.
-        pid: The process id.
         randomness: Returns so many random bytes; ``os.urandom``.
     """
     safe = re.sub(r"[^A-Za-z0-9_-]+", "_", host)[:64].lstrip("-") or "host"

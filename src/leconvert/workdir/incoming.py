@@ -39,13 +39,7 @@ def part_in(folder: Path, path: str) -> Path:
 
 
 def not_fetched_from(folder: Path, place: str, found: str | None) -> TargetError:
-    """Return the error for a folder that is neither used as what was fetched nor replaced.
-
-    Args:
-        folder: The folder.
-        place: Where it should have been fetched from.
-        found: Where it was fetched from; None where nothing says so.
-    """
+    """Return the error for a folder that is neither used as what was fetched nor replaced."""
     said = f"{folder} is there, and nothing says that it was fetched from {place}."
     if found is not None:
         said = f"{folder} was fetched from {found}, not from {place}."
@@ -114,15 +108,7 @@ class Incoming:
 
 @contextmanager
 def incoming(target: Path) -> Iterator[Incoming]:
-    """Hold the folder in which a dataset arrives; what is in it stays for the next call.
-
-    Args:
-        target: The dataset's folder.
-
-    Raises:
-        BusyError: Another process fetches to the same place.
-        StorageError: The disk is full, or fails.
-    """
+    """Hold the folder in which a dataset arrives; what is in it stays for the next call."""
     arriving = Incoming(target)
     with storage_errors(arriving.folder), ExitStack() as stack:
         arriving.folder.mkdir(parents=True, exist_ok=True)

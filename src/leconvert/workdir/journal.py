@@ -96,12 +96,7 @@ class Journal:
         self._times: dict[str, str] = {}
 
     def read(self) -> JournalState:
-        """Return what the newest packer noted.
-
-        Raises:
-            WorkDirError: The record is damaged or of an unknown version.
-            StorageError: The folder cannot be read.
-        """
+        """Return what the newest packer noted."""
         generations = self.generations()
         if not generations:
             return JournalState()
@@ -124,10 +119,6 @@ class Journal:
         """Become the newest packer, with what the last one noted.
 
         Call it under the packer's lock, once.
-
-        Raises:
-            BusyError: Another packer began at the same time.
-            StorageError: The disk is full, read-only, or fails.
         """
         state = self.read()
         generation = state.generation + 1
@@ -153,13 +144,7 @@ class Journal:
         swap: Mapping[str, Any] | None = None,
         notes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Note how far this packer came; what is not given stays as it was.
-
-        Raises:
-            BusyError: Another packer took over.
-            StorageError: The disk is full, read-only, or fails.
-            RuntimeError: ``begin`` was not called.
-        """
+        """Note how far this packer came; what is not given stays as it was."""
         if self.generation == 0:
             raise RuntimeError("only a packer that began may write the journal")
         before = self.read()
@@ -196,11 +181,7 @@ class Journal:
         return encode_record("journal", JOURNAL_VERSION, self.run_id, fields)
 
     def generations(self) -> list[int]:
-        """Return the numbers of all packers that ever began, ascending.
-
-        Raises:
-            StorageError: The folder cannot be read.
-        """
+        """Return the numbers of all packers that ever began, ascending."""
         try:
             with storage_errors(self.run.journal):
                 names = self.fs.list_names(self.run.journal)

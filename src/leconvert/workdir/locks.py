@@ -147,12 +147,7 @@ class LockWait:
 def planner_lock(
     work_dir: WorkDir, *, worker: WorkerIdentity | None = None, fs: FileSystem = LOCAL
 ) -> Iterator[None]:
-    """Hold the planner's lock of a work dir, which is made if need be.
-
-    Raises:
-        BusyError: Another process plans in this work dir.
-        StorageError: The work dir cannot be written.
-    """
+    """Hold the planner's lock of a work dir, which is made if need be."""
     make_durably(work_dir.root)
     with hold_lock(work_dir.planner_lock, "planner", run_id="-", worker=worker, fs=fs):
         yield
@@ -164,9 +159,6 @@ def remove_planner_lock(work_dir: WorkDir) -> None:
     Who opened the file a moment before finds it locked, or without a name, and is told that the
     lock is held. Should a version of `filelock` not look at that, two may plan, as after a lost
     lock.
-
-    Raises:
-        OSError: The disk is read-only or fails.
     """
     for path in (_holder(work_dir.planner_lock), work_dir.planner_lock):
         path.unlink(missing_ok=True)
@@ -182,14 +174,7 @@ def packer_lock(
     beats: bool = False,
     fs: FileSystem = LOCAL,
 ) -> Iterator[None]:
-    """Hold the packer's lock of a run; see `hold_lock`. A run that was removed is not made again.
-
-    Raises:
-        BusyError: Another process packs this run.
-        InterruptedRunError: The user gave up waiting.
-        StorageError: The work dir cannot be written.
-        WorkDirError: The run was removed.
-    """
+    """Hold the packer's lock of a run; see `hold_lock`. A removed run is not made again."""
     path = run.packer_lock
     if not run.root.is_dir():
         raise _removed(run, run_id)
@@ -231,11 +216,6 @@ def target_lock(
 
     Runs with work dirs of their own meet here. The lock lies in a folder of its own beside the
     target, and goes with its release.
-
-    Raises:
-        BusyError: A packer of another run is at it.
-        InterruptedRunError: The user gave up waiting.
-        StorageError: The folder cannot be written.
     """
     path = target_lock_path(target)
     make_durably(path.parent)
@@ -285,20 +265,6 @@ def hold_lock(
     """Hold a lock file, and say beside it who holds it.
 
     Without flock a lock of this host takes its place; see the module's docstring.
-
-    Args:
-        path: The lock file; it stays after release.
-        role: ``planner``, ``packer`` or ``target``, for messages.
-        run_id: The run, for the holder's record.
-        worker: Who holds it; by default this process.
-        wait: How to wait for a holder that gives no sign of life; None not to wait.
-        beats: Whether to give signs of life; not while the lock's own folder is removed.
-        fs: File operations for the holder's record.
-
-    Raises:
-        BusyError: Somebody else holds it; the message names the host and process.
-        InterruptedRunError: The user gave up waiting.
-        StorageError: The lock cannot be written.
     """
     from filelock import Timeout
 

@@ -38,17 +38,7 @@ _RESTART = "Start a new run with --restart; nothing of the dataset is lost by th
 
 
 def encode_record(kind: str, version: int, run_id: str, fields: Mapping[str, Any]) -> bytes:
-    """Return a record as bytes: one line of JSON with a line feed.
-
-    Args:
-        kind: What it is, for example ``done``.
-        version: Version of this kind of record, from 1.
-        run_id: The run that it belongs to.
-        fields: Everything else, JSON-serialisable, written in the order given.
-
-    Raises:
-        ValueError: A field has the name of a header key, or is not JSON.
-    """
+    """Return a record as bytes: one line of JSON with a line feed."""
     taken = [name for name in _HEADER if name in fields]
     if taken:
         raise ValueError(f"a record's own field may not be called {', '.join(taken)}")
@@ -59,18 +49,7 @@ def encode_record(kind: str, version: int, run_id: str, fields: Mapping[str, Any
 def decode_record(
     raw: bytes, kind: str, *, version: int, path: Path | str, run_id: str | None = None
 ) -> dict[str, Any]:
-    """Return a record's keys, after checking that it is what the caller expects.
-
-    Args:
-        raw: The file's content.
-        kind: The kind that it must be.
-        version: The newest version that the caller knows; older ones are accepted.
-        path: Where it was read, for errors.
-        run_id: The run that it must belong to, or None for any.
-
-    Raises:
-        WorkDirError: Torn or foreign content, another kind, an unknown version, another run.
-    """
+    """Return a record's keys, after checking that it is what the caller expects."""
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -111,13 +90,7 @@ def read_record(
     run_id: str | None = None,
     fs: FileSystem = LOCAL,
 ) -> dict[str, Any]:
-    """Read a record by open and read (never ``stat``: see docs/leasing.md).
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        WorkDirError: As `decode_record`.
-        StorageError: The disk fails.
-    """
+    """Read a record by open and read (never ``stat``: see docs/leasing.md)."""
     with storage_errors(path):
         raw = fs.read_bytes(path)
     return decode_record(raw, kind, version=version, path=path, run_id=run_id)
@@ -131,12 +104,7 @@ def find_record(
     run_id: str | None = None,
     fs: FileSystem = LOCAL,
 ) -> dict[str, Any] | None:
-    """Read a record as `read_record` does, or return None where there is no such file.
-
-    Raises:
-        WorkDirError: As `decode_record`.
-        StorageError: The disk fails.
-    """
+    """Read a record as `read_record` does, or return None where there is no such file."""
     try:
         return read_record(path, kind, version=version, run_id=run_id, fs=fs)
     except FileNotFoundError:
@@ -176,7 +144,6 @@ def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:
     """Return a run id that sorts by time: ``20250131T120000-<6 random hex digits>``, in UTC.
 
     Args:
-        now: The time, with its zone.
         randomness: Returns so many random bytes; ``os.urandom``.
     """
     return f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{randomness(3).hex()}"
@@ -214,11 +181,7 @@ class WorkDir:
         return self.root / "planner.lock"
 
     def run(self, run_id: str) -> RunPaths:
-        """Return the paths of a run.
-
-        Raises:
-            UsageError: It is not a run id that could be a folder's name.
-        """
+        """Return the paths of a run."""
         if not _RUN_ID.match(run_id):
             raise UsageError(
                 f"{run_id!r} is not a run id.",
@@ -228,12 +191,7 @@ class WorkDir:
         return RunPaths(self.runs_dir / run_id)
 
     def current_run_id(self, *, fs: FileSystem = LOCAL) -> str | None:
-        """Return the current run's id, or None where there is no run yet.
-
-        Raises:
-            WorkDirError: The record is damaged or of an unknown version.
-            StorageError: It cannot be read.
-        """
+        """Return the current run's id, or None where there is no run yet."""
         try:
             record = self._read_current(fs)
         except (FileNotFoundError, NotADirectoryError):
@@ -252,12 +210,7 @@ class WorkDir:
             return read_record(self.current, "current", version=_CURRENT_VERSION, fs=fs)
 
     def set_current(self, run_id: str, *, fs: FileSystem = LOCAL) -> None:
-        """Make a run the current one; survives a power loss.
-
-        Raises:
-            UsageError: It is not a run id.
-            StorageError: The disk is full, read-only, or fails.
-        """
+        """Make a run the current one; survives a power loss."""
         self.run(run_id)
         write_durably(self.current, encode_record("current", _CURRENT_VERSION, run_id, {}), fs=fs)
 
@@ -437,11 +390,7 @@ class RunPaths:
         return self.journal / f"{generation:04d}.json"
 
     def ensure(self) -> None:
-        """Make the folders of the run durably; those that exist are kept.
-
-        Raises:
-            StorageError: The disk is full, read-only, or fails.
-        """
+        """Make the folders of the run durably; those that exist are kept."""
         folders = (
             self.done_dir,
             self.failed_dir,

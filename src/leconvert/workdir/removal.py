@@ -47,11 +47,6 @@ def remove_work_dir(root: Path, run_id: str, target: Path) -> bool:
 
     Never raises for a disk that fails: the result is in its place by then.
 
-    Args:
-        root: The work dir, `leconvert.workdir.records.default_work_dir` of a target.
-        run_id: The run that is finished.
-        target: Its target.
-
     Returns:
         Whether it is gone, or somebody else's by now. What is left is removed when the same command
         runs again.
@@ -85,10 +80,6 @@ def set_work_dir_aside(root: Path) -> None:
 
     Call it under the planner's lock, and `remove_leftovers` before, and once after the lock was
     released.
-
-    Raises:
-        StorageError: The disk is read-only or fails.
-        OSError: It cannot be renamed for another reason.
     """
     with storage_errors(root), suppress(FileNotFoundError):
         root.rename(removed_folder(root))
@@ -108,17 +99,7 @@ def remove_leftovers(root: Path) -> bool:
 
 
 def remove_new_tree(tree: Path, run_id: str) -> None:
-    """Remove a packer's new tree, wherever an earlier removal of it ended.
-
-    Args:
-        tree: The tree, by its own name or by the one that it has while it is removed. Where another
-            packer adopted it, there is nothing to remove.
-        run_id: The run that made it.
-
-    Raises:
-        TargetError: It does not carry the run's mark; it was not touched.
-        StorageError: The disk is read-only or fails.
-    """
+    """Remove a packer's new tree, wherever an earlier removal of it ended."""
     doomed = tree if is_being_removed(tree) else removed_folder(tree)
     with suppress(FileNotFoundError):
         _check_mark(tree, run_id)
@@ -156,11 +137,7 @@ def _check_mark(tree: Path, run_id: str) -> None:
 
 
 def remove_left_trees(target: Path, run_id: str) -> None:
-    """Remove the trees of a run whose removal was interrupted.
-
-    Raises:
-        StorageError: The disk is read-only or fails.
-    """
+    """Remove the trees of a run whose removal was interrupted."""
     for owner, tree in staging_trees(target):
         if owner == run_id and is_being_removed(tree):
             with suppress(TargetError):  # it stays: `leconvert clean` names it

@@ -133,9 +133,6 @@ def write_plan(
 
     Where the work dir has no hard links, or with ``one_host``, the run is this host's alone from
     the start; see `leconvert.workdir.exclusion`.
-
-    Raises:
-        StorageError: The work dir is full, read-only, fails, or cannot even serve one host.
     """
     run.ensure()
     plan_one_host(run, manifest.run_id, asked_for=one_host)
@@ -170,18 +167,7 @@ def write_plan(
 
 
 def read_manifest(run: RunPaths, run_id: str, *, check_files: bool = False) -> Manifest:
-    """Read the head of a plan.
-
-    Args:
-        run: Paths of the run.
-        run_id: The run.
-        check_files: Compare the scan table and the batches with the digests that it names.
-
-    Raises:
-        WorkDirError: It is missing, torn, of another run or of an unknown version; or the files
-            beside it are not those that were planned.
-        StorageError: The work dir cannot be read.
-    """
+    """Read the head of a plan."""
     try:
         fields = read_record(run.manifest, "manifest", version=MANIFEST_VERSION, run_id=run_id)
     except FileNotFoundError:
@@ -297,11 +283,7 @@ class BatchFile:
                 yield self._parse(line)
 
     def read(self, batch_id: int) -> Batch:
-        """Return one batch.
-
-        Raises:
-            WorkDirError: The line there is another batch's.
-        """
+        """Return one batch."""
         first, stop = self._offsets[batch_id : batch_id + 2].tolist()
         with self._path.open("rb") as file:
             file.seek(first)
@@ -415,19 +397,7 @@ class OpenedRun:
 def open_run(
     root: Path, *, allow_mixed_versions: bool = False, only_look: bool = False
 ) -> OpenedRun:
-    """Open the current run of a work dir.
-
-    Args:
-        root: The work dir.
-        allow_mixed_versions: Work even if this host's libraries differ from the planner's, at the
-            price of results that may differ in their bytes.
-        only_look: Nothing will be written: then any host may open a run of one host.
-
-    Raises:
-        OneHostOnlyError: Another host alone may work on it.
-        WorkDirError: There is no run, or its records cannot be used.
-        PlanMismatchError: This host's libraries differ from the planner's.
-    """
+    """Open the current run of a work dir."""
     work_dir = WorkDir(root)
     run_id = work_dir.current_run_id()
     if run_id is None:
@@ -474,14 +444,7 @@ def open_run(
 
 
 def check_current(run: OpenedRun) -> None:
-    """Check that a run is still the one that its work dir names.
-
-    Raises:
-        PlanMismatchError: It was given up for another one (``--restart``).
-        OneHostOnlyError: It is one host's alone, and is now used through another one or mount.
-        StorageError: The work dir names no run any more: it was removed, or is not mounted; or it
-            cannot be read just now.
-    """
+    """Check that a run is still the one that its work dir names."""
     root, mine = run.work_dir.root, run.manifest.run_id
     now = run.work_dir.current_run_id()
     if now == mine:

@@ -26,12 +26,7 @@ _SHORTEST_VALUE = 6
 def without_secrets(
     arguments: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return a command line with every secret replaced by ``***``.
-
-    Args:
-        arguments: The words of the command line.
-        environment: Its variables; the process's own by default.
-    """
+    """Return a command line with every secret replaced by ``***``."""
     known = _values(environment)
     shown: list[str] = []
     hide_next = False

@@ -58,10 +58,6 @@ def raise_storage_trouble(error: BaseException, path: Path | str) -> None:
 
     What raised an error is looked at too. Errors about names, such as ENOENT, and those of a
     library's own kind pass: FFmpeg speaks of input and output where content is damaged.
-
-    Args:
-        error: What reading a file raised.
-        path: The file, for errors that name none.
     """
     cause: BaseException | None = error
     while cause is not None:

@@ -110,14 +110,7 @@ class Action(Enum):
 
 
 def next_action(target: TreeState, staging: TreeState, old: TreeState, *, keep_old: bool) -> Action:
-    """Decide what the process does that has just compared the new tree; a pure table.
-
-    Args:
-        target: What is at the target.
-        staging: What is at the staging folder.
-        old: What is where the old tree goes.
-        keep_old: Whether there is a tree to be set aside (False for a fresh output).
-    """
+    """Decide what the process does that has just compared the new tree; a pure table."""
     missing, new, other = TreeState.MISSING, TreeState.NEW, TreeState.OTHER
     if target is new and keep_old and old is missing:
         return Action.SET_OLD_ASIDE if staging is other else Action.SUPERSEDED
@@ -176,24 +169,13 @@ _STILL_OPEN = ".nfs"  # what an NFS client makes of a removed file that somebody
 
 
 def staging_dir(target: Path, run_id: str, generation: int) -> Path:
-    """Return where a packer builds the new tree: ``.<name>.leconvert-<run id>.<generation>``.
-
-    Args:
-        target: Where the tree will go; symbolic links are followed first.
-        run_id: The run.
-        generation: The packer's generation, from 1.
-    """
+    """Return where a packer builds the new tree: ``.<name>.leconvert-<run id>.<generation>``."""
     real = Path(os.path.realpath(target))
     return real.with_name(f".{real.name}.leconvert-{run_id}.{generation}")
 
 
 def staging_generations(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> list[int]:
-    """Return the generations of a run whose new tree is there, ascending.
-
-    Raises:
-        FileNotFoundError: The folder that would hold the target does not exist.
-        StorageError: It cannot be read.
-    """
+    """Return the generations of a run whose new tree is there, ascending."""
     real = Path(os.path.realpath(target))
     pattern = re.compile(re.escape(f".{real.name}.leconvert-{run_id}.") + r"([0-9]+)\Z")
     with storage_errors(real.parent):
@@ -205,10 +187,6 @@ def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Pa
     """Return the new trees of all runs that lie beside a target: run id and path, sorted.
 
     Those that are being removed (`leconvert.workdir.removal`) are among them.
-
-    Raises:
-        FileNotFoundError: The folder that would hold the target does not exist.
-        StorageError: It cannot be read.
     """
     real = Path(os.path.realpath(target))
     name, rest = re.escape(f".{real.name}.leconvert-"), r"\.[0-9]+(?:\.removed)?\Z"
@@ -238,10 +216,6 @@ def is_new_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> bool:
     """Tell whether a run made this tree: it carries the run's mark, or holds nothing at all yet.
 
     A mark that a crash tore is nothing: it is on the disk before anything is put beside it.
-
-    Raises:
-        FileNotFoundError: There is no such tree.
-        StorageError: It cannot be read.
     """
     owner = marked_by(tree, fs=fs)
     if owner is not None:
@@ -259,17 +233,8 @@ def adopt_staging(target: Path, journal: Journal) -> Path:
 
     Call it after ``journal.begin()`` and `leconvert.workdir.swap.recover_swap`.
 
-    Args:
-        target: Where the tree will go.
-        journal: The run's journal; its generation names the tree.
-
     Returns:
         The tree, which carries the run's mark.
-
-    Raises:
-        BusyError: A newer packer has it, or swapped it in meanwhile.
-        TargetError: What has its name is not a tree that this run made; it was not touched.
-        StorageError: The folder above cannot be written.
     """
     fs = journal.fs
     mine = staging_dir(target, journal.run_id, journal.generation)
@@ -410,18 +375,7 @@ def has_source_tables(root: Path) -> bool:
 
 
 def check_target(target: Path, old: Path | None) -> None:
-    """Refuse a target that a swap could not replace; call it before any work is done, too.
-
-    Args:
-        target: Where the new tree shall be.
-        old: Where the tree that is there goes, or None where there must be none.
-
-    Raises:
-        TargetError: It exists and must not; it must and does not; it is a file, a symbolic link, a
-            mount point; it is another user's, and only that one may rename it; its name leaves no
-            room for those of the run's folders; ``old`` exists; or the folder above cannot be
-            written.
-    """
+    """Refuse a target that a swap could not replace; call it before any work is done, too."""
     if target.is_symlink():
         raise refusal(
             target,
@@ -484,10 +438,6 @@ def try_renames(target: Path, *, fs: FileSystem = LOCAL) -> None:
     Some folders let one make names and not change them: those that only grow (``chattr +a``), or
     on mounts of object stores. What it cannot show is what the target itself has: its owner, or
     that something is mounted on it. `check_target` looks at these.
-
-    Raises:
-        TargetError: Folders there cannot be renamed.
-        StorageError: They cannot be made there.
     """
     prefix = f".{target.name}.leconvert-try-"
     with storage_errors(target.parent):
@@ -600,18 +550,10 @@ def swap_into_place(
     new tree's mark is removed. `recover_swap` ends or takes back what a crash leaves.
 
     Args:
-        plan: What goes where.
-        journal: The run's journal, begun by this packer.
         before_exchange: Called last thing before the first move, for example to look once more
             whether the source changed; what it raises stops the swap with nothing moved.
         came_out: Called with the tree that was at the target before that gets its name; what it
             raises takes the swap back.
-
-    Raises:
-        TargetError: The target cannot be replaced (see `check_target`), or is not what it was a
-            moment ago; nothing was moved.
-        BusyError: Another packer took over.
-        StorageError: The disk is read-only or fails; nothing was moved, or the next run ends it.
     """
     fs = journal.fs
     check_target(plan.target, plan.old)
@@ -642,11 +584,7 @@ def swap_into_place(
 
 
 def check_no_other_swap(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
-    """Refuse a target where another run has put its tree and has not ended its swap.
-
-    Raises:
-        TargetError: The tree at the target carries another run's mark.
-    """
+    """Refuse a target where another run has put its tree and has not ended its swap."""
     owner = marked_by(target, fs=fs)
     if owner not in {None, run_id}:
         raise refusal(
@@ -663,19 +601,10 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
     Call it after ``journal.begin()``, before anything looks at the target: between two renames the
     dataset is not there. It compares nothing and deletes nothing.
 
-    Args:
-        journal: The run's journal, begun by this packer.
-        target: The run's target.
-
     Returns:
         ``COMPLETED`` if the new tree was put in place by an earlier process; whether it still
         stands there, and is whole, is for the caller to see. ``ROLLED_BACK`` if the old one was put
         back, ``NOT_STARTED`` if nothing had been moved.
-
-    Raises:
-        TargetError: What is there fits no step of a swap: somebody moved things by hand. Nothing
-            was touched, and the details say what is where.
-        StorageError: The disk is read-only or fails.
     """
     state, fs = journal.read(), journal.fs
     # The mark counts more than the journal: a packer that lost its lock may have swapped while
@@ -903,19 +832,7 @@ def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:
 
 
 def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool = False) -> None:
-    """Refuse places that would mix source, target and work dir.
-
-    Args:
-        source: The dataset.
-        target: Where the result goes.
-        work_dir: The folder that all hosts share.
-        outlined: Whether the source is an outline, which lies in the work dir.
-
-    Raises:
-        UsageError: One lies inside another.
-        StorageError: The work dir is a file.
-        TargetError: The target is a file, or its parent folder is missing.
-    """
+    """Refuse places that would mix source, target and work dir."""
     places = {"source": source, "target": target, "work dir": work_dir}
     for inner, outer in (
         # A target in the source takes its work dir with it, which nobody named.
@@ -967,12 +884,6 @@ def work_dir_beside(target: Path) -> Path:
     Its records say what is renamed and removed. So where anybody may make folders, one that another
     user made is not used unasked. Below a folder in which only some users may write they trust each
     other, and whoever names a work dir trusts those who can write there.
-
-    Args:
-        target: Where the result goes, or the dataset whose runs are looked at.
-
-    Raises:
-        WorkDirError: It may be another user's trap.
     """
     work = WorkDir(default_work_dir(target))
     with suppress(FileNotFoundError, NotADirectoryError):

@@ -172,14 +172,7 @@ class Fleet:
         return due
 
     def ended(self, number: int, code: int, host: str, said: str) -> None:
-        """Hear that a worker ended by itself.
-
-        Args:
-            number: Its place.
-            code: Its exit code, negative for a signal.
-            host: Where it ran.
-            said: The end of its log.
-        """
+        """Hear that a worker ended by itself."""
         if code == 0:
             self._nothing_left = True
             del self._places[number]
@@ -703,12 +696,7 @@ class Driver:
         self._start_due()
 
     def look(self, stop: threading.Event, seconds: float) -> None:
-        """See what changed, and start what is wanted now.
-
-        Args:
-            stop: Ends a wait early where there is no worker to wait for.
-            seconds: How long to wait for a worker's end.
-        """
+        """See what changed, and start what is wanted now."""
         if self._busy:
             for handle, outcome in self._cluster.ended(self._busy, seconds).items():
                 number, log = self._busy.pop(handle)
@@ -779,11 +767,7 @@ def main() -> int:
 
 
 def check_room(cluster: RayCluster) -> None:
-    """Fail if no node is large enough for a worker: Ray would wait for one without a word.
-
-    Raises:
-        EngineError: None is.
-    """
+    """Fail if no node is large enough for a worker: Ray would wait for one without a word."""
     if not cluster.fitting_nodes():
         raise EngineError(
             f"No node of the Ray cluster can hold a worker: {cluster.largest_node()}.",

@@ -92,11 +92,7 @@ class DriverProcess:
         self._thread = threading.Thread(target=self._keep_driving, name="ray-driver", daemon=True)
 
     def begin(self) -> Begun:
-        """Start the driver and wait until workers are on their way.
-
-        Raises:
-            EngineError: There will be none, and why.
-        """
+        """Start the driver and wait until workers are on their way."""
         self._thread.start()
         seconds = self._order.options.connect_seconds
         if not self._settled.wait(seconds + _SECONDS_TO_START):

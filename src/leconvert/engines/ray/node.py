@@ -18,13 +18,6 @@ def work_on_this_node(
 ) -> tuple[str, int | None, str]:
     """Run a worker to its end; when Ray cancels the task, ask it to hand back first.
 
-    Args:
-        program: What follows the interpreter: runs a worker, and asks it to hand back when the
-            process with the id that is appended ends.
-        arguments: What follows that id.
-        log: Where the worker's output goes, in a folder that every node sees.
-        grace_seconds: How long a worker may take to hand back.
-
     Returns:
         The host's name; the worker's exit code, None if none could be started; and then why.
     """
