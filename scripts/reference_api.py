@@ -18,15 +18,15 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert.engines": None,
     "leconvert.engines.local": ("LocalEngine",),
     "leconvert.engines.slurm": ("SlurmEngine", "SlurmOptions"),
-    "leconvert.api": None,
-    "leconvert.hub.source": None,
+    "leconvert.api": ("Submission", "submit_run"),
+    "leconvert.hub.source": ("FetchedSource", "already_converted", "download", "fetch_sparse"),
     "leconvert.hub.scratch": ("ScratchOptions",),
     "leconvert.stores": None,
     "leconvert.loading": None,
     "leconvert.probe": None,
     "leconvert.resampling": None,
     "leconvert.media": ("ClipRange", "JoinedFile", "join_clips"),
-    "leconvert.reach": None,
+    "leconvert.float32_tolerance": None,
     "leconvert.testing": None,
 }
 

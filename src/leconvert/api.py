@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from leconvert.engines import Engine, Handover, Submitter
+from leconvert.engines import Engine, JobRequest, Submitter
 from leconvert.engines.registry import check_engine
 from leconvert.errors import (
     BusyError,
@@ -26,7 +26,7 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.hub.provenance import Arrival, note_result
+from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.leasing import read_workers
 from leconvert.machine import Machine
@@ -45,7 +45,7 @@ from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.storage_errors import any_storage_errors
 from leconvert.workdir.swap import is_converted, old_dir, source_as_output, work_dir_beside
 from leconvert.worker import WorkerSummary
-from leconvert.worker_pool import Crew, LeaseOptions, work_and_pack
+from leconvert.worker_pool import LeaseOptions, WorkerPool, work_and_pack
 
 __all__ = ["ConversionReport", "Submission", "convert", "run_worker", "submit_run"]
 
@@ -118,7 +118,7 @@ class ConversionReport:
 def convert(
     root: str | os.PathLike[str],
     *,
-    arrival: Arrival | None = None,
+    arrival: HubOrigin | None = None,
     output: str | os.PathLike[str] | None = None,
     work_dir: str | os.PathLike[str] | None = None,
     data_file_size_in_mb: float = 100,
@@ -251,7 +251,7 @@ def convert(
     with _another_may_finish(folder, target, own_place=work_dir is None) as joined:
         run = None if restart else _run_in_swap(folder, source, target)
         if run is not None:
-            with _telling(run, page):
+            with _report_on_exit(run, page):
                 record_invocation(run.paths, run.manifest.run_id, "convert", command)
                 packed, restart = _finish(
                     run,
@@ -282,7 +282,7 @@ def convert(
             )
             seconds["plan"] = time.monotonic() - started
         joined(run)
-        with _telling(run, page):
+        with _report_on_exit(run, page):
             if packed is None:
                 record_invocation(run.paths, run.manifest.run_id, "convert", command)
                 packed, spent = work_and_pack(
@@ -340,12 +340,12 @@ def _another_may_finish(
         ) from error
 
 
-def _telling(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
+def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:
     if report is None:
         return nullcontext()
-    from leconvert.report import telling  # nobody else pays for its imports
+    from leconvert.report import report_on_exit  # nobody else pays for its imports
 
-    return telling(run, report)
+    return report_on_exit(run, report)
 
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
@@ -393,7 +393,7 @@ def run_worker(
         if limit is not None and not limit >= 0:
             raise UsageError(f"{name} cannot be {limit}.")
     run = open_run(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
-    crew = Crew(run, leases or LeaseOptions(), stop or threading.Event(), scratch)
+    crew = WorkerPool(run, leases or LeaseOptions(), stop or threading.Event(), scratch)
     left = crew.bytes_left()
     if not left:  # by now the result may stand in the source's place
         return WorkerSummary(0, 0, 0, 0, 0, 0.0)
@@ -576,7 +576,7 @@ def submit_run(
     workers = min(engine.workers, _batches_left(run, leases))
     mixed = ["--allow-mixed-versions"] if allow_mixed_versions else []
     fetched = (scratch or ScratchOptions()).arguments() if run.manifest.outline else []
-    handover = Handover(
+    handover = JobRequest(
         workers,
         work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],
         pack_arguments=[
@@ -599,5 +599,5 @@ def _is_finished(run: OpenedRun) -> bool:
 
 
 def _batches_left(run: OpenedRun, leases: LeaseOptions) -> int:
-    board = Crew(run, leases, threading.Event()).look()
+    board = WorkerPool(run, leases, threading.Event()).look()
     return run.manifest.num_batches - len(board.done_ids())

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Self
 
-__all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "do_all", "spread_for"]
+__all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "spread_for"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def spread_for(
     return Spread(processes=max(0, min(others, worth)))
 
 
-def do_all[Done](
+def parallel_map[Done](
     work: Callable[..., Done],
     pieces: Sequence[Piece],
     spread: Spread | None = None,
@@ -132,7 +132,7 @@ def do_all[Done](
     if spread.threads > 1:
         yield from _in_threads(work, pieces, spread.threads)
     elif spread.processes:
-        yield from _Crew(work, pieces).do(spread.processes)
+        yield from _ThreadPool(work, pieces).do(spread.processes)
     else:
         for piece in pieces:
             yield work(*piece)
@@ -155,7 +155,7 @@ def _in_threads[Done](
                 future.cancel()
 
 
-class _Crew[Done]:
+class _ThreadPool[Done]:
     """This thread and some processes, which take pieces from one list.
 
     A process that ends early, or cannot be started, costs nothing but time: the piece that it had

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import FindingsError, PlanMismatchError, StorageError
-from leconvert.hub.provenance import Arrival, write_origin
+from leconvert.hub.provenance import HubOrigin, write_origin
 from leconvert.layout import choose_block_align, count_out_of_reach, cut_batches, layout_streams
 from leconvert.model import (
     DATA_STREAM,
@@ -310,7 +310,7 @@ def draft_plan(
     options: LayoutOptions,
     repairs: RepairOptions | None = None,
     *,
-    arrival: Arrival | None = None,
+    arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
     """Scan a source and lay it out; writes nothing.
@@ -455,7 +455,7 @@ def open_or_plan(
     options: LayoutOptions,
     repairs: RepairOptions | None = None,
     *,
-    arrival: Arrival | None = None,
+    arrival: HubOrigin | None = None,
     restart: bool = False,
     one_host: bool = False,
     allow_mixed_versions: bool = False,
@@ -523,12 +523,12 @@ def _check_alone(run: OpenedRun, one_host: bool) -> None:
         )
 
 
-def is_outline(arrival: Arrival | None) -> bool:
+def is_outline(arrival: HubOrigin | None) -> bool:
     """Say whether only the outline of a source is here."""
     return arrival is not None and arrival.outline is not None
 
 
-def planned_name(source: Path, arrival: Arrival | None) -> str:
+def planned_name(source: Path, arrival: HubOrigin | None) -> str:
     """Return what a run calls its source: the folder, or the URL that an outline stands for."""
     return (arrival.outline if arrival else None) or str(source)
 
@@ -540,7 +540,7 @@ def _write(
     target: Path,
     options: dict[str, Any],
     one_host: bool,
-    arrival: Arrival | None,
+    arrival: HubOrigin | None,
 ) -> None:
     scan = draft.scan
     run_id = new_run_id(datetime.now(UTC), os.urandom)

@@ -27,7 +27,7 @@ from leconvert.errors import (
     UsageError,
     WorkDirError,
 )
-from leconvert.parallel import Spread, do_all
+from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.text import count
 from leconvert.workdir.fs import sync_file, write_durably
@@ -233,7 +233,7 @@ def download_tree(
                         _bring(store, relative, listed[relative], arriving)
                     stage.advance(listed[relative].size_bytes)
 
-            for _ in do_all(bring, [(name,) for name in listed], Spread(threads=_THREADS)):
+            for _ in parallel_map(bring, [(name,) for name in listed], Spread(threads=_THREADS)):
                 pass
         if stop.is_set():
             raise InterruptedRunError(
@@ -435,7 +435,7 @@ def upload_tree(
                 _send(store, root, name)
                 stage.advance(sizes[name])
 
-        for _ in do_all(send, [(name,) for name in missing], Spread(threads=_THREADS)):
+        for _ in parallel_map(send, [(name,) for name in missing], Spread(threads=_THREADS)):
             pass
         if stop.is_set():
             raise InterruptedRunError(

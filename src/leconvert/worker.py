@@ -45,12 +45,12 @@ from leconvert.source import (
     tasks_of_episodes,
 )
 from leconvert.workdir.fs import status_now, sync_file
-from leconvert.workdir.locks import Patience
+from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.storage_errors import lacks_permission, storage_errors
 from leconvert.workdir.swap import info_path, is_converted
 
-__all__ = ["Bell", "ShardWriter", "Worker", "WorkerSummary"]
+__all__ = ["Notifier", "ShardWriter", "Worker", "WorkerSummary"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class _StatsFile:
 # Wakes idle threads of one process.
 
 
-class Bell:
+class Notifier:
     """Wakes the idle workers of one process when another of them ends a batch.
 
     It only saves waiting: a worker that misses a ring looks again by itself.
@@ -444,20 +444,20 @@ class Worker:
         stop: threading.Event,
         on_bytes: Callable[[int], None] | None = None,
         reporter: WorkerReporter | None = None,
-        bell: Bell | None = None,
-        patience: Patience | None = None,
+        bell: Notifier | None = None,
+        patience: Backoff | None = None,
         inputs: Inputs | None = None,
         waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
-        self._patience = patience or Patience(0)
+        self._patience = patience or Backoff(0)
         self._waiter = waiter
         self._clock = clock
         self._next_check = clock()
         self._late: list[tuple[Lease, str]] = []
         self._result_before = _result_at(Path(run.manifest.target))
-        self._bell = bell or Bell()
+        self._bell = bell or Notifier()
         self._store = store
         self._board = board
         self._stop = stop

@@ -21,21 +21,21 @@ from leconvert.leasing import Board, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.machine import Machine
 from leconvert.model import DATA_STREAM, MEBIBYTE, camera_of
-from leconvert.packer import PackOptions, PackReport, Watcher, check_all_done, pack_run
+from leconvert.packer import PackOptions, PackReport, WorkerMonitor, check_all_done, pack_run
 from leconvert.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
 from leconvert.workdir.identity import WorkerIdentity
-from leconvert.workdir.locks import Patience
+from leconvert.workdir.locks import Backoff
 from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import Manifest, OpenedRun
-from leconvert.worker import Bell, Worker
+from leconvert.worker import Notifier, Worker
 
 if TYPE_CHECKING:
     from leconvert.hub.scratch import HubInputs
 
 __all__ = [
-    "Crew",
     "LeaseOptions",
+    "WorkerPool",
     "auto_workers",
     "handling_seconds",
     "moving_seconds",
@@ -80,7 +80,7 @@ class LeaseOptions:
         ]
 
 
-class Crew:
+class WorkerPool:
     """Makes workers of one process, each with an identity of its own."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Crew:
         self._scratch = scratch or ScratchOptions()
         self._leases = leases
         self._stop = stop
-        self._bell = Bell()
+        self._bell = Notifier()
 
     @property
     def work_dir(self) -> Path:
@@ -164,7 +164,7 @@ class Crew:
             on_bytes=on_bytes,
             reporter=reporter,
             bell=self._bell,
-            patience=Patience(self._leases.trouble_seconds),
+            patience=Backoff(self._leases.trouble_seconds),
             inputs=inputs,
         )
 
@@ -181,7 +181,7 @@ def work_in_threads(
 
     None is left when this returns, or raises.
     """
-    crew = Crew(run, leases, stop, scratch)
+    crew = WorkerPool(run, leases, stop, scratch)
     errors: list[BaseException] = []
 
     def work(on_bytes: Callable[[int], None]) -> None:
@@ -206,7 +206,7 @@ def work_in_threads(
     crew.check_all_done()
 
 
-class EngineWatcher(Watcher):
+class EngineWatcher(WorkerMonitor):
     """Runs an engine's workers while the packer collects what they leave.
 
     A context: it starts workers, no more than there are batches, unless nothing is left to do; and
@@ -227,7 +227,7 @@ class EngineWatcher(Watcher):
 
     def __init__(
         self,
-        crew: Crew,
+        crew: WorkerPool,
         engine: Engine,
         count: int,
         arguments: Sequence[str],
@@ -408,7 +408,7 @@ def work_and_pack(
             *(scratch.arguments() if run.manifest.outline else []),
         ]
         with EngineWatcher(
-            Crew(run, leases, stop, scratch),
+            WorkerPool(run, leases, stop, scratch),
             engine,
             count or engine.workers or auto_workers(run),
             arguments,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import leconvert
+from leconvert.float32_tolerance import frames_out_of_reach, is_out_of_reach
 from leconvert.model import IntArray
-from leconvert.reach import frames_out_of_reach, is_out_of_reach
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 
 _CAMERA = CameraSpec(

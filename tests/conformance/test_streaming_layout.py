@@ -13,7 +13,7 @@ import pytest
 from comparison import V21Source
 
 import leconvert
-from leconvert.reach import is_out_of_reach
+from leconvert.float32_tolerance import is_out_of_reach
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 from leconvert.testing.dataset import RandomLengths
 

@@ -29,7 +29,7 @@ from leconvert.errors import (
 )
 from leconvert.leasing import LeaseStore, WorkerIdentity, list_batches, read_done
 from leconvert.model import LayoutOptions
-from leconvert.packer import Watcher, pack_run
+from leconvert.packer import WorkerMonitor, pack_run
 from leconvert.packer import run as packing
 from leconvert.planner import open_or_plan
 from leconvert.testing.faults import CrashError
@@ -206,7 +206,7 @@ def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_succes
     run = plan(small_source, out, tmp_path / "work")
     run_worker(run.work_dir.root, max_batches=4)
 
-    class NobodyWorks(Watcher):
+    class NobodyWorks(WorkerMonitor):
         pause_seconds = 0.0
 
         def working(self) -> bool:
@@ -293,7 +293,7 @@ def test_a_packer_whose_run_was_given_up_while_it_waited_leaves_the_place_to_the
     out, work = tmp_path / "out", tmp_path / "work"
     old = plan(small_source, out, work)
 
-    class Waiting(Watcher):
+    class Waiting(WorkerMonitor):
         pause_seconds = 0.0
 
         def working(self) -> bool:
@@ -334,7 +334,7 @@ def test_the_packer_collects_while_workers_work(
     run = open_or_plan(small_source, out, work, LayoutOptions())
     seen: list[list[str]] = []
 
-    class OneBatchAtATime(Watcher):
+    class OneBatchAtATime(WorkerMonitor):
         pause_seconds = 0.0
 
         def working(self) -> bool:

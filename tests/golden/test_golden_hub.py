@@ -10,7 +10,6 @@ import pytest
 
 from leconvert.errors import WorkDirError
 from leconvert.hub.fetch import HubRepo, RemoteFile
-from leconvert.hub.outline import open_outline
 from leconvert.hub.provenance import (
     Origin,
     Provenance,
@@ -19,6 +18,7 @@ from leconvert.hub.provenance import (
     read_origin,
     read_provenance,
 )
+from leconvert.hub.sparse_snapshot import open_sparse_snapshot
 from leconvert.stores import StoredFile, read_notes
 
 GOLDEN = Path(__file__).parent / "v1_hub"
@@ -82,7 +82,7 @@ def test_what_was_fetched_by_url_is_read(version: int, url: str | None) -> None:
 
 
 def test_an_outline_is_read(folder: Path) -> None:
-    made = open_outline(folder / "outlines" / COMMIT / "tree")
+    made = open_sparse_snapshot(folder / "outlines" / COMMIT / "tree")
     assert made.repo == HubRepo("tester/arm", COMMIT)
     assert made.origin == Origin("tester/arm", "v2.1", COMMIT)
     assert (made.size_bytes, made.largest_bytes) == (5_000_813, 5_001_216)

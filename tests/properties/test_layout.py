@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from leconvert.errors import UsageError
+from leconvert.float32_tolerance import frames_out_of_reach
 from leconvert.layout import (
     count_out_of_reach,
     cut_batches,
@@ -29,7 +30,6 @@ from leconvert.model import (
     StreamScan,
     output_path,
 )
-from leconvert.reach import frames_out_of_reach
 
 SIZES = st.lists(st.integers(0, 3 * MEBIBYTE), min_size=1, max_size=60)
 STREAMING = LayoutOptions(layout="streaming", loader_workers=1)

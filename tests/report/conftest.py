@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from leconvert.report.page import page
-from leconvert.report.values import Story
+from leconvert.report.values import RunReport
 
 MISSING = [tool for tool in ("chromium", "chromedriver") if shutil.which(tool) is None]
 
@@ -34,7 +34,7 @@ class Browser:
 
     def show(
         self,
-        story: Story,
+        story: RunReport,
         *,
         width: int = 1440,
         height: int = 900,

@@ -12,7 +12,7 @@ from leconvert.report.values import (
     AttemptEnd,
     BatchCounts,
     Packer,
-    Story,
+    RunReport,
     StoryState,
     StreamFigures,
     Verification,
@@ -37,7 +37,7 @@ def run_story(
     trouble: bool = True,
     overnight: bool = False,
     seed: int = 7,
-) -> Story:
+) -> RunReport:
     """Return a run as it might have been, the same for the same arguments."""
     dice = random.Random(seed)
     workers = [
@@ -98,7 +98,7 @@ def run_story(
                   episode=n, stream="videos/observation.images.top",
                   remedy="--on-bad-episode drop") for n in (17, 311)),
     ]  # fmt: skip
-    return Story(
+    return RunReport(
         name=name,
         state=StoryState.FINISHED,
         generated=datetime(2026, 3, 1, 12, 0, tzinfo=UTC),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from leconvert.model import Finding
-from leconvert.report.values import AttemptEnd, Story, StoryState, Verification
+from leconvert.report.values import AttemptEnd, RunReport, StoryState, Verification
 from tests.report.conftest import Browser
 from tests.report.stories import HOSTILE, TOKEN, run_story
 
@@ -63,7 +63,7 @@ return [...new Set(bars.map(bar => {
 
 
 @pytest.fixture(scope="module")
-def story() -> Story:
+def story() -> RunReport:
     return run_story(overnight=True)
 
 
@@ -81,7 +81,9 @@ def stories() -> Iterator[Any]:
     )  # fmt: skip
     differs = Verification("structure", False, {"files": 3}, 1.0, 40, ["a: b: expected c, found d"])
     yield pytest.param(replace(whole, state=StoryState.DIFFERS, verification=differs), id="differs")
-    alone = Story("result", StoryState.RESULT_ONLY, datetime.now(UTC), "/data/result", episodes=5)
+    alone = RunReport(
+        "result", StoryState.RESULT_ONLY, datetime.now(UTC), "/data/result", episodes=5
+    )
     yield pytest.param(replace(alone, streams=whole.streams), id="result only")
     nameless = replace(whole, attempts=[replace(a, began=None, ended=None) for a in whole.attempts])
     yield pytest.param(replace(nameless, invocations=(), packers=()), id="without times")
@@ -96,7 +98,7 @@ def stories() -> Iterator[Any]:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("story", list(stories()))
 def test_a_page_fits_is_legible_and_asks_for_nothing(
-    browser: Browser, story: Story, size: tuple[int, int], scheme: str
+    browser: Browser, story: RunReport, size: tuple[int, int], scheme: str
 ) -> None:
     browser.show(story, width=size[0], height=size[1], scheme=scheme)
     assert browser.complaints() == []
@@ -109,7 +111,7 @@ def test_a_page_fits_is_legible_and_asks_for_nothing(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_dark_reader_gets_a_dark_page_and_paper_is_white(
-    browser: Browser, story: Story, scheme: str
+    browser: Browser, story: RunReport, scheme: str
 ) -> None:
     colours = "return [getComputedStyle(document.body).backgroundColor, "
     colours += "getComputedStyle(document.body).color]"
@@ -126,7 +128,7 @@ def test_a_dark_reader_gets_a_dark_page_and_paper_is_white(
 
 
 def test_on_paper_what_is_folded_is_open_and_nothing_is_cut_off(
-    browser: Browser, story: Story
+    browser: Browser, story: RunReport
 ) -> None:
     shown = (
         "return [...document.querySelectorAll('details > :not(summary)')]"
@@ -141,7 +143,7 @@ def test_on_paper_what_is_folded_is_open_and_nothing_is_cut_off(
     assert browser.overflow() <= 0
 
 
-def test_bars_stand_out_from_the_page_in_both_schemes(browser: Browser, story: Story) -> None:
+def test_bars_stand_out_from_the_page_in_both_schemes(browser: Browser, story: RunReport) -> None:
     for scheme, surface in (("light", (255, 255, 255)), ("dark", (25, 29, 34))):
         browser.show(story, scheme=scheme)
         fills = browser.ask(BAR_CONTRASTS)
@@ -170,7 +172,7 @@ def contrast(one: tuple[int, ...], other: tuple[int, ...]) -> float:
 
 
 def test_every_chart_has_a_title_a_description_words_and_a_table(
-    browser: Browser, story: Story
+    browser: Browser, story: RunReport
 ) -> None:
     browser.show(story)
     charts = browser.ask("""
@@ -196,7 +198,7 @@ def test_every_chart_has_a_title_a_description_words_and_a_table(
 
 
 def test_headings_go_down_without_a_gap_and_names_are_unique(
-    browser: Browser, story: Story
+    browser: Browser, story: RunReport
 ) -> None:
     browser.show(story)
     levels = browser.ask(
@@ -212,7 +214,9 @@ def test_headings_go_down_without_a_gap_and_names_are_unique(
     assert set(links) <= set(names)
 
 
-def test_what_went_wrong_carries_a_sign_not_only_a_colour(browser: Browser, story: Story) -> None:
+def test_what_went_wrong_carries_a_sign_not_only_a_colour(
+    browser: Browser, story: RunReport
+) -> None:
     browser.show(story)
     signs = browser.ask("""
     return [...document.querySelectorAll('.gantt use')].map(use => {
@@ -228,7 +232,7 @@ def test_what_went_wrong_carries_a_sign_not_only_a_colour(browser: Browser, stor
         assert word in legend
 
 
-def test_rows_of_the_timeline_stand_beside_their_names(browser: Browser, story: Story) -> None:
+def test_rows_of_the_timeline_stand_beside_their_names(browser: Browser, story: RunReport) -> None:
     for width, height in SIZES:
         browser.show(story, width=width, height=height)
         names, bars = browser.ask("""
@@ -263,7 +267,7 @@ def test_a_hostile_name_is_text_and_nothing_else(browser: Browser) -> None:
     assert browser.ask(f"return {handlers}.filter(name => name.startsWith('on'))") == []
 
 
-def test_no_token_is_on_the_page(browser: Browser, story: Story) -> None:
+def test_no_token_is_on_the_page(browser: Browser, story: RunReport) -> None:
     browser.show(story)
     text = browser.ask("return document.documentElement.outerHTML")
     assert "--token ***" in text

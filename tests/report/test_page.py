@@ -14,7 +14,7 @@ from leconvert.errors import UsageError
 from leconvert.report import check_report_place, page, write_report
 from leconvert.report.charts import TimeAxis, durations, lanes_by_host, rates, ticks
 from leconvert.report.parts import Markup, element, escaped, joined
-from leconvert.report.values import Attempt, AttemptEnd, Packer, Story, StoryState
+from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StoryState
 from leconvert.workdir.activity import Invocation
 from tests.report.stories import BEGIN, HOSTILE, TOKEN, run_story
 
@@ -197,7 +197,7 @@ def test_every_state_is_said_in_a_word_and_a_sentence(state: StoryState) -> None
 
 
 def test_a_run_that_nobody_worked_on_says_so(tmp_path: Path) -> None:
-    story: Story = replace(run_story(batches=3), attempts=(), packers=(), invocations=())
+    story: RunReport = replace(run_story(batches=3), attempts=(), packers=(), invocations=())
     assert "Nobody has worked on a batch yet." in page(story)
 
 

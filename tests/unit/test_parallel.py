@@ -12,7 +12,7 @@ import pytest
 
 from leconvert import parallel as spread
 from leconvert.model import SourceScan
-from leconvert.parallel import Spread, do_all, spread_for
+from leconvert.parallel import Spread, parallel_map, spread_for
 from leconvert.progress import SilentProgress, Stage
 from leconvert.source import scan, scan_source
 from leconvert.source.episodes import Block
@@ -79,9 +79,9 @@ def test_what_a_killed_process_had_is_looked_at_here(
         process.send_signal(signal.SIGSTOP)
         return process
 
-    take = spread._Crew._take
+    take = spread._ThreadPool._take
 
-    def take_and_kill(crew: spread._Crew[Block]) -> int | None:
+    def take_and_kill(crew: spread._ThreadPool[Block]) -> int | None:
         number = take(crew)
         if number is not None and threading.current_thread().name.startswith("crew-"):
             started[0].kill()
@@ -93,7 +93,7 @@ def test_what_a_killed_process_had_is_looked_at_here(
         return number
 
     monkeypatch.setattr(spread, "_other_process", start)
-    monkeypatch.setattr(spread._Crew, "_take", take_and_kill)
+    monkeypatch.setattr(spread._ThreadPool, "_take", take_and_kill)
     shared = scan_source(small_source, spread=Spread(processes=1))
     assert handed_out.is_set()
     assert started[0].returncode == -signal.SIGKILL
@@ -130,16 +130,16 @@ def test_processes_end_when_the_scan_is_given_up(
 @pytest.mark.parametrize("spread", [None, Spread(), Spread(threads=3), Spread(processes=2)])
 def test_results_come_in_the_order_of_the_pieces(spread: Spread | None) -> None:
     pieces = [(number, 7) for number in range(40)]
-    assert list(do_all(divmod, pieces, spread)) == [divmod(*piece) for piece in pieces]
-    assert list(do_all(divmod, pieces[:1], spread)) == [(0, 0)]
-    assert list(do_all(divmod, [], spread)) == []
+    assert list(parallel_map(divmod, pieces, spread)) == [divmod(*piece) for piece in pieces]
+    assert list(parallel_map(divmod, pieces[:1], spread)) == [(0, 0)]
+    assert list(parallel_map(divmod, [], spread)) == []
 
 
 def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:
     # This thread does pieces too: whether it fails before the first result came is not said.
     results = []
     with pytest.raises(ZeroDivisionError):
-        results.extend(do_all(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1)))
+        results.extend(parallel_map(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1)))
     assert results in ([], [(2, 0)])
     assert len(started) == 1
     assert started[0].returncode is not None

@@ -29,9 +29,9 @@ from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 from leconvert.testing.faults import FaultyFileSystem
-from leconvert.workdir.locks import Patience
+from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import BatchFile, OpenedRun
-from leconvert.worker import Bell, ShardWriter, Worker
+from leconvert.worker import Notifier, ShardWriter, Worker
 
 
 class Pauses:
@@ -70,7 +70,7 @@ def make_worker(
         patience_seconds: float = 20,
         on_bytes: Callable[[int], None] | None = None,
         reporter: WorkerReporter | None = None,
-        bell: Bell | None = None,
+        bell: Notifier | None = None,
     ) -> Worker:
         identity = WorkerIdentity.of_this_process()
         store = LeaseStore(planned.paths, planned.manifest.run_id, identity, fs=fs)
@@ -82,7 +82,7 @@ def make_worker(
             on_bytes=on_bytes,
             reporter=reporter,
             bell=bell,
-            patience=Patience(patience_seconds),
+            patience=Backoff(patience_seconds),
             waiter=pauses,
             clock=count(0.0, 10.0).__next__,
         )
@@ -281,7 +281,7 @@ def test_a_work_dir_that_is_mounted_again_is_worked_on(
 
 
 def test_pauses_double_up_to_half_a_minute_and_stop_at_the_limit() -> None:
-    patience = Patience(100)
+    patience = Backoff(100)
     pauses = []
     while (pause := patience.next_pause()) is not None:
         pauses.append(pause)
@@ -428,7 +428,7 @@ def test_an_idle_worker_looks_at_once_when_another_of_its_process_ends_a_batch(
 
     naps: list[float] = []
 
-    class Rung(Bell):
+    class Rung(Notifier):
         def wait(self, seconds: float) -> bool:
             naps.append(seconds)
             for lease in leases:

@@ -149,7 +149,7 @@ class _Unfailing(io.RawIOBase):
             return memoryview(data).nbytes
 
 
-def unspeakable(error: UnicodeEncodeError) -> LeconvertError:
+def undecodable_path(error: UnicodeEncodeError) -> LeconvertError:
     """Return what to tell where a library cannot open a path that is no UTF-8.
 
     In the C locale Python takes names for UTF-8 all the same (PEP 540), but not where it is told
@@ -239,7 +239,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 141
         return fail(storage_error(error), as_json=as_json)
     except UnicodeEncodeError as error:
-        return fail(unspeakable(error), as_json=as_json)
+        return fail(undecodable_path(error), as_json=as_json)
     except KeyboardInterrupt:
         print("leconvert: interrupted", file=sys.stderr)
         print("  → Run the same command again to go on.", file=sys.stderr)

@@ -44,13 +44,13 @@ def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
     from leconvert.hub.provenance import note_result
     from leconvert.packer import PackOptions, pack_run
-    from leconvert.report import telling
+    from leconvert.report import report_on_exit
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run
 
     opened = open_run(options.work_dir.resolve(), allow_mixed_versions=options.allow_mixed_versions)
     page = report_place(options.report, Path(opened.manifest.target))
-    with telling(opened, page), stop_on_signals() as stop:
+    with report_on_exit(opened, page), stop_on_signals() as stop:
         record_invocation(opened.paths, opened.manifest.run_id, "pack", options.command_line)
         progress = progress_for(quiet=options.json)
         packed = pack_run(

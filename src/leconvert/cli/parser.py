@@ -257,7 +257,7 @@ _WORDED = tuple(
 )
 
 
-def worded(message: str) -> str:
+def translate_argparse_error(message: str) -> str:
     """Return what argparse says as a sentence of ours."""
     for pattern, said in _WORDED:
         message = pattern.sub(said, message)
@@ -362,8 +362,8 @@ class Parser(argparse.ArgumentParser):
         return options, left
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse found, worded as our own errors are."""
-        raise UsageError(worded(message), next_step=self._help_step())
+        """Raise what argparse found, as an error of ours."""
+        raise UsageError(translate_argparse_error(message), next_step=self._help_step())
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print; unlike argparse's own, let the caller know where that cannot be done."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import local_root, name_on_the_hub, refuse_source_as_output
 from leconvert.cli.push import waits_for_push
 from leconvert.errors import UsageError
-from leconvert.hub import source as arrival
+from leconvert.hub import source as hub_source
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.swap import is_converted
 
 if TYPE_CHECKING:
-    from leconvert.hub.provenance import Arrival
+    from leconvert.hub.provenance import HubOrigin
 
 __all__ = ["Places", "places"]
 
@@ -70,7 +70,7 @@ class Places:
     source: Path
     target: Path
     work_dir: Path
-    arrival: Arrival | None = None
+    arrival: HubOrigin | None = None
     is_temporary: bool = False
 
     def release(self) -> None:
@@ -113,13 +113,13 @@ def places(
     return bring_from_hub(options, here, stream=stream, stop=stop, progress=progress)
 
 
-def _known(local: Path) -> Arrival | None:
+def _known(local: Path) -> HubOrigin | None:
     """Return how a dataset of this machine came here, if it came from the Hub."""
     from leconvert.hub.fetch import known_origin
-    from leconvert.hub.provenance import Arrival
+    from leconvert.hub.provenance import HubOrigin
 
     origin = known_origin(local)
-    return None if origin is None else Arrival(origin)
+    return None if origin is None else HubOrigin(origin)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -149,24 +149,24 @@ def bring_from_hub(
         local, is_here = source_dir(local), False
     # A run that only has to be ended may have put its result where the source would be.
     resumes = stream and not options.restart
-    if resumes and arrival.under_way(here.work_dir, options.repo_id, options.revision):
+    if resumes and hub_source.under_way(here.work_dir, options.repo_id, options.revision):
         is_here = False
     elif is_here and options.revision is None:
         if here.arrival is not None:
-            arrival.check_same_repo(local, here.arrival.origin, options.repo_id)
+            hub_source.check_same_repo(local, here.arrival.origin, options.repo_id)
         return here
     elif options.revision is None and not force:
-        said = arrival.already_converted(
+        said = hub_source.already_converted(
             options.repo_id, here.target, fetch=not stream, stop=stop, progress=progress
         )
         if said is not None:
             return said
     if not stream or is_here:
-        arrived = arrival.download(
+        arrived = hub_source.download(
             options.repo_id, options.revision, local, anew=anew, stop=stop, progress=progress
         )
     else:
-        arrived = arrival.outline(
+        arrived = hub_source.fetch_sparse(
             options.repo_id,
             options.revision,
             here.work_dir,

@@ -41,7 +41,7 @@ from leconvert.compare.rows import RowRules, RowSpan, compare_rows
 from leconvert.compare.videos import Span, check_video, compare_clips
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.model import DATA_STREAM, IntArray, output_path, stream_of_camera
-from leconvert.parallel import Spread, do_all
+from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.source import EpisodeLines, SourcePaths, load_info, tasks_of_episodes
@@ -541,7 +541,9 @@ def _compare_pieces(
     differences: list[Difference] = []
     pieces = cut_pieces(compare.routes)
     weights = expected_seconds(compare, pieces)
-    with closing(do_all(compare, pieces, spread, weights=weights, workers=workers)) as compared:
+    with closing(
+        parallel_map(compare, pieces, spread, weights=weights, workers=workers)
+    ) as compared:
         for piece, found in zip(pieces, compared, strict=True):
             differences += found
             stage.advance(compare.frames_of(piece))

@@ -422,7 +422,7 @@ def compare_rows(
         return Difference(what, path, str(expected), str(found), span.episode, "data")
 
     file: pq.ParquetFile | None = None
-    copies: tables.DueCopies | None = None
+    copies: tables.ExpectedCopies | None = None
     with ExitStack() as opened:
         stored = opened.enter_context(open(table.path, "rb", buffering=0)) if read_rows else None  # noqa: PTH123
         for span in spans:
@@ -447,8 +447,12 @@ def compare_rows(
             ):
                 is_same = False
                 yield differs(what, expected, seen, span)
-            if is_same and not rules.decodes and tables.DueCopies.can_say(file.metadata.created_by):
-                copies = copies or tables.DueCopies(file.schema_arrow)
+            if (
+                is_same
+                and not rules.decodes
+                and tables.ExpectedCopies.can_say(file.metadata.created_by)
+            ):
+                copies = copies or tables.ExpectedCopies(file.schema_arrow)
                 if copies.is_due(span.source, span.length):
                     what = "stored form of the row group"
                     yield differs(what, "the source's bytes", "other bytes of equal values", span)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Engine",
-    "Handover",
+    "JobRequest",
     "LocalEngine",
     "RayEngine",
     "RayOptions",
@@ -84,7 +84,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class JobRequest:
     """What there is to be started of a run that is left behind.
 
     Attributes:
@@ -106,14 +106,14 @@ class Submitter(Protocol):
     def workers(self) -> int:
         """How many it starts, if there are so many batches."""
 
-    def submit(self, handover: Handover, paths: RunPaths) -> tuple[str | None, str]:
+    def submit(self, handover: JobRequest, paths: RunPaths) -> tuple[str | None, str]:
         """Submit workers and packer; return the id of the workers, None without any, and its own.
 
         Raises:
             EngineError: They cannot be submitted.
         """
 
-    def script(self, handover: Handover, paths: RunPaths) -> str:
+    def script(self, handover: JobRequest, paths: RunPaths) -> str:
         """Return a shell script that submits the same; nothing is done."""
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from leconvert.engines import Handover
+from leconvert.engines import JobRequest
 from leconvert.engines.local import last_words
 from leconvert.errors import EngineError, StorageError, UsageError
 from leconvert.workdir.activity import JobRecord, write_job
@@ -527,7 +527,7 @@ class SlurmEngine:
             pause.wait(1.0)  # the scheduler has no way to wake us
         self._expected = 0
 
-    def submit(self, handover: Handover, paths: RunPaths) -> tuple[str | None, str]:
+    def submit(self, handover: JobRequest, paths: RunPaths) -> tuple[str | None, str]:
         """Submit workers and a packer after them; see `leconvert.engines.Submitter`.
 
         `leconvert status` shows the jobs. Submitting again joins the same run: more workers share
@@ -546,11 +546,11 @@ class SlurmEngine:
         _note(paths, [(job_ids[0], "workers", handover.workers), packer])
         return job_ids[0], job_ids[-1]
 
-    def script(self, handover: Handover, paths: RunPaths) -> str:
+    def script(self, handover: JobRequest, paths: RunPaths) -> str:
         """Return a shell script that submits the very same."""
         return submission_script(self._jobs_of(handover, paths), log_dir=str(paths.logs_dir))
 
-    def _jobs_of(self, handover: Handover, paths: RunPaths) -> list[BatchJob]:
+    def _jobs_of(self, handover: JobRequest, paths: RunPaths) -> list[BatchJob]:
         options, log_dir = self._options, str(paths.logs_dir)
         jobs = []
         if handover.workers:

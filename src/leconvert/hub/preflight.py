@@ -43,8 +43,8 @@ __all__ = [
     "find_tag",
     "is_private",
     "list_files",
-    "look_at",
     "not_as_proven",
+    "read_repo_state",
 ]
 
 
@@ -82,7 +82,7 @@ class RepoState:
 NOTHING = RepoState("", False, None, {}, {}, None, None)  # a repo that does not exist yet
 
 
-def look_at(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
+def read_repo_state(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
     """Return what a repo holds; None where there is no such repo, as far as the token can see."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 

@@ -28,7 +28,7 @@ from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
-    "Arrival",
+    "HubOrigin",
     "Origin",
     "Provenance",
     "decisive_options",
@@ -57,13 +57,13 @@ _ORIGIN_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class HubOrigin:
     """How a source that is planned came to this machine.
 
     Attributes:
         origin: The dataset on the Hub.
-        outline: How it is called where only its outline is here (`leconvert.hub.outline`), a URL
-            with the commit; None where it was downloaded.
+        outline: The URL with the commit, where only a sparse snapshot is here
+            (`leconvert.hub.sparse_snapshot`); None where it was downloaded.
     """
 
     origin: Origin

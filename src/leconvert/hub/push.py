@@ -52,8 +52,8 @@ from leconvert.hub.preflight import (
     find_tag,
     is_private,
     list_files,
-    look_at,
     not_as_proven,
+    read_repo_state,
 )
 from leconvert.hub.provenance import Provenance, read_provenance, write_provenance
 from leconvert.hub.push_plan import (
@@ -448,7 +448,7 @@ class _Push:
     def run(self) -> PushReport:
         """Look, and do what is missing."""
         options = self._options
-        state = look_at(self._api, self._repo_id, options.branch)
+        state = read_repo_state(self._api, self._repo_id, options.branch)
         created = state is None
         if state is None and not options.create:
             raise HubError(
@@ -505,7 +505,7 @@ class _Push:
         return state
 
     def _look_again(self, branch: str) -> RepoState:
-        state = look_at(self._api, self._repo_id, branch)
+        state = read_repo_state(self._api, self._repo_id, branch)
         if state is None:
             raise HubError(
                 f"{self._repo_id} is there, but this token may not see it; or it was removed.",

@@ -31,7 +31,7 @@ from typing import Self
 
 from leconvert.errors import InterruptedRunError, SourceChangedError, StorageError, UsageError
 from leconvert.hub.fetch import Fetcher, RemoteFile
-from leconvert.hub.outline import open_outline
+from leconvert.hub.sparse_snapshot import open_sparse_snapshot
 from leconvert.media.boxes import read_moov
 from leconvert.workdir.incoming import part_in
 from leconvert.workdir.storage_errors import storage_errors
@@ -438,7 +438,7 @@ class Window:
         self._fetch(self._files[place], path)
 
     def _ended(self, place: int) -> Callable[[Future[None]], None]:
-        def settle(future: Future[None]) -> None:
+        def resolve_repairs(future: Future[None]) -> None:
             with self._changed:
                 self._in_flight.discard(place)
                 error = None if future.cancelled() else future.exception()
@@ -454,7 +454,7 @@ class Window:
                 self._begin_more()
                 self._changed.notify_all()
 
-        return settle
+        return resolve_repairs
 
 
 # ------------------------------------------------------------------------------------------------
@@ -481,7 +481,7 @@ class HubInputs:
     """
 
     def __init__(self, tree: Path, slot: ScratchSlot, limit_bytes: int | None) -> None:
-        outline = open_outline(tree)
+        outline = open_sparse_snapshot(tree)
         if limit_bytes is not None and limit_bytes < outline.largest_bytes:
             raise limit_too_small(limit_bytes, outline.largest_bytes)
         self._tree = tree

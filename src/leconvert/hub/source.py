@@ -13,9 +13,9 @@ from pathlib import Path
 from leconvert.errors import HubError, SourceError, TargetError, WorkDirError
 from leconvert.hub.client import hub_errors, make_api
 from leconvert.hub.fetch import Fetcher, HubRepo, download_dataset, known_origin
-from leconvert.hub.outline import Outline, make_outline, open_outline
-from leconvert.hub.provenance import Arrival, Origin
+from leconvert.hub.provenance import HubOrigin, Origin
 from leconvert.hub.scratch import limit_too_small
+from leconvert.hub.sparse_snapshot import SparseSnapshot, make_sparse_snapshot, open_sparse_snapshot
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source.dataset import INFO_PATH, version_help
 from leconvert.workdir.incoming import not_fetched_from
@@ -203,7 +203,7 @@ def cached_snapshot(repo_id: str, revision: str | None) -> tuple[Path, Origin]:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class FetchedSource:
     """A source that is ready to be planned.
 
     Attributes:
@@ -212,7 +212,7 @@ class Arrived:
     """
 
     source: Path
-    arrival: Arrival | None
+    arrival: HubOrigin | None
 
 
 def already_converted(
@@ -265,7 +265,7 @@ def download(
     endpoint: str | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
-) -> Arrived:
+) -> FetchedSource:
     """Provide a whole dataset on this machine.
 
     Args:
@@ -298,7 +298,7 @@ def download(
         if revision is None and known:
             check_same_repo(local, known, repo_id)
         if revision is None or (known and _is_of(known, repo_id, revision)):
-            return Arrived(local, Arrival(known) if known else None)
+            return FetchedSource(local, HubOrigin(known) if known else None)
         raise TargetError(
             f"{local} exists, and nothing says that it is {repo_id} at {revision}.",
             path=str(local),
@@ -307,7 +307,7 @@ def download(
         )
     if is_offline():
         folder, origin = cached_snapshot(repo_id, revision)
-        return Arrived(folder, Arrival(origin))
+        return FetchedSource(folder, HubOrigin(origin))
     found = resolve_revision(repo_id, revision, endpoint=endpoint)
     check_convertible(found, Fetcher(found.repo))
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
@@ -317,7 +317,7 @@ def download(
     origin = download_dataset(
         found.repo, found.revision, local, replaces=anew, stop=stop, progress=progress
     )
-    return Arrived(local, Arrival(origin))
+    return FetchedSource(local, HubOrigin(origin))
 
 
 def check_same_repo(local: Path, known: Origin | None, repo_id: str) -> None:
@@ -331,7 +331,7 @@ def _is_of(known: Origin, repo_id: str, revision: str) -> bool:
     return revision == known.commit or (known.repo_id, known.revision) == (repo_id, revision)
 
 
-def outline(
+def fetch_sparse(
     repo_id: str,
     revision: str | None,
     work_dir: Path,
@@ -341,14 +341,31 @@ def outline(
     restart: bool = False,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
-) -> Arrived:
+) -> FetchedSource:
     """Provide what a plan needs of a dataset; workers fetch the rest batch by batch.
 
     A run that is under way in the work dir goes on with the commit that it was planned with, even
     if the branch moved since.
 
+    Args:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
+        work_dir: The folder that all hosts share; holds the snapshot.
+        endpoint: The Hub's address; None for the one that is configured.
+        scratch_limit: Bytes that workers may hold; None for any number.
+        restart: Do not go on with a run that is under way.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
     Returns:
-        Where the outline is, and what it is the outline of.
+        Where the sparse snapshot is, and of which commit.
+
+    Raises:
+        UsageError: The limit does not hold the largest file.
+        HubError: There is no such repo or revision, or no answer.
+        HubAccessError: The token does not allow it.
+        SourceError: It is no v2.x dataset.
+        BusyError: Another process plans in this work dir.
     """
     stop = stop or threading.Event()
     made = None if restart else under_way(work_dir, repo_id, revision)
@@ -356,20 +373,22 @@ def outline(
         progress.say(f"Going on with {repo_id} at commit {made.origin.commit[:12]}")
     elif is_offline():
         folder, origin = cached_snapshot(repo_id, revision)
-        return Arrived(folder, Arrival(origin))
+        return FetchedSource(folder, HubOrigin(origin))
     else:
         found = resolve_revision(repo_id, revision, endpoint=endpoint)
         fetcher = Fetcher(found.repo, should_stop=stop.is_set)
         check_convertible(found, fetcher)
         progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")
         with planner_lock(WorkDir(work_dir)):
-            made = make_outline(work_dir, found.repo, found.revision, fetcher, progress=progress)
+            made = make_sparse_snapshot(
+                work_dir, found.repo, found.revision, fetcher, progress=progress
+            )
     if scratch_limit is not None and scratch_limit < made.largest_bytes:
         raise limit_too_small(scratch_limit, made.largest_bytes)
-    return Arrived(made.tree, Arrival(made.origin, made.repo.name))
+    return FetchedSource(made.tree, HubOrigin(made.origin, made.repo.name))
 
 
-def under_way(work_dir: Path, repo_id: str, revision: str | None) -> Outline | None:
+def under_way(work_dir: Path, repo_id: str, revision: str | None) -> SparseSnapshot | None:
     """Return the outline that the work dir's current run was planned with, if it is of this."""
     work = WorkDir(work_dir)
     run_id = work.current_run_id()
@@ -379,7 +398,7 @@ def under_way(work_dir: Path, repo_id: str, revision: str | None) -> Outline | N
         manifest = read_manifest(work.run(run_id), run_id)
         if manifest.outline is None:
             return None
-        made = open_outline(Path(manifest.source))
+        made = open_sparse_snapshot(Path(manifest.source))
     except (FileNotFoundError, WorkDirError):
         return None  # whoever opens the run says what is wrong with it
     if made.origin.repo_id != repo_id:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from leconvert.errors import UsageError
+from leconvert.float32_tolerance import frames_out_of_reach
 from leconvert.layout.together import roll_together
 from leconvert.model import (
     DATA_STREAM,
@@ -18,7 +19,6 @@ from leconvert.model import (
     StreamScan,
     camera_of,
 )
-from leconvert.reach import frames_out_of_reach
 
 __all__ = ["choose_block_align", "count_out_of_reach", "layout_streams", "roll_over"]
 
@@ -91,7 +91,7 @@ def count_out_of_reach(scan: SourceScan, layouts: Sequence[StreamLayout]) -> Map
     """Count the frames that LeRobot will not load from a layout, though their times are exact.
 
     Returns:
-        Frames by stream, one entry a camera; see `leconvert.reach` for why.
+        Frames by stream, one entry a camera; see `leconvert.float32_tolerance` for why.
     """
     ends = np.concatenate(([0], np.cumsum(scan.length)))
     positions = np.arange(scan.num_episodes)

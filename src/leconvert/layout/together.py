@@ -15,8 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from leconvert.float32_tolerance import frames_always_in_reach, frames_out_of_reach
 from leconvert.model import IntArray, StreamScan, camera_of
-from leconvert.reach import frames_always_in_reach, frames_out_of_reach
 
 __all__ = ["roll_together"]
 
@@ -42,7 +42,8 @@ def roll_together(
 
     - would bring any stream to its limit or beyond,
     - needs another decoder configuration in any camera than the one before it, or
-    - would have a frame that LeRobot refuses for its place in the file (see `leconvert.reach`).
+    - would have a frame that LeRobot refuses for its place in the file
+      (`leconvert.float32_tolerance`).
 
     There are at least ``min_files`` of them, as far as there are episodes. Within a run of equal
     decoder configurations they hold about equal numbers of frames: where neither a limit nor a

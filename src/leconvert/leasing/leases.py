@@ -39,7 +39,7 @@ from leconvert.workdir.fs import (
     write_durably,
 )
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
-from leconvert.workdir.locks import Beat, wait_for
+from leconvert.workdir.locks import PeriodicTask, wait_for
 from leconvert.workdir.records import RunPaths, decode_record, encode_record, read_record
 from leconvert.workdir.storage_errors import storage_errors
 
@@ -790,7 +790,7 @@ class HeartbeatKeeper:
         self.error: StorageError | OSError | None = None
         self._lease = lease
         self._clock = clock
-        self._beat = Beat(
+        self._beat = PeriodicTask(
             self._show_life,
             interval_seconds or lease.lease_seconds / _BEATS_PER_LEASE,
             name=f"heartbeat-{lease.batch_id}",

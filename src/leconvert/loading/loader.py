@@ -17,7 +17,13 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from leconvert.errors import LeconvertError, PlanMismatchError, UsageError
 from leconvert.loading.order import Share, num_batches, turn_after
 from leconvert.loading.stream import EpisodeStream, Sample
-from leconvert.loading.tensors import MOST_WORKERS, Parcel, Shelf, ShelfWriter, keep_freed_memory
+from leconvert.loading.tensors import (
+    MOST_WORKERS,
+    SharedBatch,
+    SharedBufferPool,
+    ShelfWriter,
+    keep_freed_memory,
+)
 
 __all__ = ["StreamLoader"]
 
@@ -56,7 +62,7 @@ class _BatchStream(IterableDataset[Any]):
         self._shelf: tuple[int, torch.Tensor] | None = None
         self._writer: ShelfWriter | None = None
 
-    def renew(self, shelf: Shelf) -> None:
+    def renew(self, shelf: SharedBufferPool) -> None:
         """Have workers that start from now on use a shelf."""
         # Not the shelf itself: what it maps stays in the training process.
         self._shelf = shelf.number, shelf.states
@@ -170,7 +176,7 @@ class StreamLoader:
         self._epoch = stream.epoch
         self._batches = 0
         self._is_loaded = False
-        self._shelf: Shelf | None = None
+        self._shelf: SharedBufferPool | None = None
         self._newest: object | None = None
 
     @property
@@ -218,7 +224,7 @@ class StreamLoader:
             renew=not self._are_workers_kept,
         )
         if self._shelf is None or not self._are_workers_kept:
-            self._shelf = Shelf(workers)
+            self._shelf = SharedBufferPool(workers)
             if self._batch_stream is not None:
                 self._batch_stream.renew(self._shelf)
         # Its own, although the loader may be iterated once more meanwhile: parcels lie in it.
@@ -231,7 +237,7 @@ class StreamLoader:
             # Counted first: whoever asks for the state while using a batch has taken it.
             if self._newest is mine:
                 self._batches += 1
-            yield parcel.batch() if isinstance(parcel, Parcel) else parcel
+            yield parcel.batch() if isinstance(parcel, SharedBatch) else parcel
         if self._newest is mine:
             self._epoch += 1
             self._batches = 0

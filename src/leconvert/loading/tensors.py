@@ -33,8 +33,8 @@ __all__ = [
     "MOST_WORKERS",
     "Counters",
     "Memory",
-    "Parcel",
-    "Shelf",
+    "SharedBatch",
+    "SharedBufferPool",
     "ShelfWriter",
     "StreamFacts",
     "TensorPlan",
@@ -122,7 +122,7 @@ class _Entry(NamedTuple):
     offset: int
 
 
-class Parcel:
+class SharedBatch:
     """A batch on its way to the training process.
 
     Attributes:
@@ -166,7 +166,7 @@ class Parcel:
         }
 
 
-class Shelf:
+class SharedBufferPool:
     """The memory of the workers of a loader, as the training process sees it.
 
     Args:
@@ -174,7 +174,7 @@ class Shelf:
     """
 
     _numbers: ClassVar = count()
-    _known: ClassVar[WeakValueDictionary[int, Shelf]] = WeakValueDictionary()
+    _known: ClassVar[WeakValueDictionary[int, SharedBufferPool]] = WeakValueDictionary()
 
     def __init__(self, num_workers: int) -> None:
         self.number = next(self._numbers)
@@ -186,7 +186,7 @@ class Shelf:
         self._known[self.number] = self
 
     @classmethod
-    def find(cls, number: int) -> Shelf | None:
+    def find(cls, number: int) -> SharedBufferPool | None:
         """Return a shelf by number, if the loader that it belongs to still is."""
         return cls._known.get(number)
 
@@ -220,7 +220,7 @@ class ShelfWriter:
 
     Args:
         number: Of the shelf.
-        states: The worker's row of ``Shelf.states``.
+        states: The worker's row of ``SharedBufferPool.states``.
         worker: Its number.
     """
 
@@ -239,7 +239,7 @@ class ShelfWriter:
         self._current = slot, piece
         return piece
 
-    def parcel(self, batch: Mapping[str, Any]) -> Parcel:
+    def parcel(self, batch: Mapping[str, Any]) -> SharedBatch:
         """Wrap the batch that was written into the memory given last."""
         slot, piece = self._current
         place = piece.data_ptr()
@@ -256,7 +256,7 @@ class ShelfWriter:
             self._states[slot] = _TAKEN
             sent = None if self._is_known[slot] else piece
             self._is_known[slot] = True
-        return Parcel(piece, entries, others, (self._number, self._worker, slot, sent))
+        return SharedBatch(piece, entries, others, (self._number, self._worker, slot, sent))
 
     def _free_slot(self, size_bytes: int) -> int | None:
         for slot, piece in enumerate(self._slots):
@@ -285,12 +285,12 @@ def _receive(
     piece: torch.Tensor | None,
     entries: Mapping[str, _Entry | None],
     others: Mapping[str, Any],
-) -> Parcel:
+) -> SharedBatch:
     """Unpack what a worker sent; called by pickle."""
-    shelf = Shelf.find(number)
+    shelf = SharedBufferPool.find(number)
     if slot is not None and shelf is not None:
         piece = shelf.receive(worker, slot, piece)
-    return Parcel(torch.empty(0) if piece is None else piece, entries, others)
+    return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from leconvert.errors import TargetError, UsageError
 from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
 
-__all__ = ["PackOptions", "PackReport", "Watcher"]
+__all__ = ["PackOptions", "PackReport", "WorkerMonitor"]
 
 
 _DEPTHS = ("structure", "bytes", "none")
@@ -140,7 +140,7 @@ class PackReport:
 # What a packer asks and tells whoever runs the workers that it waits for.
 
 
-class Watcher:
+class WorkerMonitor:
     """Waits for workers that nobody here knows of: they may come at any time.
 
     Attributes:

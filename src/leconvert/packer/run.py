@@ -22,7 +22,7 @@ from leconvert.errors import (
 from leconvert.leasing import Board, LeaseStore
 from leconvert.machine import Machine
 from leconvert.packer.assembly import Assembly, Collector, check_all_done
-from leconvert.packer.options import PackOptions, PackReport, Watcher
+from leconvert.packer.options import PackOptions, PackReport, WorkerMonitor
 from leconvert.packer.proof import Proof, kept_source, prove_tree, remove_source
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import (
@@ -62,7 +62,7 @@ def pack_run(
     options: PackOptions | None = None,
     *,
     wait: bool = True,
-    watcher: Watcher | None = None,
+    watcher: WorkerMonitor | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> PackReport:
@@ -90,7 +90,9 @@ def pack_run(
             remove_left_trees(target, manifest.run_id)
             collector, assembly = Collector(run), Assembly(run, tree)
             try:
-                _assemble(run, assembly, collector, board, watcher or Watcher(), stop, progress)
+                _assemble(
+                    run, assembly, collector, board, watcher or WorkerMonitor(), stop, progress
+                )
             except (BatchesFailedError, IncompleteError, PlanMismatchError):
                 # Only links and tables: whoever packs next makes them again, or removes them.
                 with suppress(LeconvertError, OSError):
@@ -328,7 +330,7 @@ def _assemble(
     assembly: Assembly,
     collector: Collector,
     board: Board,
-    watcher: Watcher,
+    watcher: WorkerMonitor,
     stop: threading.Event,
     progress: Progress,
 ) -> None:

@@ -1,6 +1,6 @@
-"""The story of a run as one page that needs nothing else.
+"""A report of a run: one page that needs nothing else.
 
-`gather` reads the records of a run, or a result alone, into a `Story`, plain values; `page` makes
+`gather` reads the records of a run, or a result alone, into a `RunReport`; `page` makes
 HTML of it. Nothing of the run is written.
 """
 
@@ -8,18 +8,18 @@ from leconvert.report.page import (
     check_report_place,
     default_report_place,
     page,
-    telling,
+    report_on_exit,
     write_report,
 )
-from leconvert.report.values import Story, gather, gather_run
+from leconvert.report.values import RunReport, gather, gather_run
 
 __all__ = [
-    "Story",
+    "RunReport",
     "check_report_place",
     "default_report_place",
     "gather",
     "gather_run",
     "page",
-    "telling",
+    "report_on_exit",
     "write_report",
 ]

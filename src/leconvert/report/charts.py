@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from leconvert.report.parts import Content, Markup, element
-from leconvert.report.values import Attempt, AttemptEnd, Packer, Story, StreamFigures
+from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StreamFigures
 from leconvert.text import amount, count, duration, shorten
 
 __all__ = [
@@ -153,7 +153,7 @@ def packer_span(packer: Packer) -> tuple[float, float] | None:
     return min(packer.times.values()), max(packer.times.values())
 
 
-def working_axis(story: Story) -> TimeAxis | None:
+def working_axis(story: RunReport) -> TimeAxis | None:
     """Return the axis of a run's work, or None where its records hold no times.
 
     A packer that waits for workers does nothing: it counts when it begins, and after the last of

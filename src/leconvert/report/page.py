@@ -21,12 +21,12 @@ from leconvert.report.sections import (
     verification_section,
     work_section,
 )
-from leconvert.report.values import Story, gather_run
+from leconvert.report.values import RunReport, gather_run
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 
-__all__ = ["check_report_place", "default_report_place", "page", "telling", "write_report"]
+__all__ = ["check_report_place", "default_report_place", "page", "report_on_exit", "write_report"]
 
 
 # Should anything on the page ever ask for something, the browser refuses.
@@ -41,7 +41,7 @@ _CONTENTS = (
 )
 
 
-def page(story: Story) -> str:
+def page(story: RunReport) -> str:
     """Return the page; it takes time and room linear in attempts, findings and streams at most."""
     sections = {
         "conversion": conversion_section(story),
@@ -81,7 +81,7 @@ def page(story: Story) -> str:
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _remarks(story: Story) -> Markup | None:
+def _remarks(story: RunReport) -> Markup | None:
     if not story.remarks:
         return None
     shown = [element("li", remark) for remark in story.remarks[:10]]
@@ -129,7 +129,7 @@ def check_report_place(path: Path, datasets: list[Path]) -> None:
         )
 
 
-def write_report(story: Story, path: Path) -> int:
+def write_report(story: RunReport, path: Path) -> int:
     """Write the page, replacing what is there in one step.
 
     Returns:
@@ -147,7 +147,7 @@ def _check_for(target: str, source: str | None, path: Path) -> None:
 
 
 @contextmanager
-def telling(run: OpenedRun, path: Path | None) -> Iterator[None]:
+def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
     """Write a run's report when the block ends, however it ends; not at all without a path.
 
     What ends the block matters more than its report: where both fail, the block's own error is

@@ -38,7 +38,7 @@ from leconvert.report.parts import (
     table,
     when,
 )
-from leconvert.report.values import Attempt, AttemptEnd, Story, StoryState, moment
+from leconvert.report.values import Attempt, AttemptEnd, RunReport, StoryState, moment
 from leconvert.text import amount, count, duration
 from leconvert.workdir.activity import Invocation
 from leconvert.workdir.secrets import without_secrets
@@ -69,7 +69,7 @@ _KINDS = {
 }
 
 
-def header(story: Story) -> Markup:
+def header(story: RunReport) -> Markup:
     """Return the heading, the state in a word and a sentence, and the figures that matter most."""
     state = element(
         "p",
@@ -93,7 +93,7 @@ def _tile(term: str, value: str, remark: str | None) -> Markup:
     return element("div", element("dt", term), element("dd", value, small))
 
 
-def _tiles(story: Story) -> list[tuple[str, str, str | None]]:
+def _tiles(story: RunReport) -> list[tuple[str, str, str | None]]:
     tiles: list[tuple[str, str, str | None]] = [
         ("Episodes", f"{story.episodes:,}", f"{count(story.frames, 'frame')}")
     ]
@@ -125,7 +125,7 @@ def _tiles(story: Story) -> list[tuple[str, str, str | None]]:
     return tiles
 
 
-def _sentence(story: Story) -> Content:
+def _sentence(story: RunReport) -> Content:
     match story.state:
         case StoryState.FINISHED:
             if story.verification is None or not story.verification.ok:
@@ -154,7 +154,7 @@ def _sentence(story: Story) -> Content:
     )
 
 
-def conversion_section(story: Story) -> Markup:
+def conversion_section(story: RunReport) -> Markup:
     """Return what was converted, with which options, and each stream before and after."""
     known = story.source_bytes is not None
     axis = working_axis(story)
@@ -197,7 +197,7 @@ def conversion_section(story: Story) -> Markup:
     return section("conversion", "What was converted", parts)
 
 
-def _memory(story: Story) -> str | None:
+def _memory(story: RunReport) -> str | None:
     told = [
         f"{amount(peak)} {who}"
         for who, peak in (
@@ -209,7 +209,7 @@ def _memory(story: Story) -> str | None:
     return ", ".join(told) or None
 
 
-def _video(story: Story) -> str | None:
+def _video(story: RunReport) -> str | None:
     if not story.cloned_bytes and not story.copied_bytes:
         return None
     return (
@@ -217,7 +217,7 @@ def _video(story: Story) -> str | None:
     )
 
 
-def _sizes_in_words(story: Story) -> str:
+def _sizes_in_words(story: RunReport) -> str:
     streams = count(len(story.streams), "stream")
     after = f"{amount(story.result_bytes)} in {count(story.result_files, 'file')}"
     if story.source_bytes is None:
@@ -245,7 +245,7 @@ _COUNTED = {
 }
 
 
-def findings_section(story: Story) -> Markup:
+def findings_section(story: RunReport) -> Markup:
     """Return what the scan found and what was repaired."""
     parts: list[Content] = []
     if story.findings is None:
@@ -290,7 +290,7 @@ def _finding_kinds(findings: Any) -> Markup:
     return table("What the scan found, by kind", head, rows, numbers=[2], long=[3, 4])
 
 
-def _repairs(story: Story) -> Content:
+def _repairs(story: RunReport) -> Content:
     repairs = story.repairs
     parts: list[Content] = []
     if repairs.dropped_episodes:
@@ -309,7 +309,7 @@ def _repairs(story: Story) -> Content:
     return parts
 
 
-def verification_section(story: Story) -> Markup:
+def verification_section(story: RunReport) -> Markup:
     """Return what was proven before the result took its place."""
     proof = story.verification
     if proof is None:
@@ -349,7 +349,7 @@ def _took(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
 
 
-def loading_section(story: Story) -> Markup | None:
+def loading_section(story: RunReport) -> Markup | None:
     """Return how fast the result loads, or None where nobody measured."""
     probe = story.probe
     if probe is None:
@@ -386,7 +386,7 @@ def _number(probe: Mapping[str, Any], key: str, unit: str = "") -> str | None:
 # Where and how the run was made: hosts, versions, and the exact commands, without secrets.
 
 
-def environment_section(story: Story) -> Markup | None:
+def environment_section(story: RunReport) -> Markup | None:
     """Return commands, hosts and versions, or None where no run is known."""
     if story.work_dir is None:
         return None
@@ -399,7 +399,7 @@ def environment_section(story: Story) -> Markup | None:
     return section("environment", "Commands and environment", parts)
 
 
-def _commands(story: Story) -> Content:
+def _commands(story: RunReport) -> Content:
     """Return each command once, with how often and where it ran: workers are started alike."""
     groups: dict[tuple[str, str], list[Invocation]] = {}
     for entry in story.invocations:
@@ -431,7 +431,7 @@ def _command_line(entry: Invocation) -> str:
     return shlex.join(without_secrets(entry.command)).replace("'***'", "***")
 
 
-def _hosts(story: Story) -> Content:
+def _hosts(story: RunReport) -> Content:
     rows = []
     by_host: dict[str, list[Invocation]] = {}
     for entry in story.invocations:
@@ -449,7 +449,7 @@ def _hosts(story: Story) -> Content:
     ]
 
 
-def _versions(story: Story) -> Content:
+def _versions(story: RunReport) -> Content:
     seen: dict[str, Counter[str]] = {}
     for entry in story.invocations:
         for library, version in entry.versions.items():
@@ -489,7 +489,7 @@ _DONE_HEAD = ("Batches", "Size", "Time at work", "Rate at work", "Came to nothin
 _TROUBLE = frozenset(LEGEND) - {AttemptEnd.DONE, AttemptEnd.HELD}
 
 
-def work_section(story: Story) -> Markup | None:
+def work_section(story: RunReport) -> Markup | None:
     """Return the timeline, throughput and durations, or None where no run is known."""
     if story.batches is None:
         return None
@@ -513,7 +513,7 @@ def work_section(story: Story) -> Markup | None:
     return section("work", "Work", parts)
 
 
-def _timeline(story: Story) -> Content:
+def _timeline(story: RunReport) -> Content:
     axis = working_axis(story)
     hosts = lanes_by_host(story.attempts)
     unknown = sum(attempt.began is None for attempt in story.attempts)
@@ -537,7 +537,9 @@ def _timeline(story: Story) -> Content:
     ]
 
 
-def _timeline_in_words(story: Story, hosts: Mapping[str, Sequence[Lane]], axis: TimeAxis) -> str:
+def _timeline_in_words(
+    story: RunReport, hosts: Mapping[str, Sequence[Lane]], axis: TimeAxis
+) -> str:
     workers = sum(map(len, hosts.values()))
     ends = Counter(attempt.end for attempt in story.attempts)
     trouble = ", ".join(
@@ -556,7 +558,7 @@ def _timeline_in_words(story: Story, hosts: Mapping[str, Sequence[Lane]], axis: 
     )
 
 
-def _clock_note(story: Story) -> Content:
+def _clock_note(story: RunReport) -> Content:
     shifted = {host: s for host, s in story.clocks.items() if s}
     hosts = {attempt.host for attempt in story.attempts} | {p.host for p in story.packers}
     if not shifted:
@@ -635,7 +637,7 @@ def _durations(done: Sequence[Attempt]) -> Content:
     ]
 
 
-def _workers(story: Story) -> Content:
+def _workers(story: RunReport) -> Content:
     workers: dict[tuple[str, int, str], list[Attempt]] = {}
     hosts: dict[str, list[Attempt]] = {}
     for attempt in story.attempts:
@@ -680,7 +682,7 @@ def _done_cells(own: Sequence[Attempt]) -> list[Content]:
     ]
 
 
-def _held(story: Story) -> Content:
+def _held(story: RunReport) -> Content:
     held = [attempt for attempt in story.attempts if attempt.end is AttemptEnd.HELD]
     if not held:
         return None
@@ -696,7 +698,7 @@ def _held(story: Story) -> Content:
     ]
 
 
-def _trouble(story: Story) -> Content:
+def _trouble(story: RunReport) -> Content:
     winners = {a.batch_id: a for a in story.attempts if a.end is AttemptEnd.DONE}
     bad = [attempt for attempt in story.attempts if attempt.end in _TROUBLE]
     heading = element("h3", "Tries that came to nothing")

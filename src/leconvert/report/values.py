@@ -1,6 +1,6 @@
 """What a report tells, as plain values: no I/O, no HTML.
 
-Points in time are seconds since 1970 in UTC, on the clock that `Story.clocks` speaks of; durations
+Points in time are seconds since 1970 in UTC, on the clock of `RunReport.clocks`; durations
 are seconds of the host that measured them. None is always "not known".
 """
 
@@ -37,7 +37,7 @@ __all__ = [
     "AttemptEnd",
     "BatchCounts",
     "Packer",
-    "Story",
+    "RunReport",
     "StoryState",
     "StreamFigures",
     "Verification",
@@ -172,7 +172,7 @@ class Packer:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RunReport:
     """Everything that a report tells.
 
     Attributes:
@@ -523,7 +523,7 @@ def _stream(path: PurePosixPath) -> str | None:
     return stream if parts[0] == "videos" and stream != "videos" and path.suffix == ".mp4" else None
 
 
-def story_of_result(root: Path) -> Story:
+def story_of_result(root: Path) -> RunReport:
     """Tell what a v3.0 dataset says of itself, without any record of its run."""
     path = root / "meta" / "info.json"
     try:
@@ -536,7 +536,7 @@ def story_of_result(root: Path) -> Story:
             next_step=f"`leconvert check {shlex.quote(str(root))}` says what else is wrong.",
         ) from error
     figures = measure_tree(root)
-    return Story(
+    return RunReport(
         name=root.name,
         state=StoryState.RESULT_ONLY,
         generated=datetime.now(UTC),
@@ -563,7 +563,7 @@ _CLOCKS_AGREE_SECONDS = 2.0
 _PACKED = {PackStep.SWAPPED, PackStep.FINISHED}
 
 
-def gather(place: Path) -> Story:
+def gather(place: Path) -> RunReport:
     """Gather what is known about a run or a result."""
     if WorkDir(place).current_run_id() is not None:
         return gather_run(open_run(place, allow_mixed_versions=True, only_look=True))
@@ -585,7 +585,7 @@ def gather(place: Path) -> Story:
 
 
 @any_storage_errors()
-def gather_run(run: OpenedRun) -> Story:
+def gather_run(run: OpenedRun) -> RunReport:
     """Gather what the records of a run say."""
     manifest, run_id = run.manifest, run.manifest.run_id
     invocations = read_invocations(run.paths, run_id)
@@ -609,7 +609,7 @@ def gather_run(run: OpenedRun) -> Story:
     remarks = list(found.remarks)
     if packed and tree is None:
         remarks.append(f"No v3.0 dataset stands at {target} any more; sizes are the workers' own.")
-    return Story(
+    return RunReport(
         name=target.name,
         state=_state(counts, verification, packed=packed),
         generated=datetime.now(UTC),

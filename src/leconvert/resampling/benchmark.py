@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from leconvert.progress import Stage
 from leconvert.resampling.kernel import PackMemory, pack, resample_packed
 from leconvert.resampling.methods import Methods, Trajectory
-from leconvert.resampling.pipelines import Baseline, Values, Way, collate, grid, resample_one
+from leconvert.resampling.pipelines import Baseline, Pipeline, Values, collate, grid, resample_one
 from leconvert.resampling.sources import TrajectorySource
 
 __all__ = [
@@ -168,7 +168,7 @@ def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[l
 
 
 def measure_batch_size(
-    ways: Sequence[Way],
+    ways: Sequence[Pipeline],
     source: TrajectorySource,
     methods: Methods,
     *,
@@ -236,7 +236,7 @@ def measure_batch_size(
 
 
 def _row(
-    way: Way,
+    way: Pipeline,
     repeats: Sequence[Mapping[str, float]],
     batch_seconds: Sequence[float],
     cpu_seconds: Sequence[float],

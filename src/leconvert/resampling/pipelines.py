@@ -41,8 +41,8 @@ __all__ = [
     "Baseline",
     "BaselineWay",
     "BatchedWay",
+    "Pipeline",
     "TableWay",
-    "Way",
     "collate",
     "faster_baseline",
     "find_device",
@@ -217,7 +217,7 @@ class Stages:
         self.seconds[name] = time.perf_counter() - began
 
 
-class Way(ABC):
+class Pipeline(ABC):
     """One way; `run` is called for one batch after the other.
 
     Attributes:
@@ -242,7 +242,7 @@ class Way(ABC):
         return self.name, self.dtype, self.device
 
 
-class BaselineWay(Way):
+class BaselineWay(Pipeline):
     """See the module.
 
     Args:
@@ -284,7 +284,7 @@ class BaselineWay(Way):
         return stages.seconds, values
 
 
-class _OnDevice(Way):
+class _OnDevice(Pipeline):
     def __init__(self, methods: Methods, hz: float, dtype: str, device: str) -> None:
         self._methods, self._hz = methods, hz
         self._place = find_device(device)

@@ -26,8 +26,8 @@ from leconvert.resampling.pipelines import (
     Baseline,
     BaselineWay,
     BatchedWay,
+    Pipeline,
     TableWay,
-    Way,
     faster_baseline,
     find_device,
 )
@@ -316,8 +316,8 @@ def _results(
 
 def _ways(
     options: ResampleOptions, source: TrajectorySource, methods: Methods, baseline: Baseline
-) -> list[Way]:
-    ways: list[Way] = []
+) -> list[Pipeline]:
+    ways: list[Pipeline] = []
     if options.mode != "batched":
         ways.append(BaselineWay(source, methods, options.hz, baseline, preloaded=options.preload))
     if options.mode != "baseline":

@@ -27,7 +27,7 @@ from leconvert.source.dataset import (
     SourcePaths,
     load_info,
 )
-from leconvert.source.findings import Remark, counted
+from leconvert.source.findings import Observation, counted
 from leconvert.text import count, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 from leconvert.workdir.storage_errors import storage_errors
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FileFacts",
-    "Survey",
+    "SourceFiles",
     "changed_files",
     "check_source_unchanged",
     "check_tables_unchanged",
@@ -73,7 +73,7 @@ class Strays:
 
 
 @dataclass(slots=True)
-class Survey:
+class SourceFiles:
     """What a walk through a source's folder found.
 
     Attributes:
@@ -96,7 +96,7 @@ class Survey:
     undeclared: dict[str, Strays] = field(default_factory=dict)
     misplaced: dict[tuple[str, int], list[str]] = field(default_factory=dict)
 
-    def remarks(self, hidden: Collection[str]) -> Iterator[Remark]:
+    def remarks(self, hidden: Collection[str]) -> Iterator[Observation]:
         """Yield what is left behind."""
         for folder, strays in sorted(self.strays.items()):
             if folder in hidden:
@@ -104,15 +104,15 @@ class Survey:
             where = f"below {folder}/ " if folder else ""
             said = f"{counted(strays.files, 'file')} {where}that no episode has: "
             said += f"{_listed(strays)}; left behind."
-            yield Remark("stray-file", said, path=strays.examples[0])
+            yield Observation("stray-file", said, path=strays.examples[0])
         if self.links.files:
             said = f"{counted(self.links.files, 'link')} out of the dataset: {_listed(self.links)}"
             said += "; left behind."
-            yield Remark("stray-file", said, path=self.links.examples[0])
+            yield Observation("stray-file", said, path=self.links.examples[0])
         for camera, strays in sorted(self.undeclared.items()):
             said = f"{counted(strays.files, 'video')} of {shown(camera)}, which info.json does not "
             said += f"declare: {_listed(strays)}; left behind."
-            yield Remark("undeclared-camera", said, path=strays.examples[0])
+            yield Observation("undeclared-camera", said, path=strays.examples[0])
 
     def stray_near(self, stream: str) -> str | None:
         """Return a stray file that looks like one of a stream, None where there is none."""
@@ -132,7 +132,7 @@ def survey_folder(
     *,
     misplaced: Callable[[str], tuple[str, int] | None] = lambda _: None,
     num_known: int | None = None,
-) -> Survey:
+) -> SourceFiles:
     """Walk through a source's folder, as `files_below` does.
 
     Args:
@@ -140,7 +140,7 @@ def survey_folder(
         has_episode: Whether there is an episode of an index.
         misplaced: Says what a stray may be, as `SourcePaths.misplaced`.
     """
-    survey = Survey()
+    survey = SourceFiles()
     extra: list[str] = []
     links = Links(root, with_parts=True)
     passed_over: tuple[str, ...] = ()
@@ -184,7 +184,7 @@ def survey_folder(
 
 
 def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -> tuple[str, ...]:
-    """Return what `Survey.extra_files` would be, without a look below ``data`` and ``videos``.
+    """Return what `SourceFiles.extra_files` would be, without a look below ``data`` and ``videos``.
 
     Args:
         slice_of: Says what a path stands for, as `SourcePaths.slice_of`.

@@ -25,7 +25,13 @@ from leconvert.dataset_files import files_below
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
-from leconvert.source.findings import CATALOGUE, TASKS_FROM_EPISODES, Remark, Sightings, counted
+from leconvert.source.findings import (
+    CATALOGUE,
+    TASKS_FROM_EPISODES,
+    Observation,
+    RepeatedObservations,
+    counted,
+)
 from leconvert.text import count, shown
 from leconvert.workdir.swap import has_source_tables, old_dir
 
@@ -811,7 +817,7 @@ class EpisodeTable:
         return int(self.index[-1]) != len(self.index) - 1
 
 
-def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
+def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
     """Read ``tasks.jsonl``."""
     exists = (root / TASKS_PATH).exists()
     listed = load_tasks(root) if exists else []
@@ -829,17 +835,17 @@ def read_task_table(root: Path, remarks: list[Remark]) -> TaskTable:
     if not listed:
         what = "lists no task" if exists else "is missing"
         said = f"{TASKS_PATH} {what}: rows have task indices that stand for no text."
-        remarks.append(Remark("missing-tasks", said, path=TASKS_PATH))
+        remarks.append(Observation("missing-tasks", said, path=TASKS_PATH))
     if conflicts:
         said = f"{TASKS_PATH} has different texts for task {_few(conflicts)}."
-        remarks.append(Remark("task-conflict", said, path=TASKS_PATH))
+        remarks.append(Observation("task-conflict", said, path=TASKS_PATH))
     if duplicates:
         said = f"{TASKS_PATH} lists a text again as task {_few(duplicates)}."
-        remarks.append(Remark("task-duplicate", said, path=TASKS_PATH))
+        remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
     if list(texts) != list(range(len(texts))):
         said = f"{TASKS_PATH} numbers its {counted(len(texts), 'task')} {_few(list(texts))}: "
         said += "readers of v3.0 find a task by its row."
-        remarks.append(Remark("task-gap", said, path=TASKS_PATH))
+        remarks.append(Observation("task-gap", said, path=TASKS_PATH))
     return TaskTable(listed, first_index, of_text, bool(listed))
 
 
@@ -855,7 +861,7 @@ def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool 
     return frames
 
 
-def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> EpisodeTable:
+def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Observation]) -> EpisodeTable:
     """Read ``episodes.jsonl``."""
     # Every line is parsed below; here those that begin with their index need not be.
     lines = EpisodeLines(root / EPISODES_PATH, validated=True)
@@ -870,7 +876,7 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
     several: dict[int, frozenset[int]] = {}
     has_one_text = np.zeros(len(lines), dtype=np.bool_)
     only_texts: set[str] = set()
-    sightings = Sightings()
+    sightings = RepeatedObservations()
     for position, record in enumerate(lines):
         episode, texts = record["episode_index"], record.get("tasks")
         taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
@@ -884,7 +890,7 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
         frames = episode_length(lines.path, record, may_be_empty=True)
         if not frames:
             said = f"{EPISODES_PATH} gives episode {episode} the length 0."
-            remarks.append(Remark("empty-episode", said, episode, path=EPISODES_PATH))
+            remarks.append(Observation("empty-episode", said, episode, path=EPISODES_PATH))
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise SourceError(
                 f"{lines.path} gives episode {episode} tasks that are no list of texts.",
@@ -901,12 +907,12 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
         only_texts.update(texts if len(texts) == 1 else ())
         if len(texts) > 1:
             said = f"Episode {episode} has {len(texts)} tasks."
-            sightings.add(Remark("several-tasks", said, path=EPISODES_PATH))
+            sightings.add(Observation("several-tasks", said, path=EPISODES_PATH))
         if len(known) < len(texts) and tasks.is_there:
             unknown = next(text for text in texts if text not in tasks.of_text)
             said = f"Episode {episode} lists the task {shown(unknown)}, which {TASKS_PATH} lacks."
             helps = tasks_helps("task-mismatch", len(texts) == 1)
-            sightings.add(Remark("task-mismatch", said, path=EPISODES_PATH, helps=helps))
+            sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
     remarks.extend(sightings.remarks())
     table = EpisodeTable(lines.episode_index, length, task, several, has_one_text, len(only_texts))
     if table.has_gaps:
@@ -914,7 +920,7 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Remark]) -> E
         gap = int(expected[lines.episode_index != expected][0])
         said = f"{EPISODES_PATH} has no episode {gap}: its {counted(len(lines), 'episode')} end "
         said += f"with {int(lines.episode_index[-1])}."
-        remarks.append(Remark("episode-gap", said, path=EPISODES_PATH))
+        remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
     return table
 
 

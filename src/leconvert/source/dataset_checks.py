@@ -16,7 +16,7 @@ from leconvert.arrow import innermost_type, is_number
 from leconvert.errors import UnreadableSourceError
 from leconvert.model import DATA_STREAM, camera_of, stream_of_camera
 from leconvert.repairs import DEFAULT_COLUMNS
-from leconvert.source.changes import Survey
+from leconvert.source.changes import SourceFiles
 from leconvert.source.dataset import (
     EPISODES_PATH,
     INFO_PATH,
@@ -30,7 +30,14 @@ from leconvert.source.dataset import (
 )
 from leconvert.source.episodes import BoolArray, Gathered, Slices
 from leconvert.source.file_checks import NO_INDEX, NOT_KNOWN
-from leconvert.source.findings import CATALOGUE, DROP, Remark, Sightings, counted, said_of_paths
+from leconvert.source.findings import (
+    CATALOGUE,
+    DROP,
+    Observation,
+    RepeatedObservations,
+    counted,
+    said_of_paths,
+)
 from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_lerobot
 from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
 from leconvert.tables.schemas import align_table
@@ -82,8 +89,8 @@ class DataColumns:
 
 
 def check_files(
-    paths: SourcePaths, episodes: EpisodeTable, slices: Sequence[Slices], survey: Survey
-) -> Iterator[Remark]:
+    paths: SourcePaths, episodes: EpisodeTable, slices: Sequence[Slices], survey: SourceFiles
+) -> Iterator[Observation]:
     """Say which files are missing, and which streams have none at all."""
     num_episodes = len(episodes.index)
     for stream in slices:
@@ -97,11 +104,13 @@ def check_files(
             beside = f"on disk there is {shown(near)}" if near else "nothing like it is on disk"
             if camera is not None and near is None:
                 said = f"{shown(camera)} is declared, but has no video: no {example} and so on."
-                yield Remark("phantom-feature", said, stream=stream.stream, feature=camera)
+                yield Observation("phantom-feature", said, stream=stream.stream, feature=camera)
             else:
                 name = "data_path" if camera is None else "video_path"
                 said = f"{name} names no file that exists, such as {example}; {beside}."
-                yield Remark("path-template", said, stream=stream.stream, path="meta/info.json")
+                yield Observation(
+                    "path-template", said, stream=stream.stream, path="meta/info.json"
+                )
             continue
         what = "tables" if camera is None else "videos"
         for episode in episodes.index[missing].tolist():
@@ -111,10 +120,10 @@ def check_files(
                 yield _misplaced(path, others, episode, stream.stream)
                 continue
             said = f"{shown(path)} is missing; there are {there} {what} of {num_episodes} episodes."
-            yield Remark("missing-file", said, episode, stream.stream, path)
+            yield Observation("missing-file", said, episode, stream.stream, path)
 
 
-def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> Remark:
+def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> Observation:
     listed = " and ".join(map(shown, others))
     helps = CATALOGUE["misplaced-file"].repairs
     if len(others) > 1:
@@ -122,15 +131,17 @@ def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> R
         helps = tuple(flag for flag in helps if flag != "--locate-files")
     else:
         said = f"{shown(path)} is missing; {listed} has its name."
-    return Remark("misplaced-file", said, episode, stream, path, helps=helps)
+    return Observation("misplaced-file", said, episode, stream, path, helps=helps)
 
 
-def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Remark]:
+def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observation]:
     """Say of which streams files are taken from elsewhere."""
-    sightings = Sightings()
+    sightings = RepeatedObservations()
     for (stream, episode), path in sorted(info.located.items()):
         said = f"{shown(paths.template_path(stream, episode))} lies at {shown(path)}."
-        remark = Remark("misplaced-file", said, stream=stream, path=path, helps=("--locate-files",))
+        remark = Observation(
+            "misplaced-file", said, stream=stream, path=path, helps=("--locate-files",)
+        )
         sightings.add(remark)
     yield from sightings.remarks()
 
@@ -140,7 +151,7 @@ def common_columns(
     episodes: EpisodeTable,
     data: Slices,
     left_out: Sequence[str],
-    remarks: list[Remark],
+    remarks: list[Observation],
 ) -> DataColumns:
     """Find the columns that most tables have, and tables that do not fit to them."""
     readable = data.is_readable
@@ -180,7 +191,9 @@ def common_columns(
             said = f"{shown(path)} has other columns than most: {reason}."
             helps = None if feature is None else ("--drop-feature", DROP)
             remarks.append(
-                Remark("schema-mismatch", said, episode, DATA_STREAM, path, feature, helps=helps)
+                Observation(
+                    "schema-mismatch", said, episode, DATA_STREAM, path, feature, helps=helps
+                )
             )
     return DataColumns(schema, lengths, is_common, frozenset(wrapped))
 
@@ -256,7 +269,7 @@ def _misfit(found: pa.Schema, wanted: pa.Schema) -> str | None:
 
 def check_global_index(
     episodes: EpisodeTable, gathered: Gathered, columns: DataColumns
-) -> Iterator[Remark]:
+) -> Iterator[Observation]:
     """Say where the column ``index`` does not go on from episode to episode.
 
     Rows are counted as ``length`` says or as the tables have them, where these differ: that one of
@@ -275,19 +288,19 @@ def check_global_index(
     first = int(np.cumsum(episodes.length)[position] - episodes.length[position])
     found = int(gathered.first_index[position])
     what = "does not count its rows" if found == NOT_KNOWN else f"begins with {found}"
-    sightings = Sightings()
+    sightings = RepeatedObservations()
     said = f"The column index of episode {int(episodes.index[position])} {what} instead of {first}."
-    sightings.add(Remark("global-index", said, stream=DATA_STREAM), len(positions))
+    sightings.add(Observation("global-index", said, stream=DATA_STREAM), len(positions))
     yield from sightings.remarks()
 
 
 def check_tasks(
     paths: SourcePaths, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
-) -> Iterator[Remark]:
+) -> Iterator[Observation]:
     """Compare the tasks of rows with those that are listed."""
     if not tasks.is_there:
         return
-    sightings = Sightings()
+    sightings = RepeatedObservations()
     listed = np.array([index for index, _ in tasks.listed], dtype=np.int64)
     # Rows of one task that is the only one listed, under its first index, are the rule.
     usual = (gathered.task == episodes.task) & np.isin(gathered.task, listed)
@@ -305,7 +318,7 @@ def check_tasks(
                 what = "whose task is no index"
             said = f"{shown(path)} has rows {what}."
             helps = tasks_helps("task-index", bool(episodes.has_one_text[position]))
-            yield Remark("task-index", said, episode, DATA_STREAM, path, helps=helps)
+            yield Observation("task-index", said, episode, DATA_STREAM, path, helps=helps)
             continue
         own = episodes.tasks.get(position)
         if own is None:
@@ -316,14 +329,14 @@ def check_tasks(
             said = f"Rows of episode {episode} have task {min(strange)}, which {EPISODES_PATH} "
             said += "does not list for it."
             helps = tasks_helps("task-mismatch", bool(episodes.has_one_text[position]))
-            remark = Remark("task-mismatch", said, stream=DATA_STREAM, helps=helps)
+            remark = Observation("task-mismatch", said, stream=DATA_STREAM, helps=helps)
             sightings.add(remark)
     yield from sightings.remarks()
 
 
 def wrong_rate(
-    info: DatasetInfo, remarks: Sequence[Remark], episodes: EpisodeTable, gathered: Gathered
-) -> list[Remark]:
+    info: DatasetInfo, remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
+) -> list[Observation]:
     """Say that ``fps`` is wrong where all timestamps step at one other rate; else propose none."""
     off = [remark for remark in remarks if remark.code == "timestamps"]
     found = {remark.helps for remark in off}
@@ -334,7 +347,7 @@ def wrong_rate(
         said = f"info.json says {float(info.fps):g} frames a second; the timestamps of "
         said += f"{counted(int(told), 'episode')} step at {flag.split()[-1]}."
         severity = off[0].severity
-        rate = Remark("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
+        rate = Observation("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
         return [rate, *remarks]
     return [
         replace(remark, helps=None) if remark.code == "timestamps" else remark for remark in remarks
@@ -342,8 +355,8 @@ def wrong_rate(
 
 
 def lost_instructions(
-    remarks: Sequence[Remark], episodes: EpisodeTable, gathered: Gathered
-) -> list[Remark]:
+    remarks: Sequence[Observation], episodes: EpisodeTable, gathered: Gathered
+) -> list[Observation]:
     """Make errors of task mismatches where rows tell nothing and the episodes everything.
 
     Where all rows have one task and the episodes several, the rows were written without them:
@@ -380,7 +393,7 @@ def absent_features(
     return absent
 
 
-def codec_changes(slices: Sequence[Slices]) -> Iterator[Remark]:
+def codec_changes(slices: Sequence[Slices]) -> Iterator[Observation]:
     """Say how often the decoder configuration changes within a camera."""
     for stream in slices[1:]:
         kinds = stream.kind[stream.is_readable]
@@ -389,7 +402,7 @@ def codec_changes(slices: Sequence[Slices]) -> Iterator[Remark]:
             number = counted(len(set(kinds.tolist())), "decoder configuration")
             said = f"{shown(camera_of(stream.stream))} has {number}, which take "
             said += f"{counted(changes, 'output file')} more."
-            yield Remark("codec-change", said, stream=stream.stream)
+            yield Observation("codec-change", said, stream=stream.stream)
 
 
 def expected_totals(
@@ -397,7 +410,7 @@ def expected_totals(
     episodes: EpisodeTable,
     tasks: TaskTable,
     slices: Sequence[Slices],
-    survey: Survey,
+    survey: SourceFiles,
 ) -> dict[str, Sequence[int]]:
     """Return what the totals of ``info.json`` may be."""
     num_episodes = len(episodes.index)
@@ -427,13 +440,15 @@ def has_first_clip(paths: SourcePaths, episodes: EpisodeTable, camera: str) -> b
     return False
 
 
-def dropped_phantoms(info: DatasetInfo, dropped: Sequence[str], survey: Survey) -> Iterator[Remark]:
+def dropped_phantoms(
+    info: DatasetInfo, dropped: Sequence[str], survey: SourceFiles
+) -> Iterator[Observation]:
     """Say which cameras that are left out, and so were not looked at, have no video."""
     for camera in info.camera_keys:
         if camera in dropped and camera not in survey.cameras:
             said = f"{shown(camera)} is declared, but has no video."
             stream = stream_of_camera(camera)
-            yield Remark("phantom-feature", said, stream=stream, feature=camera)
+            yield Observation("phantom-feature", said, stream=stream, feature=camera)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -448,7 +463,7 @@ Features = Mapping[str, Mapping[str, Any]]
 Totals = Mapping[str, Sequence[int]]
 
 
-def check_declarations(features: Features) -> Iterator[Remark]:
+def check_declarations(features: Features) -> Iterator[Observation]:
     """Say what is unusual about declared features."""
     nested, unnamed, old_style, untold = [], [], [], []
     for name, feature in features.items():
@@ -456,7 +471,7 @@ def check_declarations(features: Features) -> Iterator[Remark]:
         sizes = shape if isinstance(shape, list) else []
         if not _is_shape(shape):
             said = f"{INFO_PATH} declares {shown(name)} with the shape {shown(shape)}."
-            yield Remark("shape-mismatch", said, path=INFO_PATH, feature=name)
+            yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
         if names is not None and not _is_list_of_texts(names):
             nested.append(name)
         if names is None and len(sizes) == 1 and sizes[0] != 1 and dtype not in _VISUAL_DTYPES:
@@ -472,7 +487,7 @@ def check_declarations(features: Features) -> Iterator[Remark]:
         ("video-info", "what describes {} is no table of facts; it is left out.", untold),
     ):
         if found:
-            yield Remark(code, f"{INFO_PATH}: {said.format(_few(found))}", path=INFO_PATH)
+            yield Observation(code, f"{INFO_PATH}: {said.format(_few(found))}", path=INFO_PATH)
 
 
 def check_columns(
@@ -482,7 +497,7 @@ def check_columns(
     num_tasks: int,
     one_text_each: bool,
     left_out: Collection[str],
-) -> Iterator[Remark]:
+) -> Iterator[Observation]:
     """Compare declared features with the columns that most tables have."""
     assert columns.schema is not None
     stored = set(columns.schema.names)
@@ -493,27 +508,27 @@ def check_columns(
             said = f"The tables have no column {name}; {how}."
             helps = tasks_helps("missing-column", several and one_text_each)
             severity = "error" if several else "warning"
-            yield Remark("missing-column", said, feature=name, severity=severity, helps=helps)
+            yield Observation("missing-column", said, feature=name, severity=severity, helps=helps)
     for name, feature in features.items():
         dtype = feature["dtype"]
         if name not in stored:
             if name not in DEFAULT_COLUMNS and dtype != "video":
                 said = f"{INFO_PATH} declares {shown(name)}, but no table has such a column."
-                yield Remark("phantom-feature", said, path=INFO_PATH, feature=name)
+                yield Observation("phantom-feature", said, path=INFO_PATH, feature=name)
         elif dtype == "video":
             if name not in left_out:
                 # Of no feature, so that nobody is told to drop it: the camera would go, too.
                 said = f"The tables have a column {shown(name)}, which is declared as a camera."
-                yield Remark("undeclared-column", said)
+                yield Observation("undeclared-column", said)
         elif dtype == "image" and _holds_paths(columns.schema.field(name).type):
-            yield Remark("image-paths", said_of_paths(name), path=INFO_PATH, feature=name)
+            yield Observation("image-paths", said_of_paths(name), path=INFO_PATH, feature=name)
         else:
             yield from _check_type(name, feature, columns)
     for name in sorted(stored - features.keys()):
         said = f"The tables have a column {shown(name)}, which {INFO_PATH} does not declare."
-        yield Remark("undeclared-column", said, feature=name)
+        yield Observation("undeclared-column", said, feature=name)
         if name in columns.wrapped:
-            yield Remark("wrapped-scalar", _said_of_wrapped(name), feature=name)
+            yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
 
 
 def _said_of_wrapped(name: str) -> str:
@@ -536,7 +551,9 @@ def declared_as_stored(features: Features, columns: DataColumns) -> dict[str, di
     return changes
 
 
-def _check_type(name: str, feature: Mapping[str, Any], columns: DataColumns) -> Iterator[Remark]:
+def _check_type(
+    name: str, feature: Mapping[str, Any], columns: DataColumns
+) -> Iterator[Observation]:
     """Say whether LeRobot reads a column as it is declared, or with which other declaration."""
     assert columns.schema is not None
     kind, lengths = columns.schema.field(name).type, columns.lengths.get(name)
@@ -548,19 +565,19 @@ def _check_type(name: str, feature: Mapping[str, Any], columns: DataColumns) -> 
         if isinstance(lengths, str):
             reason = f"it holds {lengths}"
         said = f"{shown(name)} is stored as {shown(str(kind))}, which LeRobot cannot load"
-        yield Remark(
+        yield Observation(
             "unloadable-feature", f"{said}: {reason or 'it holds no files'}.", feature=name
         )
         return
     if name in columns.wrapped:
-        yield Remark("wrapped-scalar", _said_of_wrapped(name), feature=name)
+        yield Observation("wrapped-scalar", _said_of_wrapped(name), feature=name)
     dtype, shape = feature["dtype"], feature.get("shape")
     if declared["dtype"] != dtype:
         said = f"{shown(name)} is stored as {declared['dtype']}, {shown(dtype)} is declared."
-        yield Remark("dtype-mismatch", said, path=INFO_PATH, feature=name)
+        yield Observation("dtype-mismatch", said, path=INFO_PATH, feature=name)
     if declared["shape"] != shape and _is_shape(shape):
         said = f"{shown(name)} is stored in the shape {declared['shape']}, {shape} is declared."
-        yield Remark("shape-mismatch", said, path=INFO_PATH, feature=name)
+        yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
 
 
 def _readable_declaration(
@@ -597,7 +614,7 @@ def _is_shape(shape: object) -> bool:
     )
 
 
-def check_images(features: Features, schema: pa.Schema) -> Iterator[Remark]:
+def check_images(features: Features, schema: pa.Schema) -> Iterator[Observation]:
     """Say which images, whose statistics are to be computed, are stored as anything but files."""
     for name, feature in features.items():
         if feature["dtype"] != "image" or name not in schema.names:
@@ -612,7 +629,7 @@ def check_images(features: Features, schema: pa.Schema) -> Iterator[Remark]:
         if not _is_binary(held) and not _holds_paths(kind):  # those have a finding of their own
             said = f"The images {shown(name)} are stored as {shown(str(kind))} and not as files: "
             said += "no statistics can be computed."
-            yield Remark("uncomputable-stats", said, feature=name)
+            yield Observation("uncomputable-stats", said, feature=name)
 
 
 def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
@@ -622,7 +639,7 @@ def is_of_numbers(schema: pa.Schema | None, column: str | None) -> bool:
     return is_number(innermost_type(schema.field(column).type))
 
 
-def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Remark]:
+def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Observation]:
     """Compare the totals that ``info.json`` states with those that were found."""
     wrong = [
         f"{key} {shown(info.raw[key])} instead of {right[0]}"
@@ -630,7 +647,7 @@ def check_totals(info: DatasetInfo, totals: Totals) -> Iterator[Remark]:
         if key in info.raw and not (type(info.raw[key]) is int and info.raw[key] in right)
     ]
     if wrong:
-        yield Remark("stale-total", f"{INFO_PATH} states {', '.join(wrong)}.", path=INFO_PATH)
+        yield Observation("stale-total", f"{INFO_PATH} states {', '.join(wrong)}.", path=INFO_PATH)
 
 
 def _holds_paths(kind: pa.DataType) -> bool:

@@ -39,12 +39,12 @@ from leconvert.source.file_checks import (
     StatsCheck,
     TableCheck,
 )
-from leconvert.source.findings import Notes, Remark, Sightings, counted
+from leconvert.source.findings import Observation, ObservationLog, RepeatedObservations, counted
 from leconvert.text import shown
 from leconvert.workdir.fs import forget_old_names
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["Block", "Gathered", "Gatherer", "Looker", "Slices"]
+__all__ = ["Block", "EpisodeScanner", "Gathered", "ScanAccumulator", "Slices"]
 
 
 # Size of a file that is not there.
@@ -86,14 +86,14 @@ class Block:
     numbers: list[IntArray] = field(default_factory=list)
     kinds: list[list[str]] = field(default_factory=list)
     rows: list[RowFacts] = field(default_factory=list)
-    remarks: list[Remark] = field(default_factory=list)
-    sightings: Sightings = field(default_factory=Sightings)
+    remarks: list[Observation] = field(default_factory=list)
+    sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
     missing_stats: dict[str, list[int]] = field(default_factory=dict)
     stale_stats: dict[str, list[int]] = field(default_factory=dict)
     clips: dict[str, ClipFacts] = field(default_factory=dict)
 
 
-class Looker:
+class EpisodeScanner:
     """Looks at one block of episodes after another.
 
     Threads may share it, and it can be sent to another process: it holds nothing that changes but
@@ -143,7 +143,7 @@ class Looker:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not what it remembers: another thread may be adding to that.
-        return Looker, self._arguments
+        return EpisodeScanner, self._arguments
 
     @property
     def reads_no_stats(self) -> bool:
@@ -153,7 +153,9 @@ class Looker:
     def __call__(self, first: int, stop: int) -> Block:
         """Look at the episodes at places ``first`` to ``stop``."""
         block = Block()
-        notes = Notes(block.remarks, block.sightings, folder_length=len(f"{self._paths.root}/"))
+        notes = ObservationLog(
+            block.remarks, block.sightings, folder_length=len(f"{self._paths.root}/")
+        )
         indices = self._episode_index[first:stop].tolist()
         lengths = self._length[first:stop].tolist()
         seen: list[list[_Facts]] = []
@@ -177,7 +179,7 @@ class Looker:
         indices: Sequence[int],
         lengths: Sequence[int],
         first: int,
-        notes: Notes,
+        notes: ObservationLog,
         block: Block,
     ) -> list[_Facts]:
         found: list[_Facts] = []
@@ -207,7 +209,7 @@ class Looker:
         return found
 
     def _check_line(
-        self, line: bytes | None, length: int, extremes: Extremes, notes: Notes
+        self, line: bytes | None, length: int, extremes: Extremes, notes: ObservationLog
     ) -> tuple[list[str], list[str]]:
         """Check an episode's line of statistics: one at a time, parsed it is many objects."""
         assert self._stats is not None
@@ -259,7 +261,7 @@ class Looker:
         paths: Sequence[str],
         indices: Sequence[int],
         lengths: Sequence[int],
-        notes: Notes,
+        notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> list[_Facts]:
         files: list[FileFacts | OSError] = []
@@ -287,7 +289,7 @@ class Looker:
         clip: media.ClipIndex | UnreadableSourceError,
         file: FileFacts,
         length: int,
-        notes: Notes,
+        notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> _Facts:
         if isinstance(clip, media.UnsupportedClipError):
@@ -325,7 +327,7 @@ class Looker:
         seen: Sequence[Sequence[_Facts]],
         indices: Sequence[int],
         lengths: Sequence[int],
-        notes: Notes,
+        notes: ObservationLog,
     ) -> None:
         """Compare the frames of each episode's slices with its length."""
         wrong = {
@@ -358,7 +360,7 @@ def _is_there(file: FileFacts | OSError) -> bool:
     return not isinstance(file, OSError)
 
 
-def _unread(error: OSError | UnreadableSourceError, notes: Notes) -> _Facts:
+def _unread(error: OSError | UnreadableSourceError, notes: ObservationLog) -> _Facts:
     """Say why a file cannot be read; that one is missing is said once all are known."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return _MISSING
@@ -373,7 +375,9 @@ def _unread(error: OSError | UnreadableSourceError, notes: Notes) -> _Facts:
     return _Facts()
 
 
-def _refuse_if_the_file_may_be_sound(error: OSError | UnreadableSourceError, notes: Notes) -> None:
+def _refuse_if_the_file_may_be_sound(
+    error: OSError | UnreadableSourceError, notes: ObservationLog
+) -> None:
     """Raise what is no fault of the episode, which would be lost if it were dropped for it.
 
     An input/output error is not among it: that is how a damaged disk answers, too.
@@ -479,8 +483,8 @@ class Gathered:
     has_rows: BoolArray
     task: IntArray
     tasks: Mapping[int, tuple[int, ...]]
-    remarks: list[Remark]
-    sightings: Sightings
+    remarks: list[Observation]
+    sightings: RepeatedObservations
     missing_stats: Mapping[str, Sequence[int]]
     stale_stats: Mapping[str, Sequence[int]]
     clips: Mapping[str, ClipFacts]
@@ -501,7 +505,7 @@ class Gathered:
         return sum(int(np.count_nonzero(~stream.is_missing)) for stream in self.slices)
 
 
-class Gatherer:
+class ScanAccumulator:
     """Takes blocks in order; some 100 bytes an episode and stream are kept of them.
 
     Args:
@@ -518,8 +522,8 @@ class Gatherer:
         self._has_rows = np.zeros(num_episodes, dtype=np.bool_)
         self._task = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)
         self._tasks: dict[int, tuple[int, ...]] = {}
-        self._remarks: list[Remark] = []
-        self._sightings = Sightings()
+        self._remarks: list[Observation] = []
+        self._sightings = RepeatedObservations()
         self._missing_stats: dict[str, list[int]] = {}
         self._stale_stats: dict[str, list[int]] = {}
         self._clips: dict[str, ClipFacts] = {}

@@ -17,7 +17,7 @@ from leconvert import media
 from leconvert.errors import UnreadableSourceError
 from leconvert.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
 from leconvert.source.dataset import STATS_PATH
-from leconvert.source.findings import Notes, counted, said_of_paths
+from leconvert.source.findings import ObservationLog, counted, said_of_paths
 from leconvert.tables import DataFile
 from leconvert.text import shown
 
@@ -97,7 +97,7 @@ class ClipCheck:
         self._declared = _declared(feature)
         self._known: dict[object, tuple[tuple[str, str], ...]] = {}
 
-    def __call__(self, clip: media.ClipIndex, notes: Notes) -> None:
+    def __call__(self, clip: media.ClipIndex, notes: ObservationLog) -> None:
         """Say where a clip differs from the declaration."""
         step = clip.decoded.step if isinstance(clip.decoded, range) and clip.num_samples > 1 else 0
         kind = (clip.config_key, clip.timescale, step)
@@ -389,7 +389,7 @@ class TableCheck:
             if feature["dtype"] not in _VISUAL_DTYPES and name not in DEFAULT_COLUMNS
         ]
 
-    def __call__(self, file: DataFile, extremes: Extremes, notes: Notes) -> RowFacts:
+    def __call__(self, file: DataFile, extremes: Extremes, notes: ObservationLog) -> RowFacts:
         """Check a table that has as many rows as its episode has frames."""
         rows = file.counts.rows
         columns = file.counts.columns
@@ -458,7 +458,7 @@ class TableCheck:
                 tasks = tuple(dict.fromkeys(map(_index, found)))
         return RowFacts(first_index, tasks, was_looked_at=True)
 
-    def _check_times(self, file: DataFile, notes: Notes) -> None:
+    def _check_times(self, file: DataFile, notes: ObservationLog) -> None:
         # Episodes of one length have the same times, and mostly the same bytes for them.
         raw = file.raw("timestamp")
         if raw is not None and raw in self._right_times:
@@ -515,7 +515,7 @@ def _steady_rate(times: npt.NDArray[Any]) -> str | None:
 
 
 @contextmanager
-def _numbers_or_said(code: str, notes: Notes) -> Iterator[None]:
+def _numbers_or_said(code: str, notes: ObservationLog) -> Iterator[None]:
     """Say of a column that has no number a row that it is wrong, whatever its values are."""
     try:
         yield
@@ -526,7 +526,7 @@ def _numbers_or_said(code: str, notes: Notes) -> Iterator[None]:
         notes.say(code, said, severity="error", is_acceptable=False)
 
 
-def _says_empty(file: DataFile, column: str, notes: Notes) -> bool:
+def _says_empty(file: DataFile, column: str, notes: ObservationLog) -> bool:
     """Say of how many rows a column tells nothing; False where it tells it of every row."""
     empty = file.null_count(column)
     if empty:
@@ -600,7 +600,7 @@ class StatsCheck:
         return [*(name for name, _ in self._numeric), *self._visual]
 
     def __call__(
-        self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: Notes
+        self, line: Mapping[str, Any] | None, rows: int, found: Extremes, notes: ObservationLog
     ) -> tuple[list[str], list[str]]:
         """Check one line; return the features whose statistics are missing, and are stale."""
         stats = None if line is None else line.get("stats")
@@ -666,7 +666,7 @@ class StatsCheck:
         self,
         stats: Mapping[str, Any],
         name: str,
-        notes: Notes,
+        notes: ObservationLog,
         helps: tuple[str, ...] | None = None,
     ) -> None:
         what = "not numbers in the right shape" if name in stats else "not there"
@@ -684,7 +684,7 @@ class StatsCheck:
         entry: Mapping[str, Any],
         extremes: tuple[float, float],
         rows: int,
-        notes: Notes,
+        notes: ObservationLog,
     ) -> bool:
         """Say where statistics are stale; return whether they are."""
         lows = [value for value in _numbers(entry["min"]) if math.isfinite(value)]

@@ -31,18 +31,18 @@ __all__ = [
     "DROP",
     "TASKS_FROM_EPISODES",
     "Kind",
-    "Notes",
-    "Remark",
-    "Settled",
-    "Sightings",
+    "Observation",
+    "ObservationLog",
+    "RepeatedObservations",
+    "ResolvedRepairs",
     "SourceFacts",
     "check_accepted",
     "check_dropped_features",
     "computes_all_stats",
     "counted",
     "redeclared",
+    "resolve_repairs",
     "said_of_paths",
-    "settle",
     "task_map_of",
 ]
 
@@ -368,7 +368,7 @@ def check_accepted(codes: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class Observation:
     """Something that a check saw.
 
     Attributes:
@@ -405,7 +405,7 @@ class Remark:
         return (episode, stream, self.code, feature, path, self.message)
 
 
-class Sightings:
+class RepeatedObservations:
     """The same thing seen in many episodes: it makes one remark, which says in how many.
 
     What was seen first is the example. Memory is bounded by the kinds of things, not by episodes.
@@ -414,20 +414,20 @@ class Sightings:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[object, ...], tuple[Remark, int]] = {}
+        self._seen: dict[tuple[object, ...], tuple[Observation, int]] = {}
 
-    def add(self, remark: Remark, episodes: int = 1) -> None:
+    def add(self, remark: Observation, episodes: int = 1) -> None:
         """Note that something was seen in further episodes."""
         kind = (remark.code, remark.stream or "", remark.feature or "", remark.helps)
         example, before = self._seen.get(kind, (remark, 0))
         self._seen[kind] = (example, before + episodes)
 
-    def merge(self, later: Sightings) -> None:
+    def merge(self, later: RepeatedObservations) -> None:
         """Add what was seen in later episodes."""
         for remark, episodes in later._seen.values():
             self.add(remark, episodes)
 
-    def remarks(self) -> Iterator[Remark]:
+    def remarks(self) -> Iterator[Observation]:
         """Yield a remark for each kind of thing."""
         for example, episodes in self._seen.values():
             more = f" {counted(episodes, 'episode')} are like this." if episodes > 1 else ""
@@ -435,7 +435,7 @@ class Sightings:
 
 
 @dataclass(slots=True)
-class Notes:
+class ObservationLog:
     """What is said about the slices of some episodes, one slice after the other.
 
     Attributes:
@@ -447,8 +447,8 @@ class Notes:
         folder_length: Characters of the file's name up to what is relative to the source.
     """
 
-    remarks: list[Remark] = field(default_factory=list)
-    sightings: Sightings = field(default_factory=Sightings)
+    remarks: list[Observation] = field(default_factory=list)
+    sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
     episode: int = 0
     stream: str = ""
     file: str = ""
@@ -471,7 +471,9 @@ class Notes:
     ) -> None:
         """Say something about this slice alone."""
         place = self.episode, self.stream, self.path
-        self.remarks.append(Remark(code, message, *place, feature, severity, is_acceptable, helps))
+        self.remarks.append(
+            Observation(code, message, *place, feature, severity, is_acceptable, helps)
+        )
 
     def sight(
         self,
@@ -485,7 +487,7 @@ class Notes:
     ) -> None:
         """Say something that may hold for many slices of this stream."""
         self.sightings.add(
-            Remark(
+            Observation(
                 code,
                 message,
                 None,
@@ -567,7 +569,7 @@ class SourceFacts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Settled:
+class ResolvedRepairs:
     """What becomes of a source.
 
     Attributes:
@@ -613,10 +615,12 @@ def redeclared(
     }
 
 
-def settle(remarks: Sequence[Remark], options: RepairOptions, facts: SourceFacts) -> Settled:
+def resolve_repairs(
+    remarks: Sequence[Observation], options: RepairOptions, facts: SourceFacts
+) -> ResolvedRepairs:
     """Decide what is done about everything that was seen."""
     dropped: dict[int, str] = {}
-    decided: list[tuple[Remark, str]] = []
+    decided: list[tuple[Observation, str]] = []
     for remark in sorted(remarks, key=lambda remark: remark.order):
         severity = _severity(remark, options)
         if severity == "error" and remark.episode is not None and options.on_bad_episode == "drop":
@@ -624,7 +628,7 @@ def settle(remarks: Sequence[Remark], options: RepairOptions, facts: SourceFacts
             severity = "repaired"
         decided.append((remark, severity))
     repairs = _repairs(options, facts, dropped, remarks)
-    mended = [(remark, _mended(remark, severity, repairs, dropped)) for remark, severity in decided]
+    mended = [(remark, _fixed(remark, severity, repairs, dropped)) for remark, severity in decided]
     kept = ~np.isin(facts.episode_index, np.fromiter(dropped, np.int64, len(dropped)))
     features = {*facts.features, *facts.undeclared}.difference(repairs.dropped_features)
     left = Extent(int(np.count_nonzero(kept)), int(facts.length[kept].sum()), len(features))
@@ -651,7 +655,7 @@ def settle(remarks: Sequence[Remark], options: RepairOptions, facts: SourceFacts
             details=shown_messages,
             next_step="Mend what the findings name, or use the flags that repair it.",
         )
-    return Settled(findings, repairs, kept)
+    return ResolvedRepairs(findings, repairs, kept)
 
 
 def task_map_of(tasks: Sequence[tuple[int, str]]) -> dict[int, int] | None:
@@ -668,7 +672,7 @@ def task_map_of(tasks: Sequence[tuple[int, str]]) -> dict[int, int] | None:
     return None if unchanged else task_map
 
 
-def _severity(remark: Remark, options: RepairOptions) -> str:
+def _severity(remark: Observation, options: RepairOptions) -> str:
     """Return a remark's severity as far as it depends on the options alone."""
     if remark.severity not in ("error", "warning"):
         return remark.severity
@@ -680,12 +684,12 @@ def _severity(remark: Remark, options: RepairOptions) -> str:
     return remark.severity
 
 
-def _flags(remark: Remark) -> tuple[str, ...]:
+def _flags(remark: Observation) -> tuple[str, ...]:
     """Return the flags that repair a remark, as the catalogue names them."""
     return CATALOGUE[remark.code].repairs if remark.helps is None else remark.helps
 
 
-def _is_given(flag: str, remark: Remark, options: RepairOptions) -> bool:
+def _is_given(flag: str, remark: Observation, options: RepairOptions) -> bool:
     """Whether the user gave a flag for a remark; dropped episodes are decided later."""
     if flag == "--retime":
         return options.retime
@@ -712,7 +716,7 @@ def _is_given(flag: str, remark: Remark, options: RepairOptions) -> bool:
     return flag == DROP and remark.episode is None and options.on_bad_episode == "drop"
 
 
-def _mended(remark: Remark, severity: str, repairs: Repairs, dropped: Mapping[int, str]) -> str:
+def _fixed(remark: Observation, severity: str, repairs: Repairs, dropped: Mapping[int, str]) -> str:
     """Return the severity, given what else is repaired: some repairs mend more than they name."""
     if severity not in ("error", "warning"):
         return severity
@@ -737,7 +741,7 @@ def _repairs(
     options: RepairOptions,
     facts: SourceFacts,
     dropped: Mapping[int, str],
-    remarks: Sequence[Remark],
+    remarks: Sequence[Observation],
 ) -> Repairs:
     codes = {remark.code for remark in remarks}
     computed = set(facts.missing_columns)
@@ -808,7 +812,7 @@ def _repairs(
     )
 
 
-def _finding(remark: Remark, severity: str, remedies: tuple[Remedy, ...]) -> Finding:
+def _finding(remark: Observation, severity: str, remedies: tuple[Remedy, ...]) -> Finding:
     flags = [_written(flag, remark) for flag in _flags(remark)]
     remedy = remedies[0].flag if remedies else None
     if severity == "warning":
@@ -829,7 +833,7 @@ def _is_lost(remedies: Sequence[Remedy]) -> bool:
     return bool(remedies) and remedies[0].flag.startswith("--drop-feature ")
 
 
-def _written(flag: str, remark: Remark) -> str | None:
+def _written(flag: str, remark: Observation) -> str | None:
     """Return a flag as a user types it; None where it cannot help with the remark."""
     if flag == "--assume-fps":
         return None  # nobody knows which
@@ -841,7 +845,7 @@ def _written(flag: str, remark: Remark) -> str | None:
     return f"{flag} {shlex.quote(shown(name))}"
 
 
-def _feature(remark: Remark) -> str | None:
+def _feature(remark: Observation) -> str | None:
     return remark.feature or camera_of(remark.stream or "")
 
 
@@ -862,7 +866,7 @@ class _Remedies:
         facts: SourceFacts,
         base: Extent,
         kept: npt.NDArray[np.bool_],
-        errors: Sequence[Remark],
+        errors: Sequence[Observation],
     ) -> None:
         self._facts = facts
         self._base = base
@@ -874,7 +878,7 @@ class _Remedies:
                 bad.add(remark.episode)
         self._known: dict[tuple[object, ...], tuple[Remedy, ...]] = {}
 
-    def __call__(self, remark: Remark) -> tuple[Remedy, ...]:
+    def __call__(self, remark: Observation) -> tuple[Remedy, ...]:
         """Return the remedies of an error, the one first that loses least."""
         matter = _matter(remark)
         key = (*matter, _flags(remark))
@@ -891,7 +895,9 @@ class _Remedies:
             self._known[key] = tuple(remedy for _, _, remedy in sorted(rated, key=lambda r: r[:2]))
         return self._known[key]
 
-    def _left(self, flag: str, remark: Remark, rest: npt.NDArray[np.bool_]) -> tuple[Extent, float]:
+    def _left(
+        self, flag: str, remark: Observation, rest: npt.NDArray[np.bool_]
+    ) -> tuple[Extent, float]:
         """Return what a flag leaves, and how much it loses, in frames of one camera.
 
         The tables of an episode count as much as the clips of a camera do.
@@ -910,5 +916,5 @@ class _Remedies:
         return base, 0.0
 
 
-def _matter(remark: Remark) -> tuple[str, str | None, str | None]:
+def _matter(remark: Observation) -> tuple[str, str | None, str | None]:
     return remark.code, remark.stream, remark.feature

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from leconvert.model import Finding
 from leconvert.repairs import Repairs
-from leconvert.source.findings import CATALOGUE, Remark
+from leconvert.source.findings import CATALOGUE, Observation
 from leconvert.text import shown
 
 __all__ = [
@@ -89,27 +89,27 @@ def check_modality(
     left_out: Sequence[str],
     *,
     remaps_tasks: bool,
-) -> Iterator[Remark]:
+) -> Iterator[Observation]:
     """Say what ``modality.json`` names that is not there, and what it should name."""
     modality = read_modality(root)
     if modality is None and (root / MODALITY_PATH).exists():
         said = f"{MODALITY_PATH} holds no JSON object; it is copied as it is."
-        yield Remark("modality", said, path=MODALITY_PATH)
+        yield Observation("modality", said, path=MODALITY_PATH)
     for kind, entries in (modality or {}).items():
         for name, entry in entries.items():
             feature = feature_of_entry(kind, name, entry)
             said = f"{MODALITY_PATH} names {shown(feature)} for {kind} {shown(name)}"
             if feature in left_out:
                 said += "; the entry is left out with the feature."
-                yield Remark("modality", said, path=MODALITY_PATH, severity="repaired")
+                yield Observation("modality", said, path=MODALITY_PATH, severity="repaired")
             elif feature not in features:
                 said += ", which the dataset does not have."
-                yield Remark("modality", said, path=MODALITY_PATH)
+                yield Observation("modality", said, path=MODALITY_PATH)
             elif (end := entry.get("end")) is not None and kind in ("state", "action"):
                 size = (features[feature].get("shape") or [None])[0]
                 if type(end) is int and type(size) is int and end > size:
                     said += f" as its values up to {end}, of which there are {size}."
-                    yield Remark("modality", said, path=MODALITY_PATH)
+                    yield Observation("modality", said, path=MODALITY_PATH)
     if not remaps_tasks or schema is None:
         return
     mapped = task_columns(modality, schema)
@@ -118,7 +118,7 @@ def check_modality(
         if is_index and field.name not in mapped and field.name not in left_out:
             said = f"{shown(field.name)} may hold task indices, but {MODALITY_PATH} does not name "
             said += "it among annotations: it stays as it is, and tasks are numbered anew."
-            yield Remark("annotation-tasks", said, feature=field.name)
+            yield Observation("annotation-tasks", said, feature=field.name)
 
 
 def stale_extensions(extra_files: Sequence[str], repairs: Repairs) -> Iterator[Finding]:

@@ -22,10 +22,10 @@ from leconvert.model import (
     camera_of,
     stream_of_camera,
 )
-from leconvert.parallel import Spread, do_all
+from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import TEXT_DTYPES, RepairOptions, Repairs
-from leconvert.source.changes import Survey, meta_digest, survey_folder
+from leconvert.source.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.source.dataset import (
     INFO_PATH,
     STATS_PATH,
@@ -66,18 +66,18 @@ from leconvert.source.dataset_checks import (
     wrong_rate,
 )
 from leconvert.source.declare import declare_columns
-from leconvert.source.episodes import Gathered, Gatherer, Looker
+from leconvert.source.episodes import EpisodeScanner, Gathered, ScanAccumulator
 from leconvert.source.file_checks import declared_as_encoded
 from leconvert.source.findings import (
-    Remark,
-    Settled,
+    Observation,
+    ResolvedRepairs,
     SourceFacts,
     check_accepted,
     check_dropped_features,
     computes_all_stats,
     counted,
     redeclared,
-    settle,
+    resolve_repairs,
     task_map_of,
 )
 from leconvert.source.modality import (
@@ -137,9 +137,9 @@ def scan_source(
         near = survey.stray_near(DATA_STREAM)
         said = error.message.removesuffix(".")
         said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
-        remarks.append(Remark("path-template", said, path=INFO_PATH))
+        remarks.append(Observation("path-template", said, path=INFO_PATH))
         nothing = [_nothing(stream, len(episodes.index)) for stream in streams]
-        settled = settle(
+        settled = resolve_repairs(
             remarks,
             options,
             _facts(info, episodes, tasks.listed, remarks, takes_tasks=takes_tasks),
@@ -152,9 +152,9 @@ def scan_source(
     if paths.other_names:
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
         said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
-        remarks.append(Remark("template-names", said, path=INFO_PATH))
+        remarks.append(Observation("template-names", said, path=INFO_PATH))
     computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
-    look = Looker(
+    look = EpisodeScanner(
         paths,
         info.fps,
         {key: value for key, value in info.features.items() if key not in options.drop_features},
@@ -225,7 +225,7 @@ def scan_source(
         indices=task_columns(modality, columns.schema),
     )
     facts = replace(facts, corrected=corrected, unsound_stats=unsound)
-    settled = _with_right_declarations(settle(remarks, options, facts), info, columns)
+    settled = _with_right_declarations(resolve_repairs(remarks, options, facts), info, columns)
     settled = _with_right_cameras(settled, info, gathered)
     stale = stale_extensions(survey.extra_files, settled.repairs)
     settled = replace(settled, findings=(*settled.findings, *stale))
@@ -261,36 +261,36 @@ def _located(
     }
 
 
-def _version_remarks(info: DatasetInfo) -> Iterator[Remark]:
+def _version_remarks(info: DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("codebase_version")
     if stated != info.codebase_version:
         said = (
             f"{INFO_PATH} {said_version(stated)}; the files are those of {info.codebase_version}."
         )
         helps = (f"--assume-version {info.codebase_version}",)
-        yield Remark("codebase-version", said, path=INFO_PATH, helps=helps)
+        yield Observation("codebase-version", said, path=INFO_PATH, helps=helps)
 
 
-def _rate_remarks(info: DatasetInfo) -> Iterator[Remark]:
+def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
     stated = info.raw.get("fps")
     if frame_rate(stated) != info.fps:
         said = f"{INFO_PATH} says fps {shown(stated)}; {float(info.fps):g} is assumed."
-        yield Remark("frame-rate", said, path=INFO_PATH, severity="repaired")
+        yield Observation("frame-rate", said, path=INFO_PATH, severity="repaired")
 
 
 def _look(
-    look: Looker,
+    look: EpisodeScanner,
     streams: list[str],
     num_episodes: int,
     progress: Progress,
     spread: Spread | None,
 ) -> Gathered:
-    gatherer = Gatherer(streams, num_episodes)
+    gatherer = ScanAccumulator(streams, num_episodes)
     blocks = _blocks(num_episodes)
     weights = [stop - first for first, stop in blocks]
     with (
         progress.stage("scan", num_episodes * len(streams), "files") as stage,
-        closing(do_all(look, blocks, spread, weights=weights)) as looked_at,
+        closing(parallel_map(look, blocks, spread, weights=weights)) as looked_at,
     ):
         for block in looked_at:
             stage.advance(gatherer.add(block))
@@ -306,16 +306,16 @@ def _blocks(num_episodes: int) -> list[tuple[int, int]]:
 
 
 def _stats_lines(
-    root: Path, info: DatasetInfo, episodes: EpisodeTable, remarks: list[Remark]
+    root: Path, info: DatasetInfo, episodes: EpisodeTable, remarks: list[Observation]
 ) -> tuple[Path, IntArray] | None:
     """Return where each episode's statistics are; None in v2.0, which has none of them."""
     path = root / STATS_PATH
     if not info.has_episode_stats:
         said = "v2.0 has no statistics of episodes; they are computed from the data."
-        remarks.append(Remark("computed-stats", said))
+        remarks.append(Observation("computed-stats", said))
         return None
     if not path.exists():
-        remarks.append(Remark("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
+        remarks.append(Observation("missing-stats", f"{STATS_PATH} is not there.", path=STATS_PATH))
         return None
     # Each line is parsed when its episode is looked at.
     try:
@@ -324,12 +324,12 @@ def _stats_lines(
         if isinstance(error.__cause__, OSError):
             raise  # the table may be sound
         said = f"{shown(error.message[:-1])}: no statistics are read."
-        remarks.append(Remark("missing-stats", said, path=STATS_PATH))
+        remarks.append(Observation("missing-stats", said, path=STATS_PATH))
         return None
     strange = len(lines) - int(np.isin(lines.episode_index, episodes.index).sum())
     if strange:
         said = f"{STATS_PATH} has {counted(strange, 'episode')} that episodes.jsonl does not list."
-        remarks.append(Remark("stray-stats", said, path=STATS_PATH))
+        remarks.append(Observation("stray-stats", said, path=STATS_PATH))
     return path, lines.offsets_of(episodes.index)
 
 
@@ -338,11 +338,11 @@ def _whole_remarks(
     paths: SourcePaths,
     episodes: EpisodeTable,
     tasks: TaskTable,
-    survey: Survey,
+    survey: SourceFiles,
     gathered: Gathered,
     columns: DataColumns,
     left_out: Sequence[str],
-) -> list[Remark]:
+) -> list[Observation]:
     """Return what was said of single files, and what is to be said now that all are known."""
     absent = absent_features(info.features, columns.schema, gathered.slices)
     remarks = [
@@ -389,7 +389,7 @@ def _facts(
     info: DatasetInfo,
     episodes: EpisodeTable,
     tasks: Sequence[tuple[int, str]],
-    remarks: list[Remark],
+    remarks: list[Observation],
     declarations: Mapping[str, Mapping[str, Any]] = NOTHING_DECLARED,
     *,
     takes_tasks: bool,
@@ -421,8 +421,8 @@ def _facts(
 
 
 def _undeclared_remark(
-    remark: Remark, declarations: Mapping[str, object], refused: Mapping[str, str]
-) -> Remark:
+    remark: Observation, declarations: Mapping[str, object], refused: Mapping[str, str]
+) -> Observation:
     """Say of a column that is not declared why it cannot be, where it cannot."""
     if remark.code != "undeclared-column" or remark.feature in declarations:
         return remark
@@ -431,7 +431,7 @@ def _undeclared_remark(
     return replace(remark, message=said, helps=("--drop-feature",))
 
 
-def _computable(gathered: Gathered, remarks: Sequence[Remark]) -> dict[str, list[int]]:
+def _computable(gathered: Gathered, remarks: Sequence[Observation]) -> dict[str, list[int]]:
     """Return features whose statistics are unsound, and in which episodes they can be computed.
 
     Those that are missing have to be.
@@ -450,8 +450,8 @@ def _computable(gathered: Gathered, remarks: Sequence[Remark]) -> dict[str, list
 
 
 def _stale_remark(
-    remark: Remark, stale: Mapping[str, Sequence[int]], computable: Mapping[str, Sequence[int]]
-) -> Remark:
+    remark: Observation, stale: Mapping[str, Sequence[int]], computable: Mapping[str, Sequence[int]]
+) -> Observation:
     """Say that nothing helps with stale statistics that cannot be computed."""
     name = remark.feature or ""
     if remark.code != "stale-stats" or set(stale.get(name, ())) <= set(computable.get(name, ())):
@@ -460,7 +460,7 @@ def _stale_remark(
     return replace(remark, message=said, helps=())
 
 
-def _is_of_computed(remark: Remark, missing: Mapping[str, Set[int]], anew: Set[str]) -> bool:
+def _is_of_computed(remark: Observation, missing: Mapping[str, Set[int]], anew: Set[str]) -> bool:
     """Whether a remark is not about statistics that need not be computed."""
     if remark.code != "uncomputable-stats" or remark.feature in anew:
         return True
@@ -468,7 +468,9 @@ def _is_of_computed(remark: Remark, missing: Mapping[str, Set[int]], anew: Set[s
     return bool(episodes) if remark.episode is None else remark.episode in episodes
 
 
-def _with_right_declarations(settled: Settled, info: DatasetInfo, columns: DataColumns) -> Settled:
+def _with_right_declarations(
+    settled: ResolvedRepairs, info: DatasetInfo, columns: DataColumns
+) -> ResolvedRepairs:
     """Return what becomes of a source, its computed columns declared as they are in the result."""
     repairs = settled.repairs
     computed = {*repairs.computed_columns, *(["task_index"] if repairs.tasks_from else [])}
@@ -492,7 +494,9 @@ def _with_right_declarations(settled: Settled, info: DatasetInfo, columns: DataC
     )
 
 
-def _with_right_cameras(settled: Settled, info: DatasetInfo, gathered: Gathered) -> Settled:
+def _with_right_cameras(
+    settled: ResolvedRepairs, info: DatasetInfo, gathered: Gathered
+) -> ResolvedRepairs:
     """Return what becomes of a source, its cameras declared as most of their clips are."""
     declared = dict(settled.repairs.declared_features)
     for slices in gathered.slices[1:]:
@@ -521,9 +525,9 @@ def _scan(
     info: DatasetInfo,
     episodes: EpisodeTable,
     streams: list[StreamScan],
-    survey: Survey,
+    survey: SourceFiles,
     data_schema: bytes,
-    settled: Settled,
+    settled: ResolvedRepairs,
 ) -> SourceScan:
     return SourceScan(
         root=str(root),

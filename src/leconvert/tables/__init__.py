@@ -49,7 +49,7 @@ from leconvert.tables.meta import (
 )
 from leconvert.tables.parquet_copy import (
     DataFile,
-    DueCopies,
+    ExpectedCopies,
     StoredGroups,
     StoredRanges,
     row_group_extremes,
@@ -65,9 +65,9 @@ __all__ = [
     "REPAIRS_PATH",
     "DataFile",
     "DataFooter",
-    "DueCopies",
     "EpisodeRecord",
     "EpisodesReader",
+    "ExpectedCopies",
     "JoinedTable",
     "OpenedTable",
     "Reading",

@@ -67,7 +67,7 @@ from leconvert.tables.thrift import (
 
 __all__ = [
     "DataFile",
-    "DueCopies",
+    "ExpectedCopies",
     "SequentialOutput",
     "StoredGroups",
     "StoredRanges",
@@ -655,7 +655,7 @@ def _empty_file_schema(footer: bytes, schema: FileSchema, end_of_groups: int) ->
 # Which row groups of a data file had to be copies of their sources, byte for byte.
 
 
-class DueCopies:
+class ExpectedCopies:
     """Says again what :func:`~leconvert.tables.join.join_tables` decided of a source.
 
     Args:

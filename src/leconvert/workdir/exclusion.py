@@ -26,8 +26,8 @@ __all__ = [
     "Exclusion",
     "OneHost",
     "OneHostFileSystem",
+    "admit_host",
     "check_still_alone",
-    "come_in",
     "plan_one_host",
     "probe_exclusion",
     "read_one_host",
@@ -337,7 +337,7 @@ def read_one_host(run: RunPaths, run_id: str, *, fs: FileSystem = LOCAL) -> OneH
         ) from error
 
 
-def come_in(run: RunPaths, run_id: str, planned: OneHost, *, fs: FileSystem = LOCAL) -> OneHost:
+def admit_host(run: RunPaths, run_id: str, planned: OneHost, *, fs: FileSystem = LOCAL) -> OneHost:
     """Refuse every host but the one that planned the run; note its present boot and mount.
 
     Returns:

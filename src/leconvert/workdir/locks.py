@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BEAT_SECONDS",
-    "Beat",
+    "Backoff",
     "LockWait",
-    "Patience",
+    "PeriodicTask",
     "hold_lock",
     "packer_lock",
     "planner_lock",
@@ -72,7 +72,7 @@ def wait_for(stop: threading.Event, seconds: float) -> bool:
     return stop.wait(seconds)
 
 
-class Beat:
+class PeriodicTask:
     """Calls a function at intervals until the ``with`` block ends or the function says so.
 
     The first call comes after one interval. Leaving the block waits for a call that is under way.
@@ -291,7 +291,11 @@ def hold_lock(
             return True
 
         show_life()
-        with Beat(keep_showing, BEAT_SECONDS, name=f"{role}-lock") if beats else nullcontext():
+        with (
+            PeriodicTask(keep_showing, BEAT_SECONDS, name=f"{role}-lock")
+            if beats
+            else nullcontext()
+        ):
             yield
     finally:
         # What was done under it counts whatever becomes of the lock: it goes with the process.
@@ -396,7 +400,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 
 
-class Patience:
+class Backoff:
     """Pauses between tries: each twice as long as the last, bounded one by one and in all.
 
     Only the pauses count, not the tries and not what went well between two troubles; so an hour of

@@ -29,8 +29,8 @@ from leconvert.model import Batch, Finding, IntArray, Shard, SourceScan, StreamL
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.workdir.exclusion import (
     OneHost,
+    admit_host,
     check_still_alone,
-    come_in,
     plan_one_host,
     read_one_host,
 )
@@ -432,7 +432,7 @@ def open_run(
         )
     one_host = read_one_host(paths, run_id)
     if one_host is not None and not only_look:
-        one_host = come_in(paths, run_id, one_host)
+        one_host = admit_host(paths, run_id, one_host)
     return OpenedRun(
         work_dir=work_dir,
         paths=paths,

@@ -39,8 +39,8 @@ from leconvert.check import check_dataset, data_files
 from leconvert.check.dataset import DatasetReport
 from leconvert.check.declared import CATALOGUE, shortened
 from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.float32_tolerance import frames_out_of_reach
 from leconvert.model import Finding
-from leconvert.reach import frames_out_of_reach
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 FROM = "videos/observation.images.top/from_timestamp"

@@ -25,7 +25,7 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.hub.preflight import NOTHING, check_complete, look_at
+from leconvert.hub.preflight import NOTHING, check_complete, read_repo_state
 from leconvert.hub.push import PushReport, push
 from leconvert.hub.push_plan import RemoteFile, git_hash
 from leconvert.progress import SilentProgress
@@ -622,7 +622,7 @@ def test_a_commit_that_was_converted_and_is_gone_is_a_conflict_and_no_answer_is_
 
 def test_a_repo_whose_branches_are_all_gone_holds_nothing(hub: StandIn, api_of: Client) -> None:
     hub.add_repo(REPO).branches.clear()
-    assert look_at(api_of(), REPO, "main") is NOTHING
+    assert read_repo_state(api_of(), REPO, "main") is NOTHING
 
 
 @pytest.mark.parametrize("info", [b"{", b"[1]", b"\xff\xfe"])
@@ -630,7 +630,7 @@ def test_an_info_that_cannot_be_read_describes_no_dataset_and_is_not_replaced(
     hub: StandIn, pushed: Push, api_of: Client, result: Path, info: bytes
 ) -> None:
     hub.add_repo(REPO, {"meta/info.json": info})
-    state = look_at(api_of(), REPO, "main")
+    state = read_repo_state(api_of(), REPO, "main")
     assert state is not None
     assert state.info == {}
     with pytest.raises(HubConflictError, match="holds a dataset of no version"):

@@ -20,9 +20,9 @@ from leconvert.errors import (
     UsageError,
 )
 from leconvert.hub import scratch as window
-from leconvert.hub import source as arrival
-from leconvert.hub.outline import open_outline
+from leconvert.hub import source as hub_source
 from leconvert.hub.scratch import ScratchOptions
+from leconvert.hub.sparse_snapshot import open_sparse_snapshot
 from leconvert.model import LayoutOptions
 from leconvert.packer import PackOptions, pack_run
 from leconvert.planner import open_or_plan
@@ -54,7 +54,7 @@ def on_disk(folder: Path) -> int:
 
 def streamed(tmp_path: Path, limit: int | None = None, **options: object) -> ConversionReport:
     work = tmp_path / "work"
-    arrived = arrival.outline(REPO, None, work, scratch_limit=limit)
+    arrived = hub_source.fetch_sparse(REPO, None, work, scratch_limit=limit)
     return convert(
         arrived.source,
         arrival=arrived.arrival,
@@ -66,7 +66,7 @@ def streamed(tmp_path: Path, limit: int | None = None, **options: object) -> Con
 
 
 def planned(tmp_path: Path) -> OpenedRun:
-    arrived = arrival.outline(REPO, None, tmp_path / "work")
+    arrived = hub_source.fetch_sparse(REPO, None, tmp_path / "work")
     return open_or_plan(
         arrived.source,
         tmp_path / "out",
@@ -95,7 +95,9 @@ def test_the_result_is_the_same_within_any_limit(
         most[0] = max(most[0], on_disk(tmp_path / "scratch"))
 
     monkeypatch.setattr(window.Window, "_bring", watched)
-    largest = open_outline(arrival.outline(REPO, None, tmp_path / "work").source).largest_bytes
+    largest = open_sparse_snapshot(
+        hub_source.fetch_sparse(REPO, None, tmp_path / "work").source
+    ).largest_bytes
     size = None if limit is None else largest * (2 if limit == "twice" else 1)
     report = streamed(tmp_path, size, max_workers=3, episodes_per_batch=per_batch)
     assert digest_of(tmp_path / "out") == expected
@@ -136,7 +138,7 @@ def test_a_branch_that_moves_is_not_mixed_in(
 def test_another_revision_does_not_join_a_run(arm: StandIn, tmp_path: Path) -> None:
     run = planned(tmp_path)
     commit = arm.add_commit(REPO, {"README.md": b"# Another\n"})
-    arrived = arrival.outline(REPO, commit, tmp_path / "work")
+    arrived = hub_source.fetch_sparse(REPO, commit, tmp_path / "work")
     with pytest.raises(PlanMismatchError) as caught:
         open_or_plan(
             arrived.source,
@@ -179,7 +181,7 @@ def test_an_outline_whose_index_is_not_the_files_is_noticed(
         SourceChangedError, match="holds another index than the file on the Hub"
     ) as caught:
         run_worker(run.work_dir.root)
-    outline = open_outline(Path(run.manifest.source)).folder
+    outline = open_sparse_snapshot(Path(run.manifest.source)).folder
     assert caught.value.next_step == f"Remove {outline} and plan again with --restart.", (
         "a part of an outline is never made again"
     )
@@ -214,7 +216,7 @@ def test_a_worker_that_is_stopped_leaves_parts_for_the_next(
 
 def test_a_worker_with_too_small_a_limit_says_what_is_needed(arm: StandIn, tmp_path: Path) -> None:
     run = planned(tmp_path)
-    largest = open_outline(Path(run.manifest.source)).largest_bytes
+    largest = open_sparse_snapshot(Path(run.manifest.source)).largest_bytes
     with pytest.raises(UsageError) as caught:
         run_worker(run.work_dir.root, scratch=ScratchOptions(tmp_path / "scratch", largest - 1))
     assert caught.value.next_step is not None
@@ -237,7 +239,9 @@ def test_statistics_that_must_be_computed_are_the_same(
     hub.add_repo(REPO, large_clips)
     repairs = RepairOptions(recompute_stats=True)
     convert(large_clips, output=tmp_path / "expected", repairs=repairs)
-    largest = open_outline(arrival.outline(REPO, None, tmp_path / "work").source).largest_bytes
+    largest = open_sparse_snapshot(
+        hub_source.fetch_sparse(REPO, None, tmp_path / "work").source
+    ).largest_bytes
     streamed(tmp_path, largest, max_workers=2, repairs=repairs)
     (tmp_path / "out/.gitattributes").unlink()
     assert digest_of(tmp_path / "out") == digest_of(tmp_path / "expected")

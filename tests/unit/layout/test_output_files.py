@@ -9,10 +9,10 @@ import pytest
 from layout_scans import source_of, stream_of
 
 from leconvert.errors import UsageError
+from leconvert.float32_tolerance import frames_out_of_reach
 from leconvert.layout import choose_block_align, count_out_of_reach, layout_streams, roll_over
 from leconvert.layout import files as layout_files
 from leconvert.model import LayoutOptions, StreamLayout
-from leconvert.reach import frames_out_of_reach
 
 KIBIBYTE = 1024
 

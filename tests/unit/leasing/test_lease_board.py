@@ -235,7 +235,7 @@ def test_a_batch_that_is_settled_while_the_folders_are_listed_is_not_tried(
     fs = FaultyFileSystem()
     other = make_store("a", max_attempts=1).claim_fresh
 
-    def settle() -> None:
+    def resolve_repairs() -> None:
         lease = other(0)
         assert lease is not None
         if folder == "done":
@@ -243,7 +243,7 @@ def test_a_batch_that_is_settled_while_the_folders_are_listed_is_not_tried(
         else:
             lease.fail(LeconvertError("broken."))
 
-    fs.before("list_names", settle, match="failed")
+    fs.before("list_names", resolve_repairs, match="failed")
     lease = Board(make_store("b", fs=fs), 3).next_lease()
     assert lease is not None
     assert lease.batch_id == 1

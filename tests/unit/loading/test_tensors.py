@@ -11,8 +11,8 @@ import torch
 
 from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.loading.tensors import (
-    Parcel,
-    Shelf,
+    SharedBatch,
+    SharedBufferPool,
     ShelfWriter,
     TensorPlan,
     allocate,
@@ -31,7 +31,7 @@ class Sender:
     """A worker and the training process in one: parcels cross by pickling."""
 
     def __init__(self) -> None:
-        self.shelf = Shelf(1)
+        self.shelf = SharedBufferPool(1)
         self.writer = ShelfWriter(self.shelf.number, self.shelf.states[0], 0)
 
     def send(self, value: int) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_what_somebody_keeps_is_never_written_over(sender: Sender, kept: str) ->
 
 def test_a_parcel_that_nobody_opens_gives_its_memory_back(sender: Sender) -> None:
     parcel = sender.writer.parcel(dict(allocate(PLANS, sender.writer.memory)))
-    received: Parcel = pickle.loads(pickle.dumps(parcel))
+    received: SharedBatch = pickle.loads(pickle.dumps(parcel))
     assert int(sender.shelf.states.sum()) == 1
     del received
     sender.shelf.collect()

@@ -21,7 +21,7 @@ from leconvert.errors import (
 )
 from leconvert.leasing import LeaseStore
 from leconvert.model import LayoutOptions
-from leconvert.packer import PackOptions, Watcher, pack_run, proof, swap_has_begun
+from leconvert.packer import PackOptions, WorkerMonitor, pack_run, proof, swap_has_begun
 from leconvert.packer import run as packing
 from leconvert.packer.proof import prove_tree
 from leconvert.planner import open_or_plan
@@ -32,7 +32,7 @@ from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.swap import staging_trees
 
 
-class Stopping(Watcher):
+class Stopping(WorkerMonitor):
     """Asks the packer to stop once it has looked and found nothing."""
 
     pause_seconds = 3600.0  # nobody waits for it: the stop ends the pause
@@ -71,7 +71,7 @@ def test_what_is_missing_is_told_even_where_the_new_tree_cannot_be_removed(
 ) -> None:
     run_worker(planned.work_dir.root, max_batches=2)
 
-    class Gone(Watcher):
+    class Gone(WorkerMonitor):
         def working(self) -> bool:
             return False
 

@@ -28,7 +28,7 @@ from leconvert.resampling.benchmark import (
     ratios,
     set_epoch,
 )
-from leconvert.resampling.pipelines import BaselineWay, BatchedWay, TableWay, Way, grid
+from leconvert.resampling.pipelines import BaselineWay, BatchedWay, Pipeline, TableWay, grid
 from leconvert.resampling.run import ResampleOptions, everything, run_resample, stem_of
 from leconvert.resampling.sources import SyntheticSet, methods_for, preload
 from leconvert.resampling.training import CHUNK, SmallDiffusionPolicy, windows
@@ -80,7 +80,7 @@ def test_both_data_paths_teach_the_policy_the_same(document: dict[str, Any]) -> 
         assert row["data_pct"] == pytest.approx(100 * share)
 
 
-class _Scripted(Way):
+class _Scripted(Pipeline):
     """A way that takes as long as it is told, and notes what it was given."""
 
     def __init__(
@@ -146,7 +146,7 @@ def test_batches_are_a_function_of_seed_and_epoch() -> None:
 def test_all_ways_give_the_same_batch() -> None:
     source = preload(SyntheticSet(count=6, seed=2))
     methods = methods_for(source, {"action[6]": "nearest"})
-    ways: list[Way] = [
+    ways: list[Pipeline] = [
         BaselineWay(source, methods, 50.0, "rows", preloaded=True),
         BatchedWay(source, methods, 50.0, "fp32", "cpu", preloaded=True),
         TableWay(source, methods, 50.0, "fp32", "cpu"),

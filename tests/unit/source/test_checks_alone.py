@@ -30,9 +30,9 @@ from leconvert.source import (
 )
 from leconvert.source.dataset import PathTemplateError
 from leconvert.source.dataset_checks import DataColumns, check_columns
-from leconvert.source.episodes import Looker
+from leconvert.source.episodes import EpisodeScanner
 from leconvert.source.file_checks import ClipCheck, StatsCheck, pixel_format
-from leconvert.source.findings import Notes
+from leconvert.source.findings import ObservationLog
 from leconvert.tables import list_sizes
 from leconvert.testing import (
     DatasetSpec,
@@ -134,7 +134,7 @@ def test_configurations_beyond_those_that_are_kept_are_checked_again(
     clip = media.read_clip_index(sound_source / CLIP)
     other = replace(clip, config_key="another")
     check = ClipCheck({"dtype": "video", "shape": [1, 2, 3]}, Fraction(30))
-    notes = Notes()
+    notes = ObservationLog()
     for seen in (clip, other, clip, clip):
         check(seen, notes)
     [remark] = notes.sightings.remarks()
@@ -172,7 +172,7 @@ def test_a_header_that_does_not_say_the_pixel_format_says_none(
 def stats_notes(
     feature: dict[str, object], stats: object, extremes: tuple[float, float] = (0.0, 1.0)
 ) -> list[tuple[str, str]]:
-    notes = Notes()
+    notes = ObservationLog()
     line = {"episode_index": 0, "stats": {"x": stats} if stats is not None else {}}
     StatsCheck({"x": feature})(line, 5, {"x": extremes}, notes)
     return [(remark.code, remark.message) for remark in notes.sightings.remarks()]
@@ -278,7 +278,7 @@ def test_a_looker_in_another_process_sees_what_it_sees_here(sound_source: Path) 
     streams = [DATA_STREAM, stream_of_camera(TOP), stream_of_camera(WRIST)]
     index, length = np.arange(4), np.array(LENGTHS)
     paths = SourcePaths(sound_source, info)
-    look = Looker(paths, Fraction(30), info.features, streams, index, length, None)
+    look = EpisodeScanner(paths, Fraction(30), info.features, streams, index, length, None)
     here, there = look(1, 3), pickle.loads(pickle.dumps(look))(1, 3)
     for one, other in zip(here.numbers, there.numbers, strict=True):
         assert one.tolist() == other.tolist()

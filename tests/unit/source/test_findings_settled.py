@@ -9,13 +9,13 @@ from leconvert.errors import SourceError, UsageError
 from leconvert.repairs import DroppedEpisode, RepairOptions
 from leconvert.source.findings import (
     CATALOGUE,
-    Remark,
-    Settled,
-    Sightings,
+    Observation,
+    RepeatedObservations,
+    ResolvedRepairs,
     SourceFacts,
     check_accepted,
     check_dropped_features,
-    settle,
+    resolve_repairs,
     task_map_of,
 )
 from leconvert.text import shown
@@ -27,11 +27,13 @@ FEATURES = {
     "timestamp": {"dtype": "float32"},
     "index": {"dtype": "int64"},
 }
-TIMES = Remark("timestamps", "Times are off.", episode=2)
-MISSING = Remark("missing-file", "A file is missing.", episode=1)
+TIMES = Observation("timestamps", "Times are off.", episode=2)
+MISSING = Observation("missing-file", "A file is missing.", episode=1)
 
 
-def settled(*remarks: Remark, missing: tuple[str, ...] = (), **options: object) -> Settled:
+def settled(
+    *remarks: Observation, missing: tuple[str, ...] = (), **options: object
+) -> ResolvedRepairs:
     facts = SourceFacts(
         episode_index=np.arange(4),
         length=np.full(4, 10),
@@ -40,7 +42,7 @@ def settled(*remarks: Remark, missing: tuple[str, ...] = (), **options: object) 
         missing_columns=missing,
         has_episode_stats=True,
     )
-    return settle(remarks, RepairOptions(**options), facts)  # type: ignore[arg-type]
+    return resolve_repairs(remarks, RepairOptions(**options), facts)  # type: ignore[arg-type]
 
 
 def test_an_error_stays_one_where_nothing_is_allowed() -> None:
@@ -61,7 +63,7 @@ def test_a_flag_of_its_own_comes_before_acceptance_and_acceptance_before_droppin
 
 
 def test_all_that_is_said_of_a_dropped_episode_is_mended_with_it() -> None:
-    warning = Remark("timestamps", "Off.", episode=1, severity="warning")
+    warning = Observation("timestamps", "Off.", episode=1, severity="warning")
     result = settled(MISSING, warning, on_bad_episode="drop")
     assert {f.severity for f in result.findings} == {"repaired"}
     assert result.repairs.dropped_episodes == (DroppedEpisode(1, "missing-file"),)
@@ -69,7 +71,7 @@ def test_all_that_is_said_of_a_dropped_episode_is_mended_with_it() -> None:
 
 
 def test_dropping_mends_a_wrong_global_index_too() -> None:
-    wrong = Remark("global-index", "Counts from 1.")
+    wrong = Observation("global-index", "Counts from 1.")
     assert settled(wrong).findings[0].severity == "error"
     result = settled(wrong, MISSING, on_bad_episode="drop")
     assert [f.severity for f in result.findings] == ["repaired", "repaired"]
@@ -80,7 +82,9 @@ def test_dropping_changes_nothing_where_no_episode_is_bad() -> None:
 
 
 def test_a_flag_repairs_only_the_feature_that_it_names() -> None:
-    phantoms = [Remark("phantom-feature", "No data.", feature=name) for name in ("top", "action")]
+    phantoms = [
+        Observation("phantom-feature", "No data.", feature=name) for name in ("top", "action")
+    ]
     result = settled(*phantoms, drop_features=("top",))
     assert {f.remedy: f.severity for f in result.findings} == {
         None: "repaired",
@@ -99,18 +103,18 @@ def test_statistics_are_computed_of_what_is_computed_and_of_nothing_that_is_left
 
 
 def test_quantiles_replace_missing_statistics_too() -> None:
-    missing = Remark("missing-stats", "Not there.", feature="action")
+    missing = Observation("missing-stats", "Not there.", feature="action")
     assert settled(missing).findings[0].severity == "error"
     assert settled(missing, quantiles=True).findings[0].severity == "repaired"
 
 
 def test_a_name_with_spaces_is_quoted_in_what_helps() -> None:
-    phantom = Remark("phantom-feature", "No data.", feature="left arm")
+    phantom = Observation("phantom-feature", "No data.", feature="left arm")
     assert settled(phantom).findings[0].remedy == "--drop-feature 'left arm'"
 
 
 def test_nobody_is_left() -> None:
-    all_bad = [Remark("missing-file", "Missing.", episode=episode) for episode in range(4)]
+    all_bad = [Observation("missing-file", "Missing.", episode=episode) for episode in range(4)]
     with pytest.raises(SourceError, match="No episode would be left"):
         settled(*all_bad, on_bad_episode="drop")
 
@@ -153,11 +157,11 @@ def test_only_features_that_exist_and_are_not_demanded_can_be_dropped() -> None:
 
 
 def test_the_same_thing_in_many_episodes_is_one_remark_with_the_first_as_example() -> None:
-    early, late = Sightings(), Sightings()
+    early, late = RepeatedObservations(), RepeatedObservations()
     for sightings, episodes in ((late, (7, 8)), (early, (2,))):
         for episode in episodes:
             said = f"Statistics of action are stale in {episode}."
-            sightings.add(Remark("stale-stats", said, episode, feature="action"))
+            sightings.add(Observation("stale-stats", said, episode, feature="action"))
     early.merge(late)
     [remark] = early.remarks()
     assert remark.message == "Statistics of action are stale in 2. 3 episodes are like this."
@@ -173,16 +177,16 @@ def test_names_are_shown_so_that_a_line_stays_a_line() -> None:
 
 def test_all_that_is_said_of_a_feature_that_is_left_out_is_mended() -> None:
     remarks = [
-        Remark("dtype-mismatch", "Wider.", feature="action"),
-        Remark("stale-stats", "Stale.", feature="action"),
-        Remark("dtype-mismatch", "Wider.", feature="index"),
+        Observation("dtype-mismatch", "Wider.", feature="action"),
+        Observation("stale-stats", "Stale.", feature="action"),
+        Observation("dtype-mismatch", "Wider.", feature="index"),
     ]
     result = settled(*remarks, drop_features=("action",))
     assert [f.severity for f in result.findings] == ["repaired", "warning", "repaired"]
 
 
 def test_stale_statistics_of_what_is_computed_anew_are_mended() -> None:
-    stale = [Remark("stale-stats", "Stale.", feature=name) for name in ("action", "timestamp")]
+    stale = [Observation("stale-stats", "Stale.", feature=name) for name in ("action", "timestamp")]
     result = settled(*stale, retime=True)
     assert [f.severity for f in result.findings] == ["warning", "repaired"]
 
@@ -196,7 +200,7 @@ def test_rows_without_a_task_index_get_the_only_task_wherever_it_stood() -> None
         missing_columns=("task_index",),
         has_episode_stats=True,
     )
-    repairs = settle([], RepairOptions(remap_tasks=True), facts).repairs
+    repairs = resolve_repairs([], RepairOptions(remap_tasks=True), facts).repairs
     assert repairs.task_map == {3: 0, 5: 0}
     assert repairs.computed_columns == repairs.added_columns == ("task_index",)
     assert repairs.tasks([(3, "a"), (5, "a")]) == [(0, "a")]
@@ -205,14 +209,14 @@ def test_rows_without_a_task_index_get_the_only_task_wherever_it_stood() -> None
 @pytest.mark.parametrize("feature", [None, "index"])
 def test_what_no_flag_can_leave_out_has_no_remedy(feature: str | None) -> None:
     helps = ("--drop-feature",)
-    undeclared = Remark("undeclared-column", "Not declared.", feature=feature, helps=helps)
+    undeclared = Observation("undeclared-column", "Not declared.", feature=feature, helps=helps)
     [finding] = settled(undeclared).findings
     assert (finding.severity, finding.remedy) == ("error", None)
 
 
 def test_of_many_findings_that_leave_nobody_twenty_are_shown() -> None:
     bad = [
-        Remark("missing-file", f"File {n} is missing.", episode=episode)
+        Observation("missing-file", f"File {n} is missing.", episode=episode)
         for episode in range(4)
         for n in range(6)
     ]

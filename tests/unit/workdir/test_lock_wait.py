@@ -13,7 +13,7 @@ import pytest
 
 from leconvert.errors import BusyError, InterruptedRunError
 from leconvert.workdir import locks
-from leconvert.workdir.locks import BEAT_SECONDS, Beat, LockWait, packer_lock, read_packer
+from leconvert.workdir.locks import BEAT_SECONDS, LockWait, PeriodicTask, packer_lock, read_packer
 from leconvert.workdir.records import RunPaths, WorkDir
 
 
@@ -134,10 +134,10 @@ def test_a_packer_gives_signs_of_life_until_it_ends(
         done.set()
         return stop.wait()
 
-    def beat(call: Callable[[], bool], seconds: float, *, name: str) -> Beat:
-        return Beat(call, seconds, name=name, waiter=waiter)
+    def beat(call: Callable[[], bool], seconds: float, *, name: str) -> PeriodicTask:
+        return PeriodicTask(call, seconds, name=name, waiter=waiter)
 
-    monkeypatch.setattr(locks, "Beat", beat)
+    monkeypatch.setattr(locks, "PeriodicTask", beat)
     with packer_lock(run, "r1", beats=True):
         assert done.wait(20)
         names = [thread.name for thread in threading.enumerate()]
@@ -164,10 +164,10 @@ def test_a_beat_that_cannot_be_written_does_not_end_the_packer(
             return stop.wait()
         return False
 
-    def beat(call: Callable[[], bool], seconds: float, *, name: str) -> Beat:
-        return Beat(call, seconds, name=name, waiter=waiter)
+    def beat(call: Callable[[], bool], seconds: float, *, name: str) -> PeriodicTask:
+        return PeriodicTask(call, seconds, name=name, waiter=waiter)
 
-    monkeypatch.setattr(locks, "Beat", beat)
+    monkeypatch.setattr(locks, "PeriodicTask", beat)
     with packer_lock(run, "r1", beats=True):
         entered.set()
         assert done.wait(20)

@@ -19,8 +19,8 @@ from leconvert.workdir.exclusion import (
     Exclusion,
     OneHost,
     OneHostFileSystem,
+    admit_host,
     check_still_alone,
-    come_in,
     plan_one_host,
     read_one_host,
 )
@@ -89,7 +89,7 @@ def test_the_host_that_planned_comes_in_again(
     run: RunPaths, planned_here: OneHost, this_host: list[HostIdentity], later: HostIdentity
 ) -> None:
     this_host[0] = later
-    now = come_in(run, "r1", planned_here)
+    now = admit_host(run, "r1", planned_here)
     assert now == replace(planned_here, host=replace(HERE, boot=later.boot))
     assert read_one_host(run, "r1") == now
 
@@ -111,7 +111,7 @@ def test_every_other_host_is_refused_with_a_way_out(
     this_host[0] = other
     before = run.one_host.read_bytes()
     with pytest.raises(OneHostOnlyError, match="Only here may work on run r1") as caught:
-        come_in(run, "r1", planned_here)
+        admit_host(run, "r1", planned_here)
     assert caught.value.exit_code == 13
     assert "no hard links (EPERM)" in caught.value.message
     assert caught.value.message.endswith(
@@ -208,7 +208,7 @@ def test_a_second_mount_of_the_same_folder_is_found_out_by_the_first(
     run: RunPaths, planned_here: OneHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_host_module, "_device", lambda _folder: planned_here.device + 1)
-    second = come_in(run, "r1", planned_here)
+    second = admit_host(run, "r1", planned_here)
     check_still_alone(run, "r1", second)
     with pytest.raises(OneHostOnlyError) as caught:
         check_still_alone(run, "r1", planned_here)

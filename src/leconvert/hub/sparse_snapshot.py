@@ -54,7 +54,7 @@ from leconvert.hub.fetch import (
 from leconvert.hub.provenance import Origin
 from leconvert.media.boxes import read_moov
 from leconvert.model import DATA_STREAM
-from leconvert.parallel import THREADS_THAT_WAIT, Spread, do_all
+from leconvert.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.source import EpisodeLines, SourcePaths, load_info
@@ -64,7 +64,7 @@ from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, read_record
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["Outline", "SparseCopy", "make_outline", "open_outline"]
+__all__ = ["SparseCopy", "SparseSnapshot", "make_sparse_snapshot", "open_sparse_snapshot"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ __all__ = ["Outline", "SparseCopy", "make_outline", "open_outline"]
 # not declared; all are found here by the code that the scan itself uses, only that it reads
 # ranges over the network, and every byte that was read is written to the same place in the local
 # file. So the scan finds in it what it would find in the whole file, or the file is fetched whole
-# (`leconvert.hub.outline` decides).
+# (`leconvert.hub.sparse_snapshot` decides).
 
 
 # A request costs as much time as some tens of kilobytes.
@@ -214,7 +214,7 @@ _EPISODE_FOLDERS = ("data/", "videos/")
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
+class SparseSnapshot:
     """A finished outline.
 
     Attributes:
@@ -242,12 +242,12 @@ class Outline:
         return Listing(self.folder / "listing.parquet")
 
 
-def open_outline(tree: Path) -> Outline:
+def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
     """Open a finished outline by its tree, as a plan names it."""
     folder = tree.parent
     record = read_record(folder / "outline.json", _KIND, version=_VERSION)
     origin = Origin(record["repo_id"], record["revision"], record["commit"])
-    return Outline(
+    return SparseSnapshot(
         folder,
         HubRepo(origin.repo_id, origin.commit, record["endpoint"]),
         origin,
@@ -256,19 +256,19 @@ def open_outline(tree: Path) -> Outline:
     )
 
 
-def make_outline(
+def make_sparse_snapshot(
     work_dir: Path,
     repo: HubRepo,
     revision: str,
     fetcher: Fetcher,
     *,
     progress: Progress = NO_PROGRESS,
-) -> Outline:
+) -> SparseSnapshot:
     """Return the outline of a commit; one that is there is used, one that is begun is finished."""
     folder = WorkDir(work_dir).outlines_dir / repo.commit
     tree = folder / "tree"
     if (folder / "outline.json").exists():
-        return open_outline(tree)
+        return open_sparse_snapshot(tree)
     with storage_errors(folder):
         for part in (tree, folder / "begun"):
             part.mkdir(parents=True, exist_ok=True)
@@ -294,7 +294,7 @@ def make_outline(
             "largest_bytes": writer.largest_bytes,
         }
         write_durably(folder / "outline.json", encode_record(_KIND, _VERSION, "-", record))
-    return open_outline(tree)
+    return open_sparse_snapshot(tree)
 
 
 def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool]:
@@ -342,7 +342,7 @@ class _Writer:
     ) -> None:
         """Make the tree's file for each; the first error ends it."""
         pieces = [(file, is_episode) for file in files]
-        for _ in do_all(self._take, pieces, Spread(threads=THREADS_THAT_WAIT)):
+        for _ in parallel_map(self._take, pieces, Spread(threads=THREADS_THAT_WAIT)):
             advance(1)
 
     def _take(self, file: RemoteFile, is_episode: Callable[[str], bool]) -> None:

@@ -26,10 +26,10 @@ from leconvert.errors import (
 )
 from leconvert.hub import outline as outlines
 from leconvert.hub import outline as sparse
-from leconvert.hub import source as arrival
+from leconvert.hub import source as hub_source
 from leconvert.hub.fetch import Fetcher, HubRepo, RemoteFile
-from leconvert.hub.outline import Outline, SparseCopy, open_outline
-from leconvert.hub.provenance import Arrival
+from leconvert.hub.provenance import HubOrigin
+from leconvert.hub.sparse_snapshot import SparseCopy, SparseSnapshot, open_sparse_snapshot
 from leconvert.model import LayoutOptions, SourceScan
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
@@ -47,9 +47,9 @@ NUMBERS = ("size_bytes", "frames", "roll_bytes", "group")
 TABLE = "data/chunk-000/episode_000002.parquet"
 
 
-def outline_of(hub: StandIn, folder: Path, work: Path, **options: object) -> Outline:
+def outline_of(hub: StandIn, folder: Path, work: Path, **options: object) -> SparseSnapshot:
     hub.add_repo(REPO, folder)
-    return open_outline(arrival.outline(REPO, None, work, **options).source)  # type: ignore[arg-type]
+    return open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, work, **options).source)  # type: ignore[arg-type]
 
 
 def numbers(scan: SourceScan) -> list[object]:
@@ -150,18 +150,18 @@ def test_an_outline_is_made_once_and_finished_after_a_crash(arm: StandIn, tmp_pa
     work = tmp_path / "work"
     arm.break_requests(Fault("status", path="/resolve/.*/videos/.*3.mp4", status=404, times=None))
     with pytest.raises(HubError):
-        arrival.outline(REPO, None, work)
+        hub_source.fetch_sparse(REPO, None, work)
     there = [path for path in work.rglob("tree/**/*") if path.is_file()]
     assert there
     assert not list(work.rglob("outline.json"))
     arm.break_requests()
     before = len(arm.log)
-    arrived = arrival.outline(REPO, None, work)
+    arrived = hub_source.fetch_sparse(REPO, None, work)
     asked = [r.path.rpartition("/")[2] for r in arm.log[before:] if "/resolve/" in r.path]
     assert not [path for path in there if path.suffix == ".jsonl" and path.name in asked]
     assert asked.count("episode_000003.mp4") == 2
     before = len(arm.log)
-    assert arrival.outline(REPO, None, work) == arrived
+    assert hub_source.fetch_sparse(REPO, None, work) == arrived
     assert [r.path for r in arm.log[before:] if "/videos/" in r.path or "/data/" in r.path] == []
 
 
@@ -171,12 +171,12 @@ def test_a_stop_ends_the_outline(arm: StandIn, tmp_path: Path) -> None:
     stop = threading.Event()
     arm.break_requests(Fault("none", path="/resolve/.*mp4", interfere=stop.set))
     with pytest.raises(InterruptedRunError):
-        arrival.outline(REPO, None, tmp_path / "work", stop=stop)
+        hub_source.fetch_sparse(REPO, None, tmp_path / "work", stop=stop)
 
 
 def test_two_planners_do_not_make_one_outline_at_a_time(arm: StandIn, tmp_path: Path) -> None:
     with planner_lock(WorkDir(tmp_path / "work")), pytest.raises(BusyError):
-        arrival.outline(REPO, None, tmp_path / "work")
+        hub_source.fetch_sparse(REPO, None, tmp_path / "work")
 
 
 @pytest.mark.usefixtures("only_headers")
@@ -187,7 +187,7 @@ def test_a_limit_that_is_too_small_is_told_at_plan_time(
         outline_of(hub, small_source, tmp_path / "work", scratch_limit=4095)
     assert caught.value.next_step == (
         "The smallest limit for this dataset is --scratch-limit "
-        f"{open_outline(next(tmp_path.rglob('tree'))).largest_bytes}."
+        f"{open_sparse_snapshot(next(tmp_path.rglob('tree'))).largest_bytes}."
     )
 
 
@@ -241,7 +241,7 @@ def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
         tmp_path / "out",
         tmp_path / "work",
         LayoutOptions(),
-        arrival=Arrival(made.origin, made.repo.name),
+        arrival=HubOrigin(made.origin, made.repo.name),
     )
 
 
@@ -300,7 +300,7 @@ def test_a_file_that_was_noted_as_whole_in_vain_is_not_read_as_one(
     begun = tmp_path / "work/outlines" / commit / "begun"
     begun.mkdir(parents=True)
     (begun / "whole.txt").write_text(f"{CLIP}\n{TABLE}\n")
-    made = open_outline(arrival.outline(REPO, None, tmp_path / "work").source)
+    made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, tmp_path / "work").source)
     assert (made.tree / CLIP).read_bytes() != (large_clips / CLIP).read_bytes()
     assert [is_whole for _, is_whole in made.listing().find([CLIP, TABLE])] == [False, False]
 
@@ -314,7 +314,7 @@ def test_a_hub_that_refuses_a_header_is_not_asked_for_the_whole_file(
         Fault("status", path=r"/resolve/.*top/episode_000000\.mp4", status=status, times=None)
     )
     with pytest.raises((HubError, HubAccessError)) as caught:
-        arrival.outline(REPO, None, tmp_path / "work")
+        hub_source.fetch_sparse(REPO, None, tmp_path / "work")
     assert caught.value.exit_code == (16 if status == 403 else 15)
     asked = [r for r in arm.log if r.path.endswith("top/episode_000000.mp4")]
     assert len(asked) == 1
@@ -355,7 +355,7 @@ def test_lists_and_what_is_not_declared_are_read_of_large_tables_too(
     out = ["--output", str(tmp_path / "out"), "--json", "--num-workers", "1"]
     assert main(["convert", "--repo-id", REPO, *out, *work, *flags]) == 0, capsys.readouterr()
     local = scan_source(source)
-    made = open_outline(arrival.outline(REPO, None, tmp_path / "other").source)
+    made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, tmp_path / "other").source)
     assert said(scan_source(made.tree)) == said(local)
     [(_, is_whole)] = made.listing().find(["data/chunk-000/episode_000000.parquet"])
     assert not is_whole
@@ -406,23 +406,23 @@ def test_only_a_run_of_this_very_dataset_is_gone_on_with(
     arm: StandIn, small_source: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
-    assert arrival.under_way(work, REPO, None) is None
-    made = open_outline(arrival.outline(REPO, None, work).source)
-    assert arrival.under_way(work, REPO, None) is None, "there is no plan yet"
+    assert hub_source.under_way(work, REPO, None) is None
+    made = open_sparse_snapshot(hub_source.fetch_sparse(REPO, None, work).source)
+    assert hub_source.under_way(work, REPO, None) is None, "there is no plan yet"
     options = LayoutOptions()
-    outlined = Arrival(made.origin, made.repo.name)
+    outlined = HubOrigin(made.origin, made.repo.name)
     run = open_or_plan(made.tree, tmp_path / "out", work, options, arrival=outlined)
     for revision in (None, "v2.1", made.origin.commit):
-        assert arrival.under_way(work, REPO, revision) == made
-    assert arrival.under_way(work, REPO, "main") is None
-    assert arrival.under_way(work, "tester/leg", None) is None
+        assert hub_source.under_way(work, REPO, revision) == made
+    assert hub_source.under_way(work, REPO, "main") is None
+    assert hub_source.under_way(work, "tester/leg", None) is None
     (made.folder / "outline.json").unlink()
-    assert arrival.under_way(work, REPO, None) is None
+    assert hub_source.under_way(work, REPO, None) is None
     run.paths.manifest.write_text("{")
-    assert arrival.under_way(work, REPO, None) is None, "whoever opens the run says what is wrong"
+    assert hub_source.under_way(work, REPO, None) is None, "opening the run says what is wrong"
     local = tmp_path / "local"
     open_or_plan(small_source, tmp_path / "out", local, options)
-    assert arrival.under_way(local, REPO, None) is None
+    assert hub_source.under_way(local, REPO, None) is None
 
 
 def test_offline_the_clients_cache_stands_for_an_outline(
@@ -431,10 +431,10 @@ def test_offline_the_clients_cache_stands_for_an_outline(
     snapshot = Path(snapshot_download(REPO, repo_type="dataset", revision="v2.1"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     arm.log.clear()
-    arrived = arrival.outline(REPO, None, tmp_path / "work")
+    arrived = hub_source.fetch_sparse(REPO, None, tmp_path / "work")
     assert arrived.source == snapshot
     assert arrived.arrival is not None
     assert arrived.arrival.outline is None, "all of it is here"
     assert arrived.arrival.origin.revision == "v2.1"
     assert arm.log == []
-    assert arrival.already_converted(REPO, tmp_path / "out") is None
+    assert hub_source.already_converted(REPO, tmp_path / "out") is None

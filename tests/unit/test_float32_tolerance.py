@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from leconvert import media, reach
-from leconvert.model import IntArray
-from leconvert.reach import (
+from leconvert.float32_tolerance import (
     frames_always_in_reach,
     frames_out_of_reach,
     is_out_of_reach,
     placed_rate,
 )
+from leconvert.model import IntArray
 
 RATES = [
     "30", "10", "15", "20", "24", "25", "50", "60", "100", "120", "12.5", "0.5", "7.3", "23.976",
