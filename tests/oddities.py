@@ -486,3 +486,12 @@ def _(root: Path) -> None:
         )
 
     _each_table(root, widen)
+
+
+@_wild("one name for all values, or for two")
+def _(root: Path) -> None:
+    def rename(features: dict[str, Any]) -> None:
+        features["action"]["names"] = ["action"]
+        features["observation.state"]["names"] = ["x", "y", "z", "x", "y", "z"]
+
+    _features(root, rename)

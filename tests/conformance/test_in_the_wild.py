@@ -9,6 +9,8 @@ import json
 from pathlib import Path
 
 import pytest
+from lerobot.datasets import LeRobotDataset
+from lerobot.policies.utils import make_robot_action
 from tests.conformance.as_told import BACKENDS, convert_as_told, why_it_does_not_load
 from tests.oddities import IN_THE_WILD, LENGTHS
 
@@ -40,6 +42,7 @@ _EXPECTED: dict[str, tuple[list[str], set[str]]] = {
     "says v3.0, lies in the files of v2.1": ([_VERSION], set()),
     "h264 declared, is mpeg4": ([], set()),
     "float32 declared, is double": ([], set()),
+    "one name for all values, or for two": ([], set()),
 }
 
 
@@ -59,6 +62,21 @@ def test_two_tries_keep_what_can_be_kept_and_lerobot_loads_every_frame(
     assert before.keys() - info["features"].keys() == gone
     for backend in BACKENDS:
         assert why_it_does_not_load(result, len(LENGTHS), backend=backend, all_frames=True) is None
+
+
+def test_lerobot_pairs_names_with_values_and_so_loses_values_without_a_name(tmp_path: Path) -> None:
+    source, result = tmp_path / "source", tmp_path / "result"
+    IN_THE_WILD["one name for all values, or for two"](source)
+    ended = convert_as_told(source, result)
+    assert ended.code == 0, ended.said
+    dataset = LeRobotDataset("ours/named", root=result)
+    assert dataset[0]["action"].shape == (6,)
+    sent = make_robot_action(dataset[0]["action"][None], dataset.features)
+    assert list(sent) == ["action"]
+    state = {"action": dataset.features["observation.state"]}
+    assert len(make_robot_action(dataset[0]["observation.state"][None], state)) == 3
+    warned = {found["code"] for found in ended.record["findings"] if found["severity"] == "warning"}
+    assert warned == {"feature-names"}
 
 
 def test_git_lfs_pointers_are_refused_with_what_gets_the_files(tmp_path: Path) -> None:

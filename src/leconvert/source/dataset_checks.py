@@ -51,6 +51,7 @@ __all__ = [
     "check_files",
     "check_global_index",
     "check_images",
+    "check_names",
     "check_tasks",
     "check_totals",
     "codec_changes",
@@ -474,7 +475,12 @@ def check_declarations(features: Features) -> Iterator[Observation]:
             yield Observation("shape-mismatch", said, path=INFO_PATH, feature=name)
         if names is not None and not _is_list_of_texts(names):
             nested.append(name)
-        if names is None and len(sizes) == 1 and sizes[0] != 1 and dtype not in _VISUAL_DTYPES:
+        if (
+            names in (None, [], {})
+            and len(sizes) == 1
+            and sizes[0] != 1
+            and dtype not in _VISUAL_DTYPES
+        ):
             unnamed.append(name)
         if dtype == "video" and "video_info" in feature and "info" not in feature:
             old_style.append(name)
@@ -488,6 +494,41 @@ def check_declarations(features: Features) -> Iterator[Observation]:
     ):
         if found:
             yield Observation(code, f"{INFO_PATH}: {said.format(_few(found))}", path=INFO_PATH)
+
+
+def check_names(features: Features) -> Iterator[Observation]:
+    """Say which vectors have other names than one for each of their values.
+
+    Names may be a list, lists in a list or in a table, or a table of places: LeRobot's datasets
+    have all of these. Axes of what has several are named as anybody likes, so nothing is said.
+    """
+    for name, feature in features.items():
+        shape: Any = feature.get("shape")
+        if not _is_shape(shape) or len(shape) != 1 or feature["dtype"] in _VISUAL_DTYPES:
+            continue
+        groups = _name_groups(feature.get("names"))
+        count = sum(map(len, groups))
+        twice = [label for group in groups for label in group if group.count(label) > 1]
+        said = ""
+        if count and count != shape[0]:
+            said = f"has {counted(count, 'name')} for {counted(shape[0], 'value')}"
+        elif twice:
+            said = f"has the name {shown(twice[0])} for several values"
+        if said:
+            said = f"{shown(name)} {said}, and keeps them; correct {INFO_PATH} before you convert."
+            yield Observation("feature-names", said, path=INFO_PATH, feature=name)
+
+
+def _name_groups(names: object) -> list[list[str]]:
+    """Return names of values in the groups in which each shall be there once; else nothing."""
+    if isinstance(names, dict) and all(type(place) is int for place in names.values()):
+        return [list(names)]
+    groups = list(names.values()) if isinstance(names, dict) else names
+    if _is_list_of_texts(groups):
+        groups = [groups]
+    if isinstance(groups, list) and all(map(_is_list_of_texts, groups)):
+        return groups
+    return []
 
 
 def check_columns(

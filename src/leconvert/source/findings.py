@@ -284,6 +284,12 @@ _KINDS = (
         "info",
         "A camera is described under `video_info` instead of `info`, or by what is no table.",
     ),
+    Kind(
+        "feature-names",
+        "warning",
+        "A vector has more or fewer names than values, or two values have one name. LeRobot loads "
+        "it; its replay and rollouts pair names with values and lose some. The names stay.",
+    ),
     Kind("nested-names", "info", "The names of a feature are nested, or no list."),
     Kind("null-names", "info", "A vector feature has no names."),
     # Statistics and totals.

@@ -52,6 +52,7 @@ from leconvert.source.dataset_checks import (
     check_files,
     check_global_index,
     check_images,
+    check_names,
     check_tasks,
     check_totals,
     codec_changes,
@@ -208,6 +209,7 @@ def scan_source(
         needed = {name: set(found) for name, found in gathered.missing_stats.items()}
         remarks = [remark for remark in remarks if _is_of_computed(remark, needed, anew)]
     features = {**info.features, **corrected}
+    remarks += check_names(features)
     # Of what turns out to be text nobody wants statistics.
     remarks = [
         remark

@@ -31,6 +31,7 @@ from leconvert.testing import (
     with_column,
 )
 
+SIX = list("abcdef")
 CLIP = "videos/chunk-000/observation.images.top/episode_{:06d}.mp4"
 
 
@@ -121,8 +122,83 @@ def test_names_that_are_nested_or_missing_are_told(tmp_path: Path, severities: S
     source = make_dataset(tmp_path / "nested", spec)
     assert severities(scan_source(source)) == {"nested-names": {"info"}}
     edit_info(source, lambda info: info["features"]["action"].update(names=None))
-    edit_info(source, lambda info: info["features"]["observation.state"].update(names=["a"] * 6))
+    edit_info(source, lambda info: info["features"]["observation.state"].update(names=SIX))
     assert severities(scan_source(source)) == {"null-names": {"info"}}
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (SIX[:5], "has 5 names for 6 values"),
+        ([*SIX, "g"], "has 7 names for 6 values"),
+        ([*SIX[:5], "a"], "has the name a for several values"),
+        ({"motors": SIX[:5]}, "has 5 names for 6 values"),
+        ({"left": SIX[:3], "right": ["x", "x", "y"]}, "has the name x for several values"),
+        ([SIX[:3], SIX[:2]], "has 5 names for 6 values"),
+        ({"x": 0, "y": 1}, "has 2 names for 6 values"),
+        (["action"], "has 1 name for 6 values"),
+    ],
+    ids=str,
+)
+def test_names_that_are_not_one_for_each_value_warn_until_they_are_corrected(
+    source: Path, severities: Severities, names: object, said: str
+) -> None:
+    edit_info(source, lambda info: info["features"]["action"].update(names=names))
+    found = next(f for f in scan_source(source).findings if f.code == "feature-names")
+    assert (found.severity, found.remedy) == ("warning", None)
+    assert said in found.message
+    assert "correct meta/info.json before you convert" in found.message
+    without = scan_source(source, RepairOptions(drop_features=("action",)))
+    assert severities(without)["feature-names"] == {"repaired"}
+    edit_info(source, lambda info: info["features"]["action"].update(names=SIX))
+    assert scan_source(source).findings == ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        SIX,
+        [SIX],
+        {"motors": SIX},
+        {"left": SIX[:3], "right": SIX[:3]},
+        [SIX[:3], SIX[:3]],
+        {name: place for place, name in enumerate(SIX)},
+        {"motors": {"arm": SIX[:2]}},
+        [],
+        {},
+        None,
+        7,
+        True,
+        [1, 2],
+        [[SIX]],
+    ],
+    ids=str,
+)
+def test_names_of_any_form_are_no_warning_where_there_is_one_for_each_value_or_none(
+    source: Path, names: object
+) -> None:
+    edit_info(source, lambda info: info["features"]["action"].update(names=names))
+    edit_info(source, lambda info: info["features"][TOP].update(names=["height", "width"]))
+    assert {finding.severity for finding in scan_source(source).findings} <= {"info"}
+
+
+def test_names_are_counted_against_the_values_that_are_stored(
+    source: Path, severities: Severities
+) -> None:
+    edit_info(source, lambda info: info["features"]["action"].update(names=SIX, shape=[5]))
+    assert "feature-names" not in severities(scan_source(source, RepairOptions(fill_stats=True)))
+
+
+def test_axes_may_be_named_as_anybody_likes(source_without_cameras: Path) -> None:
+    kind = pa.list_(pa.list_(pa.float32(), 3), 2)
+    add_column(source_without_cameras, pa.array([[[0.0] * 3] * 2] * 4, kind), [2, 3], "float32")
+    for names in (["rows", "columns"], ["x", "x"], ["x"], SIX):
+        edit_info(
+            source_without_cameras,
+            lambda info, names=names: info["features"]["x"].update(names=names),
+        )
+        found = scan_source(source_without_cameras, RepairOptions(fill_stats=True)).findings
+        assert "feature-names" not in {finding.code for finding in found}
 
 
 @pytest.mark.parametrize(
