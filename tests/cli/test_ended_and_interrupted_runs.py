@@ -26,8 +26,8 @@ import leconvert as package
 from leconvert.compare import VerificationReport, verify_pair
 from leconvert.packer import proof
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.faults import CrashError
 from leconvert.workdir import fs
+from tests.faults.faulty_files import CrashError
 from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from tests.faults.power import PowerModel
 from tests.faults.trials import (
     TREE_RECORD,
     Case,
@@ -33,11 +34,10 @@ from tests.faults.trials import (
     make_source,
     name_of,
 )
+from tests.faults.watched_disk import Fault, WatchedDisk
 from tests.trees import digest_of
 
 from leconvert import api
-from leconvert.testing.disk import Fault, WatchedDisk
-from leconvert.testing.power import PowerModel
 from leconvert.upkeep import clean_work_dir
 
 __all__ = ["AFTERWARDS", "Datasets", "after_trial"]

@@ -36,8 +36,7 @@ from tests.faults.trials import (
     run_each,
     run_trials,
 )
-
-from leconvert.testing.disk import Fault, FaultKind
+from tests.faults.watched_disk import Fault, FaultKind
 
 _AFTERWARDS = "afterwards"
 _CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output")

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 from tests.faults.trials import CASES, Place, make_source
+from tests.faults.watched_disk import Operation, WatchedDisk, names_and_sizes
 from tests.trees import digest_of
 
 from leconvert import api
-from leconvert.testing.disk import Operation, WatchedDisk, names_and_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 Campaign = Callable[..., list[dict[str, Any]]]

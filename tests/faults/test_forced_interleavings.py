@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.faulty_files import CrashError
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -32,7 +33,6 @@ from leconvert.model import LayoutOptions
 from leconvert.packer import WorkerMonitor, pack_run
 from leconvert.packer import run as packing
 from leconvert.planner import open_or_plan
-from leconvert.testing.faults import CrashError
 from leconvert.workdir import locks
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.records import WorkDir, default_work_dir

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import CrashError
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -32,7 +33,6 @@ from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 from leconvert.progress import SilentProgress, Stage
-from leconvert.testing.faults import CrashError
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.records import default_work_dir
 from leconvert.workdir.run import OpenedRun, open_run

@@ -28,14 +28,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.faults.power import Loss, PowerModel
+from tests.faults.watched_disk import Fault, FaultKind, Operation, WatchedDisk
 from tests.trees import digest_of, snapshot
 
 from leconvert import api, worker_pool
 from leconvert.errors import LeconvertError
 from leconvert.packer import run as packing
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from leconvert.testing.disk import Fault, FaultKind, Operation, WatchedDisk
-from leconvert.testing.power import Loss, PowerModel
 from leconvert.workdir import fs, identity
 from leconvert.workdir import identity as host
 from leconvert.workdir.fs import FileSystem

@@ -12,6 +12,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.errors import LeconvertError
 from leconvert.leasing import (
@@ -35,7 +36,6 @@ from leconvert.leasing.state import (
     decide,
     observe,
 )
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.records import WorkDir
 
 WORKERS = 3

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import FaultyFileSystem
 
 import leconvert
 from leconvert import worker as workers
@@ -28,7 +29,6 @@ from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import BatchFile, OpenedRun
 from leconvert.worker import Notifier, ShardWriter, Worker

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert import fscheck as tasks_module
 from leconvert.errors import IncompleteError, StorageError
@@ -23,7 +24,6 @@ from leconvert.fscheck import (
     lead,
     probe_folder,
 )
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.fs import FileSystem
 
 

@@ -6,11 +6,11 @@ import errno
 
 import pytest
 from lease_fakes import FakeClock, MakeStore
+from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.errors import LeconvertError, StorageError
 from leconvert.leasing import BatchState, BatchStatus, Board, Lease, void_done
 from leconvert.leasing.state import Outcome
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.records import RunPaths
 
 

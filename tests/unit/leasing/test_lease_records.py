@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from lease_fakes import FakeClock, MakeStore
+from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.errors import LeconvertError, StorageError
 from leconvert.leasing import (
@@ -26,7 +27,6 @@ from leconvert.leasing import (
 from leconvert.leasing import leases as lease_module
 from leconvert.leasing.leases import LeaseLogFiles
 from leconvert.leasing.state import Generation, Outcome
-from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.fs import OutcomeUnknownError
 from leconvert.workdir.records import RunPaths
 

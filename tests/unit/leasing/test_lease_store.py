@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from lease_fakes import FakeClock, MakeStore
+from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.errors import LeconvertError, SourceError, StorageError
 from leconvert.leasing import (
@@ -27,7 +28,6 @@ from leconvert.leasing import (
     void_done,
 )
 from leconvert.leasing.state import Limits
-from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.fs import OutcomeUnknownError
 from leconvert.workdir.records import RunPaths
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 from lease_fakes import FakeClock, MakeStore
+from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.errors import StorageError
 from leconvert.leasing import Board, LeaseStore, read_done
 from leconvert.leasing.leases import Lease
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
 from leconvert.workdir.records import RunPaths
 

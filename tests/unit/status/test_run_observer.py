@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.api import run_worker
 from leconvert.errors import StorageError, UnreadableSourceError, WorkDirError
@@ -18,7 +19,6 @@ from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 from leconvert.status import Liveness, RunObserver, run_status, watch_run
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.run import OpenedRun
 
 WorkerOn = Callable[..., LeaseStore]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.faulty_files import CrashError
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -23,7 +24,6 @@ from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run, proof
 from leconvert.planner import open_or_plan
-from leconvert.testing.faults import CrashError
 from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
 from leconvert.workdir.fs import remove_tree
 from leconvert.workdir.journal import Journal, PackStep

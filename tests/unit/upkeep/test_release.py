@@ -8,13 +8,13 @@ from itertools import product
 from typing import Any
 
 import pytest
+from tests.faults.faulty_files import FaultyFileSystem
 from tests.trees import snapshot
 
 from leconvert.api import run_worker
 from leconvert.errors import UnreadableSourceError, UsageError
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done
 from leconvert.leasing.state import Outcome
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.upkeep import Holder, ReleaseReport, Verdict, judge, release_batches
 from leconvert.workdir.run import OpenedRun
 

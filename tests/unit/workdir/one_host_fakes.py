@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from leconvert.testing.faults import FaultyFileSystem
+from tests.faults.faulty_files import FaultyFileSystem
+
 from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem
 from leconvert.workdir.identity import HostIdentity
 

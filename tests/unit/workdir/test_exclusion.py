@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from one_host_fakes import FaultyOneHost, without_links
+from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.errors import StorageError
-from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.exclusion import Exclusion, OneHostFileSystem, probe_exclusion
 from leconvert.workdir.fs import AlreadyPublishedError, FileSystem, publish_exclusively
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import FaultyFileSystem
 
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.activity import read_invocations, read_probe, record_invocation, record_probe
 from leconvert.workdir.records import RunPaths
 from leconvert.workdir.secrets import without_secrets, without_secrets_in

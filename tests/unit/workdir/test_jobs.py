@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.errors import StorageError
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir.activity import JobRecord, read_jobs, write_job
 from leconvert.workdir.records import RunPaths, WorkDir
 

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.errors import StorageError
-from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.fs import (
     CANNOT_FLAG,
     LOCAL,

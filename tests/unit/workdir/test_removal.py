@@ -7,10 +7,10 @@ import fcntl
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import CrashError
+from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 
 from leconvert.errors import StorageError, TargetError, WorkDirError
-from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
-from leconvert.testing.faults import CrashError
 from leconvert.workdir import removal
 from leconvert.workdir.fs import remove_tree, sync_tree
 from leconvert.workdir.locks import packer_lock, planner_lock

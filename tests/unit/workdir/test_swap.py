@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.errors import BusyError, StorageError, TargetError, WorkDirError
-from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import RunPaths, WorkDir

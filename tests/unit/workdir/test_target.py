@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.errors import StorageError, TargetError
-from leconvert.testing.faults import FaultyFileSystem
 from leconvert.workdir import fs as mounts
 from leconvert.workdir import swap as targets
 from leconvert.workdir.fs import FileSystem

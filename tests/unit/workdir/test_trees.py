@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.errors import StorageError, WorkDirError
-from leconvert.testing.faults import CrashError, FaultyFileSystem
 from leconvert.workdir.fs import link_into_tree, make_folders_below, remove_tree
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.faults.faulty_files import CrashError
+from tests.faults.power import Loss, PowerModel
+from tests.faults.watched_disk import Fault, FaultKind, WatchedDisk
 
-from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
-from leconvert.testing.faults import CrashError
-from leconvert.testing.power import Loss, PowerModel
 from leconvert.workdir.fs import sync_dir, sync_file
 
 Watch = Callable[[], WatchedDisk]

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.faults.faulty_files import CrashError
+from tests.faults.watched_disk import Descriptors, Fault, FaultKind, WatchedDisk
 
-from leconvert.testing.disk import Fault, FaultKind, WatchedDisk
-from leconvert.testing.faults import CrashError
 from leconvert.workdir.fs import LOCAL
 
 
@@ -191,3 +191,30 @@ def test_other_folders_are_left_alone_and_everything_is_put_back(
         assert os.open is not before[0]
     assert disk.operations == []
     assert [os.open, os.link, os.fsync, io.open, open, fcntl.flock, pq.ParquetWriter] == before
+
+
+def test_an_open_file_follows_its_folder_through_renames_and_an_exchange(tmp_path: Path) -> None:
+    known = Descriptors()
+    with (tmp_path / "file").open("wb") as file:
+        known.opened(file.fileno(), "/a/b/file")
+        known.renamed("/a/b", "/c")
+        assert known.path_of(file.fileno()) == "/c/file"
+        known.renamed("/c/fil", "/d")
+        known.exchanged("/c", "/e")
+        assert known.path_of(file.fileno()) == "/e/file"
+        known.exchanged("/c", "/e")
+        assert known.path_of(file.fileno()) == "/c/file"
+
+
+def test_a_number_that_was_given_to_another_file_has_no_path(tmp_path: Path) -> None:
+    known = Descriptors()
+    first = os.open(tmp_path / "first", os.O_CREAT | os.O_RDWR)
+    second = os.open(tmp_path / "second", os.O_CREAT | os.O_RDWR)
+    known.opened(first, "/first")
+    assert known.path_of(second) == ""
+    os.dup2(second, first)
+    assert known.path_of(first) == ""
+    os.close(first)
+    os.close(second)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        known.path_of(first)

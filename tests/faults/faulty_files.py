@@ -92,52 +92,52 @@ class FaultyFileSystem(FileSystem):
         read = super().read_bytes
         return self._do("read_bytes", lambda: read(path), path)
 
-    def write_new(self, path: Path, data: bytes, *, sync: bool) -> None:  # noqa: D102
+    def write_new(self, path: Path, data: bytes, *, sync: bool) -> None:
         real = sync and self._really_sync
         write = super().write_new
         self._do("write_new", lambda: write(path, data, sync=real), path)
 
-    def sync_file(self, path: Path) -> None:  # noqa: D102
+    def sync_file(self, path: Path) -> None:
         sync = super().sync_file
         self._do("sync_file", lambda: sync(path) if self._really_sync else None, path)
 
-    def sync_dir(self, path: Path) -> None:  # noqa: D102
+    def sync_dir(self, path: Path) -> None:
         sync = super().sync_dir
         self._do("sync_dir", lambda: sync(path) if self._really_sync else None, path)
 
-    def link(self, source: Path, target: Path) -> None:  # noqa: D102
+    def link(self, source: Path, target: Path) -> None:
         link = super().link
         self._do("link", lambda: link(source, target), source, target)
 
-    def replace(self, source: Path, target: Path) -> None:  # noqa: D102
+    def replace(self, source: Path, target: Path) -> None:
         replace = super().replace
         self._do("replace", lambda: replace(source, target), source, target)
 
-    def rename_no_replace(self, source: Path, target: Path) -> None:  # noqa: D102
+    def rename_no_replace(self, source: Path, target: Path) -> None:
         rename = super().rename_no_replace
         self._do("rename_no_replace", lambda: rename(source, target), source, target)
 
-    def exchange(self, one: Path, other: Path) -> None:  # noqa: D102
+    def exchange(self, one: Path, other: Path) -> None:
         exchange = super().exchange
         self._do("exchange", lambda: exchange(one, other), one, other)
 
-    def list_names(self, path: Path) -> list[str]:  # noqa: D102
+    def list_names(self, path: Path) -> list[str]:
         names = super().list_names
         return self._do("list_names", lambda: names(path), path)
 
-    def make_dir(self, path: Path) -> None:  # noqa: D102
+    def make_dir(self, path: Path) -> None:
         make = super().make_dir
         self._do("make_dir", lambda: make(path), path)
 
-    def remove_file(self, path: Path) -> None:  # noqa: D102
+    def remove_file(self, path: Path) -> None:
         remove = super().remove_file
         self._do("remove_file", lambda: remove(path), path)
 
-    def remove_dir(self, path: Path) -> None:  # noqa: D102
+    def remove_dir(self, path: Path) -> None:
         remove = super().remove_dir
         self._do("remove_dir", lambda: remove(path), path)
 
-    def identity(self, path: Path) -> Identity:  # noqa: D102
+    def identity(self, path: Path) -> Identity:
         identity = super().identity
         return self._do("identity", lambda: identity(path), path)
 
