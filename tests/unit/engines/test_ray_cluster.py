@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leconvert.engines.ray.driver import RayCluster, RayOptions, check_room
+from leconvert.engines.ray import RayCluster, RayOptions, check_room
 from leconvert.errors import EngineError
 
 _GIB = float(2**30)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leconvert.engines.ray.driver import Driver, Order, Outcome, RayOptions, WorkerOrder
+from leconvert.engines.ray import Driver, Order, Outcome, RayOptions, WorkerOrder
 
 if TYPE_CHECKING:
     from conftest import TurnedClock

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leconvert.engines.ray.driver import Order, RayOptions
-from leconvert.engines.ray.engine import DriverProcess
+from leconvert.engines.ray import DriverProcess, Order, RayOptions
 from leconvert.errors import EngineError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def test_what_a_driver_says_last_is_remembered(make_driver: MakeDriver, tmp_path
         'tell(event="ended")\n'
     )
     begun = driver.begin()
-    assert (begun.job_id, begun.workers) == ("0100", 2)
+    assert begun == ("0100", 2)
     ended(driver)
     assert (driver.running(), driver.failures()) == (0, ["a worker failed"])
     assert (tmp_path / "tries").read_text() == "x"
@@ -139,7 +138,7 @@ def test_a_stop_lets_the_driver_end_by_itself(make_driver: MakeDriver, tmp_path:
 def test_a_stop_does_not_wait_for_a_driver_that_does_not_end(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leconvert.engines.ray.engine._GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("leconvert.engines.ray._GRACE_SECONDS", 0.2)
     driver = make_driver(_BEGUN + "while True: sys.stdin.readline() or __import__('time').sleep(9)")
     driver.begin()
     driver.stop()
@@ -150,7 +149,7 @@ def test_a_stop_does_not_wait_for_a_driver_that_does_not_end(
 def test_a_cluster_that_does_not_answer_is_not_waited_for(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leconvert.engines.ray.engine._SECONDS_TO_START", 0.2)
+    monkeypatch.setattr("leconvert.engines.ray._SECONDS_TO_START", 0.2)
     driver = make_driver("sys.stdin.read()")
     with pytest.raises(EngineError, match="at auto did not answer within 0 s"):
         driver.begin()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leconvert.engines.ray.driver import Fleet, Limits
+from leconvert.engines.ray import Fleet, Limits
 
 if TYPE_CHECKING:
     from conftest import TurnedClock as Clock

@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from leconvert.engines.ray.node import work_on_this_node
+from leconvert.engines.ray import work_on_this_node
 
 HOST = socket.gethostname()
 
@@ -74,7 +74,7 @@ def test_a_worker_is_asked_to_stop_when_its_parent_dies(tmp_path: Path) -> None:
     (package / "leconvert.py").write_text("")
     worker = (
         "import os, runpy, signal, sys\n"
-        "import leconvert.engines.ray.tied as tied\n"
+        "import leconvert.engines.ray as tied\n"
         "def run(*_, **__):\n"
         "    signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), os._exit(0)))\n"
         "    print(sys.argv, flush=True)\n"
@@ -98,7 +98,7 @@ def test_a_worker_is_asked_to_stop_when_its_parent_dies(tmp_path: Path) -> None:
 
 def test_a_worker_whose_parent_is_gone_already_does_not_begin() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "leconvert.engines.ray.tied", "1", "work", "WORK"],
+        [sys.executable, "-m", "leconvert.engines.ray", "1", "work", "WORK"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

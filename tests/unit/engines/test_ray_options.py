@@ -50,7 +50,7 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any], said: str) -> Non
 
 
 def test_without_ray_there_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leconvert.engines.ray.engine.find_spec", lambda _: None)
+    monkeypatch.setattr("leconvert.engines.ray.find_spec", lambda _: None)
     with pytest.raises(EngineError, match="Ray is not installed here") as refused:
         RayEngine()
     assert refused.value.next_step == 'Install it: pip install "leconvert[ray]".'

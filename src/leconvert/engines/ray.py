@@ -1,9 +1,15 @@
-"""The process that talks to Ray, so that nobody else has to.
+"""Workers on the nodes of a Ray cluster.
 
-    python -m leconvert.engines.ray
+Whoever converts has a `RayEngine` and never imports Ray. The engine runs a driver, a process of its
+own, which alone talks to Ray and starts a task for each worker; a task runs one worker as a process
+of its node. So a cluster that hangs, or ends its drivers as Ray does when it loses its head, takes
+nobody with it.
 
-Its first line of input is an order, as JSON; the end of its input, or a line ``stop``, tells it to
-ask all workers to hand back and to end. It answers in lines of JSON: ``begun`` once the first
+    python -m leconvert.engines.ray                        # a driver
+    python -m leconvert.engines.ray PID work WORK_DIR ...  # a worker that ends with process PID
+
+A driver's first line of input is an order, as JSON; the end of its input, or a line ``stop``, tells
+it to ask all workers to hand back and to end. It answers in lines of JSON: ``begun`` once the first
 workers are on their way, ``refused`` if there will be none, ``state`` every second, and ``ended``.
 Everything else that it, or Ray, has to say goes to standard error.
 
@@ -13,11 +19,15 @@ link is cut, and an end of the whole process when the cluster's head is gone.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import json
 import os
 import re
+import runpy
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -25,26 +35,108 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from leconvert.engines.local import last_words
-from leconvert.engines.ray import node
-from leconvert.errors import EngineError, LeconvertError, UsageError
+from leconvert.errors import EngineError, LeconvertError, StorageError, UsageError
+from leconvert.workdir.activity import JobRecord, write_job
+from leconvert.workdir.identity import new_token
+from leconvert.workdir.records import RunPaths
 
-__all__ = [
-    "Driver",
-    "Fleet",
-    "Limits",
-    "Order",
-    "Outcome",
-    "RayCluster",
-    "RayOptions",
-    "WorkerOrder",
-    "check_room",
-    "main",
-    "ray_is_missing",
-]
+__all__ = ["RayEngine", "RayOptions"]
+
+
+# ------------------------------------------------------------------------------------------------
+# What workers ask a Ray cluster for; plain values.
+
+
+_WORKERS_A_NODE = 4
+# More than a run has batches: as many workers as its nodes hold.
+_NO_LIMIT = 2**31
+_MEMORY = re.compile(r"(\d+)([KMGT]?)")
+_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class RayOptions:
+    """What workers ask a Ray cluster for, and how many there are.
+
+    Without numbers there are four workers on every node that has room for one, also on those that
+    join later.
+
+    Attributes:
+        address: ``auto`` for the cluster of this machine or of RAY_ADDRESS, ``HOST:PORT`` for
+            another one that this machine belongs to, ``local`` to start one on this machine.
+        workers: How many there are at most; None for as many as nodes hold.
+        nodes: How many nodes' worth at most: then there are ``nodes * workers_per_node``.
+        workers_per_node: How many a node holds at most. None for four, or for as many as have room
+            where ``workers`` is given.
+        cpus_per_task: Cores of a worker.
+        mem: Memory of a worker, such as ``4G``; None asks for none.
+        resources: Custom resources that a worker takes, by name.
+        runtime_env: The `runtime environment`_ of workers.
+        ship_package: Send leconvert itself to nodes that lack it. The libraries that it needs must
+            be there, or come by ``runtime_env``.
+        connect_seconds: How long to wait for the cluster's answer.
+        node_wait_seconds: How long to go on while no node has room for a worker.
+
+    Raises:
+        UsageError: A number or a size makes no sense.
+
+    .. _runtime environment: https://docs.ray.io/en/latest/ray-core/handling-dependencies.html
+    """
+
+    address: str = "auto"
+    workers: int | None = None
+    nodes: int | None = None
+    workers_per_node: int | None = None
+    cpus_per_task: int = 1
+    mem: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    ship_package: bool = False
+    connect_seconds: float = 60.0
+    node_wait_seconds: float = 600.0
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "nodes", "workers_per_node", "cpus_per_task"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                option = "num-workers" if name == "workers" else name.replace("_", "-")
+                raise UsageError(f"--{option} must be at least 1, not {number}.")
+        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
+            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
+        for name, amount in self.resources.items():
+            if not name or not amount > 0:
+                raise UsageError(
+                    f"--ray-resource {name}={amount:g} makes no sense.",
+                    next_step="Write --ray-resource NAME=1, with a name that nodes offer.",
+                )
+
+    @property
+    def most_workers(self) -> int:
+        """How many workers there are at most."""
+        if self.workers is not None:
+            return self.workers
+        if self.nodes is not None:
+            return self.nodes * (self.workers_per_node or _WORKERS_A_NODE)
+        return _NO_LIMIT
+
+    @property
+    def most_on_a_node(self) -> int | None:
+        """How many workers a node holds at most; None for as many as have room."""
+        if self.workers_per_node is None and self.workers is not None:
+            return None
+        return self.workers_per_node or _WORKERS_A_NODE
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What ``mem`` says, in bytes; a plain number counts MiB, as SLURM's does."""
+        found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
+        return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -76,36 +168,21 @@ class _State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many workers there may be.
-
-    Attributes:
-        total: In all.
-        per_node: On one node; None to leave it to Ray where workers go.
-        node_wait_seconds: How long to go on while no node can hold a worker.
-    """
+    """How many workers there may be."""
 
     total: int
-    per_node: int | None
+    per_node: int | None  # None to leave it to Ray where workers go
     node_wait_seconds: float
 
 
 @dataclass(slots=True)
 class Place:
-    """Where one worker is wanted.
-
-    Attributes:
-        number: Its name, from 1.
-        node: The id of the node it belongs to; None for wherever there is room.
-        tries: Workers that were started here.
-        failures: Workers that failed here in a row.
-        not_before: When the next may be started.
-        started_at: When the last was started.
-    """
+    """Where one worker is wanted."""
 
     number: int
-    node: str | None
+    node: str | None  # the id of its node; None for wherever there is room
     tries: int = 0
-    failures: int = 0
+    failures: int = 0  # in a row
     not_before: float = 0.0
     started_at: float = 0.0
     state: _State = _State.WAITING
@@ -120,10 +197,6 @@ class Fleet:
 
     A worker that ends because nothing is left ends the search for more; one that was asked to hand
     back is not replaced; one that failed is, twice, with growing pauses.
-
-    Args:
-        limits: How many there may be.
-        clock: A monotonic clock in seconds.
     """
 
     def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -246,104 +319,82 @@ class Fleet:
 
 
 # ------------------------------------------------------------------------------------------------
-# What workers ask a Ray cluster for; plain values.
+# What a Ray task does on a node: one worker, as a process of its own.
+#
+# Ray is sent `work_on_this_node` as it stands here, so that nodes need no matching version of this
+# module: all it uses is imported inside it. The worker is a child of Ray's process, not that
+# process itself: its signals, its memory and its log are then its own, and what kills it does not
+# look like a crash of Ray's. Ray ends its own processes when a driver, a node or a link is lost,
+# and nobody is left to ask their children to hand back; the kernel does (``PR_SET_PDEATHSIG``, see
+# prctl(2)).
 
 
-_WORKERS_A_NODE = 4
-# More than a run has batches: as many workers as its nodes hold.
-_NO_LIMIT = 2**31
-_MEMORY = re.compile(r"(\d+)([KMGT]?)")
-_UNITS = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
+_PR_SET_PDEATHSIG = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RayOptions:
-    """What workers ask a Ray cluster for, and how many there are.
+def work_on_this_node(
+    program: Sequence[str], arguments: Sequence[str], log: str, grace_seconds: float
+) -> tuple[str, int | None, str]:
+    """Run a worker to its end; when Ray cancels the task, ask it to hand back first.
 
-    Without numbers there are four workers on every node that has room for one, also on those that
-    join later.
-
-    Attributes:
-        address: ``auto`` for the cluster of this machine or of RAY_ADDRESS, ``HOST:PORT`` for
-            another one that this machine belongs to, ``local`` to start one on this machine.
-        workers: How many there are at most; None for as many as nodes hold.
-        nodes: How many nodes' worth at most: then there are ``nodes * workers_per_node``.
-        workers_per_node: How many a node holds at most. None for four, or for as many as have room
-            where ``workers`` is given.
-        cpus_per_task: Cores of a worker.
-        mem: Memory of a worker, such as ``4G``; None asks for none.
-        resources: Custom resources that a worker takes, by name.
-        runtime_env: The `runtime environment`_ of workers.
-        ship_package: Send leconvert itself to nodes that lack it. The libraries that it needs must
-            be there, or come by ``runtime_env``.
-        connect_seconds: How long to wait for the cluster's answer.
-        node_wait_seconds: How long to go on while no node has room for a worker.
-
-    Raises:
-        UsageError: A number or a size makes no sense.
-
-    .. _runtime environment: https://docs.ray.io/en/latest/ray-core/handling-dependencies.html
+    Returns:
+        The host's name; the worker's exit code, None if none could be started; and then why.
     """
+    import importlib.util
+    import os
+    import signal
+    import socket
+    import subprocess
+    import sys
+    import time
 
-    address: str = "auto"
-    workers: int | None = None
-    nodes: int | None = None
-    workers_per_node: int | None = None
-    cpus_per_task: int = 1
-    mem: str | None = None
-    resources: Mapping[str, float] = field(default_factory=dict)
-    runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    ship_package: bool = False
-    connect_seconds: float = 60.0
-    node_wait_seconds: float = 600.0
+    host = socket.gethostname()
+    if importlib.util.find_spec("leconvert") is None:
+        return host, None, f"leconvert is not installed on {host} (--ray-ship-package sends it)"
+    folder = os.path.dirname(log)  # noqa: PTH120 - imported here as everything is
+    try:
+        output = open(log, "ab")  # noqa: SIM115, PTH123 - closed below
+    except OSError as error:
+        return host, None, f"{host} cannot write to {folder}: {error.strerror}"
+    with output:
+        worker = subprocess.Popen(
+            [sys.executable, *program, str(os.getpid()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    asked_at = None
+    # Ray cancels a task as by Ctrl-C, which Python ignores where Ray itself was started with SIGINT
+    # ignored: shells do so to whatever they start in the background.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Ray interrupts the main thread between two lines of Python, so no call may take long. It does
+    # so again and again if it is asked to.
+    while True:
+        try:
+            code = worker.poll()
+            if code is not None:
+                return host, code, ""
+            if asked_at is not None and time.monotonic() - asked_at > grace_seconds:
+                worker.kill()
+            time.sleep(0.1)
+        except KeyboardInterrupt:
+            asked_at = time.monotonic() if asked_at is None else asked_at
+            worker.send_signal(signal.SIGTERM)
 
-    def __post_init__(self) -> None:
-        for name in ("workers", "nodes", "workers_per_node", "cpus_per_task"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                option = "num-workers" if name == "workers" else name.replace("_", "-")
-                raise UsageError(f"--{option} must be at least 1, not {number}.")
-        if self.mem is not None and not _MEMORY.fullmatch(self.mem):
-            raise UsageError(f"--mem {self.mem} makes no sense.", next_step="Write --mem 4G.")
-        for name, amount in self.resources.items():
-            if not name or not amount > 0:
-                raise UsageError(
-                    f"--ray-resource {name}={amount:g} makes no sense.",
-                    next_step="Write --ray-resource NAME=1, with a name that nodes offer.",
-                )
 
-    @property
-    def most_workers(self) -> int:
-        """How many workers there are at most."""
-        if self.workers is not None:
-            return self.workers
-        if self.nodes is not None:
-            return self.nodes * (self.workers_per_node or _WORKERS_A_NODE)
-        return _NO_LIMIT
-
-    @property
-    def most_on_a_node(self) -> int | None:
-        """How many workers a node holds at most; None for as many as have room."""
-        if self.workers_per_node is None and self.workers is not None:
-            return None
-        return self.workers_per_node or _WORKERS_A_NODE
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """What ``mem`` says, in bytes; a plain number counts MiB, as SLURM's does."""
-        found = None if self.mem is None else _MEMORY.fullmatch(self.mem)
-        return None if found is None else int(found[1]) * _UNITS[found[2]]
-
-    def as_record(self) -> dict[str, Any]:
-        """Return a JSON-serialisable mapping; ``RayOptions(**record)`` is the same again."""
-        return asdict(self)
+def _work_tied(parent: int, arguments: Sequence[str]) -> None:
+    """Run ``leconvert`` so that it is asked to stop when its parent process is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before we were tied to it
+        sys.exit(130)
+    sys.argv = ["leconvert", *arguments]
+    runpy.run_module("leconvert", run_name="__main__", alter_sys=True)
 
 
 # ------------------------------------------------------------------------------------------------
-# Talks to Ray: the only module that imports it.
-#
-# Every call here may hang while a link is cut. So all of this runs in a driver's process, see
-# `leconvert.engines.ray.driver`, that whoever started it can kill.
+# Talks to Ray: all of it in a driver, which whoever started it can kill, as every call may hang
+# while a link is cut.
 
 
 _WORKER_GRACE_SECONDS = 20.0
@@ -355,60 +406,29 @@ _OBJECT_STORE_BYTES = 75 * 2**20
 _WHERE_TO_FIND_ONE = (
     "Name one with --ray-address HOST:PORT, or start one on this machine with --ray-address local."
 )
-_WORKER = ("-P", "-m", "leconvert.engines.ray.tied")
+_WORKER = ("-P", "-m", "leconvert.engines.ray")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOrder:
-    """What one worker is told.
-
-    Attributes:
-        arguments: What follows ``leconvert``.
-        log: Where its output goes.
-        node: The id of the node it must run on; None for any.
-    """
+    """What one worker is told."""
 
     arguments: Sequence[str]
     log: Path
-    node: str | None
+    node: str | None  # the id of the node it must run on; None for any
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a worker's task ended.
+    """How a worker's task ended."""
 
-    Attributes:
-        code: The worker's exit code; None if it was lost, or never ran.
-        host: Where it ran, empty where unknown.
-        failure: Why it never ran, or ended without a code; None if it did not fail.
-    """
-
-    code: int | None
+    code: int | None  # None if it was lost, or never ran
     host: str = ""
-    failure: str | None = None
-
-
-class Cluster(Protocol):
-    """What a driver needs of Ray."""
-
-    def fitting_nodes(self) -> Mapping[str, str]:
-        """Return the living nodes that are large enough for a worker, host names by id."""
-
-    def start(self, order: WorkerOrder) -> Any:
-        """Start a worker as soon as there is room, and return a handle."""
-
-    def ended(self, handles: Iterable[Any], seconds: float) -> Mapping[Any, Outcome]:
-        """Return what has ended; wait no longer than so many seconds if nothing has."""
-
-    def cancel(self, handles: Iterable[Any]) -> None:
-        """Ask workers to hand back and end."""
+    failure: str | None = None  # why it never ran, or ended without a code
 
 
 class RayCluster:
     """A connection to a cluster, the driver of one Ray job.
-
-    Args:
-        options: Which cluster, and what workers ask for.
 
     Raises:
         EngineError: Ray is missing, there is no cluster at the address, or it runs other versions.
@@ -430,7 +450,7 @@ class RayCluster:
             raise ray_is_missing() from error
         self._options = options
         # Nodes need not have this very version of the function that they run.
-        ray.cloudpickle.register_pickle_by_value(node)
+        ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         self._ray = ray
         self._connect()
         remote = ray.remote(
@@ -442,7 +462,7 @@ class RayCluster:
             # A worker that a cancellation missed is asked to hand back by the end of its parent.
             max_calls=1,
         )
-        self._task = remote(node.work_on_this_node)
+        self._task = remote(work_on_this_node)
 
     @property
     def job_id(self) -> str:
@@ -578,7 +598,7 @@ def _check_somebody_listens(address: str) -> None:
 def _runtime_env(options: RayOptions) -> dict[str, Any]:
     environment = dict(options.runtime_env)
     if options.ship_package:
-        package = str(Path(__file__).resolve().parents[2])
+        package = str(Path(__file__).resolve().parents[1])
         environment["py_modules"] = [*environment.get("py_modules", ()), package]
     return environment
 
@@ -605,60 +625,33 @@ _DRIVER_GRACE_SECONDS = 25.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a driver is told.
-
-    Attributes:
-        options: Which cluster, and what workers ask for.
-        count: How many workers at most.
-        arguments: What follows ``leconvert work``.
-        logs_dir: Where workers' output goes.
-        name: Begins the names of their logs, unique in the folder.
-    """
+    """What a driver is told."""
 
     options: RayOptions
     count: int
-    arguments: Sequence[str]
+    arguments: Sequence[str]  # what follows `leconvert work`
     logs_dir: Path
-    name: str
+    name: str  # begins the names of logs, unique in the folder
 
     def as_line(self) -> str:
         """Return the order as a line of input."""
-        record = {
-            "options": self.options.as_record(),
-            "count": self.count,
-            "arguments": list(self.arguments),
-            "logs_dir": str(self.logs_dir),
-            "name": self.name,
-        }
-        return json.dumps(record) + "\n"
+        return json.dumps(asdict(self), default=str) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> Order:
         """Return the order that a line of input says."""
         record = json.loads(line)
-        return cls(
-            RayOptions(**record["options"]),
-            record["count"],
-            record["arguments"],
-            Path(record["logs_dir"]),
-            record["name"],
-        )
+        options, logs_dir = RayOptions(**record.pop("options")), Path(record.pop("logs_dir"))
+        return cls(options=options, logs_dir=logs_dir, **record)
 
 
 class Driver:
-    """Starts the workers that a fleet wants, and tells it what became of them.
-
-    Args:
-        order: What to do.
-        cluster: Where.
-        tell: Called with every event.
-        clock: A monotonic clock in seconds.
-    """
+    """Starts the workers that a fleet wants, and tells it what became of them."""
 
     def __init__(
         self,
         order: Order,
-        cluster: Cluster,
+        cluster: RayCluster,
         tell: Callable[[Mapping[str, Any]], None],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -734,8 +727,8 @@ class Driver:
             self._busy[self._cluster.start(worker)] = (place.number, log)
 
 
-def main() -> int:
-    """Run as a process; see the module's head."""
+def _drive() -> int:
+    """Be the driver that standard input orders."""
     # Ray prints to standard output: our events keep it to themselves.
     events = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -781,3 +774,251 @@ def _listen(orders: TextIO, stop: threading.Event) -> None:
         if line.strip() == "stop":
             break
     stop.set()
+
+
+# ------------------------------------------------------------------------------------------------
+# A driver as seen by whoever started it: it may hang, die, or lose its cluster.
+
+
+_PROGRAM = (sys.executable, "-P", "-m", "leconvert.engines.ray")
+# Besides the cluster's own answer: a Ray is imported, and perhaps started.
+_SECONDS_TO_START = 60.0
+_GRACE_SECONDS = 30.0
+# It speaks every second; a Ray that is busy starting a thousand tasks may hold it up for a while.
+_MOST_SILENT_SECONDS = 120.0
+_MOST_DRIVERS = 4
+_SECONDS_BETWEEN_DRIVERS = 15.0
+
+
+class DriverProcess:
+    """Runs a driver, and another one when it dies.
+
+    A thread of its own reads what the driver says; everybody else is answered from memory. A driver
+    that is silent for two minutes is killed, and Ray then ends its workers, which hand back. After
+    four drivers it gives up, says so among the failures, and nobody counts as running.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        *,
+        program: Sequence[str] = _PROGRAM,
+        clock: Callable[[], float] = time.monotonic,
+        pause_seconds: float = _SECONDS_BETWEEN_DRIVERS,
+    ) -> None:
+        self._order = order
+        self._program = tuple(program)
+        self._clock = clock
+        self._pause_seconds = pause_seconds
+        self._log = order.logs_dir / f"{order.name}-driver.log"
+        self._lock = threading.Lock()
+        self._settled = threading.Event()  # it has begun, or never will
+        self._stopping = threading.Event()
+        self._begun: tuple[str, int] | None = None  # Ray's name for the driver, its workers
+        self._refusal: EngineError | None = None
+        self._running = 0
+        self._worker_failures: list[str] = []
+        self._driver_failures: list[str] = []
+        self._heard_at = clock()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._keep_driving, name="ray-driver", daemon=True)
+
+    def begin(self) -> tuple[str, int]:
+        """Start the driver, wait until workers are on their way; return its id and their number."""
+        self._thread.start()
+        seconds = self._order.options.connect_seconds
+        if not self._settled.wait(seconds + _SECONDS_TO_START):
+            self._stopping.set()
+            self._kill()
+            raise EngineError(
+                f"The Ray cluster at {self._order.options.address} did not answer within "
+                f"{seconds:g} s.",
+                path=str(self._log),
+                details=[last_words(self._log)],
+                next_step="Check the address, and that this machine is a node of the cluster.",
+            )
+        if self._begun is None:
+            raise self._refusal or EngineError(
+                f"The Ray driver ended: {last_words(self._log)}",
+                path=str(self._log),
+                next_step=f"Its log is {self._log}.",
+            )
+        return self._begun
+
+    def running(self) -> int:
+        """Return how many workers there are, as the driver said last."""
+        with self._lock:
+            if self._running and self._clock() - self._heard_at > _MOST_SILENT_SECONDS:
+                self._heard_at = self._clock()  # the next one is given time too
+                self._kill()
+            return self._running
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that failed, and one a driver."""
+        with self._lock:
+            return [*self._worker_failures, *self._driver_failures]
+
+    def stop(self) -> None:
+        """Let workers hand back; a driver that does not end in time is killed."""
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.stdin is not None:
+            with suppress(OSError, ValueError):  # it has ended
+                process.stdin.write("stop\n")
+                process.stdin.flush()
+            try:
+                process.wait(_GRACE_SECONDS if self._begun is not None else 0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if self._thread.is_alive():
+            self._thread.join(_GRACE_SECONDS)
+        with self._lock:
+            self._running = 0
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _keep_driving(self) -> None:
+        try:
+            for number in range(1, _MOST_DRIVERS + 1):
+                if self._drive() or self._begun is None or self._stopping.is_set():
+                    return
+                self._note_end(number)
+                if number < _MOST_DRIVERS and self._stopping.wait(self._pause_seconds):
+                    return
+        finally:
+            with self._lock:
+                self._running = 0
+            self._settled.set()
+
+    def _drive(self) -> bool:
+        """Run one driver to its end; say whether there is nothing to do for another one."""
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(
+                self._program,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                # Ctrl-C reaches the parent, which asks the workers to stop.
+                start_new_session=True,
+            )
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with self._lock:
+                self._process, self._refusal = process, None
+                self._heard_at = self._clock()
+            if self._stopping.is_set():
+                process.kill()
+            is_over = False
+            try:
+                process.stdin.write(self._order.as_line())
+                process.stdin.flush()
+                for line in process.stdout:
+                    is_over = self._hear(json.loads(line))
+            except (OSError, ValueError):  # it was killed between two words
+                is_over = False
+            with suppress(OSError):
+                process.stdin.close()
+            return is_over
+
+    def _hear(self, event: dict[str, Any]) -> bool:
+        """Take note of what a driver says; say whether it has nothing more to do."""
+        with self._lock:
+            self._heard_at = self._clock()
+            match event["event"]:
+                case "begun":
+                    self._begun = event["job_id"], event["workers"]
+                    self._running = max(1, event["workers"])
+                    self._settled.set()
+                case "refused":
+                    self._refusal = EngineError(
+                        event["message"],
+                        path=event["path"],
+                        details=event["details"],
+                        next_step=event["next_step"],
+                    )
+                case "state":
+                    self._running = event["running"]
+                    self._worker_failures = event["failures"]
+        return bool(event["event"] == "ended")
+
+    def _note_end(self, number: int) -> None:
+        why = self._refusal.message if self._refusal is not None else last_words(self._log)
+        line = f"Ray driver {number} of {_MOST_DRIVERS} ended: {why}"
+        with self._lock:
+            self._driver_failures.append(line)
+
+
+# ------------------------------------------------------------------------------------------------
+# Starts workers on the nodes of a Ray cluster, through drivers that it does not depend on.
+
+
+class RayEngine:
+    """Starts workers as Ray tasks; whoever starts it watches the work dir meanwhile.
+
+    Nodes that join get workers too, and the workers of a node that dies are started elsewhere, up
+    to the options' numbers. A worker that fails is started again twice, with a pause.
+
+    It does not promise to know what happens on the cluster: while a link is cut it answers with
+    what it heard last, and it stops in bounded time all the same. Workers that cannot be told end
+    when they see that nothing is left, or when their node notices that it was cut off; their
+    leases expire.
+
+    Args:
+        options: Which cluster, and what workers ask for.
+
+    Attributes:
+        workers: As many as the options say at most.
+
+    Raises:
+        EngineError: Ray is not installed.
+    """
+
+    def __init__(self, options: RayOptions | None = None) -> None:
+        if find_spec("ray") is None:
+            raise ray_is_missing()
+        self._options = options or RayOptions()
+        self.workers = self._options.most_workers
+        self._drivers: list[DriverProcess] = []
+
+    def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
+        """Start up to ``count`` workers; see `leconvert.engines.Engine`."""
+        paths.logs_dir.mkdir(parents=True, exist_ok=True)
+        name = f"ray-{time.time_ns():x}"
+        order = Order(self._options, count, arguments, paths.logs_dir, name)
+        driver = DriverProcess(order)
+        self._drivers.append(driver)
+        job_id, workers = driver.begin()
+        token = new_token(f"ray-{job_id}", os.getpid(), os.urandom)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        record = JobRecord(token, "ray", job_id, "workers", workers, now)
+        with suppress(StorageError):  # it is for people to look at
+            write_job(paths, paths.root.name, record)
+
+    def running(self) -> int:
+        """Return how many workers run or wait for a node, as a driver said last."""
+        return sum(driver.running() for driver in self._drivers)
+
+    def failures(self) -> list[str]:
+        """Return one line a worker that failed, and one a driver."""
+        return [line for driver in self._drivers for line in driver.failures()]
+
+    def stop(self) -> None:
+        """Ask all workers to hand back; after half a minute leave them to their leases."""
+        for driver in self._drivers:
+            driver.stop()
+
+
+def main() -> int:
+    """Run as a process; see the module's head."""
+    if len(sys.argv) > 1:
+        _work_tied(int(sys.argv[1]), sys.argv[2:])
+        return 0
+    return _drive()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
