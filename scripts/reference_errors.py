@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from leconvert import errors
-from leconvert.errors import LeconvertError
+from leconvert.errors import EXIT_CODES, LeconvertError
 
 __all__ = ["errors_page"]
 
@@ -14,17 +14,24 @@ _HEAD = """\
 
 <!-- Written by scripts/make_reference.py from leconvert.errors; changes here are lost. -->
 
-What a command ends with, and what `leconvert` raises in Python: every error is a `LeconvertError`
-with `message`, `path`, `next_step` and `details`, and has one code. What to do about each stands in
-[the command line](../cli.md#when-it-stops).
+What a command ends with; `leconvert explain CODE` says the same.
+
+| code | meaning | what to do |
+|---|---|---|
+"""
+
+_ERRORS = """\
+
+## Errors in Python
+
+Every error that `leconvert` raises is a `LeconvertError` with `message`, `path`, `next_step` and
+`details`, and has the code that a command ends with.
 
 | code | error | meaning |
 |---|---|---|
-| 0 | | success |
 """
 
 _TAIL = """\
-| 141 | | whoever read the output went away |
 
 An indented error is a special case of the one above it: `except` of that catches both. A wrong
 command line ends with 2 as well. With `--json` the error is a JSON document on stdout.
@@ -33,14 +40,20 @@ command line ends with 2 as well. With `--json` the error is a JSON document on 
 
 def errors_page() -> str:
     """Return the page."""
-    classes: list[type[LeconvertError]] = [getattr(errors, name) for name in errors.__all__]
+    named = [getattr(errors, name) for name in errors.__all__]
+    classes: list[type[LeconvertError]] = [
+        kind for kind in named if isinstance(kind, type) and issubclass(kind, LeconvertError)
+    ]
     top = [error for error in classes if error.__base__ is LeconvertError]
     rows: list[str] = []
     for error in sorted([*top, LeconvertError], key=_by_code):
         rows.append(_row(error, 0))
         if error is not LeconvertError:
             rows += _below(error, classes, 1)
-    return _HEAD + "".join(rows) + _TAIL
+    codes = [
+        f"| {code} | {about.meaning} | {about.remedy} |\n" for code, about in EXIT_CODES.items()
+    ]
+    return _HEAD + "".join(codes) + _ERRORS + "".join(rows) + _TAIL
 
 
 def _below(

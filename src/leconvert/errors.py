@@ -1,43 +1,24 @@
 """Every error that leconvert raises on purpose, and the exit code of each.
 
-    LeconvertError                70   something that should not happen; please report it
-    ├── UsageError                 2   options that contradict each other or make no sense
-    ├── SourceError                3   the source cannot be converted as it is
-    │   ├── FindingsError          3   the scan found errors, all of which it lists
-    │   ├── UnreadableSourceError  3   a file of the source is missing, truncated or of another kind
-    │   └── SourceChangedError     4   the source changed after it was planned
-    ├── TargetError                5   the target cannot be written, or would be overwritten
-    ├── PlanMismatchError          6   a run with another source or other options is under way
-    ├── WorkDirError               7   the work dir is damaged, foreign, or of an unknown version
-    ├── BatchesFailedError         8   batches used up their attempts; the others are done
-    ├── IncompleteError            9   not all batches are done yet
-    ├── VerificationError         10   the result does not match its source
-    ├── StorageError              11   the disk is full, read-only, or fails
-    ├── BusyError                 12   another process plans, packs, or holds a batch of this run
-    ├── OneHostOnlyError          13   the file system lets only one host work
-    ├── ProbeError                14   a probe loaded wrong frames, or none, or cannot measure here
-    ├── HubError                  15   the Hub does not answer, or has no such repo or revision
-    │   └── HubUnavailableError   15   no answer, or a failure of its own: the outcome is unknown
-    ├── HubAccessError            16   the Hub's token is missing, wrong, or may not do this
-    ├── HubConflictError          17   the repo changed meanwhile, or holds something in the way
-    ├── EngineError               18   workers could not be started: no scheduler, or it refused
-    ├── InstallationError         19   a needed package is missing or does not load; not Linux
-    └── InterruptedRunError      130   stopped by a signal; the run can be resumed
-
-Codes 0 (success) and 2 (argparse's own) complete the list. Every error is one sentence that names
-the path, and most carry ``next_step``: what to do about it. Errors survive pickling, so that they
-can cross a process boundary with their fields.
+An error's class decides the code that the program ends with; `EXIT_CODES` says of each code what it
+means and what to do. Every error is one sentence that names the path, and most carry ``next_step``:
+what to do about this very case. Errors survive pickling, so that they can cross a process boundary
+with their fields.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 __all__ = [
+    "EXIT_CODES",
     "BatchesFailedError",
     "BusyError",
     "EngineError",
+    "ExitCode",
     "FindingsError",
     "HubAccessError",
     "HubConflictError",
@@ -59,6 +40,143 @@ __all__ = [
     "VerificationError",
     "WorkDirError",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCode:
+    """What a command ends with.
+
+    Attributes:
+        short: What it means, in a few words.
+        meaning: The cases in which it comes.
+        remedy: What to do; empty for a success.
+    """
+
+    short: str
+    meaning: str
+    remedy: str
+
+
+EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
+    {
+        0: ExitCode("success", "The command did what it was asked to.", ""),
+        2: ExitCode(
+            "wrong options",
+            "The command line is wrong, or options contradict each other.",
+            "Read the message; `leconvert COMMAND --help` lists the options.",
+        ),
+        3: ExitCode(
+            "unusable source",
+            "The source cannot be converted as it is, or `check` found errors. Each is listed with "
+            "a code.",
+            "Give the options that the list names, or repair the source; `leconvert check DATASET "
+            "--plan-repairs` prints the command that loses least, `leconvert explain CODE` "
+            "explains a finding.",
+        ),
+        4: ExitCode(
+            "source changed meanwhile",
+            "The source changed after it was planned; nothing was moved or removed since.",
+            "`--restart` if the new state is right; where the result is in place already, the "
+            "message says what helps.",
+        ),
+        5: ExitCode(
+            "target in the way",
+            "Something stands at the target, or another run converted the dataset meanwhile.",
+            "Move away what the message names, or choose another `--output`.",
+        ),
+        6: ExitCode(
+            "another plan is under way",
+            "A run with another source, other options or other library versions is under way in "
+            "the work dir, or the worker's run was discarded.",
+            "Give the same options, `--restart`, or another `--work-dir`.",
+        ),
+        7: ExitCode(
+            "damaged work dir",
+            "The work dir is damaged, of another program or version, or of another user.",
+            "`--restart` begins a new run; where another user made it, do what the message says.",
+        ),
+        8: ExitCode(
+            "batches failed",
+            "Batches failed as often as `--max-attempts` allows; all others are done.",
+            "Fix the cause that `leconvert status WORK_DIR` shows, then run `leconvert release "
+            "WORK_DIR --failed`, and the same command again.",
+        ),
+        9: ExitCode(
+            "not all batches are done",
+            "Batches are missing and nobody works on them.",
+            "Run the same command again, or start workers with `leconvert work WORK_DIR`.",
+        ),
+        10: ExitCode(
+            "result and source differ",
+            "The result does not match its source. Nothing was replaced or removed; a new tree "
+            "stays for inspection.",
+            "Report it. Where a result was changed after it was put in place, the message says "
+            "what helps.",
+        ),
+        11: ExitCode(
+            "disk full or failing",
+            "The disk is full, read-only, or fails.",
+            "Free some space or fix the disk, then run the same command again.",
+        ),
+        12: ExitCode(
+            "another process is at work",
+            "Another process plans or packs this run, holds the batch, puts the result of another "
+            "run in the same place, or has done this very conversion meanwhile. `pack` ends so at "
+            "once beside a packer that lives, and after `--max-wait-seconds` beside a silent one.",
+            "Wait for it; `leconvert status WORK_DIR` shows how far it is.",
+        ),
+        13: ExitCode(
+            "only one host may work here",
+            "The file system, or `--one-host`, lets one host alone work on the run, and this is "
+            "another one. From `check-fs`: several hosts must not share this file system.",
+            "Work on that host, or choose a work dir on another file system; `--restart` begins a "
+            "new run.",
+        ),
+        14: ExitCode(
+            "the probe found wrong frames, or none",
+            "A probe loaded wrong or unreadable frames, or none, or cannot measure on this host.",
+            "Look at what the message names; `leconvert probe diagnose` says what can decode here.",
+        ),
+        15: ExitCode(
+            "the Hub does not answer",
+            "The Hub does not answer, or has no such repo or revision.",
+            "Check the name, the network and `HF_ENDPOINT`, then run the same command again.",
+        ),
+        16: ExitCode(
+            "the Hub's token is missing or refused",
+            "The Hub's token is missing, wrong, or does not allow what was asked.",
+            "`hf auth login`, or set `HF_TOKEN` to a token that may write.",
+        ),
+        17: ExitCode(
+            "the repo changed meanwhile",
+            "The repo on the Hub changed meanwhile, or something in it stands in the way.",
+            "Look at what the message names, then run the same command again.",
+        ),
+        18: ExitCode(
+            "the scheduler is missing or refused",
+            "Workers could not be started: there is no scheduler here, or it refused a job. "
+            "Nothing of the run is lost.",
+            "Change what the scheduler's message names, then submit again.",
+        ),
+        19: ExitCode(
+            "a package is missing",
+            "A package that is needed is missing or does not load, or the system is not Linux.",
+            "`leconvert doctor` says which package, and how to install it.",
+        ),
+        70: ExitCode("a bug", "Something happened that should not.", "Please report it."),
+        130: ExitCode(
+            "interrupted",
+            "A signal stopped the command; what is done stays done.",
+            "Run the same command again to go on.",
+        ),
+        141: ExitCode(
+            "nobody reads the output",
+            "Whoever read the output ended before the command did, as `head` does.",
+            "",
+        ),
+    }
+)
+"""What each exit code means and what to do, by the code."""
 
 
 class LeconvertError(Exception):
@@ -185,7 +303,7 @@ class WorkDirError(LeconvertError):
 
 
 class BatchesFailedError(LeconvertError):
-    """Some batches used up their attempts and were set aside; ``details`` names each."""
+    """Some batches failed as often as they may; ``details`` names each."""
 
     exit_code = 8
 

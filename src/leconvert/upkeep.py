@@ -17,17 +17,28 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
 from enum import Enum, StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from leconvert.compare import reason_to_keep, verify_pair
-from leconvert.errors import BusyError, LeconvertError, StorageError, UsageError, WorkDirError
+from leconvert.compare import VerificationReport, reason_to_keep, verify_pair
+from leconvert.errors import (
+    BusyError,
+    InterruptedRunError,
+    LeconvertError,
+    StorageError,
+    TargetError,
+    UsageError,
+    VerificationError,
+    WorkDirError,
+)
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
 from leconvert.leasing.leases import Observed
 from leconvert.leasing.state import Outcome, Wait, derive_state
@@ -47,28 +58,35 @@ from leconvert.workdir.removal import (
     set_work_dir_aside,
 )
 from leconvert.workdir.run import OpenedRun, read_manifest
-from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 from leconvert.workdir.swap import (
     codebase_version,
+    has_source_tables,
     is_converted,
     is_listed,
     is_new_tree,
     marked_by,
     old_dir,
     removed_old_dir,
+    result_aside,
     run_of,
     staging_trees,
+    swap_back,
+    take_back_undo,
+    work_dir_beside,
 )
 
 __all__ = [
     "CleanReport",
     "Holder",
     "ReleaseReport",
+    "UndoReport",
     "Verdict",
     "clean_kept_source",
     "clean_work_dir",
     "judge",
     "release_batches",
+    "undo_conversion",
 ]
 
 
@@ -483,6 +501,201 @@ def _doubt(target: Path, old: Path, progress: Progress) -> str | None:
     if not report.ok:
         return f"the result differs from it: {report.differences[0]}"
     return reason_to_keep(target, old, read_repairs(target))
+
+
+# ------------------------------------------------------------------------------------------------
+# Puts the source that a conversion in place kept back in its place, and the result beside it.
+#
+# What there is to do is told by what lies at three places (``DATASET``, ``DATASET_old`` and
+# ``DATASET_v30``) and by nothing else, so that the same command ends what a crash left. Whatever
+# is found there, both trees are compared to the byte before one of them is moved.
+
+
+_DIFFERENCES_SHOWN = 20
+
+
+class Found(Enum):
+    """What lies at one of the places of an undo."""
+
+    NOTHING = "nothing"
+    SOURCE = "a v2.x dataset"
+    RESULT = "a v3.0 dataset"
+    OTHER = "something else"
+
+
+@dataclass(frozen=True, slots=True)
+class UndoReport:
+    """What an undo did.
+
+    Attributes:
+        dataset: Where the v2.x dataset is again.
+        result: Where the v3.0 dataset is kept.
+        dry_run: Whether nothing was moved.
+        was_undone: Whether all was so before, and nothing was compared.
+        episodes: Episodes that were compared.
+        rows: Their rows.
+        camera_frames: Their coded frames, of all cameras together.
+    """
+
+    dataset: Path
+    result: Path
+    dry_run: bool
+    was_undone: bool = False
+    episodes: int = 0
+    rows: int = 0
+    camera_frames: int = 0
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {**asdict(self), "dataset": str(self.dataset), "result": str(self.result)}
+
+
+@any_storage_errors()
+def undo_conversion(
+    target: Path,
+    *,
+    dry_run: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+    fs: FileSystem = LOCAL,
+) -> UndoReport:
+    """Put ``<target>_old`` back at the target, and the v3.0 dataset there at ``<target>_v30``.
+
+    Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
+
+    Raises:
+        TargetError: What lies there is not what a conversion in place left.
+        BusyError: A run of this dataset is under way.
+        VerificationError: The two do not hold the same.
+    """
+    report = UndoReport(target, result_aside(target), dry_run)
+    if _places_of_undo(target) is None:
+        return replace(report, was_undone=True)
+    _check_no_run_under_way(target)
+    with nullcontext() if dry_run else target_lock(target, "-"):
+        places = _places_of_undo(target)
+        if places is None:
+            return replace(report, was_undone=True)
+        source, result = places
+        try:
+            before, compared = _compared(source, result, stop, progress)
+        except InterruptedRunError:
+            raise
+        except (LeconvertError, OSError):
+            if not dry_run:  # a dataset that is not whole does not stay in the target's place
+                take_back_undo(target, is_source=has_source_tables, fs=fs)
+            raise
+        if not dry_run:
+
+            def check(tree: Path) -> None:
+                if facts_of_tree(tree) != before:
+                    raise _changed_meanwhile(result)
+
+            swap_back(target, is_source=has_source_tables, check=check, fs=fs)
+    return replace(
+        report,
+        episodes=compared.episodes,
+        rows=compared.rows,
+        camera_frames=compared.video_frames,
+    )
+
+
+def _found(place: Path) -> Found:
+    if not os.path.lexists(place):
+        return Found.NOTHING
+    if is_converted(place):
+        return Found.RESULT
+    return Found.SOURCE if has_source_tables(place) else Found.OTHER
+
+
+def _places_of_undo(target: Path) -> tuple[Path, Path] | None:
+    """Return where source and result are now; None where they are back already."""
+    old, aside = old_dir(target), result_aside(target)
+    match _found(target), _found(old), _found(aside):
+        case (Found.RESULT, Found.SOURCE, Found.NOTHING):
+            return old, target
+        case (Found.SOURCE, Found.RESULT, Found.NOTHING):  # exchanged, and not named yet
+            return target, old
+        case (Found.NOTHING, Found.SOURCE, Found.RESULT):  # between two renames
+            return old, aside
+        case (Found.SOURCE, Found.NOTHING, Found.RESULT):
+            return None
+        case found:
+            raise _nothing_to_undo(target, *found)
+
+
+def _nothing_to_undo(target: Path, at_target: Found, at_old: Found, at_aside: Found) -> TargetError:
+    old, aside = old_dir(target), result_aside(target)
+    there = f"{target} is not what a conversion in place left"
+    helps = "Nothing was moved. Look at them, and give the right one its name with `mv`."
+    details = [
+        f"{place}: {found.value}"
+        for place, found in ((target, at_target), (old, at_old), (aside, at_aside))
+    ]
+    if at_target is Found.RESULT and at_old is Found.SOURCE:
+        there = f"{aside} exists already, and the v3.0 dataset would be kept there"
+        helps = "Rename or remove it, then run the same command again."
+    elif at_target is Found.NOTHING and at_old is Found.NOTHING:
+        there, helps = f"{target} does not exist", "Give the dataset that was converted in place."
+    elif at_target is Found.SOURCE and at_old is Found.NOTHING:
+        there = f"{target} is a v2.x dataset, and no conversion of it is there to be undone"
+        helps = "Give a dataset that was converted in place."
+    elif at_target is Found.RESULT and at_old is Found.NOTHING:
+        there = f"{old} does not exist: no source of {target} was kept there"
+        helps = "A conversion with --output left its source where it was."
+        if removed_old_dir(target).exists():
+            there = f"{old} cannot be put back: its removal began"
+            helps = f"What is left of it is {removed_old_dir(target)}."
+    elif at_target is Found.RESULT and at_old is Found.RESULT:
+        there = f"{old} is a v3.0 dataset, which a conversion with --force-conversion replaced"
+        helps = (
+            f"To go back to it: `mv {shlex.quote(str(target))} {shlex.quote(str(aside))} && "
+            f"mv {shlex.quote(str(old))} {shlex.quote(str(target))}`."
+        )
+    return TargetError(f"{there}.", path=str(target), details=details, next_step=helps)
+
+
+def _check_no_run_under_way(target: Path) -> None:
+    work = WorkDir(work_dir_beside(target))
+    run_id = work.current_run_id()
+    if run_id is None or Journal(work.run(run_id), run_id).read().step is PackStep.FINISHED:
+        return
+    raise BusyError(
+        f"Run {run_id} of {target} is not finished.",
+        path=str(work.root),
+        next_step=f"`leconvert status {shlex.quote(str(work.root))}` shows how far it is; "
+        f"`leconvert clean {shlex.quote(str(work.root))} --give-up` discards it.",
+    )
+
+
+def _compared(
+    source: Path, result: Path, stop: threading.Event | None, progress: Progress
+) -> tuple[dict[str, FileFacts], VerificationReport]:
+    """Return the result's files and what was compared; raise unless the two hold the same."""
+    before = facts_of_tree(source), facts_of_tree(result)
+    report = verify_pair(result, source, depth="bytes", stop=stop, progress=progress)
+    if not report.ok:
+        shown = [str(difference) for difference in report.differences[:_DIFFERENCES_SHOWN]]
+        if len(report.differences) > len(shown):
+            shown.append(f"... and {len(report.differences) - len(shown)} more")
+        raise VerificationError(
+            f"{source} is not the source of {result} any more: one of them was changed or damaged.",
+            path=str(source),
+            details=shown,
+            next_step="Nothing was moved. Where you want the source all the same, rename the two "
+            "with `mv`.",
+        )
+    if (facts_of_tree(source), facts_of_tree(result)) != before:
+        raise _changed_meanwhile(result)
+    return before[1], report
+
+
+def _changed_meanwhile(result: Path) -> TargetError:
+    return TargetError(
+        f"{result} or its source was changed while they were compared.",
+        path=str(result),
+        next_step="Nothing was moved. Run the same command again when nobody writes to them.",
+    )
 
 
 # ------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -13,13 +14,20 @@ import traceback
 from collections.abc import Buffer, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import zip_longest
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from leconvert._version import __version__
 from leconvert.cli.parser import Parser, examples_text
-from leconvert.errors import FindingsError, InstallationError, LeconvertError, UsageError
+from leconvert.errors import (
+    EXIT_CODES,
+    FindingsError,
+    InstallationError,
+    LeconvertError,
+    UsageError,
+)
 from leconvert.workdir.secrets import without_credentials
 from leconvert.workdir.storage_errors import storage_error
 
@@ -48,6 +56,7 @@ COMMANDS = (
     ("status", "say how far a run is"),
     ("release", "give failed or stuck batches of a run back"),
     ("clean", "remove what finished and given-up runs left"),
+    ("undo", "put the source of a conversion in place back"),
     ("check", "say what is wrong with one dataset, v2.x or v3.0"),
     ("check-fs", "probe what leasing and the swap need of a file system"),
     ("doctor", "say what is installed here, and what is missing"),
@@ -57,22 +66,19 @@ COMMANDS = (
     ("mirror", "send a v3.0 dataset to a bucket or another store"),
     ("probe", "measure how fast, and how rightly, a v3.0 dataset loads"),
     ("demo", "make a small dataset, convert it, verify it"),
+    ("explain", "say what an exit code or a finding means, and what to do"),
     ("completion", "print a script that completes command lines in a shell"),
 )
-_EXIT_CODES = """
-exit codes:
-   0 success                        9 not all batches are done
-   2 wrong options                 10 the result differs from its source
-   3 unusable source               11 disk full, read-only or failing
-   4 source changed meanwhile      12 another process plans, packs or holds it
-   5 target in the way             13 only one host may work here
-   6 another plan is under way     14 the probe found wrong frames, or none
-   7 damaged work dir              15 the Hub does not answer
-   8 batches were set aside        16 the Hub's token is missing or refused
-  17 the repo changed meanwhile    18 the scheduler is missing or refused
-  19 a package is missing          70 a bug: please report it
- 130 interrupted; the same command resumes
-"""
+_CODE_COLUMN = 31  # two beside each other fit into 80
+
+
+def _exit_codes() -> str:
+    """Return the end of the program's help: every exit code, in two columns."""
+    rows = [f"{code:>4} {about.short}" for code, about in EXIT_CODES.items()]
+    half = -(-len(rows) // 2)
+    pairs = zip_longest(rows[:half], rows[half:], fillvalue="")
+    lines = [f"{left:<{_CODE_COLUMN}}{right}".rstrip() for left, right in pairs]
+    return "\n".join(["", "exit codes; `leconvert explain CODE` says what to do:", *lines, ""])
 
 
 def build_parser(wanted: str | None = None) -> Parser:
@@ -83,7 +89,7 @@ def build_parser(wanted: str | None = None) -> Parser:
     parser = Parser(
         prog="leconvert",
         description="Convert LeRobot datasets from v2.x to v3.0.",
-        epilog=examples_text("leconvert") + _EXIT_CODES,
+        epilog=examples_text("leconvert") + _exit_codes(),
     )
     parser.add_argument("--version", action="version", version=f"leconvert {__version__}")
     parser.add_commands("command", COMMANDS, command_module)
@@ -196,6 +202,9 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
         print(f"  {without_credentials(line)}", file=sys.stderr)
     if error.next_step:
         print(f"  → {without_credentials(error.next_step)}", file=sys.stderr)
+    elif not isinstance(error, UsageError):
+        step = f"`leconvert explain {shlex.quote(str(error.exit_code))}` says what to do."
+        print(f"  → {step}", file=sys.stderr)
     return error.exit_code
 
 

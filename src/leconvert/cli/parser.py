@@ -94,6 +94,9 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "leconvert clean --of my_dataset --old",
         ),
     ),
+    "leconvert undo": (
+        ("go back to v2.1; the v3.0 dataset becomes my_dataset_v30", "leconvert undo my_dataset"),
+    ),
     "leconvert check": (
         ("a v2.1 dataset before its conversion, or a v3.0 one", "leconvert check my_dataset"),
         ("for a script: fail at warnings too, and say it as JSON",
@@ -107,6 +110,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("this machine", "leconvert doctor"),
         ("this machine, and the file system of a folder", "leconvert doctor /shared/runs"),
         ("for a bug report", "leconvert doctor --json"),
+    ),
+    "leconvert explain": (
+        ("the exit code of the last command", "leconvert explain 8"),
+        ("a finding that check or convert listed", "leconvert explain frame-count"),
     ),
     "leconvert completion": (
         (

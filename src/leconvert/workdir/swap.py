@@ -72,13 +72,16 @@ __all__ = [
     "old_dir",
     "recover_swap",
     "removed_old_dir",
+    "result_aside",
     "run_of",
     "source_as_output",
     "staging_dir",
     "staging_generations",
     "staging_trees",
     "superseded",
+    "swap_back",
     "swap_into_place",
+    "take_back_undo",
     "try_renames",
     "work_dir_beside",
 ]
@@ -355,6 +358,12 @@ def removed_old_dir(target: Path) -> Path:
     return old.with_name(f".{old.name}.leconvert-removed")
 
 
+def result_aside(target: Path) -> Path:
+    """Return where `swap_back` keeps the result that was at a target: ``<target>_v30``."""
+    real = Path(os.path.realpath(target))
+    return real.with_name(f"{real.name}_v30")
+
+
 def codebase_version(root: Path) -> str | None:
     """Return a dataset's ``codebase_version``, or None where there is no dataset to read."""
     try:
@@ -579,8 +588,48 @@ def swap_into_place(
         PackStep.SWAPPING,
         swap={"target": str(plan.target), "old": None if plan.old is None else str(plan.old)},
     )
-    _swap(plan, journal, check)
+    _swap(plan, _has_mark_of(journal), check, fs)
     _finish(plan.target, journal)
+
+
+def swap_back(
+    target: Path,
+    *,
+    is_source: Callable[[Path], bool],
+    check: Callable[[Path], None],
+    fs: FileSystem = LOCAL,
+) -> None:
+    """Put the source kept at `old_dir` back at the target, and the result at `result_aside`.
+
+    The moves are those of a swap, and what comes next is decided by the same table: the source is
+    the new tree. Both must have been compared by this process, under the target's lock. The same
+    call ends what a crash leaves; nothing is deleted.
+
+    Args:
+        is_source: Tells the source from any other tree, wherever it is.
+        check: Called with the result once it has left the target; what it raises takes the moves
+            back.
+    """
+    plan = SwapPlan(target, old_dir(target), result_aside(target))
+    if not is_source(target) and is_listed(target, fs):  # nothing was moved yet
+        check_target(target, plan.old)
+        check_no_other_swap(target, "-", fs=fs)
+        sync_tree(plan.staging, files=False, fs=fs)
+    _swap(plan, is_source, check, fs)
+
+
+def take_back_undo(
+    target: Path, *, is_source: Callable[[Path], bool], fs: FileSystem = LOCAL
+) -> None:
+    """Put the result back at the target where `swap_back` was interrupted; else do nothing."""
+    plan = SwapPlan(target, old_dir(target), result_aside(target))
+    seen = _look(plan, is_source, fs)
+    if _came_out(plan, seen) is not None:
+        _take_back(plan, seen, fs)
+
+
+def _has_mark_of(journal: Journal) -> Callable[[Path], bool]:
+    return lambda tree: marked_by(tree, fs=journal.fs) == journal.run_id
 
 
 def check_no_other_swap(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
@@ -649,12 +698,16 @@ def _generation_to_settle(target: Path, journal: Journal, *, is_in: bool) -> int
     return generations[-1] if generations else None
 
 
-def _swap(plan: SwapPlan, journal: Journal, check: Callable[[Path], None]) -> None:
+def _swap(
+    plan: SwapPlan,
+    is_new: Callable[[Path], bool],
+    check: Callable[[Path], None],
+    fs: FileSystem,
+) -> None:
     """Put the new tree in, or raise with everything as it was, as far as the disk allows."""
-    fs = journal.fs
     failure: OSError | None = None
     for _ in range(_MOST_STEPS):
-        seen = _look(plan, journal.run_id, fs)
+        seen = _look(plan, is_new, fs)
         action = next_action(*seen, keep_old=plan.old is not None)
         if action is Action.DONE:
             sync_dir(plan.target.parent, fs=fs)
@@ -675,12 +728,12 @@ def _swap(plan: SwapPlan, journal: Journal, check: Callable[[Path], None]) -> No
         try:
             _act(action, plan, fs)
         except OSError as error:
-            if _look(plan, journal.run_id, fs) == seen:
+            if _look(plan, is_new, fs) == seen:
                 # It reported an error and nothing moved. Once is enough: the state is known.
                 failure = error
                 break
         sync_dir(plan.target.parent, fs=fs)
-    seen = _look(plan, journal.run_id, fs)
+    seen = _look(plan, is_new, fs)
     if failure is None:
         raise _unexpected(plan, seen)
     if seen[0] is TreeState.MISSING and plan.old is not None:
@@ -697,10 +750,10 @@ def _swap(plan: SwapPlan, journal: Journal, check: Callable[[Path], None]) -> No
 
 def _settle(plan: SwapPlan, journal: Journal) -> SwapOutcome:
     """End or take back what another process began."""
-    fs = journal.fs
+    fs, is_new = journal.fs, _has_mark_of(journal)
     restored = False
     for _ in range(_MOST_STEPS):
-        seen = _look(plan, journal.run_id, fs)
+        seen = _look(plan, is_new, fs)
         action = next_recovery(*seen, keep_old=plan.old is not None)
         if action is Action.DONE:
             sync_dir(plan.target.parent, fs=fs)
@@ -713,12 +766,12 @@ def _settle(plan: SwapPlan, journal: Journal) -> SwapOutcome:
         try:
             _act(action, plan, fs)
         except OSError:
-            if _look(plan, journal.run_id, fs) == seen:
+            if _look(plan, is_new, fs) == seen:
                 with storage_errors(plan.target):
                     raise
         restored = restored or action is Action.RESTORE_OLD
         sync_dir(plan.target.parent, fs=fs)
-    raise _unexpected(plan, _look(plan, journal.run_id, fs))
+    raise _unexpected(plan, _look(plan, is_new, fs))
 
 
 def _came_out(plan: SwapPlan, seen: TreeStates) -> Path | None:
@@ -772,7 +825,7 @@ def _rename(source: Path, target: Path, fs: FileSystem) -> None:
         fs.replace(source, target)
 
 
-def _look(plan: SwapPlan, run_id: str, fs: FileSystem) -> TreeStates:
+def _look(plan: SwapPlan, is_new: Callable[[Path], bool], fs: FileSystem) -> TreeStates:
     with storage_errors(plan.target.parent):
         # Listing makes an NFS client forget names that it believes absent, or present.
         names = set(fs.list_names(plan.target.parent))
@@ -781,7 +834,7 @@ def _look(plan: SwapPlan, run_id: str, fs: FileSystem) -> TreeStates:
         TreeState.MISSING
         if place is None or place.name not in names
         else TreeState.NEW
-        if marked_by(place, fs=fs) == run_id
+        if is_new(place)
         else TreeState.OTHER
         for place in places
     )

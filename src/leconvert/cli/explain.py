@@ -1,0 +1,145 @@
+"""``leconvert explain``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from leconvert import errors
+from leconvert.cli.options import add_json
+from leconvert.cli.parser import nearest
+from leconvert.errors import EXIT_CODES, UsageError
+
+if TYPE_CHECKING:
+    from leconvert.source.findings import Kind
+
+__all__ = ["add_arguments", "run"]
+
+_WIDTH_WITHOUT_TERMINAL = 100
+_INDENT = "  "
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "code", metavar="CODE",
+        help="an exit code such as 8, a finding such as frame-count, or an error such as BusyError",
+    )  # fmt: skip
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print cause and remedy of one code."""
+    record = explained(options.code)
+    if options.json:
+        print(json.dumps(record, indent=2))
+        return 0
+    width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
+    for line in _lines(record):
+        indent = line[: len(line) - len(line.lstrip())]
+        print(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))
+    return 0
+
+
+def explained(code: str) -> dict[str, Any]:
+    """Return what is known of an exit code, an error's name or a finding's code."""
+    names = _errors_by_code()
+    wanted = {name: str(number) for number, found in names.items() for name in found}.get(
+        code, code
+    )
+    if wanted.isdecimal() and int(wanted) in EXIT_CODES:
+        about = EXIT_CODES[int(wanted)]
+        return {
+            "kind": "exit code",
+            "code": int(wanted),
+            "errors": names.get(int(wanted), []),
+            "meaning": about.meaning,
+            "remedy": about.remedy,
+        }
+    findings = _findings()
+    if wanted not in findings:
+        near = nearest(code, [*findings, *(name for found in names.values() for name in found)])
+        raise UsageError(
+            f"There is no code {code!r}{near or '.'}",
+            next_step="Exit codes are listed by `leconvert --help`, findings with their codes by "
+            "`leconvert check DATASET`.",
+        )
+    return {"kind": "finding", "code": code, "findings": findings[code]}
+
+
+def _errors_by_code() -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {}
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and issubclass(kind, errors.LeconvertError):
+            found.setdefault(kind.exit_code, []).append(name)
+    return found
+
+
+def _findings() -> dict[str, list[dict[str, Any]]]:
+    """Return what both catalogues say of each code."""
+    from leconvert.check.declared import CATALOGUE as OF_RESULTS
+    from leconvert.source.findings import CATALOGUE as OF_SOURCES
+
+    does = _option_helps()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for code, kind in OF_SOURCES.items():
+        found.setdefault(code, []).append(
+            {
+                "dataset": "v2.x",
+                "severity": kind.severity,
+                "meaning": kind.meaning,
+                "remedies": list(_remedies(kind, does)),
+            }
+        )
+    for code, other in OF_RESULTS.items():
+        found.setdefault(code, []).append(
+            {
+                "dataset": "v3.0",
+                "severity": other.severity,
+                "meaning": other.meaning,
+                "remedies": [{"flag": None, "does": other.remedy}],
+            }
+        )
+    return found
+
+
+def _remedies(kind: Kind, does: Mapping[str, str]) -> Iterator[dict[str, str | None]]:
+    accept = (f"--accept {kind.code}",) if kind.acceptable else ()
+    for flag in (*kind.repairs, *accept):
+        yield {"flag": flag, "does": does.get(flag.partition(" ")[0])}
+
+
+def _option_helps() -> dict[str, str]:
+    """Return what the help of ``convert`` says of each of its options."""
+    from leconvert.cli.main import build_parser
+
+    convert = build_parser("convert").commands["convert"]
+    return {
+        option: argument.help
+        for argument in convert.arguments()
+        for option in argument.option_strings
+        if argument.help
+    }
+
+
+def _lines(record: Mapping[str, Any]) -> Iterable[str]:
+    if record["kind"] == "exit code":
+        names = f" ({', '.join(record['errors'])})" if record["errors"] else ""
+        yield f"exit code {record['code']}{names}"
+        yield f"{_INDENT}{record['meaning']}"
+        if record["remedy"]:
+            yield f"{_INDENT}→ {record['remedy']}"
+        return
+    for finding in record["findings"]:
+        yield f"{record['code']} ({finding['severity']}) in a {finding['dataset']} dataset"
+        yield f"{_INDENT}{finding['meaning']}"
+        for remedy in finding["remedies"]:
+            said = [text for text in (remedy["flag"], remedy["does"]) if text]
+            yield f"{_INDENT}→ {': '.join(said)}"
+        if not finding["remedies"] and finding["severity"] == "error":
+            yield f"{_INDENT}→ No option repairs this; correct the dataset."

@@ -1,0 +1,58 @@
+"""``leconvert undo``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import add_json
+from leconvert.cli.progress import progress_for
+from leconvert.text import count
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "dataset", type=Path, metavar="DATASET", help="the dataset that was converted in place"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="compare the two, say what would be done"
+    )
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Put the kept source back, and say where the v3.0 dataset is."""
+    from leconvert.upkeep import undo_conversion
+    from leconvert.workdir.swap import old_dir
+
+    dataset = options.dataset.resolve()
+    with stop_on_signals() as stop:
+        report = undo_conversion(
+            dataset,
+            dry_run=options.dry_run,
+            stop=stop,
+            progress=progress_for(quiet=options.json),
+        )
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+        return 0
+    if report.was_undone:
+        print(f"{dataset} is the v2.x dataset already; its v3.0 dataset is {report.result}.")
+        return 0
+    compared = (
+        f"{count(report.episodes, 'episode')}, {count(report.rows, 'frame')}, "
+        f"{count(report.camera_frames, 'camera frame')}"
+    )
+    print(f"Source and result hold the same: {compared}.")
+    if options.dry_run:
+        print(f"would put {old_dir(dataset)} back as {dataset}")
+        print(f"would keep the v3.0 dataset as {report.result}")
+        return 0
+    print(f"  dataset  {dataset}")
+    print(f"  kept     {report.result}")
+    return 0

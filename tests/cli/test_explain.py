@@ -1,0 +1,75 @@
+"""``leconvert explain``: cause and remedy of every code that the program prints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from leconvert import errors
+from leconvert.check.declared import CATALOGUE as OF_RESULTS
+from leconvert.cli.explain import explained
+from leconvert.cli.main import main
+from leconvert.source.findings import CATALOGUE as OF_SOURCES
+
+
+@pytest.mark.parametrize("code", [str(code) for code in errors.EXIT_CODES])
+def test_an_exit_code_is_explained_by_the_table_of_errors(
+    capsys: pytest.CaptureFixture[str], code: str
+) -> None:
+    assert main(["explain", code]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    about = errors.EXIT_CODES[int(code)]
+    assert said.startswith(f"exit code {code}")
+    assert about.meaning in said
+    assert about.remedy in said
+
+
+def test_an_error_is_explained_by_its_name() -> None:
+    assert explained("BatchesFailedError") == explained("8")
+    assert explained("8")["errors"] == ["BatchesFailedError"]
+
+
+def test_every_finding_is_explained_with_what_helps() -> None:
+    for code in {*OF_SOURCES, *OF_RESULTS}:
+        found = explained(code)["findings"]
+        assert {one["dataset"] for one in found} == {
+            *(["v2.x"] if code in OF_SOURCES else []),
+            *(["v3.0"] if code in OF_RESULTS else []),
+        }
+        assert all(remedy["does"] for one in found for remedy in one["remedies"])
+
+
+def test_a_finding_of_both_kinds_of_dataset_is_told_for_both(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["explain", "missing-file"]) == 0
+    said = capsys.readouterr().out
+    assert "missing-file (error) in a v2.x dataset" in said
+    assert "→ --drop-feature: leave" in said
+    assert "missing-file (error) in a v3.0 dataset" in said
+
+
+def test_a_finding_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "timestamps", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    (of_sources, *_) = record["findings"]
+    assert (record["kind"], record["code"]) == ("finding", "timestamps")
+    assert [remedy["flag"] for remedy in of_sources["remedies"]] == [
+        "--assume-fps",
+        "--retime",
+        "--accept timestamps",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "near"), [("frame-cout", "frame-count"), ("BusyErorr", "BusyError"), ("99", None)]
+)
+def test_an_unknown_code_names_the_nearest(
+    capsys: pytest.CaptureFixture[str], code: str, near: str | None
+) -> None:
+    assert main(["explain", code]) == 2
+    said = capsys.readouterr().err
+    assert f"There is no code '{code}'" in said
+    assert ("did you mean" in said) == (near is not None)
+    assert near is None or f"did you mean {near}?" in said

@@ -1,0 +1,45 @@
+"""``leconvert undo`` as a user gives it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.program import Leconvert
+from tests.trees import snapshot
+
+
+def test_convert_then_undo_gives_the_dataset_as_it_was(
+    leconvert: Leconvert, source_copy: Path
+) -> None:
+    before = snapshot(source_copy)
+    assert leconvert("convert", "--root", source_copy).returncode == 0
+    dry = leconvert("undo", source_copy, "--dry-run")
+    assert dry.returncode == 0
+    assert f"would keep the v3.0 dataset as {source_copy}_v30" in dry.stdout
+    done = leconvert("undo", source_copy)
+    assert done.returncode == 0
+    assert (
+        "Source and result hold the same: 5 episodes, 44 frames, 88 camera frames." in done.stdout
+    )
+    assert snapshot(source_copy) == before
+    again = leconvert("undo", source_copy, "--json")
+    assert again.returncode == 0
+    assert json.loads(again.stdout) == {
+        "dataset": str(source_copy),
+        "result": f"{source_copy}_v30",
+        "dry_run": False,
+        "was_undone": True,
+        "episodes": 0,
+        "rows": 0,
+        "camera_frames": 0,
+    }
+
+
+def test_what_cannot_be_undone_says_why_and_ends_with_5(
+    leconvert: Leconvert, source_copy: Path
+) -> None:
+    told = leconvert("undo", source_copy)
+    assert told.returncode == 5
+    assert "no conversion of it is there to be undone" in told.stderr
+    assert "→ Give a dataset that was converted in place." in told.stderr
