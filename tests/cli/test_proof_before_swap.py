@@ -94,12 +94,12 @@ def test_a_crashed_removal_is_finished_by_the_same_command(
     def fails(*_: object, **__: object) -> None:
         raise StorageError("the disk fails")
 
-    broken = "storage_errors" if crash == "before the commit point" else "remove_tree"
+    broken = "remove_compared" if crash == "before the commit point" else "remove_tree"
     with monkeypatch.context() as patched:
         patched.setattr(removal, broken, fails)
         with pytest.raises(StorageError):
             leconvert.convert(source_copy, delete_source=True)
-    assert old_of(source_copy).exists() is (broken == "storage_errors")
+    assert old_of(source_copy).exists() is (broken == "remove_compared")
     report = leconvert.convert(source_copy, delete_source=True)
     assert report.kept_source is None
     assert [path.name for path in source_copy.parent.iterdir()] == ["small"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_page_that_fails_at_last_does_not_call_the_conversion_failed(
     def full(path: Path, _: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("leconvert.workdir.fs.replace_record", full)
+    monkeypatch.setattr(import_module("leconvert.report.page"), "replace_record", full)
     out = tmp_path / "out"
     assert main(["convert", "--root", str(small_source), "--output", str(out), "--report"]) == 11
     said = capsys.readouterr().err

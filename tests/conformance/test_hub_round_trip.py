@@ -20,7 +20,7 @@ from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.cli import main
-from leconvert.hub import outline as outlines
+from leconvert.hub import sparse_snapshot as sparse
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
 
@@ -127,8 +127,8 @@ def test_a_few_episodes_go_round(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Small files would be fetched once, with the plan.
-    monkeypatch.setattr(outlines, "_WHOLE_TABLE_BYTES", 0)
-    monkeypatch.setattr(outlines, "_WHOLE_CLIP_BYTES", 0)
+    monkeypatch.setattr(sparse, "_WHOLE_TABLE_BYTES", 0)
+    monkeypatch.setattr(sparse, "_WHOLE_CLIP_BYTES", 0)
     how = ["--orchestrate", "--num-workers", "3"]
     loaded, _, _ = round_trip(logged_in, api_of(), small_source, tmp_path, how)
     assert main(["verify", str(loaded), "--source", str(small_source), "--bytes"]) == 0

@@ -13,8 +13,8 @@ from tests.hub import StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.api import convert
-from leconvert.hub import outline as outlines
 from leconvert.hub import scratch
+from leconvert.hub import sparse_snapshot as sparse
 from leconvert.hub.provenance import read_provenance, write_provenance
 from leconvert.hub.push import PushOptions, PushReport, push
 from leconvert.progress import NO_PROGRESS
@@ -85,8 +85,8 @@ def arm(hub: StandIn, small_source: Path) -> StandIn:
 @pytest.fixture
 def only_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let outlines hold no episode's file whole, however small it is."""
-    monkeypatch.setattr(outlines, "_WHOLE_TABLE_BYTES", 0)
-    monkeypatch.setattr(outlines, "_WHOLE_CLIP_BYTES", 0)
+    monkeypatch.setattr(sparse, "_WHOLE_TABLE_BYTES", 0)
+    monkeypatch.setattr(sparse, "_WHOLE_CLIP_BYTES", 0)
 
 
 @pytest.fixture(scope="session")

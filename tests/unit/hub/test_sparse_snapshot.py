@@ -24,9 +24,8 @@ from leconvert.errors import (
     InterruptedRunError,
     UsageError,
 )
-from leconvert.hub import outline as outlines
-from leconvert.hub import outline as sparse
 from leconvert.hub import source as hub_source
+from leconvert.hub import sparse_snapshot as sparse
 from leconvert.hub.fetch import Fetcher, HubRepo, RemoteFile
 from leconvert.hub.provenance import HubOrigin
 from leconvert.hub.sparse_snapshot import SparseCopy, SparseSnapshot, open_sparse_snapshot
@@ -266,7 +265,7 @@ def test_where_an_outline_holds_some_files_whole_workers_fetch_the_others(
 ) -> None:
     clips = {path.name: path.stat().st_size for path in (small_source / CLIP).parent.iterdir()}
     limit = sorted(clips.values())[2]
-    monkeypatch.setattr(outlines, "_WHOLE_CLIP_BYTES", limit)
+    monkeypatch.setattr(sparse, "_WHOLE_CLIP_BYTES", limit)
     run = planned(hub, small_source, tmp_path)
     hub.log.clear()
     run_worker(run.work_dir.root)
