@@ -47,7 +47,8 @@ def trouble_in_wheel(names: Iterable[str]) -> list[str]:
     names = list(names)
     tops = {name.partition("/")[0] for name in names}
     trouble = [f"the wheel lacks {name}" for name in _missing(
-        ("leconvert/py.typed", "leconvert/_version.py", "leconvert/cli/main.py"), names.__contains__
+        ("leconvert/py.typed", "leconvert/_version.py", "leconvert/cli/main.py",
+         "leconvert/report/templates/report.html"), names.__contains__
     )]  # fmt: skip
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         trouble.append("the wheel lacks the licence")
@@ -188,6 +189,7 @@ def _uses(here: _Installation) -> list[str]:
     here.leconvert("convert", "--root", source, "--output", "arm_v30")
     here.leconvert("verify", "arm_v30", "--source", source, "--bytes")
     here.leconvert("check", "arm_v30")
+    here.leconvert("report", "arm_v30", "--output", "report.html")
     with StandIn(here.folder / "hub") as hub:
         hub.add_repo("tester/arm", source, tags=("v2.1",))
         # The stand-in hands out only what came as with Git LFS.

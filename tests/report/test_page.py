@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
 
 from leconvert.errors import UsageError
 from leconvert.report import check_report_place, page, write_report
-from leconvert.report.charts import TimeAxis, durations, lanes_by_host, rates, ticks
-from leconvert.report.parts import Markup, element, escaped, joined
+from leconvert.report.charts import TimeAxis, durations, element, lanes_by_host, rates, ticks
 from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StoryState
 from leconvert.workdir.activity import Invocation
 from tests.report.stories import BEGIN, HOSTILE, TOKEN, run_story
@@ -43,18 +43,19 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_text_is_escaped_and_markup_is_not() -> None:
-    assert escaped("<a href='x'>&\"") == "&lt;a href=&#x27;x&#x27;&gt;&amp;&quot;"
-    assert joined(["<", Markup("<br>"), None, 3]) == "&lt;<br>3"
-    assert element("p", "a", Markup("<b>"), class_='"x', hidden=True, id=None) == (
-        '<p class="&quot;x" hidden>a<b></p>'
+def test_text_in_a_chart_is_escaped_and_markup_is_not() -> None:
+    assert element("p", ["<a href='x'>", None, 3], Markup("<b>"), class_='"x', id=None) == (
+        '<p class="&#34;x">&lt;a href=&#39;x&#39;&gt;3<b></p>'
     )
-    assert element("meta", name="x", http_equiv="y") == '<meta name="x" http-equiv="y">'
+    assert element("text", "a\x00b\u202ec\ud800", text_anchor="\x00") == (
+        '<text text-anchor="\ufffd">a\ufffdb\ufffdc\\ud800</text>'
+    )
 
 
 def test_characters_that_no_page_may_hold_are_replaced() -> None:
-    assert escaped("a\x00b\u202ec\ud800") == "a\ufffdb\ufffdc\\ud800"
-    page(run_story(name=HOSTILE, batches=5)).encode("utf-8")
+    html = page(replace(run_story(name=HOSTILE, batches=5), remarks=["a\x00b\u202ec\ud800"]))
+    assert "<li>a\ufffdb\ufffdc\\ud800</li>" in html
+    assert not set(html) & set("\x00\u202e\ud800\udcff")
 
 
 def test_every_element_is_closed_and_none_is_a_strangers() -> None:
@@ -67,7 +68,7 @@ def test_every_element_is_closed_and_none_is_a_strangers() -> None:
 
 def test_nothing_on_the_page_is_fetched() -> None:
     html = page(run_story(name=HOSTILE))
-    assert "default-src &#x27;none&#x27;" in html
+    assert 'http-equiv="Content-Security-Policy" content="default-src \'none\'; ' in html
     checker = Checker()
     checker.feed(html)
     assert {str(address)[:1] for address in checker.addresses - {"data:,"}} == {"#"}

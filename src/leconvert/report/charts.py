@@ -10,10 +10,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Union
 
-from leconvert.report.parts import Content, Markup, element
+from markupsafe import Markup, escape
+
 from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StreamFigures
 from leconvert.text import amount, count, duration, shorten
 
@@ -22,9 +25,10 @@ __all__ = [
     "Lane",
     "TimeAxis",
     "brief",
+    "clean",
     "duration_chart",
     "durations",
-    "figure",
+    "element",
     "gantt",
     "lanes_by_host",
     "legend",
@@ -35,6 +39,45 @@ __all__ = [
     "ticks",
     "working_axis",
 ]
+
+
+# ------------------------------------------------------------------------------------------------
+# SVG that is safe by construction: whatever is not `Markup` is escaped.
+
+
+# Characters that HTML forbids, and those that turn the direction of all text after them.
+_UNFIT = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u202a-\\u202e\\u2066-\\u2069\\ufffe\\uffff]"
+)
+
+Content = Union[str, int, None, Iterable["Content"]]  # noqa: UP007 - recursive: `|` needs a type
+
+
+def clean(value: object) -> str:
+    """Return text without characters that no page may hold; None is no text."""
+    if value is None:
+        return ""
+    # Paths that are no UTF-8 come as lone surrogates, which cannot be written.
+    whole = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    return _UNFIT.sub("\N{REPLACEMENT CHARACTER}", whole)
+
+
+def element(name: str, /, *content: Content, **attributes: object) -> Markup:
+    """Return one element; attributes and contents that are None are left out."""
+    written = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), clean(value))
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(name, written, _joined(content))
+
+
+def _joined(content: Content) -> Markup:
+    if isinstance(content, Markup):
+        return content
+    if content is None or isinstance(content, str | int):
+        return escape(clean(content))
+    return Markup("").join(map(_joined, content))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -271,11 +314,6 @@ def brief(seconds: float) -> str:
 def percent(place: float) -> str:
     """Return a place between 0 and 1 as SVG and CSS write it."""
     return f"{100 * place:.2f}%"
-
-
-def figure(*content: Content, caption: Content, name: str) -> Markup:
-    """Return a chart with its words below."""
-    return element("figure", *content, element("figcaption", caption), id=name)
 
 
 def image(name: str, title: str, description: str, height: int, *content: Content) -> Markup:

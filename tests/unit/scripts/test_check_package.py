@@ -15,7 +15,8 @@ from tests.scripts import loaded_script
 
 WHEEL = (
     "leconvert/py.typed", "leconvert/_version.py", "leconvert/cli/main.py",
-    "leconvert-0.1.0.dist-info/METADATA", "leconvert-0.1.0.dist-info/licenses/LICENSE",
+    "leconvert/report/templates/report.html", "leconvert-0.1.0.dist-info/METADATA",
+    "leconvert-0.1.0.dist-info/licenses/LICENSE",
 )  # fmt: skip
 SDIST = tuple(
     f"leconvert-0.1.0/{name}"
