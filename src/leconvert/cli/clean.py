@@ -16,34 +16,59 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "work_dir", type=Path, nargs="?", metavar="WORK_DIR", help="a run's shared folder"
+        "work_dir",
+        type=Path,
+        nargs="?",
+        metavar="WORK_DIR|DATASET",
+        help="the work dir, or a dataset beside it",
     )
     parser.add_argument(
         "--of", type=Path, metavar="DATASET",
-        help="the dataset that was converted, in place of its default work dir",
+        help="the same as DATASET, where it must not be taken for a work dir",
     )  # fmt: skip
     parser.add_argument(
-        "--give-up", action="store_true", help="remove a run under way that nobody works on, too"
+        "--give-up",
+        action="store_true",
+        help="discard the unfinished run too, if nobody works on it",
     )
     parser.add_argument(
         "--old", action="store_true",
-        help="with --of: remove DATASET_old, if every byte of it is proven to be in DATASET",
+        help="with DATASET: remove DATASET_old, if every byte of it is proven to be in DATASET",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
     add_json(parser)
 
 
+def _places(options: argparse.Namespace) -> tuple[Path, Path | None]:
+    """Return the work dir, and the dataset at its target where that is what was given."""
+    from leconvert.workdir.run import find_work_dir, work_dirs_of
+    from leconvert.workdir.swap import codebase_version, work_dir_beside
+
+    if options.of is not None:
+        target = options.of.resolve()
+        return work_dir_beside(target), target
+    given = options.work_dir.resolve()
+    own = work_dir_beside(given)
+    if codebase_version(given) is None and not own.is_dir():
+        return given, None
+    others = [root for root in work_dirs_of(given) if root != own]
+    if others and not own.is_dir():
+        return find_work_dir(given), None
+    return own, given
+
+
 def run(options: argparse.Namespace) -> int:
     """Remove leftovers, and name what stays and why."""
     from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
-    from leconvert.workdir.swap import work_dir_beside
 
     if (options.work_dir is None) == (options.of is None):
-        raise UsageError("Give either WORK_DIR or --of DATASET.")
-    if options.old and options.of is None:
-        raise UsageError("--old goes with --of DATASET.")
-    target = None if options.of is None else options.of.resolve()
-    root = options.work_dir.resolve() if target is None else work_dir_beside(target)
+        raise UsageError("Give one folder: WORK_DIR, DATASET or --of DATASET.")
+    root, target = _places(options)
+    if options.old and target is None:
+        raise UsageError(
+            "--old goes with the dataset that was converted in place.",
+            next_step="Give DATASET instead of a work dir.",
+        )
     report = clean_work_dir(root, target=target, give_up=options.give_up, dry_run=options.dry_run)
     if options.old and target is not None:
         old = clean_kept_source(

@@ -14,7 +14,7 @@ _SHELLS = ("bash", "zsh", "fish")
 # What an argument is called tells what it names.
 _FOLDERS = frozenset({
     "DATASET", "DIR", "DIR|URL", "DIR|last", "FOLDER", "RESULT", "SOURCE", "WORK_DIR",
-    "WORK_DIR|RESULT",
+    "WORK_DIR|DATASET",
 })  # fmt: skip
 _FILES = frozenset({"FILE"})
 

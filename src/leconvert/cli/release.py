@@ -21,7 +21,12 @@ _REASON_WIDTH = 60
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
+    parser.add_argument(
+        "work_dir",
+        type=Path,
+        metavar="WORK_DIR|DATASET",
+        help="the work dir, or a dataset beside it",
+    )
     parser.add_argument(
         "batches", type=whole(0), nargs="*", default=[], metavar="BATCH", help="batch numbers"
     )
@@ -44,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     """Give batches back, and say why or why not."""
     from leconvert.upkeep import release_batches
     from leconvert.workdir.activity import record_invocation
-    from leconvert.workdir.run import open_run
+    from leconvert.workdir.run import find_work_dir, open_run
 
     def tell(count: int) -> None:
         print(
@@ -52,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
 
-    opened = open_run(options.work_dir.resolve(), allow_mixed_versions=True)
+    root = find_work_dir(options.work_dir.resolve())
+    opened = open_run(root, allow_mixed_versions=True)
     if not options.dry_run:
         record_invocation(opened.paths, opened.manifest.run_id, "release", options.command_line)
     report = release_batches(
@@ -78,6 +84,6 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("Nothing was written.")
     elif any(b.verdict == "released" for b in report.batches):
-        again = f"leconvert work {shlex.quote(str(options.work_dir))}"
+        again = f"leconvert work {shlex.quote(str(root))}"
         print(f"Workers that run will take them; start one with: {again}")
     return code

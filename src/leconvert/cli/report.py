@@ -15,8 +15,9 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "place", type=Path, metavar="WORK_DIR|RESULT",
-        help="a run's shared folder, finished or not; or a v3.0 dataset, of which less is known",
+        "place", type=Path, metavar="WORK_DIR|DATASET",
+        help="a run, finished or not, by its work dir or a dataset beside it; or any v3.0 dataset, "
+        "of which less is known",
     )  # fmt: skip
     parser.add_argument(
         "-o", "--output", type=Path, default=Path("report.html"), metavar="FILE",

@@ -28,7 +28,12 @@ _CLEAR_SCREEN = "\x1b[H\x1b[J"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
+    parser.add_argument(
+        "work_dir",
+        type=Path,
+        metavar="WORK_DIR|DATASET",
+        help="the work dir, or a dataset beside it",
+    )
     parser.add_argument(
         "--watch", type=float, nargs="?", const=_WATCH_SECONDS, metavar="SECONDS",
         help="look again every so many seconds, until the result is in place (default: 2)",
@@ -39,14 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show batches by state, who holds what, how fast it goes, and what failed."""
     from leconvert.status import run_status, watch_run
+    from leconvert.workdir.run import find_work_dir
 
-    work_dir = options.work_dir.resolve()
+    if options.watch is not None and not options.watch >= _SHORTEST_SECONDS:
+        raise UsageError(f"--watch takes at least {_SHORTEST_SECONDS} seconds.")
+    work_dir = find_work_dir(options.work_dir.resolve())
+    if work_dir != options.work_dir.resolve():
+        options.work_dir = work_dir  # what the commands that are suggested take
     if options.watch is None:
         status = run_status(work_dir)
         _show(status, options, json_indent=2)
         return 0
-    if not options.watch >= _SHORTEST_SECONDS:
-        raise UsageError(f"--watch takes at least {_SHORTEST_SECONDS} seconds.")
     with stop_on_signals() as stop:
         for status in watch_run(work_dir, lambda: stop.wait(options.watch)):
             _show(status, options, json_indent=None)

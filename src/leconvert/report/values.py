@@ -26,8 +26,8 @@ from leconvert.repairs import Repairs
 from leconvert.tables import read_repairs
 from leconvert.workdir.activity import Invocation, read_invocations, read_probe
 from leconvert.workdir.journal import JOURNAL_VERSION, Journal, JournalState, PackStep
-from leconvert.workdir.records import WorkDir, decode_record, default_work_dir, read_record
-from leconvert.workdir.run import Manifest, OpenedRun, open_run
+from leconvert.workdir.records import WorkDir, decode_record, read_record
+from leconvert.workdir.run import Manifest, OpenedRun, find_work_dir, open_run, work_dirs_of
 from leconvert.workdir.secrets import without_secrets_in
 from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 from leconvert.workdir.swap import codebase_version, is_converted
@@ -565,13 +565,9 @@ _PACKED = {PackStep.SWAPPED, PackStep.FINISHED}
 
 def gather(place: Path) -> RunReport:
     """Gather what is known about a run or a result."""
-    if WorkDir(place).current_run_id() is not None:
-        return gather_run(open_run(place, allow_mixed_versions=True, only_look=True))
-    beside = default_work_dir(place)
-    if WorkDir(beside).current_run_id() is not None:
-        run = open_run(beside, allow_mixed_versions=True, only_look=True)
-        if Path(run.manifest.target) == place:
-            return gather_run(run)
+    if WorkDir(place).current_run_id() is not None or work_dirs_of(place):
+        root = find_work_dir(place)
+        return gather_run(open_run(root, allow_mixed_versions=True, only_look=True))
     if not is_converted(place):
         version = codebase_version(place)
         what = "holds neither a run nor a v3.0 dataset"

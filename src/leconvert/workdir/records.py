@@ -129,6 +129,17 @@ def default_work_dir(target: Path) -> Path:
     return real.with_name(f".{real.name}.leconvert-work")
 
 
+def targets_beside(dataset: Path) -> list[Path]:
+    """Return the targets in a dataset's folder that have a default work dir there, sorted."""
+    folder = dataset.parent
+    sample = default_work_dir(folder / "*").name
+    head, tail = sample.split("*")
+    with storage_errors(folder):
+        names = LOCAL.list_names(folder) if folder.is_dir() else []
+    found = [name for name in names if name.startswith(head) and name.endswith(tail)]
+    return sorted(folder / name[len(head) : -len(tail)] for name in found)
+
+
 def removed_folder(folder: Path) -> Path:
     """Return the name that a work dir or a new tree has while it is removed: ``<name>.removed``."""
     return folder.with_name(f"{folder.name}.removed")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 
 from leconvert._version import __version__
 from leconvert.arrow import int64_array, int64_values
-from leconvert.errors import PlanMismatchError, StorageError, WorkDirError
+from leconvert.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
 from leconvert.model import Batch, Finding, IntArray, Shard, SourceScan, StreamLayout, StreamScan
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.workdir.exclusion import (
@@ -35,8 +36,16 @@ from leconvert.workdir.exclusion import (
     read_one_host,
 )
 from leconvert.workdir.fs import LOCAL, FileSystem, sync_dir, sync_file, write_durably
-from leconvert.workdir.records import RunPaths, WorkDir, encode_record, read_record
+from leconvert.workdir.records import (
+    RunPaths,
+    WorkDir,
+    default_work_dir,
+    encode_record,
+    read_record,
+    targets_beside,
+)
 from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.swap import is_converted, old_dir, work_dir_beside
 
 __all__ = [
     "BatchFile",
@@ -440,6 +449,61 @@ def open_run(
         batches=batches,
         scan=ScanTable(paths, manifest.streams),
         one_host=one_host,
+    )
+
+
+def work_dirs_of(dataset: Path) -> list[Path]:
+    """Return the default work dirs beside a dataset whose run reads it, writes it or kept it."""
+    own = work_dir_beside(dataset)
+    found = []
+    for target in targets_beside(dataset):
+        try:
+            work = WorkDir(work_dir_beside(target))
+            run_id = work.current_run_id()
+            if run_id is None:
+                continue
+            manifest = read_manifest(work.run(run_id), run_id)
+        except WorkDirError:
+            if default_work_dir(target) == own:
+                raise
+            continue  # damaged, or of another version: not this dataset's, as far as is known
+        kept = old_dir(target) if manifest.source == manifest.target else None
+        if str(dataset) in {manifest.source, manifest.target, str(kept)}:
+            found.append(work.root)
+    return found
+
+
+def find_work_dir(path: Path) -> Path:
+    """Return the work dir that a path names: itself, or the one of the dataset's run.
+
+    Raises:
+        WorkDirError: It is neither a work dir, nor a dataset that has a run beside it.
+        UsageError: The dataset has several runs.
+    """
+    if WorkDir(path).current_run_id() is not None:
+        return path
+    found = work_dirs_of(path)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"{len(found)} runs beside {path} read or write it.",
+            path=str(path),
+            details=[str(root) for root in found],
+            next_step="Give the work dir of one of them instead of the dataset.",
+        )
+    helps = "Give the work dir that `leconvert plan` or `leconvert convert` printed."
+    if is_converted(path):
+        helps = (
+            "A finished conversion removes its work dir; `leconvert check "
+            f"{shlex.quote(str(path))}` looks at the dataset. " + helps
+        )
+    elif not path.exists():
+        helps = f"{path} does not exist. {helps}"
+    raise WorkDirError(
+        f"{path} holds no run, and none of its own lies beside it.",
+        path=str(path),
+        next_step=helps,
     )
 
 
