@@ -37,10 +37,11 @@ from bench_common import (
 from leconvert import convert
 from leconvert.engines import LocalEngine
 from leconvert.leasing import read_done
-from leconvert.model import DATA_STREAM
+from leconvert.model import DATA_STREAM, LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 from leconvert.workdir.run import open_run
+from leconvert.worker_pool import WorkerOptions
 
 
 def make_source(root: Path, episodes: int) -> None:
@@ -68,12 +69,12 @@ def run_once(source: Path, folder: Path, workers: int, seconds_a_byte: float) ->
         source,
         output=folder / "result",
         work_dir=folder / "work",
-        engine=LocalEngine(workers, program=slow),
+        workers=WorkerOptions(engine=LocalEngine(workers, program=slow)),
         keep_work_dir=True,
         # A batch an episode, so that there are many; ten or so make a file.
-        data_file_size_in_mb=0.05,
-        video_file_size_in_mb=1,
-        episodes_per_batch=1,
+        layout=LayoutOptions(
+            data_file_size_in_mb=0.05, video_file_size_in_mb=1, episodes_per_batch=1
+        ),
     )
     wall_seconds = time.perf_counter() - started
     after = os.times()

@@ -83,7 +83,8 @@ def measure(shape: Shape, folder: Path) -> dict[str, Any]:
     """Plan, work, and return peak and expectation in bytes."""
     make_dataset(folder / "source", shape.dataset)
     layout = LayoutOptions(video_file_size_in_mb=shape.video_file_size_in_mb)
-    run = open_or_plan(folder / "source", folder / "result", folder / "work", layout, shape.repairs)
+    repairs = shape.repairs or RepairOptions()
+    run = open_or_plan(folder / "source", folder / "result", folder / "work", layout, repairs)
     command = [sys.executable, "-c", WORKER, str(folder / "work")]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return {

@@ -29,6 +29,7 @@ from tests.hub import WRITE_TOKEN, StandIn  # noqa: E402
 
 from leconvert import __version__  # noqa: E402
 from leconvert.api import convert  # noqa: E402
+from leconvert.model import LayoutOptions  # noqa: E402
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset  # noqa: E402
 
 REPO = "tester/arm"
@@ -92,7 +93,7 @@ def measure(shape: Shape, folder: Path, block_aligns: Sequence[int]) -> None:
         run([sys.executable, "-c", UPLOAD, REPO, str(source)], hub.endpoint, folder)
     for block_align in block_aligns:
         result = folder / f"result-{block_align}"
-        convert(source, output=result, block_align=block_align, for_push=True)
+        convert(source, output=result, layout=LayoutOptions(block_align=block_align), for_push=True)
         for cache in ("warm", "cold"):
             line = {"shape": shape.name, "block_align": block_align, "cache": cache}
             line |= pushed(folder, result, warm=cache == "warm")

@@ -15,10 +15,10 @@ from typing import Self
 
 from leconvert.api import run_worker
 from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import lease_options
 from leconvert.cli.work import add_arguments
 from leconvert.errors import LeconvertError
 from leconvert.progress import SilentProgress, Stage
-from leconvert.worker_pool import LeaseOptions
 
 
 class SlowDisk(SilentProgress):
@@ -56,7 +56,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     options = parser.parse_args(arguments)
-    leases = LeaseOptions(options.lease_seconds, options.max_attempts, options.max_trouble_seconds)
+    leases = lease_options(options)
     disk = SlowDisk(float(seconds_a_byte))
     try:
         with stop_on_signals() as stop:

@@ -35,6 +35,7 @@ from typing import Any
 import leconvert
 from leconvert.cli import main as leconvert_main
 from leconvert.cli import pack, work  # loaded here, so that a forked process has them
+from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.records import RunPaths, WorkDir
 
@@ -349,8 +350,7 @@ def quiet_digests(template: Path, folder: Path) -> tuple[str, str]:
     leconvert.convert(
         template,
         output=folder / "small",
-        data_file_size_in_mb=SMALL_MB,
-        video_file_size_in_mb=SMALL_MB,
+        layout=LayoutOptions(data_file_size_in_mb=SMALL_MB, video_file_size_in_mb=SMALL_MB),
     )
     return digest_of(folder / "whole"), digest_of(folder / "small")
 

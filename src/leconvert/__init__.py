@@ -18,13 +18,26 @@ if TYPE_CHECKING:
     from leconvert.compare import VerificationReport, verify_pair
     from leconvert.errors import LeconvertError
     from leconvert.hub.push import PushOptions, PushReport, push
+    from leconvert.hub.scratch import ScratchOptions
+    from leconvert.model import LayoutOptions
+    from leconvert.packer import ProofOptions
+    from leconvert.planner import PlanOptions
+    from leconvert.repairs import RepairOptions
+    from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
     "ConversionReport",
+    "LayoutOptions",
+    "LeaseOptions",
     "LeconvertError",
+    "PlanOptions",
+    "ProofOptions",
     "PushOptions",
     "PushReport",
+    "RepairOptions",
+    "ScratchOptions",
     "VerificationReport",
+    "WorkerOptions",
     "__version__",
     "convert",
     "push",
@@ -33,10 +46,17 @@ __all__ = [
 
 _HOME = {
     "ConversionReport": "leconvert.api",
+    "LayoutOptions": "leconvert.model",
+    "LeaseOptions": "leconvert.worker_pool",
     "LeconvertError": "leconvert.errors",
+    "PlanOptions": "leconvert.planner",
+    "ProofOptions": "leconvert.packer",
     "PushOptions": "leconvert.hub.push",
     "PushReport": "leconvert.hub.push",
+    "RepairOptions": "leconvert.repairs",
+    "ScratchOptions": "leconvert.hub.scratch",
     "VerificationReport": "leconvert.compare",
+    "WorkerOptions": "leconvert.worker_pool",
     "convert": "leconvert.api",
     "push": "leconvert.hub.push",
     "verify_pair": "leconvert.compare",

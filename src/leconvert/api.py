@@ -11,10 +11,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from leconvert.engines import Engine, JobRequest, Submitter
-from leconvert.engines.registry import check_engine
+from leconvert.engines import JobRequest, Submitter
 from leconvert.errors import (
     BusyError,
     InterruptedRunError,
@@ -31,8 +30,8 @@ from leconvert.hub.scratch import ScratchOptions
 from leconvert.leasing import read_workers
 from leconvert.machine import Machine
 from leconvert.model import Finding, LayoutOptions
-from leconvert.packer import NoResultError, PackOptions, PackReport, finish_run, swap_has_begun
-from leconvert.planner import check_same_plan, open_or_plan, planned_name
+from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run, swap_has_begun
+from leconvert.planner import PlanOptions, check_same_plan, open_or_plan, planned_name
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
 from leconvert.source import load_info
@@ -45,7 +44,7 @@ from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.storage_errors import any_storage_errors
 from leconvert.workdir.swap import is_converted, old_dir, source_as_output, work_dir_beside
 from leconvert.worker import WorkerSummary
-from leconvert.worker_pool import LeaseOptions, WorkerPool, work_and_pack
+from leconvert.worker_pool import LeaseOptions, WorkerOptions, WorkerPool, work_and_pack
 
 __all__ = ["ConversionReport", "Submission", "convert", "run_worker", "submit_run"]
 
@@ -121,28 +120,16 @@ def convert(
     arrival: HubOrigin | None = None,
     output: str | os.PathLike[str] | None = None,
     work_dir: str | os.PathLike[str] | None = None,
-    data_file_size_in_mb: float = 100,
-    video_file_size_in_mb: float = 200,
-    episodes_per_batch: int | None = None,
-    block_align: int | None = None,
-    layout: str = "reference",
-    loader_workers: int = 16,
-    repairs: RepairOptions | None = None,
-    orchestrate: bool | None = None,
-    num_workers: int | Literal["auto"] | None = None,
-    max_workers: int | None = None,
-    engine: Engine | None = None,
-    verify: str | None = None,
-    force_conversion: bool = False,
-    delete_source: bool = False,
-    restart: bool = False,
-    one_host: bool = False,
-    allow_mixed_versions: bool = False,
-    leases: LeaseOptions | None = None,
+    layout: LayoutOptions = LayoutOptions(),
+    repairs: RepairOptions = RepairOptions(),
+    plan: PlanOptions = PlanOptions(),
+    workers: WorkerOptions = WorkerOptions(),
+    leases: LeaseOptions = LeaseOptions(),
+    proof: ProofOptions = ProofOptions(),
+    scratch: ScratchOptions = ScratchOptions(),
     keep_work_dir: bool = False,
     for_push: bool = False,
     probe_seconds: float | None = None,
-    scratch: ScratchOptions | None = None,
     report: str | os.PathLike[str] | None = None,
     command: Sequence[str] | None = None,
     stop: threading.Event | None = None,
@@ -161,42 +148,18 @@ def convert(
             puts the result in the source's place and keeps the source beside it as ``<root>_old``.
         work_dir: Folder for the state of the run; shared by all hosts that work on it. None takes
             a hidden sibling of the target, which is removed after success.
-        data_file_size_in_mb: Limit of a data file, uncompressed, in MiB.
-        video_file_size_in_mb: Limit of a video file, in MiB.
-        episodes_per_batch: Episodes a batch; None for an output file a batch. The result does not
-            depend on it.
-        block_align: Block size in bytes that episodes in video files are aligned to, so that file
-            systems that share extents need not copy them; 0 for none, None to decide by the size
-            of the clips.
-        layout: ``reference`` cuts files as LeRobot's converter does; ``streaming`` cuts data and
-            cameras together, so that every frame loads and many workers can stream.
-        loader_workers: Data files that ``streaming`` makes at least.
+        layout: How episodes are cut into files and batches.
         repairs: What the conversion may change about the dataset; nothing by default.
-        orchestrate: Work in processes that lease batches, instead of threads of this process. None
-            goes by which of the two numbers below is given; without either it takes processes
-            where the work is many small files, which Python's lock makes slow in threads.
-        num_workers: Processes; ``auto``, as None with ``orchestrate`` or ``engine``, for as many
-            as the engine says, or as cores and free memory of this machine feed; see
-            `leconvert.worker_pool`.
-        max_workers: Threads; None for as many as cores and free memory feed, at most 4.
-        engine: What starts the workers, such as ``leconvert.engines.SlurmEngine(...)``; this
-            process packs meanwhile. None for processes or threads of this machine, as the three
-            before say.
-        verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
-            the structure, or the bytes with ``delete_source``.
-        force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
-        delete_source: Remove the source that the result replaced, once every byte is proven; it is
-            kept all the same if the result lacks anything that was in it.
-        restart: Give up a run under way and begin anew.
-        one_host: Let no host but this one work on the run.
-        allow_mixed_versions: Join a run that other library versions planned.
+        plan: Whether a run under way is joined or given up, and who may work on it.
+        workers: Who does the work: threads, processes, or an engine's workers.
         leases: Lease time and attempts.
+        proof: What is proven before the swap, and what it may replace and remove.
+        scratch: Where workers keep what they fetch of a source on the Hub.
         keep_work_dir: Keep the run's records after success.
         for_push: Write the record that a push goes by beside the result, which costs reading all
             of it; where the source came from the Hub it is written in any case.
         probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
             torch. A result that cannot be measured is converted all the same.
-        scratch: Where workers keep what they fetch of a source on the Hub.
         report: Where to write a page that tells what happened, also where the conversion fails
             once there is a plan; None for none.
         command: The command line that asks for it, for the run's records; secrets are taken out.
@@ -209,15 +172,17 @@ def convert(
     Raises:
         LeconvertError: One of its subclasses; see `leconvert.errors` for which.
     """
-    for name, count in (("num_workers", num_workers), ("max_workers", max_workers)):
-        if count not in (None, "auto") and (isinstance(count, str) or count < 1):
-            raise UsageError(f"{name} must be at least 1, not {count}.")
-    if num_workers is not None and max_workers is not None:
-        raise UsageError("num_workers starts processes and max_workers threads; give one of them.")
-    if engine is not None:
-        check_engine(engine)
-        if max_workers is not None or orchestrate is False:
-            raise UsageError("An engine starts processes; it takes num_workers, not threads.")
+    for name, given, kind in (
+        ("layout", layout, LayoutOptions),
+        ("repairs", repairs, RepairOptions),
+        ("plan", plan, PlanOptions),
+        ("workers", workers, WorkerOptions),
+        ("leases", leases, LeaseOptions),
+        ("proof", proof, ProofOptions),
+        ("scratch", scratch, ScratchOptions),
+    ):
+        if not isinstance(given, kind):
+            raise TypeError(f"{name} must be {kind.__name__}(...), not {given!r}.")
     if probe_seconds is not None:
         from leconvert.probe.run import check_probe_can_run
 
@@ -228,7 +193,6 @@ def convert(
     if output is not None and target == source:
         raise source_as_output(source)
     folder = Path(work_dir).resolve() if work_dir is not None else work_dir_beside(target)
-    pack_options = PackOptions(verify, force_conversion, delete_source)
     page = None if report is None else Path(report).resolve()
     if page is not None:
         from leconvert.report import check_report_place
@@ -238,46 +202,31 @@ def convert(
 
     if work_dir is None:
         remove_leftovers(folder)
-    layout_options = LayoutOptions(
-        data_file_size_in_mb,
-        video_file_size_in_mb,
-        episodes_per_batch,
-        block_align,
-        layout,
-        loader_workers,
-    )
     stop = stop or threading.Event()
     packed: PackReport | None = None
+    begins_anew = plan.restart
     with _another_may_finish(folder, target, own_place=work_dir is None) as joined:
-        run = None if restart else _run_in_swap(folder, source, target)
+        run = None if begins_anew else _run_in_swap(folder, source, target)
         if run is not None:
             with _report_on_exit(run, page):
                 record_invocation(run.paths, run.manifest.run_id, "convert", command)
-                packed, restart = _finish(
-                    run,
-                    planned_name(source, arrival),
-                    layout_options,
-                    repairs,
-                    pack_options,
-                    stop,
-                    progress,
+                packed, begins_anew = _finish(
+                    run, planned_name(source, arrival), layout, repairs, proof, stop, progress
                 )
         if run is None or packed is None:
             # What the source is comes before what stands at the target.
-            load_info(source, (repairs or RepairOptions()).reading, guess_version=True)
-            pack_options.check_source(is_outline=bool(arrival and arrival.outline))
-            pack_options.check_target(source, target)
+            load_info(source, repairs.reading, guess_version=True)
+            proof.check_source(is_outline=bool(arrival and arrival.outline))
+            proof.check_target(source, target)
             run = open_or_plan(
                 source,
                 target,
                 folder,
-                layout_options,
+                layout,
                 repairs,
+                plan=replace(plan, restart=begins_anew),
                 arrival=arrival,
-                restart=restart,
-                one_host=one_host,
-                allow_mixed_versions=allow_mixed_versions,
-                check_target=partial(pack_options.check_target, source, target),
+                check_target=partial(proof.check_target, source, target),
                 progress=progress,
             )
             seconds["plan"] = time.monotonic() - started
@@ -287,14 +236,11 @@ def convert(
                 record_invocation(run.paths, run.manifest.run_id, "convert", command)
                 packed, spent = work_and_pack(
                     run,
-                    pack_options,
-                    orchestrate=orchestrate,
-                    num_workers=num_workers,
-                    max_workers=max_workers,
-                    engine=engine,
-                    leases=leases or LeaseOptions(),
-                    scratch=scratch or ScratchOptions(),
-                    allow_mixed_versions=allow_mixed_versions,
+                    workers,
+                    leases,
+                    proof,
+                    scratch,
+                    allow_mixed_versions=plan.allow_mixed_versions,
                     stop=stop,
                     progress=progress,
                 )
@@ -364,8 +310,8 @@ def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
 def run_worker(
     work_dir: str | os.PathLike[str],
     *,
-    leases: LeaseOptions | None = None,
-    scratch: ScratchOptions | None = None,
+    leases: LeaseOptions = LeaseOptions(),
+    scratch: ScratchOptions = ScratchOptions(),
     max_batches: int | None = None,
     max_idle_seconds: float | None = None,
     allow_mixed_versions: bool = False,
@@ -393,7 +339,7 @@ def run_worker(
         if limit is not None and not limit >= 0:
             raise UsageError(f"{name} cannot be {limit}.")
     run = open_run(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
-    crew = WorkerPool(run, leases or LeaseOptions(), stop or threading.Event(), scratch)
+    crew = WorkerPool(run, leases, stop or threading.Event(), scratch)
     left = crew.bytes_left()
     if not left:  # by now the result may stand in the source's place
         return WorkerSummary(0, 0, 0, 0, 0, 0.0)
@@ -417,9 +363,9 @@ def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None
 def _finish(
     run: OpenedRun,
     source: str,
-    options: LayoutOptions,
-    repairs: RepairOptions | None,
-    pack_options: PackOptions,
+    layout: LayoutOptions,
+    repairs: RepairOptions,
+    proof: ProofOptions,
     stop: threading.Event,
     progress: Progress,
 ) -> tuple[PackReport | None, bool]:
@@ -442,16 +388,16 @@ def _finish(
             )
         else:
             helps = "Its source was removed; give the same options as before to end the run."
-        check_same_plan(run, source, target, options, repairs, helps=helps)
+        check_same_plan(run, source, target, layout, repairs, helps=helps)
 
     try:
-        return finish_run(run, pack_options, check=check, stop=stop, progress=progress), False
+        return finish_run(run, proof, check=check, stop=stop, progress=progress), False
     except NoResultError as error:
         if in_place and not target.exists():
             raise
         progress.say(f"{error.message} Converting anew.")
     except (PlanMismatchError, SourceChangedError, VerificationError) as error:
-        if in_place or not pack_options.force_conversion:
+        if in_place or not proof.force_conversion:
             raise
         progress.say(f"{error.message} Converting anew.")
     return None, True
@@ -528,9 +474,9 @@ def submit_run(
     work_dir: str | os.PathLike[str],
     engine: Submitter | None = None,
     *,
-    leases: LeaseOptions | None = None,
-    pack: PackOptions | None = None,
-    scratch: ScratchOptions | None = None,
+    leases: LeaseOptions = LeaseOptions(trouble_seconds=120.0),
+    proof: ProofOptions = ProofOptions(),
+    scratch: ScratchOptions = ScratchOptions(),
     allow_mixed_versions: bool = False,
     dry_run: bool = False,
 ) -> Submission:
@@ -543,7 +489,7 @@ def submit_run(
             target under the same paths.
         engine: Who starts them, and how; None for SLURM with its defaults.
         leases: Lease time and attempts, the same for all workers of a run.
-        pack: What the packer proves, and whether it may replace a v3.0 dataset.
+        proof: What the packer proves, and whether it may replace a v3.0 dataset.
         scratch: Where workers keep files that they fetch, where the source is on the Hub.
         allow_mixed_versions: Let nodes work whose library versions differ from the planner's.
         dry_run: Submit nothing.
@@ -560,8 +506,6 @@ def submit_run(
         from leconvert.engines.slurm import SlurmEngine
 
         engine = SlurmEngine()
-    pack = pack or PackOptions()
-    leases = leases or LeaseOptions(trouble_seconds=120.0)
     root = Path(work_dir).resolve()
     run = open_run(root, allow_mixed_versions=True, only_look=True)
     if run.one_host is not None:
@@ -575,14 +519,14 @@ def submit_run(
         return Submission(run_id, True, 0, None, None, logs, "")
     workers = min(engine.workers, _batches_left(run, leases))
     mixed = ["--allow-mixed-versions"] if allow_mixed_versions else []
-    fetched = (scratch or ScratchOptions()).arguments() if run.manifest.outline else []
+    fetched = scratch.arguments() if run.manifest.outline else []
     handover = JobRequest(
         workers,
         work_arguments=[str(root), *leases.as_arguments(), *fetched, *mixed],
         pack_arguments=[
             str(root),
-            f"--verify={pack.depth}",
-            *(["--force-conversion"] if pack.force_conversion else []),
+            f"--verify={proof.depth}",
+            *(["--force-conversion"] if proof.force_conversion else []),
             *mixed,
         ],
     )

@@ -9,7 +9,7 @@ episode is a NumPy array of length E, so that a million episodes with four camer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -192,7 +192,7 @@ class SourceScan:
         return sum(int(stream.size_bytes.sum()) for stream in self.streams)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:
     """Options that decide where every byte of the result goes.
 
@@ -216,6 +216,14 @@ class LayoutOptions:
     block_align: int | None = None
     layout: str = "reference"
     loader_workers: int = 16
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping, which a manifest keeps and a resumed run compares."""
+        record = asdict(self)
+        record["block_align"] = "auto" if self.block_align is None else self.block_align
+        if self.layout == LayoutOptions().layout:
+            del record["layout"], record["loader_workers"]
+        return record
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -39,6 +39,7 @@ from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import check_places, try_renames
 
 __all__ = [
+    "PlanOptions",
     "PlanSummary",
     "Room",
     "SpaceNeeded",
@@ -284,6 +285,21 @@ def decoded_cameras(streams: Sequence[StreamLayout], repairs: Repairs) -> tuple[
 # The planner: scan a source, lay it out, write the manifest; or join the run that is under way.
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Which run is planned or joined, and who may work on it.
+
+    Attributes:
+        restart: Give up a run under way and begin anew.
+        one_host: Let no host but this one work on the run.
+        allow_mixed_versions: Join a run that other library versions planned.
+    """
+
+    restart: bool = False
+    one_host: bool = False
+    allow_mixed_versions: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
     """A plan before it is written.
@@ -307,8 +323,8 @@ def draft_plan(
     source: Path,
     target: Path,
     work_dir: Path,
-    options: LayoutOptions,
-    repairs: RepairOptions | None = None,
+    layout: LayoutOptions,
+    repairs: RepairOptions = RepairOptions(),
     *,
     arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
@@ -317,14 +333,14 @@ def draft_plan(
 
     See `open_or_plan` for the arguments.
     """
-    scan = scan_source(source, repairs or RepairOptions(), progress=progress)
+    scan = scan_source(source, repairs, progress=progress)
     errors = _errors(scan)
     if errors:
         raise _refusal(scan, errors, planned_name(source, arrival), source)
-    streams = layout_streams(scan, options)
-    findings = (*scan.findings, *_lost_frames(scan, streams, options.layout))
-    batches = cut_batches(scan.streams, streams, options.episodes_per_batch)
-    block_align = choose_block_align(scan.streams, options.block_align)
+    streams = layout_streams(scan, layout)
+    findings = (*scan.findings, *_lost_frames(scan, streams, layout.layout))
+    batches = cut_batches(scan.streams, streams, layout.episodes_per_batch)
+    block_align = choose_block_align(scan.streams, layout.block_align)
     summary = PlanSummary(
         episodes=scan.num_episodes,
         frames=int(scan.length.sum()),
@@ -452,13 +468,11 @@ def open_or_plan(
     source: Path,
     target: Path,
     work_dir: Path,
-    options: LayoutOptions,
-    repairs: RepairOptions | None = None,
+    layout: LayoutOptions,
+    repairs: RepairOptions = RepairOptions(),
     *,
+    plan: PlanOptions = PlanOptions(),
     arrival: HubOrigin | None = None,
-    restart: bool = False,
-    one_host: bool = False,
-    allow_mixed_versions: bool = False,
     check_target: Callable[[], None] = lambda: None,
     progress: Progress = NO_PROGRESS,
 ) -> OpenedRun:
@@ -472,24 +486,23 @@ def open_or_plan(
     """
     check_places(source, target, work_dir, outlined=is_outline(arrival))
     folder = WorkDir(work_dir)
-    repairs = repairs or RepairOptions()
 
     def drafted() -> Draft:
         draft = draft_plan(
-            source, target, work_dir, options, repairs, arrival=arrival, progress=progress
+            source, target, work_dir, layout, repairs, arrival=arrival, progress=progress
         )
         check_room(draft.summary.space, target)
         return draft
 
     draft: Draft | None = None
-    if restart or folder.current_run_id() is None:
+    if plan.restart or folder.current_run_id() is None:
         # Before anything is made on disk: a source that cannot be converted leaves no trace.
         draft = drafted()
     with planner_lock(folder):
-        if not restart and folder.current_run_id() is not None:
-            run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
-            check_same_plan(run, planned_name(source, arrival), target, options, repairs)
-            _check_alone(run, one_host)
+        if not plan.restart and folder.current_run_id() is not None:
+            run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
+            check_same_plan(run, planned_name(source, arrival), target, layout, repairs)
+            _check_alone(run, plan.one_host)
             check_source_unchanged(run)
             if draft is None:
                 progress.say(f"Resuming run {run.manifest.run_id} in {work_dir}")
@@ -499,11 +512,12 @@ def open_or_plan(
             draft = drafted()
         check_target()
         try_renames(target)
-        _write(folder, draft, source, target, options_record(options, repairs), one_host, arrival)
-    run = open_run(work_dir, allow_mixed_versions=allow_mixed_versions)
+        record = options_record(layout, repairs)
+        _write(folder, draft, source, target, record, plan.one_host, arrival)
+    run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
-    check_same_plan(run, planned_name(source, arrival), target, options, repairs)
-    _check_alone(run, one_host)
+    check_same_plan(run, planned_name(source, arrival), target, layout, repairs)
+    _check_alone(run, plan.one_host)
     _say_who_may_work(run, progress)
     return run
 
@@ -571,26 +585,17 @@ def _write(
         folder.set_current(run_id)
 
 
-def options_record(options: LayoutOptions, repairs: RepairOptions) -> dict[str, Any]:
+def options_record(layout: LayoutOptions, repairs: RepairOptions) -> dict[str, Any]:
     """Return what a manifest keeps of the options, and compares on resume."""
-    record = {
-        "data_file_size_in_mb": options.data_file_size_in_mb,
-        "video_file_size_in_mb": options.video_file_size_in_mb,
-        "episodes_per_batch": options.episodes_per_batch,
-        "block_align": "auto" if options.block_align is None else options.block_align,
-        **repairs.as_record(),
-    }
-    if options.layout != "reference":
-        record |= {"layout": options.layout, "loader_workers": options.loader_workers}
-    return record
+    return {**layout.as_record(), **repairs.as_record()}
 
 
 def check_same_plan(
     run: OpenedRun,
     source: str,
     target: Path,
-    options: LayoutOptions,
-    repairs: RepairOptions | None,
+    layout: LayoutOptions,
+    repairs: RepairOptions,
     *,
     helps: str = "Use the same options to finish it, --restart to give it up, or another "
     "--work-dir.",
@@ -605,7 +610,7 @@ def check_same_plan(
     wanted = {
         "source": source,
         "target": str(target),
-        **options_record(options, repairs or RepairOptions()),
+        **options_record(layout, repairs),
     }
     differences = [
         f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"

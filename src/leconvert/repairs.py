@@ -50,7 +50,7 @@ def is_frame_rate(text: str) -> bool:
     return re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,12})?", text) is not None and float(text) > 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions:
     """What the user allows a conversion to change.
 

@@ -15,13 +15,14 @@ import numpy as np
 
 from leconvert.engines import Engine
 from leconvert.engines.local import LocalEngine
+from leconvert.engines.registry import check_engine
 from leconvert.errors import UsageError
 from leconvert.hub.scratch import ScratchOptions, hold_slot
 from leconvert.leasing import Board, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.machine import Machine
 from leconvert.model import DATA_STREAM, MEBIBYTE, camera_of
-from leconvert.packer import PackOptions, PackReport, WorkerMonitor, check_all_done, pack_run
+from leconvert.packer import PackReport, ProofOptions, WorkerMonitor, check_all_done, pack_run
 from leconvert.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
 from leconvert.workdir.identity import WorkerIdentity
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LeaseOptions",
+    "WorkerOptions",
     "WorkerPool",
     "auto_workers",
     "handling_seconds",
@@ -49,7 +51,44 @@ __all__ = [
 _WATCH_SECONDS = 0.05
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Who works on a conversion: threads of this process, processes, or an engine's workers.
+
+    Attributes:
+        orchestrate: Work in processes that lease batches, instead of threads of this process. None
+            goes by which of the two numbers below is given; without either it takes processes
+            where the work is many small files, which Python's lock makes slow in threads.
+        num_workers: Processes; ``auto``, as None with ``orchestrate`` or ``engine``, for as many
+            as the engine says, or as cores and free memory of this machine feed.
+        max_workers: Threads; None for as many as cores and free memory feed, at most 4.
+        engine: What starts the workers, such as ``leconvert.engines.SlurmEngine(...)``; the
+            process that converts packs meanwhile. None for this machine.
+
+    Raises:
+        UsageError: A number is below 1, or two of them contradict each other.
+    """
+
+    orchestrate: bool | None = None
+    num_workers: int | Literal["auto"] | None = None
+    max_workers: int | None = None
+    engine: Engine | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("num_workers", self.num_workers), ("max_workers", self.max_workers)):
+            if value not in (None, "auto") and (isinstance(value, str) or value < 1):
+                raise UsageError(f"{name} must be at least 1, not {value}.")
+        if self.num_workers is not None and self.max_workers is not None:
+            raise UsageError(
+                "num_workers starts processes and max_workers threads; give one of them."
+            )
+        if self.engine is not None:
+            check_engine(self.engine)
+            if self.max_workers is not None or self.orchestrate is False:
+                raise UsageError("An engine starts processes; it takes num_workers, not threads.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseOptions:
     """What governs leases.
 
@@ -57,6 +96,9 @@ class LeaseOptions:
         lease_seconds: A batch whose holder is silent for so long is taken over.
         max_attempts: A batch is set aside after so many errors.
         trouble_seconds: A worker whose disk or mount fails tries again for so long before it ends.
+
+    Raises:
+        UsageError: A time is negative, or nothing could ever be leased.
     """
 
     lease_seconds: float = 60.0
@@ -65,11 +107,11 @@ class LeaseOptions:
 
     def __post_init__(self) -> None:
         if not self.trouble_seconds >= 0:
-            raise UsageError(f"A disk cannot be borne for {self.trouble_seconds} s.")
-        if not self.lease_seconds > 0 or self.max_attempts < 1:
-            raise UsageError(
-                f"A lease of {self.lease_seconds} s with {self.max_attempts} attempts cannot work."
-            )
+            raise UsageError(f"trouble_seconds must be at least 0, not {self.trouble_seconds}.")
+        if not self.lease_seconds > 0:
+            raise UsageError(f"lease_seconds must be above 0, not {self.lease_seconds}.")
+        if self.max_attempts < 1:
+            raise UsageError(f"max_attempts must be at least 1, not {self.max_attempts}.")
 
     def as_arguments(self) -> list[str]:
         """Return the options of ``leconvert work`` that say the same."""
@@ -88,10 +130,10 @@ class WorkerPool:
         run: OpenedRun,
         leases: LeaseOptions,
         stop: threading.Event,
-        scratch: ScratchOptions | None = None,
+        scratch: ScratchOptions = ScratchOptions(),
     ) -> None:
         self._run = run
-        self._scratch = scratch or ScratchOptions()
+        self._scratch = scratch
         self._leases = leases
         self._stop = stop
         self._bell = Notifier()
@@ -175,7 +217,7 @@ def work_in_threads(
     leases: LeaseOptions,
     stop: threading.Event,
     progress: Progress,
-    scratch: ScratchOptions | None = None,
+    scratch: ScratchOptions = ScratchOptions(),
 ) -> None:
     """Run workers as threads; the first error that is not a batch's own ends them all.
 
@@ -380,14 +422,11 @@ _MOST_THREADS = 4  # more share Python's lock, or wait for the disk
 
 def work_and_pack(
     run: OpenedRun,
-    pack_options: PackOptions,
-    *,
-    orchestrate: bool | None,
-    num_workers: int | Literal["auto"] | None,
-    max_workers: int | None,
-    engine: Engine | None,
+    workers: WorkerOptions,
     leases: LeaseOptions,
+    proof: ProofOptions,
     scratch: ScratchOptions,
+    *,
     allow_mixed_versions: bool,
     stop: threading.Event,
     progress: Progress,
@@ -399,9 +438,9 @@ def work_and_pack(
     """
     seconds: dict[str, float] = {}
     mark = time.monotonic()
-    if engine is not None or _in_processes(run, orchestrate, num_workers, max_workers):
-        engine = engine or LocalEngine()
-        count = None if num_workers == "auto" else num_workers
+    if workers.engine is not None or _in_processes(run, workers):
+        engine = workers.engine or LocalEngine()
+        count = None if workers.num_workers == "auto" else workers.num_workers
         arguments = [
             *leases.as_arguments(),
             *(["--allow-mixed-versions"] if allow_mixed_versions else []),
@@ -414,29 +453,24 @@ def work_and_pack(
             arguments,
             progress,
         ) as watcher:
-            packed = pack_run(run, pack_options, watcher=watcher, stop=stop, progress=progress)
+            packed = pack_run(run, proof, watcher=watcher, stop=stop, progress=progress)
         ended = watcher.ended_at or time.monotonic()
         seconds["work"], mark = ended - mark, ended
     else:
-        threads = max_workers or min(_MOST_THREADS, auto_workers(run))
+        threads = workers.max_workers or min(_MOST_THREADS, auto_workers(run))
         work_in_threads(run, threads, leases, stop, progress, scratch)
         seconds["work"], mark = time.monotonic() - mark, time.monotonic()
-        packed = pack_run(run, pack_options, stop=stop, progress=progress)
+        packed = pack_run(run, proof, stop=stop, progress=progress)
     seconds["pack"] = time.monotonic() - mark
     return packed, seconds
 
 
-def _in_processes(
-    run: OpenedRun,
-    orchestrate: bool | None,
-    num_workers: int | Literal["auto"] | None,
-    max_workers: int | None,
-) -> bool:
+def _in_processes(run: OpenedRun, workers: WorkerOptions) -> bool:
     """Tell whether to work in processes: as asked, else by what the work will take its time for."""
-    if orchestrate is not None:
-        return orchestrate
-    if num_workers is not None or max_workers is not None:
-        return max_workers is None
+    if workers.orchestrate is not None:
+        return workers.orchestrate
+    if workers.num_workers is not None or workers.max_workers is not None:
+        return workers.max_workers is None
     if auto_workers(run) == 1:
         return False
     worth_it = max(moving_seconds(run.manifest), _SECONDS_WORTH_PROCESSES)

@@ -214,10 +214,10 @@ def test_a_source_that_vanished_after_a_failed_exchange_is_not_replaced(
 # --- a process that died when the exchange had happened -------------------------------------------
 
 
-def exchanged(dataset: Path, **options: Any) -> Path:
+def exchanged(dataset: Path, *, delete_source: bool = False) -> Path:
     """Convert in place, and die right after the exchange; return where the source lies."""
     with failing(NO_REPLACE, dies=True), pytest.raises(CrashError):
-        package.convert(dataset, **options)
+        package.convert(dataset, proof=package.ProofOptions(delete_source=delete_source))
     assert episodes_of(dataset)[0] == "v3.0"
     [kept] = dataset.parent.glob(".set.leconvert-*.1")
     assert episodes_of(kept)[0] == "v2.1"

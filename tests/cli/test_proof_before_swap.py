@@ -12,7 +12,7 @@ import leconvert
 from leconvert.cli.main import main
 from leconvert.compare import Difference, VerificationReport, verify_pair
 from leconvert.errors import InterruptedRunError, StorageError, VerificationError
-from leconvert.packer import proof
+from leconvert.packer import ProofOptions, proof
 from leconvert.packer import proof as removal
 from leconvert.progress import SilentProgress, Stage
 from leconvert.repairs import RepairOptions
@@ -64,7 +64,7 @@ def test_a_source_that_was_left_out_in_part_is_kept(
     if repairs.on_bad_episode == "drop":
         (source_copy / "data/chunk-000/episode_000001.parquet").write_bytes(b"PAR1")
     before = snapshot(source_copy)
-    report = leconvert.convert(source_copy, repairs=repairs, delete_source=True)
+    report = leconvert.convert(source_copy, repairs=repairs, proof=ProofOptions(delete_source=True))
     assert (report.kept_source, report.kept_because) == (old_of(source_copy), reason)
     assert snapshot(old_of(source_copy)) == before
 
@@ -98,9 +98,9 @@ def test_a_crashed_removal_is_finished_by_the_same_command(
     with monkeypatch.context() as patched:
         patched.setattr(removal, broken, fails)
         with pytest.raises(StorageError):
-            leconvert.convert(source_copy, delete_source=True)
+            leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     assert old_of(source_copy).exists() is (broken == "remove_compared")
-    report = leconvert.convert(source_copy, delete_source=True)
+    report = leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     assert report.kept_source is None
     assert [path.name for path in source_copy.parent.iterdir()] == ["small"]
 
@@ -116,7 +116,7 @@ def test_a_result_that_fails_stays_for_inspection_and_the_source_in_its_place(
 
     monkeypatch.setattr(proof, "verify_pair", differs)
     with pytest.raises(VerificationError) as caught:
-        leconvert.convert(source_copy, delete_source=True)
+        leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     tree = Path(str(caught.value.path))
     assert caught.value.exit_code == 10
     assert caught.value.message.endswith(f"does not match {source_copy}; nothing was replaced.")
@@ -147,12 +147,18 @@ def test_a_stopped_proof_is_made_anew(source_copy: Path, tmp_path: Path) -> None
     before, work = snapshot(source_copy), tmp_path / "work"
     with pytest.raises(InterruptedRunError, match="Verification was interrupted"):
         leconvert.convert(
-            source_copy, work_dir=work, verify="bytes", stop=stop, progress=Stopping()
+            source_copy,
+            work_dir=work,
+            proof=ProofOptions(verify="bytes"),
+            stop=stop,
+            progress=Stopping(),
         )
     assert snapshot(source_copy) == before
     assert 0 < sum(advanced) < 3 * 44
     stop.clear()
-    report = leconvert.convert(source_copy, work_dir=work, verify="bytes", progress=Stopping())
+    report = leconvert.convert(
+        source_copy, work_dir=work, proof=ProofOptions(verify="bytes"), progress=Stopping()
+    )
     assert report.verified == "bytes"
     assert sum(advanced) == 3 * 44
 

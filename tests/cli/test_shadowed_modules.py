@@ -16,6 +16,7 @@ from leconvert.engines.slurm import Site, SlurmOptions, worker_job
 from leconvert.errors import IncompleteError, ProbeError
 from leconvert.parallel import _other_process
 from leconvert.probe.run import probe_result
+from leconvert.worker_pool import WorkerOptions
 from tests.program import Leconvert
 
 # What Python imports before any module of a program, and what no program can do without it.
@@ -96,7 +97,7 @@ def test_workers_that_die_at_their_start_are_told_with_their_last_lines_and_thei
     monkeypatch.chdir(folder)
     engine = LocalEngine(1, program=(sys.executable, "-m", "leconvert", "work"))
     with pytest.raises(IncompleteError) as failed:
-        convert(small_source, output=tmp_path / "out", engine=engine)
+        convert(small_source, output=tmp_path / "out", workers=WorkerOptions(engine=engine))
     (ended,) = [line for line in failed.value.details if line.startswith("worker ")]
     assert ended.endswith(" of the folder")
     assert failed.value.next_step is not None

@@ -14,7 +14,7 @@ import pytest
 from leconvert.leasing import LeaseStore, WorkerIdentity, list_batches
 from leconvert.leasing.state import BatchState
 from leconvert.model import LayoutOptions
-from leconvert.planner import open_or_plan
+from leconvert.planner import PlanOptions, open_or_plan
 from leconvert.status import run_status
 from leconvert.workdir.run import OpenedRun
 from tests.program import Leconvert, started
@@ -194,7 +194,13 @@ def test_a_worker_of_a_run_that_is_restarted_ends_with_the_reason(
         assert worker.stdout is not None
         assert worker.stdout.readline() == "waiting\n"
         options = LayoutOptions(episodes_per_batch=1)
-        open_or_plan(small_source, tmp_path / "out", tmp_path / "work", options, restart=True)
+        open_or_plan(
+            small_source,
+            tmp_path / "out",
+            tmp_path / "work",
+            options,
+            plan=PlanOptions(restart=True),
+        )
         _, said = worker.communicate(timeout=GRACE_SECONDS)
     assert worker.returncode == 6, said
     assert "was given up" in said

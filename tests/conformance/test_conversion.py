@@ -18,6 +18,7 @@ from reference import convert_with_reference
 
 import leconvert
 from leconvert.compare import verify_pair
+from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
 
@@ -197,7 +198,7 @@ def converted(
             "video_file_size_in_mb": case.limits[1],
         }
     reference = convert_with_reference(root, folder / "reference", **limits)
-    report = leconvert.convert(root, output=folder / "ours", **limits)
+    report = leconvert.convert(root, output=folder / "ours", layout=LayoutOptions(**limits))
     return Converted(case, V21Source.open(root), reference, folder / "ours", report)
 
 

@@ -14,6 +14,7 @@ from tests.conformance.reference import convert_with_reference
 from leconvert.api import convert
 from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.loading.batches import DepthScale
+from leconvert.model import LayoutOptions
 from leconvert.probe import compare_with_map
 from leconvert.probe.compare import compare_samples
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -46,7 +47,11 @@ def make_v30(tmp_path_factory: pytest.TempPathFactory) -> Make:
             folder = tmp_path_factory.mktemp("stream")
             source = make_dataset(folder / "v21", spec)
             if by == "leconvert":
-                convert(source, output=folder / "v30", video_file_size_in_mb=video_mb)
+                convert(
+                    source,
+                    output=folder / "v30",
+                    layout=LayoutOptions(video_file_size_in_mb=video_mb),
+                )
             else:
                 convert_with_reference(source, folder / "v30", video_file_size_in_mb=video_mb)
             made[key] = folder / "v30"

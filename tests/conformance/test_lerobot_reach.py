@@ -12,7 +12,7 @@ import pytest
 
 import leconvert
 from leconvert.float32_tolerance import frames_out_of_reach, is_out_of_reach
-from leconvert.model import IntArray
+from leconvert.model import IntArray, LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 
 _CAMERA = CameraSpec(
@@ -77,7 +77,11 @@ def long_file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         stats_samples=2,
     )
     make_dataset(folder / "source", spec)
-    leconvert.convert(folder / "source", output=folder / "ours", video_file_size_in_mb=10_000)
+    leconvert.convert(
+        folder / "source",
+        output=folder / "ours",
+        layout=LayoutOptions(video_file_size_in_mb=10_000),
+    )
     assert len(list((folder / "ours/videos").rglob("*.mp4"))) == 1
     return LongFile(folder / "ours", fps, np.array(lengths))
 

@@ -15,6 +15,7 @@ import leconvert
 from leconvert.check import check_dataset
 from leconvert.compare import verify_pair
 from leconvert.errors import FindingsError
+from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
 from leconvert.statistics import episode as statistics
 from leconvert.testing import (
@@ -26,6 +27,7 @@ from leconvert.testing import (
     make_dataset,
     with_column,
 )
+from leconvert.worker_pool import WorkerOptions
 
 LENGTHS = (4, 3, 5)
 
@@ -60,7 +62,9 @@ def test_lists_of_one_value_are_refused_and_load_once_they_are_unwrapped(
         leconvert.convert(source, output=tmp_path / "out")
     assert "--unwrap-scalars" in str(stopped.value.next_step)
     repairs = RepairOptions(unwrap_scalars=True, fill_stats=True)
-    report = leconvert.convert(source, output=tmp_path / "out", repairs=repairs, verify="bytes")
+    report = leconvert.convert(
+        source, output=tmp_path / "out", repairs=repairs, proof=ProofOptions(verify="bytes")
+    )
     assert report.repairs["unwrapped_columns"] == ["x"]
     assert report.repairs["computed_stats"] == ["x"]
     assert loaded(tmp_path / "out").item() == 2.5
@@ -92,7 +96,9 @@ def test_the_result_declares_what_is_stored_and_loads(
 ) -> None:
     add_column(source, row, kind, {"dtype": dtype, "shape": shape})
     repairs = RepairOptions(fill_stats=True)
-    report = leconvert.convert(source, output=tmp_path / "out", repairs=repairs, verify="bytes")
+    report = leconvert.convert(
+        source, output=tmp_path / "out", repairs=repairs, proof=ProofOptions(verify="bytes")
+    )
     declared = report.repairs["declared_features"]["x"]
     assert (declared["dtype"], declared["shape"]) == as_stored
     told = {f.code for f in report.findings if f.severity == "warning"}
@@ -142,7 +148,7 @@ def test_the_result_declares_what_the_clips_are(
 
     edit_info(source, declare)
     out = tmp_path / "out"
-    report = leconvert.convert(source, output=out, verify="bytes")
+    report = leconvert.convert(source, output=out, proof=ProofOptions(verify="bytes"))
     warned = {f.code for f in report.findings if f.severity == "warning"}
     assert warned & {"codec-mismatch", "shape-mismatch"}
     feature = json.loads((out / "meta/info.json").read_text())["features"][TOP]
@@ -231,8 +237,8 @@ def test_pictures_are_decoded_only_where_their_statistics_are_missing(
         source,
         output=tmp_path / "out",
         repairs=RepairOptions(fill_stats=True),
-        verify="bytes",
-        orchestrate=False,
+        proof=ProofOptions(verify="bytes"),
+        workers=WorkerOptions(orchestrate=False),
     )
     assert len(decoded) == 6
     assert {Path(path).name for path in decoded} == {"episode_000002.mp4"}

@@ -25,6 +25,7 @@ from leconvert.check import check_dataset
 from leconvert.errors import FindingsError, LeconvertError
 from leconvert.repairs import RepairOptions
 from leconvert.testing import DatasetSpec, edit_info, edit_table, make_dataset, with_column
+from leconvert.worker_pool import WorkerOptions
 
 LENGTHS = (3, 1, 4)
 COLUMNS_A_DATASET = 4
@@ -150,7 +151,12 @@ def convert_as_told(root: Path, out: Path) -> tuple[int, RepairOptions] | None:
     options = RepairOptions()
     for tries in range(1, 5):
         try:
-            leconvert.convert(root, output=out, repairs=options, orchestrate=False, max_workers=1)
+            leconvert.convert(
+                root,
+                output=out,
+                repairs=options,
+                workers=WorkerOptions(orchestrate=False, max_workers=1),
+            )
         except FindingsError as error:
             told = options_of(error)
             if told is None:

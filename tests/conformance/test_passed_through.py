@@ -21,6 +21,7 @@ import pytest
 from comparison import V21Source
 
 import leconvert
+from leconvert.packer import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 _KEY = "observation.images.depth"
@@ -147,7 +148,7 @@ def converted(
 ) -> tuple[GrayVideo, V21Source, Path]:
     folder = tmp_path_factory.mktemp("gray")
     source = _make_gray_dataset(folder / "source", request.param)
-    leconvert.convert(source.root, output=folder / "ours", verify="bytes")
+    leconvert.convert(source.root, output=folder / "ours", proof=ProofOptions(verify="bytes"))
     return request.param, source, folder / "ours"
 
 
@@ -279,7 +280,7 @@ def test_text_and_language_columns_pass_through_and_load(tmp_path: Path) -> None
     lengths = (6, 1, 9)
     source = _make_dataset_with_text(tmp_path / "source", lengths)
 
-    leconvert.convert(source.root, output=tmp_path / "ours", verify="bytes")
+    leconvert.convert(source.root, output=tmp_path / "ours", proof=ProofOptions(verify="bytes"))
 
     comparison.assert_rows_are_the_sources(tmp_path / "ours", source)
     features = comparison.load_json(tmp_path / "ours", "meta/info.json")["features"]

@@ -18,8 +18,11 @@ from tests.trees import digest_of
 import leconvert
 from leconvert.compare import verify_pair
 from leconvert.errors import FindingsError
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
 from leconvert.testing import DatasetSpec, make_dataset
+from leconvert.worker_pool import WorkerOptions
 
 PHANTOM = "observation.images.egoview"
 
@@ -61,7 +64,7 @@ def test_a_v20_recording_with_a_phantom_camera_and_shifted_times_loads_frame_by_
     report = leconvert.convert(
         root,
         output=tmp_path / "ours",
-        verify="bytes",
+        proof=ProofOptions(verify="bytes"),
         repairs=RepairOptions(retime=True, drop_features=(PHANTOM,)),
     )
 
@@ -100,7 +103,7 @@ def test_a_recording_with_stale_statistics_says_which(shared_data: Path, tmp_pat
     leconvert.convert(
         shared_data / "cr5_5ep",
         output=tmp_path / "computed",
-        verify="bytes",
+        proof=ProofOptions(verify="bytes"),
         repairs=RepairOptions(recompute_stats=True),
     )
     computed = json.loads((tmp_path / "computed/meta/stats.json").read_text())
@@ -124,7 +127,7 @@ def test_a_dropped_episode_leaves_a_consistent_dataset(generated: Path, tmp_path
     report = leconvert.convert(
         generated,
         output=tmp_path / "ours",
-        verify="bytes",
+        proof=ProofOptions(verify="bytes"),
         repairs=RepairOptions(on_bad_episode="drop"),
     )
 
@@ -154,7 +157,10 @@ def test_wall_clock_times_are_replaced_on_request(generated: Path, tmp_path: Pat
     with pytest.raises(FindingsError, match="cannot be converted as it is"):
         leconvert.convert(generated, output=tmp_path / "ours")
     leconvert.convert(
-        generated, output=tmp_path / "ours", verify="bytes", repairs=RepairOptions(retime=True)
+        generated,
+        output=tmp_path / "ours",
+        proof=ProofOptions(verify="bytes"),
+        repairs=RepairOptions(retime=True),
     )
     compared = comparison.assert_every_frame_is_the_sources(tmp_path / "ours", source, "torchcodec")
     assert compared == sum(source.lengths)
@@ -178,7 +184,10 @@ def test_tasks_with_gaps_and_doubles_are_numbered_by_row(generated: Path, tmp_pa
         leconvert.convert(generated, output=tmp_path / "ours")
 
     leconvert.convert(
-        generated, output=tmp_path / "ours", verify="bytes", repairs=RepairOptions(remap_tasks=True)
+        generated,
+        output=tmp_path / "ours",
+        proof=ProofOptions(verify="bytes"),
+        repairs=RepairOptions(remap_tasks=True),
     )
 
     dataset = LeRobotDataset("ours/dataset", root=tmp_path / "ours", video_backend="pyav")
@@ -188,7 +197,10 @@ def test_tasks_with_gaps_and_doubles_are_numbered_by_row(generated: Path, tmp_pa
 
 def test_quantiles_reach_the_policy(generated: Path, tmp_path: Path) -> None:
     leconvert.convert(
-        generated, output=tmp_path / "ours", verify="bytes", repairs=RepairOptions(quantiles=True)
+        generated,
+        output=tmp_path / "ours",
+        proof=ProofOptions(verify="bytes"),
+        repairs=RepairOptions(quantiles=True),
     )
     dataset = LeRobotDataset("ours/dataset", root=tmp_path / "ours", video_backend="pyav")
     for key in ("action", "observation.images.top"):
@@ -200,9 +212,15 @@ def test_computed_statistics_do_not_depend_on_who_computes_them(
     generated: Path, tmp_path: Path
 ) -> None:
     repairs = RepairOptions(recompute_stats=True, quantiles=True)
-    leconvert.convert(generated, output=tmp_path / "one", repairs=repairs, max_workers=1)
     leconvert.convert(
-        generated, output=tmp_path / "two", repairs=repairs, num_workers=2, episodes_per_batch=2
+        generated, output=tmp_path / "one", repairs=repairs, workers=WorkerOptions(max_workers=1)
+    )
+    leconvert.convert(
+        generated,
+        output=tmp_path / "two",
+        repairs=repairs,
+        workers=WorkerOptions(num_workers=2),
+        layout=LayoutOptions(episodes_per_batch=2),
     )
     assert digest_of(tmp_path / "one") == digest_of(tmp_path / "two")
 
@@ -229,7 +247,7 @@ def test_an_accepted_finding_does_not_stop_the_conversion(generated: Path, tmp_p
     report = leconvert.convert(
         generated,
         output=tmp_path / "ours",
-        verify="bytes",
+        proof=ProofOptions(verify="bytes"),
         repairs=RepairOptions(accept=("timestamps",)),
     )
     assert "timestamps" in codes(report, "warning")
@@ -246,7 +264,7 @@ def test_statistics_that_are_missing_are_computed(generated: Path, tmp_path: Pat
     leconvert.convert(
         generated,
         output=tmp_path / "ours",
-        verify="bytes",
+        proof=ProofOptions(verify="bytes"),
         repairs=RepairOptions(recompute_stats=True),
     )
     computed = json.loads((tmp_path / "ours/meta/stats.json").read_text())

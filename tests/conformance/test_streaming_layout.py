@@ -14,6 +14,8 @@ from comparison import V21Source
 
 import leconvert
 from leconvert.float32_tolerance import is_out_of_reach
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 from leconvert.testing.dataset import RandomLengths
 
@@ -52,9 +54,8 @@ def streamed(tmp_path_factory: pytest.TempPathFactory) -> Streamed:
     leconvert.convert(
         root,
         output=folder / "ours",
-        layout="streaming",
-        loader_workers=_WORKERS,
-        verify="bytes",
+        layout=LayoutOptions(layout="streaming", loader_workers=_WORKERS),
+        proof=ProofOptions(verify="bytes"),
     )
     return Streamed(V21Source.open(root), folder / "ours")
 
@@ -121,7 +122,9 @@ def test_frames_that_the_reference_layout_loses_load(tmp_path: Path) -> None:
     results, warnings = {}, {}
     for layout in ("reference", "streaming"):
         ours = tmp_path / layout
-        report = leconvert.convert(root, output=ours, layout=layout, loader_workers=1)
+        report = leconvert.convert(
+            root, output=ours, layout=LayoutOptions(layout=layout, loader_workers=1)
+        )
         warnings[layout] = [
             finding.message for finding in report.findings if finding.code == "float32-reach"
         ]

@@ -38,7 +38,9 @@ from tests.faults.watched_disk import Fault, WatchedDisk
 from tests.trees import digest_of
 
 from leconvert import api
+from leconvert.model import LayoutOptions
 from leconvert.upkeep import clean_work_dir
+from leconvert.worker_pool import WorkerOptions
 
 __all__ = ["AFTERWARDS", "Datasets", "after_trial"]
 
@@ -78,8 +80,9 @@ class Datasets:
         for name, source in self.sources.items():
             for other_options in (False, True):
                 output = root / f"{name}-{other_options}"
-                options: dict[str, Any] = _OTHER_OPTIONS if other_options else {}
-                api.convert(source, output=output, max_workers=1, **options)
+                layout = LayoutOptions(**_OTHER_OPTIONS if other_options else {})
+                workers = WorkerOptions(max_workers=1)
+                api.convert(source, output=output, layout=layout, workers=workers)
                 self.converted[name, other_options] = digest_of(output)
         assert len(set(self.converted.values())) == len(self.converted)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.trees import digest_of
 
 import leconvert
+from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.worker_pool import WorkerOptions
 
-LIMITS = {"data_file_size_in_mb": 0.008, "video_file_size_in_mb": 0.012}
+LIMITS = LayoutOptions(data_file_size_in_mb=0.008, video_file_size_in_mb=0.012)
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +33,9 @@ def rolling_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected_digest(rolling_source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of one thread's work on whole files."""
     out = tmp_path_factory.mktemp("expected") / "out"
-    leconvert.convert(rolling_source, output=out, max_workers=1, **LIMITS)
+    leconvert.convert(
+        rolling_source, output=out, layout=LIMITS, workers=WorkerOptions(max_workers=1)
+    )
     assert len(list(out.rglob("file-001.*"))) == 3  # every stream rolled over
     return digest_of(out)
 
@@ -49,10 +54,11 @@ def test_trees_are_identical_for_any_workers_and_batches(
     leconvert.convert(
         rolling_source,
         output=tmp_path / "out",
-        episodes_per_batch=episodes_per_batch,
-        orchestrate=orchestrate,
-        num_workers=workers if orchestrate else None,
-        max_workers=None if orchestrate else workers,
-        **LIMITS,
+        layout=replace(LIMITS, episodes_per_batch=episodes_per_batch),
+        workers=WorkerOptions(
+            orchestrate=orchestrate,
+            num_workers=workers if orchestrate else None,
+            max_workers=None if orchestrate else workers,
+        ),
     )
     assert digest_of(tmp_path / "out") == expected_digest

@@ -20,6 +20,8 @@ from tests.faults.watched_disk import Operation, WatchedDisk, names_and_sizes
 from tests.trees import digest_of
 
 from leconvert import api
+from leconvert.model import LayoutOptions
+from leconvert.worker_pool import WorkerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 Campaign = Callable[..., list[dict[str, Any]]]
@@ -66,8 +68,8 @@ def test_no_change_of_the_disk_goes_unseen(
         api.convert(
             place.source,
             output=None if case.in_place else place.target,
-            max_workers=1,
-            episodes_per_batch=case.episodes_per_batch,
+            workers=WorkerOptions(max_workers=1),
+            layout=LayoutOptions(episodes_per_batch=case.episodes_per_batch),
             keep_work_dir=True,
         )
     there = {

@@ -30,9 +30,9 @@ from leconvert.errors import (
 )
 from leconvert.leasing import LeaseStore, WorkerIdentity, list_batches, read_done
 from leconvert.model import LayoutOptions
-from leconvert.packer import WorkerMonitor, pack_run
+from leconvert.packer import ProofOptions, WorkerMonitor, pack_run
 from leconvert.packer import run as packing
-from leconvert.planner import open_or_plan
+from leconvert.planner import PlanOptions, open_or_plan
 from leconvert.workdir import locks
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.records import WorkDir, default_work_dir
@@ -52,7 +52,11 @@ def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 def plan(source: Path, target: Path, work_dir: Path, *, restart: bool = False) -> OpenedRun:
     return open_or_plan(
-        source, target, work_dir, LayoutOptions(episodes_per_batch=1), restart=restart
+        source,
+        target,
+        work_dir,
+        LayoutOptions(episodes_per_batch=1),
+        plan=PlanOptions(restart=restart),
     )
 
 
@@ -157,7 +161,7 @@ def test_a_worker_whose_run_was_removed_ends_quietly_and_makes_nothing(
     work = default_work_dir(out)
     plan(small_source, out, work)
     with frozen_in_a_batch(monkeypatch, work, before=before) as worker:
-        leconvert.convert(small_source, output=out, restart=True)
+        leconvert.convert(small_source, output=out, plan=PlanOptions(restart=True))
         assert [path.name for path in tmp_path.iterdir()] == ["out"]
         ended = worker.thaw()
     assert getattr(ended, "batches_done", None) == 0, ended
@@ -440,7 +444,7 @@ def test_a_file_overwritten_on_another_host_stops_the_swap_though_its_attributes
     monkeypatch.setattr(os, "stat", stat)
     monkeypatch.setattr(packing, "swap_into_place", overwrite_first)
     with pytest.raises(SourceChangedError, match="changed"):
-        leconvert.convert(source_copy, delete_source=True)
+        leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     monkeypatch.undo()
     assert (source_copy / "meta/episodes.jsonl").exists()
     assert not (source_copy.parent / f"{source_copy.name}_old").exists()

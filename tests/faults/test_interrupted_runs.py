@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.faults.faulty_files import CrashError
+from tests.flat_options import as_objects
 from tests.trees import digest_of, snapshot
 
 import leconvert
@@ -31,7 +32,7 @@ from leconvert.errors import (
 from leconvert.leasing import read_done
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
-from leconvert.planner import open_or_plan
+from leconvert.planner import PlanOptions, open_or_plan
 from leconvert.progress import SilentProgress, Stage
 from leconvert.workdir.fs import FileSystem
 from leconvert.workdir.records import default_work_dir
@@ -64,7 +65,7 @@ def quiet_digest(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -
 def test_the_same_bytes_whoever_does_the_work(
     small_source: Path, tmp_path: Path, quiet_digest: str, options: dict[str, int]
 ) -> None:
-    leconvert.convert(small_source, output=tmp_path / "out", **options)  # type: ignore[arg-type]
+    leconvert.convert(small_source, output=tmp_path / "out", **as_objects(options))
     assert digest_of(tmp_path / "out") == quiet_digest
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -127,13 +128,13 @@ def test_a_run_that_was_asked_to_stop_is_resumed(
     small_source: Path, tmp_path: Path, quiet_digest: str, stage: str, advances: int
 ) -> None:
     stop = threading.Event()
-    options = {"output": tmp_path / "out", "episodes_per_batch": 1, "max_workers": 1}
+    options = as_objects({"output": tmp_path / "out", "episodes_per_batch": 1, "max_workers": 1})
     with pytest.raises(InterruptedRunError):
         leconvert.convert(
             small_source, **options, stop=stop, progress=StopAfter(stage, advances, stop)
         )
     assert not (tmp_path / "out").exists()
-    leconvert.convert(small_source, **options)  # type: ignore[arg-type]
+    leconvert.convert(small_source, **options)
     assert digest_of(tmp_path / "out") == quiet_digest
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -218,7 +219,10 @@ def test_a_source_that_changes_after_the_work_stops_the_swap(
     with pytest.raises(SourceChangedError):
         leconvert.convert(source_copy, output=tmp_path / "out", work_dir=tmp_path / "work")
     leconvert.convert(
-        source_copy, output=tmp_path / "out", work_dir=tmp_path / "work", restart=True
+        source_copy,
+        output=tmp_path / "out",
+        work_dir=tmp_path / "work",
+        plan=PlanOptions(restart=True),
     )
     assert (tmp_path / "out").is_dir()
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.flat_options import as_objects
 from tests.program import Leconvert
 from tests.trees import digest_of
 
@@ -120,6 +121,8 @@ def test_aligned_results_do_not_depend_on_who_did_the_work(
     for number, options in enumerate(
         ({}, {"episodes_per_batch": 3}, {"episodes_per_batch": 1, "max_workers": 3})
     ):
-        report = leconvert.convert(bulky_source, output=tmp_path / str(number), **options)  # type: ignore[arg-type]
+        report = leconvert.convert(
+            bulky_source, output=tmp_path / str(number), **as_objects(options)
+        )
         digests.add(digest_of(report.output))
     assert len(digests) == 1

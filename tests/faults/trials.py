@@ -30,6 +30,7 @@ from unittest import mock
 
 from tests.faults.power import Loss, PowerModel
 from tests.faults.watched_disk import Fault, FaultKind, Operation, WatchedDisk
+from tests.flat_options import as_objects
 from tests.trees import digest_of, snapshot
 
 from leconvert import api, worker_pool
@@ -251,7 +252,7 @@ class Place:
                 "episodes_per_batch": self.case.episodes_per_batch,
                 "delete_source": self.case.delete_source,
             }
-            api.convert(self.source, **given | options)
+            api.convert(self.source, **as_objects(given | options))
 
     def left_over(self) -> list[str]:
         """Return the names beside the result and its source."""

@@ -202,7 +202,12 @@ def test_a_limit_that_is_not_positive_is_refused(limit: float) -> None:
 def test_streams_roll_together_over_every_episode(
     episodes: list[Episode], fps: str, workers: int, limit_in_mb: float
 ) -> None:
-    options = LayoutOptions(limit_in_mb, limit_in_mb, layout="streaming", loader_workers=workers)
+    options = LayoutOptions(
+        data_file_size_in_mb=limit_in_mb,
+        video_file_size_in_mb=limit_in_mb,
+        layout="streaming",
+        loader_workers=workers,
+    )
     scan = scan_of(episodes, fps)
     starts = common_starts(scan, options)
     assert (starts[0], starts[-1]) == (0, len(episodes))
@@ -215,7 +220,12 @@ def test_streams_roll_together_over_every_episode(
 def test_no_stream_reaches_its_limit_with_more_than_one_episode(
     episodes: list[Episode], workers: int, data_in_mb: float, video_in_mb: float
 ) -> None:
-    options = LayoutOptions(data_in_mb, video_in_mb, layout="streaming", loader_workers=workers)
+    options = LayoutOptions(
+        data_file_size_in_mb=data_in_mb,
+        video_file_size_in_mb=video_in_mb,
+        layout="streaming",
+        loader_workers=workers,
+    )
     for first, stop in pairwise(common_starts(scan_of(episodes), options)):
         if stop - first > 1:
             held = episodes[first:stop]
@@ -335,7 +345,9 @@ def test_the_reference_layout_does_not_know_of_loader_workers(
     episodes: list[Episode], workers: int
 ) -> None:
     scan = scan_of(episodes)
-    layouts = layout_streams(scan, LayoutOptions(4, 4, loader_workers=workers))
+    layouts = layout_streams(
+        scan, LayoutOptions(data_file_size_in_mb=4, video_file_size_in_mb=4, loader_workers=workers)
+    )
     for stream, layout in zip(scan.streams, layouts, strict=True):
         expected = roll_over(stream.roll_bytes, stream.group, 4 * MEBIBYTE)
         assert layout.starts.tolist() == expected.tolist()

@@ -18,7 +18,8 @@ from leconvert.errors import (
     VerificationError,
 )
 from leconvert.leasing import LeaseStore, WorkerIdentity, WorkerReporter, void_done
-from leconvert.packer import PackOptions, pack_run
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions, pack_run
 from leconvert.report import gather, gather_run, page
 from leconvert.report.values import AttemptEnd, StoryState, moment
 from leconvert.upkeep import clean_work_dir
@@ -26,6 +27,7 @@ from leconvert.workdir.activity import record_invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record
 from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.worker_pool import WorkerOptions
 from tests.trees import digest_of, snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -41,9 +43,9 @@ def finished(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         small_source,
         output=root / "out",
         work_dir=root / "work",
-        episodes_per_batch=1,
-        max_workers=2,
-        verify="bytes",
+        layout=LayoutOptions(episodes_per_batch=1),
+        workers=WorkerOptions(max_workers=2),
+        proof=ProofOptions(verify="bytes"),
         report=root / "out.report.html",
         command=["leconvert", "convert", "--root", str(small_source), "--token", "hf_secret12345"],
     )
@@ -285,7 +287,12 @@ def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Pa
     assert lease is not None
     lease.fail(UnreadableSourceError(f"{clip} is torn.", path=str(clip)))
     with pytest.raises(BatchesFailedError):
-        convert(source_copy, **run_files, report=tmp_path / "page.html", max_workers=1)
+        convert(
+            source_copy,
+            **run_files,
+            report=tmp_path / "page.html",
+            workers=WorkerOptions(max_workers=1),
+        )
     story = gather(tmp_path / "work")
     assert story.state is StoryState.FAILED
     html = (tmp_path / "page.html").read_text()
@@ -323,7 +330,7 @@ def test_a_run_that_is_done_but_not_packed_waits_for_its_packer(
     story = gather(tmp_path / "work")
     assert (story.state, story.packers, story.verification) == (StoryState.TO_PACK, [], None)
     assert [row.result_files for row in story.streams] == [1, 1, 1]
-    pack_run(planned, PackOptions(verify="none"))
+    pack_run(planned, ProofOptions(verify="none"))
     story = gather(tmp_path / "work")
     assert story.verification is not None
     assert (story.verification.depth, story.verification.ok) == ("none", None)

@@ -19,11 +19,13 @@ from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.resampling import Resampled, resample
 from leconvert.status import RunStatus, run_status
 from leconvert.worker import WorkerSummary
-from leconvert.worker_pool import LeaseOptions
+from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 
 def converting() -> None:
-    report = leconvert.convert("my_dataset", output=Path("my_dataset_v30"), num_workers=4)
+    report = leconvert.convert(
+        "my_dataset", output=Path("my_dataset_v30"), workers=WorkerOptions(num_workers=4)
+    )
     assert_type(report, ConversionReport)
     assert_type(report.output, Path)
     assert_type(report.kept_source, Path | None)
@@ -32,14 +34,16 @@ def converting() -> None:
     assert_type(leconvert.__version__, str)
     leconvert.convert("my_dataset", "my_dataset_v30")  # type: ignore[call-arg, arg-type]
     leconvert.convert("my_dataset", outptu="my_dataset_v30")  # type: ignore[call-arg]
-    leconvert.convert("my_dataset", num_workers="four")  # type: ignore[arg-type]
+    leconvert.convert("my_dataset", workers=WorkerOptions(num_workers="four"))  # type: ignore[arg-type]
 
 
 def engines() -> None:
     engine: Engine = LocalEngine(workers=2)
     assert_type(engine.workers, int | None)
-    leconvert.convert("my_dataset", engine=SlurmEngine(SlurmOptions(nodes=8)))
-    leconvert.convert("my_dataset", engine=SlurmOptions())  # type: ignore[arg-type]
+    leconvert.convert(
+        "my_dataset", workers=WorkerOptions(engine=SlurmEngine(SlurmOptions(nodes=8)))
+    )
+    leconvert.convert("my_dataset", workers=WorkerOptions(engine=SlurmOptions()))  # type: ignore[arg-type]
 
 
 def a_run_of_many_hosts(work_dir: Path) -> None:

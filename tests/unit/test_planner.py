@@ -12,7 +12,7 @@ import pytest
 from leconvert import planner
 from leconvert.errors import FindingsError, PlanMismatchError, StorageError
 from leconvert.model import LayoutOptions
-from leconvert.planner import SpaceNeeded, draft_plan, open_or_plan
+from leconvert.planner import PlanOptions, SpaceNeeded, draft_plan, open_or_plan
 from leconvert.progress import SilentProgress
 from leconvert.testing import edit_table, with_column
 from leconvert.workdir.locks import planner_lock
@@ -150,7 +150,9 @@ def test_a_run_of_another_layout_is_not_joined_and_the_options_that_differ_are_n
         "layout: not planned, streaming now",
         "loader_workers: not planned, 2 now",
     )
-    run = open_or_plan(small_source, tmp_path / "out", tmp_path / "work", options, restart=True)
+    run = open_or_plan(
+        small_source, tmp_path / "out", tmp_path / "work", options, plan=PlanOptions(restart=True)
+    )
     assert run.manifest.options["layout"] == "streaming"
     with pytest.raises(PlanMismatchError) as caught:
         open_or_plan(

@@ -14,7 +14,7 @@ from leconvert.api import convert
 from leconvert.errors import UsageError
 from leconvert.progress import NO_PROGRESS, Stage
 from leconvert.testing import DatasetSpec, make_dataset
-from leconvert.worker_pool import LeaseOptions
+from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 SECONDS = 10.0
 
@@ -63,7 +63,9 @@ def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
     output, stop = tmp_path / "v30", threading.Event()
     work = InterruptedWork(stop)
     with pytest.raises(KeyboardInterrupt):
-        convert(source, output=output, max_workers=1, stop=stop, progress=work)
+        convert(
+            source, output=output, workers=WorkerOptions(max_workers=1), stop=stop, progress=work
+        )
     assert work.was_told
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("worker")]
     assert not output.exists()

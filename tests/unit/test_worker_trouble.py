@@ -28,7 +28,7 @@ from leconvert.leasing.registry import WorkerReporter
 from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
-from leconvert.planner import open_or_plan
+from leconvert.planner import PlanOptions, open_or_plan
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import BatchFile, OpenedRun
 from leconvert.worker import Notifier, ShardWriter, Worker
@@ -199,7 +199,11 @@ def test_a_worker_of_a_run_that_was_given_up_says_so_and_touches_the_new_run_in_
             options = LayoutOptions(episodes_per_batch=2)
             restarted.append(
                 open_or_plan(
-                    small_source, tmp_path / "out", tmp_path / "work", options, restart=True
+                    small_source,
+                    tmp_path / "out",
+                    tmp_path / "work",
+                    options,
+                    plan=PlanOptions(restart=True),
                 )
             )
 
@@ -217,7 +221,13 @@ def test_a_worker_whose_run_was_removed_after_a_restart_is_told_why(
     planned: OpenedRun, small_source: Path, tmp_path: Path, make_worker: Callable[..., Worker]
 ) -> None:
     worker = make_worker()
-    open_or_plan(small_source, tmp_path / "out", tmp_path / "work", LayoutOptions(), restart=True)
+    open_or_plan(
+        small_source,
+        tmp_path / "out",
+        tmp_path / "work",
+        LayoutOptions(),
+        plan=PlanOptions(restart=True),
+    )
     shutil.rmtree(planned.paths.root)
     with pytest.raises(PlanMismatchError, match="was given up"):
         worker.run()

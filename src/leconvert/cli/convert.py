@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
+    UNWATCHED_SECONDS,
     add_engine_options,
     add_json,
     add_lease_options,
@@ -19,11 +20,15 @@ from leconvert.cli.options import (
     add_push_options,
     add_push_wish,
     add_report_option,
-    chosen_engine,
+    layout_options,
+    lease_options,
+    plan_options,
+    proof_options,
     push_target,
     repair_options,
     report_place,
     scratch_options,
+    worker_options,
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import some_seconds
@@ -35,7 +40,7 @@ from leconvert.text import amount
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
-    from leconvert.engines import Engine
+    from leconvert.worker_pool import WorkerOptions
 
 __all__ = []
 
@@ -47,7 +52,7 @@ __all__ = []
 def convert_as_asked(
     options: argparse.Namespace,
     found: Places,
-    engine: Engine | None,
+    workers: WorkerOptions,
     stop: threading.Event,
     progress: Progress,
     *,
@@ -55,34 +60,20 @@ def convert_as_asked(
 ) -> ConversionReport:
     """Convert, as the options say."""
     from leconvert.api import convert
-    from leconvert.worker_pool import LeaseOptions
-
-    # Nobody watches workers on other hosts: they bear with a disk that fails for a while.
-    trouble_seconds = 0.0 if engine is None else 120.0
 
     return convert(
         found.source,
         arrival=found.arrival,
         output=None if found.target == found.source else found.target,
         work_dir=found.work_dir if options.work_dir is not None else None,
-        data_file_size_in_mb=options.data_file_size_in_mb,
-        video_file_size_in_mb=options.video_file_size_in_mb,
-        episodes_per_batch=options.episodes_per_batch,
-        block_align=options.block_align,
-        layout=options.layout,
-        loader_workers=options.loader_workers,
+        layout=layout_options(options),
         repairs=repair_options(options),
-        orchestrate=options.orchestrate,
-        engine=engine,
-        num_workers=options.num_workers,
-        max_workers=options.max_workers,
-        verify=options.verify,
-        force_conversion=options.force_conversion,
-        delete_source=options.delete_source,
-        restart=options.restart,
-        one_host=options.one_host,
-        allow_mixed_versions=options.allow_mixed_versions,
-        leases=LeaseOptions(options.lease_seconds, options.max_attempts, trouble_seconds),
+        plan=plan_options(options),
+        workers=workers,
+        leases=lease_options(
+            options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
+        ),
+        proof=proof_options(options),
         scratch=scratch_options(options),
         keep_work_dir=options.keep_work_dir,
         for_push=for_push,
@@ -173,11 +164,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_plan_options(parser)
     add_engine_options(parser)
-    add_lease_options(parser)
+    add_lease_options(parser, trouble=False)
     add_proof_options(parser)
-    parser.add_argument(
-        "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
-    )
     parser.add_argument(
         "--keep-work-dir", action="store_true", help="keep the run's records after success"
     )
@@ -194,12 +182,12 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         from leconvert.cli import plan
 
-        return plan.run(options)
-    engine = chosen_engine(options)
+        return plan.run(options, replaces=proof_options(options).force_conversion)
+    workers = worker_options(options)
     push_target(options, None)  # contradictions are told before anything is fetched
     progress = progress_for(quiet=options.json)
     with stop_on_signals() as stop:
-        found = places(options, stream=bool(options.orchestrate), stop=stop, progress=progress)
+        found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0
@@ -207,7 +195,7 @@ def run(options: argparse.Namespace) -> int:
         report = None
         if not push.is_alone_left():
             wanted = push.repo_id is not None
-            report = convert_as_asked(options, found, engine, stop, progress, for_push=wanted)
+            report = convert_as_asked(options, found, workers, stop, progress, for_push=wanted)
             found.release()
     return show_outcome(report, push, as_json=options.json)
 

@@ -1,4 +1,8 @@
-"""Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them."""
+"""The options that commands share: each flag is declared once, and fills one options object.
+
+A flag's ``dest`` is the name of its field. What is not given is left out of the namespace, so that
+the object's own default holds; `filled` makes the object of what is there.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.parser import (
+    absolute_path,
     block_align,
     megabytes,
     seconds,
@@ -30,14 +36,19 @@ from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.workdir.swap import source_as_output
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from leconvert.engines import Engine, RayOptions, SlurmOptions
     from leconvert.engines.slurm import Site
     from leconvert.hub.provenance import Origin
     from leconvert.hub.push import PushReport
     from leconvert.hub.scratch import ScratchOptions
     from leconvert.model import LayoutOptions
+    from leconvert.packer import ProofOptions
+    from leconvert.planner import PlanOptions
     from leconvert.probe.options import ResourceChanges
     from leconvert.repairs import RepairOptions
+    from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
     "add_added_options",
@@ -52,16 +63,18 @@ __all__ = [
     "add_scratch_options",
     "add_slurm_options",
     "add_slurm_worker_options",
-    "add_trouble_option",
     "add_version_option",
     "check_whose_options",
-    "chosen_engine",
     "dataset_root",
+    "filled",
     "layout_options",
+    "lease_options",
     "local_root",
     "name_on_the_hub",
     "passed_on",
     "path_or_url",
+    "plan_options",
+    "proof_options",
     "push_result",
     "push_target",
     "refuse_slurm_options",
@@ -73,7 +86,38 @@ __all__ = [
     "site",
     "slurm_options",
     "source_at",
+    "worker_options",
 ]
+
+
+# ------------------------------------------------------------------------------------------------
+# From what was parsed to the objects that the options travel as.
+
+
+def _group(
+    parser: argparse.ArgumentParser, title: str, about: str | None = None
+) -> argparse._ArgumentGroup:
+    """Add a group of the help whose flags leave nothing behind where they are not given."""
+    return parser.add_argument_group(title, about, argument_default=argparse.SUPPRESS)
+
+
+def filled[Options: DataclassInstance](
+    kind: type[Options], options: argparse.Namespace, **otherwise: Any
+) -> Options:
+    """Return an options object with every field that was given on the command line.
+
+    Args:
+        otherwise: Fields where neither the command line nor the object says what is wanted here.
+    """
+    given = {
+        field.name: tuple(value) if isinstance(value, list) else value
+        for field in fields(kind)
+        if (value := getattr(options, field.name, _NOT_GIVEN)) is not _NOT_GIVEN
+    }
+    return kind(**{**otherwise, **given})
+
+
+_NOT_GIVEN = object()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -82,33 +126,34 @@ __all__ = [
 
 def add_layout_options(parser: argparse.ArgumentParser) -> None:
     """Add sizes, alignment and the kind of layout."""
-    parser.add_argument(
-        "--data-file-size-in-mb", type=megabytes, default=100, metavar="MB",
+    group = _group(parser, "layout")
+    group.add_argument(
+        "--data-file-size-in-mb", type=megabytes, metavar="MB",
         help="a data file's limit, uncompressed (default: 100)",
     )  # fmt: skip
-    parser.add_argument(
-        "--video-file-size-in-mb", type=megabytes, default=200, metavar="MB",
+    group.add_argument(
+        "--video-file-size-in-mb", type=megabytes, metavar="MB",
         help="a video file's limit (default: 200)",
     )  # fmt: skip
-    parser.add_argument(
+    group.add_argument(
         "--episodes-per-batch",
         type=whole(1),
         metavar="N",
         help="lease N episodes of all cameras at a time instead of whole output files; changes how "
         "work is shared, not the result",
     )
-    parser.add_argument(
+    group.add_argument(
         "--block-align", type=block_align, metavar="auto|BYTES|0",
         help="align episodes in video files to blocks, so that XFS, btrfs and NFS over them share "
         "their bytes with the source (default: auto, by the size of the clips)",
     )  # fmt: skip
-    parser.add_argument(
+    group.add_argument(
         "--layout", choices=("reference", "streaming"), default="reference",
         help="reference: files as LeRobot's converter cuts them; streaming: data and cameras cut "
         "together, so that every frame loads and many workers can stream (default: reference)",
     )  # fmt: skip
-    parser.add_argument(
-        "--loader-workers", type=whole(1), default=16, metavar="N",
+    group.add_argument(
+        "--loader-workers", type=whole(1), metavar="N",
         help="with --layout streaming: data files to make at least, one a loading worker "
         "(default: 16)",
     )  # fmt: skip
@@ -118,14 +163,7 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     """Return what decides the layout."""
     from leconvert.model import LayoutOptions
 
-    return LayoutOptions(
-        options.data_file_size_in_mb,
-        options.video_file_size_in_mb,
-        options.episodes_per_batch,
-        options.block_align,
-        options.layout,
-        options.loader_workers,
-    )
+    return filled(LayoutOptions, options)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -134,9 +172,9 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
 
 def add_repair_options(parser: argparse.ArgumentParser) -> None:
     """Add what the user allows a conversion to change; see docs/findings.md."""
-    group = parser.add_argument_group("repairs", "nothing is repaired unless one of these says so")
+    group = _group(parser, "repairs", "nothing is repaired unless one of these says so")
     group.add_argument(
-        "--on-bad-episode", choices=("fail", "drop"), default="fail",
+        "--on-bad-episode", choices=("fail", "drop"),
         help="drop: leave damaged episodes out and number the others anew (default: fail)",
     )  # fmt: skip
     group.add_argument("--retime", action="store_true", help="timestamps become frame / fps")
@@ -165,7 +203,7 @@ def add_repair_options(parser: argparse.ArgumentParser) -> None:
         help="add q01, q10, q50, q90 and q99 to the statistics, computed from the data",
     )  # fmt: skip
     group.add_argument(
-        "--drop-feature", action="append", default=[], metavar="NAME",
+        "--drop-feature", action="append", dest="drop_features", metavar="NAME",
         help="leave a feature out, columns and videos alike; may be given again",
     )  # fmt: skip
     group.add_argument(
@@ -189,7 +227,7 @@ def add_repair_options(parser: argparse.ArgumentParser) -> None:
         help="read the source as v2.0 or v2.1, where its codebase_version is wrong or not there",
     )  # fmt: skip
     group.add_argument(
-        "--accept", action="append", default=[], metavar="FINDING",
+        "--accept", action="append", metavar="FINDING",
         help="convert in spite of a finding, named by its code; may be given again",
     )  # fmt: skip
 
@@ -198,23 +236,7 @@ def repair_options(options: argparse.Namespace) -> RepairOptions:
     """Return what the user allows a conversion to change."""
     from leconvert.repairs import RepairOptions
 
-    return RepairOptions(
-        on_bad_episode=options.on_bad_episode,
-        retime=options.retime,
-        reindex=options.reindex,
-        remap_tasks=options.remap_tasks,
-        unwrap_scalars=options.unwrap_scalars,
-        fill_stats=options.fill_stats,
-        recompute_stats=options.recompute_stats,
-        quantiles=options.quantiles,
-        drop_features=tuple(options.drop_feature),
-        accept=tuple(options.accept),
-        declare_features=options.declare_features,
-        locate_files=options.locate_files,
-        tasks_from=options.tasks_from,
-        assume_fps=options.assume_fps,
-        assume_version=options.assume_version,
-    )
+    return filled(RepairOptions, options)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -269,13 +291,14 @@ def refuse_source_as_output(options: argparse.Namespace, local: Path) -> None:
 
 def add_scratch_options(parser: argparse.ArgumentParser) -> None:
     """Add where, and how much, workers keep of a source that they fetch batch by batch."""
-    parser.add_argument(
-        "--scratch-dir", type=Path, metavar="DIR",
+    group = _group(parser, "files fetched from the Hub")
+    group.add_argument(
+        "--scratch-dir", type=absolute_path, dest="folder", metavar="DIR",
         help="local folder for files that are fetched from the Hub (default: in the system's "
         "folder for temporary files)",
     )  # fmt: skip
-    parser.add_argument(
-        "--scratch-limit", type=size_in_bytes, metavar="BYTES",
+    group.add_argument(
+        "--scratch-limit", type=size_in_bytes, dest="limit_bytes", metavar="BYTES",
         help="what all workers of a host may keep there at a time, such as 20G (default: what "
         "their batches need)",
     )  # fmt: skip
@@ -285,15 +308,14 @@ def scratch_options(options: argparse.Namespace) -> ScratchOptions:
     """Return what `add_scratch_options` declared."""
     from leconvert.hub.scratch import ScratchOptions
 
-    folder = options.scratch_dir
-    return ScratchOptions(None if folder is None else folder.resolve(), options.scratch_limit)
+    return filled(ScratchOptions, options)
 
 
 # ------------------------------------------------------------------------------------------------
 # Options of those who work on a run: their leases, versions and patience.
 
 
-def add_version_option(parser: argparse.ArgumentParser) -> None:
+def add_version_option(parser: argparse._ActionsContainer) -> None:
     """Add ``--allow-mixed-versions``."""
     parser.add_argument(
         "--allow-mixed-versions",
@@ -302,25 +324,40 @@ def add_version_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_lease_options(parser: argparse.ArgumentParser) -> None:
-    """Add what governs leases."""
-    parser.add_argument(
-        "--lease-seconds", type=some_seconds, default=60.0, metavar="S",
+# Nobody watches workers on other hosts: they wait so long for a disk or a mount that fails.
+UNWATCHED_SECONDS = 120.0
+
+
+def add_lease_options(parser: argparse.ArgumentParser, *, trouble: bool) -> None:
+    """Add what governs leases.
+
+    Args:
+        trouble: Whether to add what governs workers that nobody watches.
+    """
+    group = _group(parser, "leases")
+    group.add_argument(
+        "--lease-seconds", type=some_seconds, metavar="S",
         help="a batch whose worker is silent for so long is taken over (default: 60)",
     )  # fmt: skip
-    parser.add_argument(
-        "--max-attempts", type=whole(1), default=3, metavar="N",
+    group.add_argument(
+        "--max-attempts", type=whole(1), metavar="N",
         help="set a batch aside after N errors (default: 3)",
     )  # fmt: skip
+    if trouble:
+        group.add_argument(
+            "--max-trouble-seconds", type=seconds, dest="trouble_seconds", metavar="S",
+            help="when the disk or the mount fails, try again for so long before giving up, with "
+            "pauses of 1 s to 30 s (default: 120)",
+        )  # fmt: skip
 
 
-def add_trouble_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--max-trouble-seconds``, for workers that nobody watches."""
-    parser.add_argument(
-        "--max-trouble-seconds", type=seconds, default=120.0, metavar="S",
-        help="when the disk or the mount fails, try again for so long before giving up, with "
-        "pauses of 1 s to 30 s (default: 120)",
-    )  # fmt: skip
+def lease_options(
+    options: argparse.Namespace, *, trouble_seconds: float = UNWATCHED_SECONDS
+) -> LeaseOptions:
+    """Return what governs leases."""
+    from leconvert.worker_pool import LeaseOptions
+
+    return filled(LeaseOptions, options, trouble_seconds=trouble_seconds)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -425,37 +462,61 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add_layout_options(parser)
     add_scratch_options(parser)
     add_repair_options(parser)
-    parser.add_argument(
+    group = _group(parser, "runs")
+    group.add_argument(
         "--restart", action="store_true", help="give up a run under way and begin a new one"
     )
-    parser.add_argument(
+    group.add_argument(
         "--one-host", action="store_true",
         help="let no host but this one work on the run, as where there are no hard links; for a "
         "mount of which check-fs --peer says so",
     )  # fmt: skip
-    add_version_option(parser)
+    add_version_option(group)
+
+
+def plan_options(options: argparse.Namespace) -> PlanOptions:
+    """Return which run is planned or joined."""
+    from leconvert.planner import PlanOptions
+
+    return filled(PlanOptions, options)
 
 
 # ------------------------------------------------------------------------------------------------
 # Options of what is proven before the swap, and of what becomes of the source after it.
 
 
-def add_proof_options(parser: argparse.ArgumentParser) -> None:
-    """Add what is proven before the swap, and what becomes of the source after it."""
-    parser.add_argument(
+def add_proof_options(parser: argparse.ArgumentParser, *, may_delete: bool = True) -> None:
+    """Add what is proven before the swap, and what it may replace and remove.
+
+    Args:
+        may_delete: Whether the source can be removed after it.
+    """
+    group = _group(parser, "proof and replacement")
+    deleting = "; bytes with --delete-source" if may_delete else ""
+    group.add_argument(
         "--verify", choices=("structure", "bytes", "none"),
-        help="what is proven before the result takes its place (default: structure; bytes with "
-        "--delete-source)",
+        help=f"what is proven before the result takes its place (default: structure{deleting})",
     )  # fmt: skip
-    parser.add_argument(
+    group.add_argument(
         "--no-verify", action="store_const", const="none", dest="verify",
         help="the same as --verify none",
     )  # fmt: skip
-    parser.add_argument(
-        "--delete-source", action="store_true",
-        help="remove the source that the result replaced, once every byte is proven; it is kept "
-        "if the result lacks anything of it",
-    )  # fmt: skip
+    if may_delete:
+        group.add_argument(
+            "--delete-source", action="store_true",
+            help="remove the source that the result replaced, once every byte is proven; it is "
+            "kept if the result lacks anything of it",
+        )  # fmt: skip
+    group.add_argument(
+        "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
+    )
+
+
+def proof_options(options: argparse.Namespace) -> ProofOptions:
+    """Return what is proven before the swap, and what it may replace and remove."""
+    from leconvert.packer import ProofOptions
+
+    return filled(ProofOptions, options)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -690,18 +751,22 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     add_ray_options(parser)
 
 
-def chosen_engine(options: argparse.Namespace) -> Engine | None:
-    """Return the engine of a conversion; None for threads or processes of this machine.
+def worker_options(options: argparse.Namespace) -> WorkerOptions:
+    """Return who works on a conversion."""
+    from leconvert.worker_pool import WorkerOptions
 
-    Which of these two is in ``options.orchestrate`` afterwards.
-    """
     check_whose_options(options)
     refuse_ray_options(options)
-    in_processes = _in_processes(options)
-    if options.engine is None:
-        return None
-    options.orchestrate = in_processes
-    if options.engine in ("inline", "local"):
+    return WorkerOptions(
+        orchestrate=_in_processes(options),
+        num_workers=options.num_workers,
+        max_workers=options.max_workers,
+        engine=_engine(options),
+    )
+
+
+def _engine(options: argparse.Namespace) -> Engine | None:
+    if options.engine in (None, "inline", "local"):
         return None
     if options.engine == "slurm":
         from leconvert.engines import SlurmEngine
@@ -834,9 +899,9 @@ def add_push_wish(parser: argparse.ArgumentParser) -> None:
 
 def add_push_options(parser: argparse.ArgumentParser) -> None:
     """Add how to push."""
-    group = parser.add_argument_group("push", "see docs/hub.md")
+    group = _group(parser, "push", "see docs/hub.md")
     group.add_argument(
-        "--push-repo-id", metavar="ORG/NAME",
+        "--push-repo-id", default=None, metavar="ORG/NAME",
         help="push there (default: where the source came from); made if it does not exist",
     )  # fmt: skip
     group.add_argument(
@@ -844,17 +909,19 @@ def add_push_options(parser: argparse.ArgumentParser) -> None:
         help="make the repo private, and refuse a public one (default: as the source's repo is)",
     )  # fmt: skip
     group.add_argument(
-        "--branch", default="main", metavar="NAME",
+        "--branch", metavar="NAME",
         help="push to a branch, made from main if it does not exist (default: main)",
     )  # fmt: skip
     group.add_argument(
         "--create-pr", action="store_true", help="leave the result in a pull request; no tag is set"
     )
     group.add_argument(
-        "--force-push", action="store_true",
+        "--force-push", action="store_true", dest="force",
         help="replace whatever the repo holds, and send the result as it is, whatever was proven",
     )  # fmt: skip
-    group.add_argument("--no-card", action="store_true", help="leave README.md as it is")
+    group.add_argument(
+        "--no-card", action="store_false", dest="card", help="leave README.md as it is"
+    )
 
 
 def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
@@ -862,7 +929,8 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     wish = None if options.push_to_hub is None else options.push_to_hub.lower()
     if wish not in (None, "true", "false"):
         raise UsageError(f"--push-to-hub takes true or false, not {options.push_to_hub!r}.")
-    asked = wish == "true" or options.push_repo_id is not None or options.create_pr
+    opens_pull_request = getattr(options, "create_pr", False)
+    asked = wish == "true" or options.push_repo_id is not None or opens_pull_request
     refused = options.no_push or wish == "false"
     if asked and refused:
         which = "--no-push" if options.no_push else "--push-to-hub=false"
@@ -870,7 +938,7 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
             option
             for option, given in (
                 ("--push-repo-id", options.push_repo_id is not None),
-                ("--create-pr", options.create_pr),
+                ("--create-pr", opens_pull_request),
                 ("--push-to-hub", True),
             )
             if given
@@ -887,20 +955,11 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     return str(found)
 
 
-def push_result(
-    options: argparse.Namespace, result: Path, repo_id: str, *, dry_run: bool = False
-) -> PushReport:
+def push_result(options: argparse.Namespace, result: Path, repo_id: str) -> PushReport:
     """Push a result as the options say."""
     from leconvert.hub.push import PushOptions, push
 
-    asked = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
-    how = PushOptions(
-        branch=options.branch,
-        create_pr=options.create_pr,
-        create=asked,  # where a source came from there is a repo, or a mistake
-        private=options.private,
-        force=options.force_push,
-        card=not options.no_card,
-        dry_run=dry_run,
-    )
+    # Where a source came from there is a repo, or a mistake: only one that is named is made.
+    named = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
+    how = filled(PushOptions, options, create=named)
     return push(result, repo_id, how, progress=progress_for(quiet=options.json))

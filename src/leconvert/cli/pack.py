@@ -12,6 +12,7 @@ from leconvert.cli.options import (
     add_proof_options,
     add_report_option,
     add_version_option,
+    proof_options,
     report_place,
 )
 from leconvert.cli.parser import seconds
@@ -28,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_proof_options(parser)
     parser.add_argument(
-        "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
-    )
-    parser.add_argument(
-        "--max-wait-seconds", type=seconds, default=120.0, metavar="S",
+        "--max-wait-seconds", type=seconds, default=argparse.SUPPRESS, metavar="S",
         help="how long to wait for the lock of a packer that froze or died on another host; one "
         "that lives is left alone at once (default: 120)",
     )  # fmt: skip
@@ -43,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Pack, and say where the result is."""
     from leconvert.hub.provenance import note_result
-    from leconvert.packer import PackOptions, pack_run
+    from leconvert.packer import pack_run
     from leconvert.report import report_on_exit
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.run import open_run
@@ -55,12 +53,7 @@ def run(options: argparse.Namespace) -> int:
         progress = progress_for(quiet=options.json)
         packed = pack_run(
             opened,
-            PackOptions(
-                options.verify,
-                options.force_conversion,
-                options.delete_source,
-                options.max_wait_seconds,
-            ),
+            proof_options(options),
             wait=not options.no_wait,
             stop=stop,
             progress=progress,

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, NoReturn
 
 from leconvert.errors import UsageError
@@ -19,6 +20,7 @@ from leconvert.errors import UsageError
 __all__ = [
     "EXAMPLES",
     "Parser",
+    "absolute_path",
     "block_align",
     "examples_text",
     "megabytes",
@@ -472,6 +474,11 @@ def size_in_bytes(text: str) -> int:
         raise argparse.ArgumentTypeError(f"takes a size such as 500M or 20G, not {text!r}")
     power = "KMGT".index(found[2].upper()) + 1 if found[2] else 0
     return int(found[1]) * int(1024**power)
+
+
+def absolute_path(text: str) -> Path:
+    """Read a path; it is meant from the folder that this process is in."""
+    return Path(text).resolve()
 
 
 def block_align(text: str) -> int | None:

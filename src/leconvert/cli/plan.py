@@ -6,12 +6,19 @@ import argparse
 import json
 import shlex
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import add_json, add_plan_options, layout_options, repair_options
+from leconvert.cli.options import (
+    add_json,
+    add_plan_options,
+    layout_options,
+    plan_options,
+    proof_options,
+    repair_options,
+)
 from leconvert.cli.output import print_findings, table
 from leconvert.cli.progress import progress_for
 from leconvert.cli.sources import places
@@ -28,7 +35,7 @@ __all__ = []
 
 
 def replaced_target(
-    options: argparse.Namespace, source: Path, target: Path, work_dir: Path
+    options: argparse.Namespace, source: Path, target: Path, work_dir: Path, *, replaces: bool
 ) -> Path | None:
     """Refuse a target that the packer would refuse, unless a run is under way here.
 
@@ -38,19 +45,14 @@ def replaced_target(
         Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion``; else
         None.
     """
-    from leconvert.packer import PackOptions
     from leconvert.source import load_info
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import old_dir
 
-    if not options.restart and WorkDir(work_dir).current_run_id() is not None:
+    if not plan_options(options).restart and WorkDir(work_dir).current_run_id() is not None:
         return None
     load_info(source, repair_options(options).reading, guess_version=True)
-    PackOptions(
-        getattr(options, "verify", None),
-        getattr(options, "force_conversion", True),
-        getattr(options, "delete_source", False),
-    ).check_target(source, target)
+    replace(proof_options(options), force_conversion=replaces).check_target(source, target)
     return old_dir(target) if target != source and target.exists() else None
 
 
@@ -105,8 +107,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Plan, and show what workers will find."""
+def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
+    """Plan, and show what workers will find.
+
+    Args:
+        options: The command's options.
+        replaces: Whether a v3.0 dataset at the target may be replaced, which the packer is told.
+    """
     from leconvert.planner import draft_plan, is_outline, open_or_plan, summarize
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.records import default_work_dir
@@ -128,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
         if options.dry_run:
             work_dir = default_work_dir(target) if given is None else given.resolve()
         check_places(source, target, work_dir, outlined=is_outline(arrival))
-        replaced = replaced_target(options, source, target, work_dir)
+        replaced = replaced_target(options, source, target, work_dir, replaces=replaces)
         if options.dry_run:
             plan = draft_plan(
                 source, target, work_dir, layout, repairs, arrival=arrival, progress=progress
@@ -136,10 +143,8 @@ def run(options: argparse.Namespace) -> int:
         else:
             opened = open_or_plan(
                 source, target, work_dir, layout, repairs,
+                plan=plan_options(options),
                 arrival=arrival,
-                restart=options.restart,
-                one_host=options.one_host,
-                allow_mixed_versions=options.allow_mixed_versions,
                 progress=progress,
             )  # fmt: skip
             record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)

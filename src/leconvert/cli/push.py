@@ -12,6 +12,7 @@ from leconvert.cli.options import (
     add_json,
     add_push_options,
     layout_options,
+    proof_options,
     push_result,
     push_target,
     repair_options,
@@ -86,7 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Push, and say what was done."""
     result = options.result.resolve()
-    report = push_result(options, result, _target(options, result), dry_run=options.dry_run)
+    report = push_result(options, result, _target(options, result))
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
     else:
@@ -144,7 +145,7 @@ class ConvertPush:
         known = read_provenance(self._target)
         if known is None:
             return False
-        force = self._options.force_conversion
+        force = proof_options(self._options).force_conversion
         differences = [*self._other_source(known), *_other_options(self._options, known)]
         if not differences:
             # With force a result that was pushed is made anew; one that waits is pushed.

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import local_root, name_on_the_hub, refuse_source_as_output
+from leconvert.cli.options import (
+    local_root,
+    name_on_the_hub,
+    plan_options,
+    proof_options,
+    refuse_source_as_output,
+    scratch_options,
+)
 from leconvert.cli.push import waits_for_push
 from leconvert.errors import UsageError
 from leconvert.hub import source as hub_source
@@ -34,7 +41,6 @@ def bring_from_store(
     progress: Progress = NO_PROGRESS,
 ) -> Path:
     """Fetch a dataset that ``--root`` names by a URL, to beside the target; return its folder."""
-    from leconvert.packer import PackOptions
     from leconvert.stores import download_tree
     from leconvert.workdir.incoming import source_dir
 
@@ -46,8 +52,7 @@ def bring_from_store(
     if getattr(options, "dry_run", False):
         raise UsageError(f"--dry-run writes nothing, and {url} would have to be fetched.")
     folder = source_dir(target)
-    force = getattr(options, "force_conversion", False)
-    PackOptions(force_conversion=force).check_target(folder, target)
+    proof_options(options).check_target(folder, target)
     return download_tree(url, folder, stop=stop, progress=progress)
 
 
@@ -140,7 +145,7 @@ def bring_from_hub(
         The places; or a line that says that the Hub has the dataset in v3.x already.
     """
     local = here.source
-    force = getattr(options, "force_conversion", False)
+    force, restart = proof_options(options).force_conversion, plan_options(options).restart
     is_here = local.is_dir() and any(local.iterdir())
     # With force a result that is there is replaced: its source comes to beside it. One that an
     # earlier call did not get to push is pushed first.
@@ -148,7 +153,7 @@ def bring_from_hub(
     if anew:
         local, is_here = source_dir(local), False
     # A run that only has to be ended may have put its result where the source would be.
-    resumes = stream and not options.restart
+    resumes = stream and not restart
     if resumes and hub_source.under_way(here.work_dir, options.repo_id, options.revision):
         is_here = False
     elif is_here and options.revision is None:
@@ -170,8 +175,8 @@ def bring_from_hub(
             options.repo_id,
             options.revision,
             here.work_dir,
-            scratch_limit=options.scratch_limit,
-            restart=options.restart,
+            scratch_limit=scratch_options(options).limit_bytes,
+            restart=restart,
             stop=stop,
             progress=progress,
         )

@@ -12,11 +12,13 @@ from leconvert.cli.options import (
     add_added_options,
     add_json,
     add_lease_options,
+    add_proof_options,
     add_scratch_options,
     add_slurm_worker_options,
-    add_trouble_option,
     add_version_option,
     check_whose_options,
+    lease_options,
+    proof_options,
     scratch_options,
     slurm_options,
 )
@@ -39,18 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_added_options(parser)
     add_slurm_worker_options(parser)
-    add_lease_options(parser)
-    add_trouble_option(parser)
+    add_lease_options(parser, trouble=True)
     add_scratch_options(parser)
-    parser.add_argument(
-        "--verify",
-        choices=("structure", "bytes", "none"),
-        default="structure",
-        help="what the packer proves before the result takes its place (default: structure)",
-    )
-    parser.add_argument(
-        "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
-    )
+    add_proof_options(parser, may_delete=False)
     add_version_option(parser)
     parser.add_argument(
         "--dry-run",
@@ -63,16 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Submit workers and a packer, and say which jobs they are."""
     from leconvert.api import submit_run
-    from leconvert.packer import PackOptions
-    from leconvert.worker_pool import LeaseOptions
 
     submitted = submit_run(
         options.work_dir,
         _engine(options),
-        leases=LeaseOptions(
-            options.lease_seconds, options.max_attempts, options.max_trouble_seconds
-        ),
-        pack=PackOptions(verify=options.verify, force_conversion=options.force_conversion),
+        leases=lease_options(options),
+        proof=proof_options(options),
         scratch=scratch_options(options),
         allow_mixed_versions=options.allow_mixed_versions,
         dry_run=options.dry_run,

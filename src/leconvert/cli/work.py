@@ -12,8 +12,8 @@ from leconvert.cli.options import (
     add_json,
     add_lease_options,
     add_scratch_options,
-    add_trouble_option,
     add_version_option,
+    lease_options,
     scratch_options,
 )
 from leconvert.cli.parser import seconds, whole
@@ -26,7 +26,7 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
-    add_lease_options(parser)
+    add_lease_options(parser, trouble=True)
     parser.add_argument("--max-batches", type=whole(1), metavar="N", help="stop after N batches")
     parser.add_argument(
         "--max-idle-seconds",
@@ -35,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="stop after waiting S seconds for work",
     )
     add_scratch_options(parser)
-    add_trouble_option(parser)
     add_version_option(parser)
     add_json(parser)
 
@@ -43,14 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Work until nothing is left, and say what was done."""
     from leconvert.api import run_worker
-    from leconvert.worker_pool import LeaseOptions
 
     with stop_on_signals() as stop:
         summary = run_worker(
             options.work_dir,
-            leases=LeaseOptions(
-                options.lease_seconds, options.max_attempts, options.max_trouble_seconds
-            ),
+            leases=lease_options(options),
             scratch=scratch_options(options),
             max_batches=options.max_batches,
             max_idle_seconds=options.max_idle_seconds,

@@ -1,9 +1,10 @@
 """How workers are started. An engine knows nothing of batches: it starts, watches and stops.
 
-    from leconvert import convert
+    from leconvert import WorkerOptions, convert
     from leconvert.engines import SlurmEngine, SlurmOptions
 
-    convert("my_dataset", output="my_dataset_v30", engine=SlurmEngine(SlurmOptions(nodes=8)))
+    workers = WorkerOptions(engine=SlurmEngine(SlurmOptions(nodes=8)))
+    convert("my_dataset", output="my_dataset_v30", workers=workers)
 
 Engines are imported when they are first used. Other packages add theirs by an entry point, see
 `leconvert.engines.registry`.

@@ -92,7 +92,7 @@ __all__ = ["MAIN", "PushOptions", "PushReport", "Uploader", "push"]
 MAIN = "main"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PushOptions:
     """How to push.
 

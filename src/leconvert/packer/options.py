@@ -1,4 +1,4 @@
-"""How a run is packed, and what stands in the way before any work is done."""
+"""What is proven before the swap, and what stands in the way before any work is done."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from leconvert.errors import TargetError, UsageError
 from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
 
-__all__ = ["PackOptions", "PackReport", "WorkerMonitor"]
+__all__ = ["PackReport", "ProofOptions", "WorkerMonitor"]
 
 
 _DEPTHS = ("structure", "bytes", "none")
 
 
-@dataclass(frozen=True, slots=True)
-class PackOptions:
-    """How a run is packed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProofOptions:
+    """What is proven before the result takes its place, and what it may replace and remove then.
 
     Attributes:
         verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves

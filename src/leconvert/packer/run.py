@@ -22,7 +22,7 @@ from leconvert.errors import (
 from leconvert.leasing import Board, LeaseStore
 from leconvert.machine import Machine
 from leconvert.packer.assembly import Assembly, Collector, check_all_done
-from leconvert.packer.options import PackOptions, PackReport, WorkerMonitor
+from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
 from leconvert.packer.proof import Proof, kept_source, prove_tree, remove_source
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import (
@@ -59,7 +59,7 @@ _LONGEST_PAUSE_SECONDS = 10.0
 @any_storage_errors()
 def pack_run(
     run: OpenedRun,
-    options: PackOptions | None = None,
+    options: ProofOptions = ProofOptions(),
     *,
     wait: bool = True,
     watcher: WorkerMonitor | None = None,
@@ -67,7 +67,6 @@ def pack_run(
     progress: Progress = NO_PROGRESS,
 ) -> PackReport:
     """Assemble a run's result and swap it into place."""
-    options = options or PackOptions()
     stop = stop or threading.Event()
     manifest = run.manifest
     options.check_source(is_outline=manifest.outline is not None)
@@ -146,7 +145,7 @@ class NoResultError(TargetError):
 @any_storage_errors()
 def finish_run(
     run: OpenedRun,
-    options: PackOptions,
+    options: ProofOptions,
     *,
     check: Callable[[], None],
     stop: threading.Event,
@@ -176,7 +175,7 @@ def finish_run(
 def _finish_swapped(
     run: OpenedRun,
     journal: Journal,
-    options: PackOptions,
+    options: ProofOptions,
     silent: LockWait,
     stop: threading.Event,
     progress: Progress,
@@ -205,7 +204,7 @@ def _finish_swapped(
 def _prove_again(
     run: OpenedRun,
     journal: Journal,
-    options: PackOptions,
+    options: ProofOptions,
     stop: threading.Event,
     progress: Progress,
 ) -> Proof:
@@ -376,7 +375,7 @@ def _assemble(
 def _finish(
     run: OpenedRun,
     journal: Journal,
-    options: PackOptions,
+    options: ProofOptions,
     proof: Proof,
     stop: threading.Event,
     progress: Progress,

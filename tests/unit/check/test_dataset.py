@@ -40,7 +40,7 @@ from leconvert.check.dataset import DatasetReport
 from leconvert.check.declared import CATALOGUE, shortened
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.float32_tolerance import frames_out_of_reach
-from leconvert.model import Finding
+from leconvert.model import Finding, LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 FROM = "videos/observation.images.top/from_timestamp"
@@ -665,7 +665,7 @@ def test_several_video_files_of_a_camera_cannot_be_streamed(tmp_path: Path) -> N
     spec = DatasetSpec(episodes=3, frames=6)
     out = tmp_path / "out"
     source = make_dataset(tmp_path / "source", spec)
-    leconvert.convert(source, output=out, video_file_size_in_mb=0.001)
+    leconvert.convert(source, output=out, layout=LayoutOptions(video_file_size_in_mb=0.001))
     assert codes(check_dataset(out)) == {("info", "streaming-video")}
 
 

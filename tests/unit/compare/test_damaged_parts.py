@@ -22,6 +22,8 @@ from leconvert.compare import Difference, Sampling, VerificationReport, reason_t
 from leconvert.compare.files import CARD_BEGIN
 from leconvert.compare.rows import as_stored
 from leconvert.errors import StorageError, UnreadableSourceError
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
 from leconvert.parallel import Spread
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.tables import footers
@@ -144,7 +146,7 @@ def test_a_clip_that_had_to_be_remuxed_is_remuxed_to_be_compared(
     fragment(source_copy / CLIP)
     with pytest.raises(media.UnsupportedClipError):
         media.read_clip_index(source_copy / CLIP)
-    leconvert.convert(source_copy, output=tmp_path / "out", verify="none")
+    leconvert.convert(source_copy, output=tmp_path / "out", proof=ProofOptions(verify="none"))
     for depth in ("structure", "bytes"):
         assert verify(tmp_path / "out", source_copy, depth=depth).ok
     content = bytearray((tmp_path / "out" / TOP).read_bytes())
@@ -199,7 +201,7 @@ def test_what_a_schema_says_besides_is_compared_with_every_episode_of_the_source
     small_source: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    leconvert.convert(small_source, output=out, data_file_size_in_mb=0.003)
+    leconvert.convert(small_source, output=out, layout=LayoutOptions(data_file_size_in_mb=0.003))
     files = sorted((out / "data/chunk-000").iterdir())
     assert len(files) > 2
     for path in files[:2]:
@@ -242,7 +244,9 @@ def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         kind = table.schema.field(at)
         pq.write_table(table.set_column(at, kind, pa.array(moved, kind.type)), path)
     options = RepairOptions(remap_tasks=True, recompute_stats=True)
-    leconvert.convert(source, output=folder / "out", repairs=options, verify="none")
+    leconvert.convert(
+        source, output=folder / "out", repairs=options, proof=ProofOptions(verify="none")
+    )
     return source, folder / "out"
 
 

@@ -20,6 +20,7 @@ from mutations import MUTATIONS
 import leconvert
 from leconvert import media
 from leconvert.compare import Difference, verify_pair
+from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 EVERY = [mutation for mutations in MUTATIONS.values() for mutation in mutations]
@@ -55,9 +56,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     leconvert.convert(
         source,
         output=folder / "out",
-        block_align=512,
-        data_file_size_in_mb=0.016,
-        video_file_size_in_mb=0.008,
+        layout=LayoutOptions(
+            block_align=512, data_file_size_in_mb=0.016, video_file_size_in_mb=0.008
+        ),
     )
     return folder
 

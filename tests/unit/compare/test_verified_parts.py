@@ -18,6 +18,7 @@ from leconvert.compare import verify_pair
 from leconvert.compare.metadata import compare_own_values
 from leconvert.compare.rows import shown_value
 from leconvert.compare.videos import compare_header
+from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
 from leconvert.source import SourcePaths, load_info, scan_source
 from leconvert.source.changes import extra_files
@@ -58,7 +59,7 @@ def test_a_first_episode_of_other_types_than_most_is_no_difference(
     narrow = pa.field("frame_index", pa.int32())
     table = table.set_column(at, narrow, table.column(at).cast(pa.int32()))
     pq.write_table(table.replace_schema_metadata(None), data_path(plain_copy, 0))
-    leconvert.convert(plain_copy, output=tmp_path / "out", verify="none")
+    leconvert.convert(plain_copy, output=tmp_path / "out", proof=ProofOptions(verify="none"))
     schema = tables.read_data_schema(tmp_path / "out/data/chunk-000/file-000.parquet")
     assert schema.field("frame_index").type == pa.int64()
     assert said(tmp_path / "out", plain_copy, depth) == []
@@ -76,7 +77,7 @@ def test_images_that_the_source_has_as_bytes_alone_are_no_difference(
         content = pa.array([image["bytes"] for image in table.column(key).to_pylist()])
         table = table.set_column(table.schema.get_field_index(key), key, content)
         pq.write_table(table.replace_schema_metadata(None), data_path(source, episode))
-    leconvert.convert(source, output=tmp_path / "out", verify="none")
+    leconvert.convert(source, output=tmp_path / "out", proof=ProofOptions(verify="none"))
     assert said(tmp_path / "out", source, depth) == []
 
 
@@ -86,7 +87,7 @@ def test_repairs_are_expected_in_every_table(plain_copy: Path, tmp_path: Path, d
     leconvert.convert(
         plain_copy,
         output=tmp_path / "out",
-        verify="none",
+        proof=ProofOptions(verify="none"),
         repairs=RepairOptions(on_bad_episode="drop", recompute_stats=True),
     )
     info = json.loads((tmp_path / "out/meta/info.json").read_bytes())

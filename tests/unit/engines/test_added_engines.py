@@ -16,6 +16,7 @@ from leconvert.engines import Engine
 from leconvert.engines.registry import BUILT_IN, EngineNames, make_engine, make_submitter
 from leconvert.errors import EngineError, UsageError
 from leconvert.workdir.run import OpenedRun
+from leconvert.worker_pool import WorkerOptions
 
 # Threads as workers; `Tiny(Staying)` can also leave a run behind, in a file.
 _MODULE = """\
@@ -122,7 +123,7 @@ def test_a_package_s_engine_converts_with_its_options(
     count, work_dir, *arguments = json.loads(note.read_text())
     assert (count, Path(work_dir).parent) == (3, tmp_path)
     assert "--lease-seconds=60.0" in arguments
-    convert(small_source, output=tmp_path / "inline", max_workers=1)
+    convert(small_source, output=tmp_path / "inline", workers=WorkerOptions(max_workers=1))
     assert digest_of(out) == digest_of(tmp_path / "inline")
 
 
@@ -132,7 +133,9 @@ def test_the_library_takes_the_same_engine_and_a_number_of_workers(
     add_package(tiny="tiny_engines:Staying")
     note = tmp_path / "note"
     engine = make_engine("tiny", {"note_in": str(note)})
-    convert(small_source, output=tmp_path / "out", engine=engine, num_workers=1)
+    convert(
+        small_source, output=tmp_path / "out", workers=WorkerOptions(engine=engine, num_workers=1)
+    )
     assert json.loads(note.read_text())[0] == 1
 
 
@@ -237,7 +240,7 @@ def test_a_library_call_with_something_else_says_what_it_lacks(
 ) -> None:
     nothing: Engine = object()  # type: ignore[assignment]
     with pytest.raises(EngineError) as failed:
-        convert(small_source, output=tmp_path / "out", engine=nothing)
+        convert(small_source, output=tmp_path / "out", workers=WorkerOptions(engine=nothing))
     assert failed.value.message == (
         "What is given as engine is no engine: object lacks start, running, failures, stop."
     )

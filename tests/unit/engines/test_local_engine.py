@@ -13,7 +13,9 @@ from leconvert import convert
 from leconvert.engines import LocalEngine
 from leconvert.errors import EngineError, IncompleteError, UsageError
 from leconvert.leasing.leases import LeaseLogFiles
+from leconvert.model import LayoutOptions
 from leconvert.workdir.run import OpenedRun, open_run
+from leconvert.worker_pool import WorkerOptions
 
 # `leconvert work`, but whoever can make a mark first is killed with a batch in its hands.
 _MORTAL = """\
@@ -45,14 +47,14 @@ def mortal_engine(folder: Path, workers: int, deaths: int) -> LocalEngine:
 
 
 def test_a_worker_that_crashes_does_not_end_the_run(small_source: Path, tmp_path: Path) -> None:
-    convert(small_source, output=tmp_path / "inline", max_workers=1)
+    convert(small_source, output=tmp_path / "inline", workers=WorkerOptions(max_workers=1))
     engine = mortal_engine(tmp_path, workers=2, deaths=1)
     convert(
         small_source,
         output=tmp_path / "out",
         work_dir=tmp_path / "work",
-        engine=engine,
-        episodes_per_batch=1,
+        workers=WorkerOptions(engine=engine),
+        layout=LayoutOptions(episodes_per_batch=1),
         keep_work_dir=True,
     )
     assert digest_of(tmp_path / "out") == digest_of(tmp_path / "inline")
@@ -71,10 +73,20 @@ def test_when_all_workers_crash_the_run_says_how_and_goes_on_later(
 ) -> None:
     engine = mortal_engine(tmp_path, workers=2, deaths=2)
     with pytest.raises(IncompleteError) as failed:
-        convert(small_source, output=tmp_path / "out", engine=engine, episodes_per_batch=1)
+        convert(
+            small_source,
+            output=tmp_path / "out",
+            workers=WorkerOptions(engine=engine),
+            layout=LayoutOptions(episodes_per_batch=1),
+        )
     killed = [line for line in failed.value.details if "was killed by signal 9" in line]
     assert len(killed) == 2
-    again = convert(small_source, output=tmp_path / "out", max_workers=1, episodes_per_batch=1)
+    again = convert(
+        small_source,
+        output=tmp_path / "out",
+        workers=WorkerOptions(max_workers=1),
+        layout=LayoutOptions(episodes_per_batch=1),
+    )
     assert again.episodes == 5
 
 
@@ -109,9 +121,9 @@ def test_the_library_starts_as_many_as_it_is_told(
     report = convert(
         small_source,
         output=tmp_path / "out",
-        engine=LocalEngine(),
-        num_workers=count,  # type: ignore[arg-type]
-        episodes_per_batch=1,
+        workers=WorkerOptions(engine=LocalEngine(), num_workers=count),
+        # type: ignore[arg-type]
+        layout=LayoutOptions(episodes_per_batch=1),
     )
     assert started == [count if isinstance(count, int) else 2]
     assert report.batches == 5

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.flat_options import as_objects
 from tests.hub import Fault, StandIn
 from tests.trees import digest_of
 
@@ -24,7 +25,7 @@ from leconvert.hub import source as hub_source
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.hub.sparse_snapshot import open_sparse_snapshot
 from leconvert.model import LayoutOptions
-from leconvert.packer import PackOptions, pack_run
+from leconvert.packer import ProofOptions, pack_run
 from leconvert.planner import open_or_plan
 from leconvert.workdir.run import OpenedRun, open_run
 
@@ -61,7 +62,7 @@ def streamed(tmp_path: Path, limit: int | None = None, **options: object) -> Con
         output=tmp_path / "out",
         work_dir=work,
         scratch=ScratchOptions(tmp_path / "scratch", limit),
-        **options,  # type: ignore[arg-type]
+        **as_objects(options),
     )
 
 
@@ -228,7 +229,7 @@ def test_a_proof_that_needs_the_whole_source_is_refused(arm: StandIn, tmp_path: 
         streamed(tmp_path, verify="bytes")
     run = planned(tmp_path)
     with pytest.raises(UsageError, match="--verify bytes needs the whole source"):
-        pack_run(run, PackOptions(verify="bytes"))
+        pack_run(run, ProofOptions(verify="bytes"))
 
 
 def test_statistics_that_must_be_computed_are_the_same(

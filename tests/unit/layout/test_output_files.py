@@ -61,21 +61,34 @@ def test_tables_and_cameras_have_limits_of_their_own() -> None:
 
 def test_for_streaming_all_streams_start_their_files_together_with_limits_of_their_own() -> None:
     scan = source_of([10] * 6, stream_of("data", [1] * 6), stream_of("videos/a", [2] * 6))
-    options = LayoutOptions(100, 5, layout="streaming", loader_workers=1)
+    options = LayoutOptions(
+        data_file_size_in_mb=100, video_file_size_in_mb=5, layout="streaming", loader_workers=1
+    )
     layouts = layout_streams(scan, options)
     assert [(layout.stream, layout.starts.tolist()) for layout in layouts] == [
         ("data", [0, 2, 4, 6]), ("videos/a", [0, 2, 4, 6]),
     ]  # fmt: skip
-    more = LayoutOptions(100, 100, layout="streaming", loader_workers=2)
+    more = LayoutOptions(
+        data_file_size_in_mb=100, video_file_size_in_mb=100, layout="streaming", loader_workers=2
+    )
     assert layout_streams(scan, more)[0].starts.tolist() == [0, 3, 6]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (LayoutOptions(0.0), "--data-file-size-in-mb must be positive, not 0.0."),
-        (LayoutOptions(math.nan), "--data-file-size-in-mb must be positive, not nan."),
-        (LayoutOptions(1, -2), "--video-file-size-in-mb must be positive, not -2."),
+        (
+            LayoutOptions(data_file_size_in_mb=0.0),
+            "--data-file-size-in-mb must be positive, not 0.0.",
+        ),
+        (
+            LayoutOptions(data_file_size_in_mb=math.nan),
+            "--data-file-size-in-mb must be positive, not nan.",
+        ),
+        (
+            LayoutOptions(video_file_size_in_mb=-2),
+            "--video-file-size-in-mb must be positive, not -2.",
+        ),
         (LayoutOptions(layout="best"), "--layout takes reference or streaming, not 'best'."),
         (LayoutOptions(loader_workers=0), "--loader-workers must be at least 1, not 0."),
     ],
@@ -90,7 +103,9 @@ def test_an_option_that_makes_no_sense_is_refused_with_its_value(
 
 def test_limits_below_a_mebibyte_make_sense() -> None:
     scan = source_of([1] * 3, stream_of("data", [0.25] * 3))
-    assert layout_streams(scan, LayoutOptions(0.75, 0.5))[0].starts.tolist() == [0, 2, 3]
+    assert layout_streams(
+        scan, LayoutOptions(data_file_size_in_mb=0.75, video_file_size_in_mb=0.5)
+    )[0].starts.tolist() == [0, 2, 3]
 
 
 def test_lost_frames_are_counted_once_for_cameras_that_are_cut_alike(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.api import convert
+from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = [9, 4, 1, 12, 6]
@@ -26,7 +27,11 @@ def v30(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cameras=tuple(CameraSpec(key=key, width=48, height=32) for key in CAMERAS),
     )
     source = make_dataset(folder / "v21", spec)
-    convert(source, output=folder / "v30", data_file_size_in_mb=0.002, video_file_size_in_mb=0.002)
+    convert(
+        source,
+        output=folder / "v30",
+        layout=LayoutOptions(data_file_size_in_mb=0.002, video_file_size_in_mb=0.002),
+    )
     return folder / "v30"
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import UsageError
-from leconvert.packer import PackOptions
+from leconvert.packer import ProofOptions
 
 
 def test_a_depth_that_nobody_knows_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        PackOptions(verify="thorough").check_target(tmp_path / "in", tmp_path / "out")
+        ProofOptions(verify="thorough").check_target(tmp_path / "in", tmp_path / "out")
     assert caught.value.message == "--verify takes structure, bytes, none, not 'thorough'."
 
 
@@ -28,4 +28,4 @@ def test_a_depth_that_nobody_knows_is_refused_with_those_that_there_are(tmp_path
 def test_a_source_that_is_to_be_removed_is_compared_to_the_byte_unless_told_otherwise(
     verify: str | None, delete_source: bool, depth: str
 ) -> None:
-    assert PackOptions(verify, delete_source=delete_source).depth == depth
+    assert ProofOptions(verify=verify, delete_source=delete_source).depth == depth

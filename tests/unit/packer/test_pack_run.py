@@ -21,7 +21,7 @@ from leconvert.errors import (
 )
 from leconvert.leasing import LeaseStore
 from leconvert.model import LayoutOptions
-from leconvert.packer import PackOptions, WorkerMonitor, pack_run, proof, swap_has_begun
+from leconvert.packer import ProofOptions, WorkerMonitor, pack_run, proof, swap_has_begun
 from leconvert.packer import run as packing
 from leconvert.packer.proof import prove_tree
 from leconvert.planner import open_or_plan
@@ -130,7 +130,7 @@ def test_a_source_that_was_not_replaced_is_never_removed(
     run_worker(planned.work_dir.root)
     pack_run(planned)
     with pytest.raises(UsageError, match="--delete-source removes a source that was replaced"):
-        pack_run(planned, PackOptions(delete_source=True))
+        pack_run(planned, ProofOptions(delete_source=True))
     assert (small_source / "meta/info.json").is_file()
 
 
@@ -150,7 +150,7 @@ def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_byte
         return compare(*arguments, depth=depth, **options)
 
     monkeypatch.setattr(proof, "verify_pair", noting)
-    report = pack_run(run, PackOptions(delete_source=True))
+    report = pack_run(run, ProofOptions(delete_source=True))
     assert depths == ["bytes"]
     assert (report.kept, report.removed, report.verified) == (None, kept, "bytes")
     assert not kept.exists()

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from leconvert.api import convert
+from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 
-def converted(folder: Path, spec: DatasetSpec, **options: float) -> Path:
+def converted(folder: Path, spec: DatasetSpec, layout: LayoutOptions = LayoutOptions()) -> Path:
     make_dataset(folder / "v21", spec)
-    convert(folder / "v21", output=folder / "v30", **options)  # type: ignore[arg-type]
+    convert(folder / "v21", output=folder / "v30", layout=layout)
     return folder / "v30"
 
 
@@ -30,7 +31,8 @@ def several_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             CameraSpec(key="observation.images.wrist", width=32, height=32),
         ),
     )  # fmt: skip
-    root = converted(tmp_path_factory.mktemp("several"), spec, video_file_size_in_mb=0.1)
+    layout = LayoutOptions(video_file_size_in_mb=0.1)
+    root = converted(tmp_path_factory.mktemp("several"), spec, layout)
     assert len(list(root.glob("videos/observation.images.top/*/*.mp4"))) > 2
     return root
 

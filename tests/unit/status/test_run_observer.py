@@ -17,7 +17,7 @@ from leconvert.errors import StorageError, UnreadableSourceError, WorkDirError
 from leconvert.leasing import LeaseStore, WorkerIdentity, WorkerReporter, release_failed, void_done
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
-from leconvert.planner import open_or_plan
+from leconvert.planner import PlanOptions, open_or_plan
 from leconvert.status import Liveness, RunObserver, run_status, watch_run
 from leconvert.workdir.run import OpenedRun
 
@@ -221,7 +221,13 @@ def test_a_watch_ends_when_the_result_is_in_place(planned: OpenedRun) -> None:
 def test_a_watch_follows_a_restart(planned: OpenedRun, small_source: Path, tmp_path: Path) -> None:
     def restart() -> bool:
         options = LayoutOptions(episodes_per_batch=2)
-        open_or_plan(small_source, tmp_path / "out", planned.work_dir.root, options, restart=True)
+        open_or_plan(
+            small_source,
+            tmp_path / "out",
+            planned.work_dir.root,
+            options,
+            plan=PlanOptions(restart=True),
+        )
         return False
 
     def pause() -> bool:

@@ -23,7 +23,7 @@ from leconvert.leasing import LeaseStore
 from leconvert.leasing.state import Outcome
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run, proof
-from leconvert.planner import open_or_plan
+from leconvert.planner import PlanOptions, open_or_plan
 from leconvert.upkeep import CleanReport, clean_kept_source, clean_work_dir
 from leconvert.workdir.fs import remove_tree
 from leconvert.workdir.journal import Journal, PackStep
@@ -46,7 +46,11 @@ def restarted(planned: OpenedRun, small_source: Path, tmp_path: Path) -> OpenedR
     """A run that took the place of ``planned``."""
     options = LayoutOptions(episodes_per_batch=1)
     return open_or_plan(
-        small_source, tmp_path / "out", planned.work_dir.root, options, restart=True
+        small_source,
+        tmp_path / "out",
+        planned.work_dir.root,
+        options,
+        plan=PlanOptions(restart=True),
     )
 
 

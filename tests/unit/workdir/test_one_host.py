@@ -12,7 +12,7 @@ from tests.faults.watched_disk import WatchedDisk
 
 from leconvert.errors import OneHostOnlyError, PlanMismatchError, WorkDirError
 from leconvert.model import LayoutOptions
-from leconvert.planner import open_or_plan
+from leconvert.planner import PlanOptions, open_or_plan
 from leconvert.workdir import exclusion as one_host_module
 from leconvert.workdir import identity as host_module
 from leconvert.workdir.exclusion import (
@@ -148,7 +148,7 @@ def test_another_host_may_begin_anew(
     with WatchedDisk(tmp_path, has_links=False):
         with pytest.raises(OneHostOnlyError):
             open_or_plan(*places)
-        again = open_or_plan(*places, restart=True)
+        again = open_or_plan(*places, plan=PlanOptions(restart=True))
     assert again.manifest.run_id != planned_run.manifest.run_id
     assert again.one_host is not None
     assert again.one_host.host == ELSEWHERE
@@ -158,7 +158,7 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
 ) -> None:
     places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
-    planned = open_or_plan(*places, one_host=True)
+    planned = open_or_plan(*places, plan=PlanOptions(one_host=True))
     assert planned.one_host is not None
     assert (planned.one_host.exclusion, planned.one_host.reason) == (Exclusion.LINK, "asked for")
     assert planned.one_host.remark.startswith("As --one-host asks, only this host, here,")
@@ -170,7 +170,7 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     assert caught.value.exit_code == 13
     assert "which it planned with --one-host. This host is elsewhere." in caught.value.message
     assert str(caught.value.next_step).endswith("--restart, here or without --one-host.")
-    again = open_or_plan(*places, restart=True)
+    again = open_or_plan(*places, plan=PlanOptions(restart=True))
     assert again.one_host is None
 
 
@@ -180,7 +180,7 @@ def test_a_run_of_many_hosts_does_not_become_one_hosts(
     places = small_source, tmp_path / "out", tmp_path / "shared", LayoutOptions()
     planned = open_or_plan(*places)
     with pytest.raises(PlanMismatchError, match="any number of hosts may work on") as caught:
-        open_or_plan(*places, one_host=True)
+        open_or_plan(*places, plan=PlanOptions(one_host=True))
     assert "--restart" in str(caught.value.next_step)
     assert open_or_plan(*places).manifest.run_id == planned.manifest.run_id
 
