@@ -88,16 +88,16 @@ def test_a_signal_ends_a_worker_that_waits(planned: OpenedRun, number: signal.Si
 def test_a_signal_ends_a_worker_whose_disk_fails(planned: OpenedRun) -> None:
     code = (
         "import errno\n"
-        "from leconvert.workdir.locks import Patience\n"
+        "from leconvert.workdir.locks import Backoff\n"
         "from leconvert.leasing import Board\n"
         "def broken(self):\n"
         "    raise OSError(errno.EIO, 'Input/output error', 'the work dir')\n"
         "Board.next_lease = broken\n"
-        "pause = Patience.next_pause\n"
+        "pause = Backoff.next_pause\n"
         "def told(self):\n"
         "    print('trouble', flush=True)\n"
         "    return pause(self) and 3600.0\n"
-        "Patience.next_pause = told\n"
+        "Backoff.next_pause = told\n"
     )
     with working(code, planned.work_dir.root) as worker:
         assert worker.stdout is not None

@@ -42,7 +42,7 @@ def test_every_command_is_one_of_ours_on_the_same_work_dir(jobs: dict[str, Any])
     assert list(jobs) == ["plan", "work", "pack"]
     options = {step: parsed(container(job)["command"]) for step, job in jobs.items()}
     assert {str(each.work_dir) for each in options.values()} == {"/data/work"}
-    assert options["work"].max_trouble_seconds == 300
+    assert options["work"].trouble_seconds == 300
 
 
 def test_the_volume_is_all_that_pods_share(jobs: dict[str, Any]) -> None:
