@@ -174,7 +174,7 @@ def _all_stats(
             fresh |= entry["stats"]
         merged = {
             name: fresh.pop(name, values)
-            for name, values in (stats or {}).items()
+            for name, values in (stats if isinstance(stats, dict) else {}).items()
             if name in fresh
             or not (
                 name in repairs.dropped_features

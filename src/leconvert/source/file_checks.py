@@ -77,8 +77,6 @@ class ClipFacts(NamedTuple):
 class _Declared:
     """What is declared of a camera; None and () where nothing, or nothing usable, is."""
 
-    codec: str | None
-    pixel_format: str | None
     rate: float | None
     shape: tuple[int, ...]
 
@@ -116,10 +114,10 @@ class ClipCheck:
         right = _right_facts(video, facts, self._fps)
         said = []
         if "video.codec" in right:
-            said.append(f"codec {facts.codec} ({shown(declared.codec)} is declared)")
+            said.append(f"codec {facts.codec} ({shown(video['video.codec'])} is declared)")
         if "video.pix_fmt" in right:
             pixels = facts.pixel_format
-            said.append(f"pixel format {pixels} ({shown(declared.pixel_format)} is declared)")
+            said.append(f"pixel format {pixels} ({shown(video['video.pix_fmt'])} is declared)")
         said += [
             f"{key.removeprefix('video.')} {right[key]} ({shown(video[key])} is declared)"
             for key in ("video.height", "video.width", "video.channels")
@@ -192,10 +190,11 @@ def _right_facts(video: Mapping[str, Any], facts: ClipFacts, fps: Fraction) -> d
     """Return what is declared otherwise than it is, by its key."""
     right: dict[str, Any] = {}
     codec, pixels = video.get("video.codec"), video.get("video.pix_fmt")
-    named = _CODEC_OF.get(codec.lower()) if isinstance(codec, str) else None
-    if named and facts.codec and named != facts.codec:
+    named = _CODEC_OF.get(codec.lower()) if isinstance(codec, str) else codec
+    if named is not None and facts.codec and named != facts.codec:
         right["video.codec"] = facts.codec
-    if isinstance(pixels, str) and facts.pixel_format and _plain(pixels) != facts.pixel_format:
+    plain = _plain(pixels) if isinstance(pixels, str) else pixels
+    if plain is not None and facts.pixel_format and plain != facts.pixel_format:
         right["video.pix_fmt"] = facts.pixel_format
     sizes = {
         "video.height": facts.height,
@@ -235,14 +234,10 @@ def declared_video(feature: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _declared(feature: Mapping[str, Any]) -> _Declared:
-    facts = declared_video(feature)
-    codec, pixels, rate = (facts.get(f"video.{key}") for key in ("codec", "pix_fmt", "fps"))
     shape = feature.get("shape")
     sizes = shape if isinstance(shape, list) else []
     return _Declared(
-        codec if isinstance(codec, str) and codec.lower() in _CODEC_OF else None,
-        pixels if isinstance(pixels, str) else None,
-        _rate(rate),
+        _rate(declared_video(feature).get("video.fps")),
         tuple(sizes) if all(type(size) is int for size in sizes) else (),
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 import av
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sound_dataset import LENGTHS, SOUND, TOP, WRIST, Only, Severities
 from tests.oddities import rotate
@@ -79,6 +80,8 @@ def test_a_shape_that_does_not_fit_is_a_warning(
     ("key", "value", "said"),
     [
         ("video.codec", "av1", "codec h264 (av1 is declared)"),
+        ("video.codec", 7, "codec h264 (7 is declared)"),
+        ("video.pix_fmt", False, "pixel format yuv420p (False is declared)"),
         ("video.pix_fmt", "yuv444p", "pixel format yuv420p (yuv444p is declared)"),
         ("video.fps", 25, "30 frames a second (25 are declared)"),
     ],
@@ -780,3 +783,22 @@ def test_only_statistics_that_are_missing_or_stale_are_filled(source_without_cam
     assert {f.severity for f in scan.findings} == {"repaired"}
     assert scan.repairs.computed_stats == ("action", "index", "timestamp")
     assert scan.repairs.stats_episodes == {"action": (1,), "timestamp": (2,)}
+
+
+@pytest.mark.parametrize("stats", [-1, "x", [], True])
+def test_statistics_that_are_no_table_are_filled(source_without_cameras: Path, stats: Any) -> None:
+    sound = convert(source_without_cameras, output=source_without_cameras.with_name("sound"))
+    edit_lines(source_without_cameras, "episodes_stats", lambda lines: lines[1].update(stats=stats))
+    repairs = RepairOptions(fill_stats=True)
+    filled = convert(
+        source_without_cameras,
+        output=source_without_cameras.with_name("filled"),
+        repairs=repairs,
+    )
+    columns = [
+        pq.read_table(report.output / "meta/episodes/chunk-000/file-000.parquet")[
+            "stats/action/count"
+        ]
+        for report in (sound, filled)
+    ]
+    assert columns[0].to_pylist() == columns[1].to_pylist()
