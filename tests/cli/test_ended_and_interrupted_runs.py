@@ -63,7 +63,7 @@ def failing(flags: int, *, dies: bool = False) -> Iterator[None]:
     real = fs._renameat2
 
     def broken(source: Any, target: Any, found: int) -> None:
-        if found != flags or Path(target).name not in {"set", "set_old", "out"}:
+        if found != flags or Path(target).name not in {"set", "set_old", "out", "out_old"}:
             real(source, target, found)
         elif dies:
             raise CrashError
@@ -291,6 +291,54 @@ def test_a_damaged_result_after_the_exchange_keeps_the_source_and_says_how_to_be
     done = leconvert_here("convert", "--root", dataset, "--delete-source")
     assert done.returncode == 0, done.stderr
     assert verify_pair(dataset, four, depth="bytes").ok
+
+
+@pytest.fixture
+def replacing(dataset: Path, six: Path, tmp_path: Path, leconvert_here: Leconvert) -> list[Any]:
+    """A command that replaces an earlier result; another run's swap died there after the exchange.
+
+    The other run's work dir is ``first``, its command the same but for that.
+    """
+    target = tmp_path / "out"
+    assert leconvert_here("convert", "--root", six, "--output", target).returncode == 0
+    command = ["convert", "--root", dataset, "--output", target, "--force-conversion", "--work-dir"]
+    with failing(NO_REPLACE, dies=True), pytest.raises(CrashError):
+        leconvert_here(*command, tmp_path / "first")
+    assert episodes_of(target) == ("v3.0", 4)
+    return command
+
+
+def test_a_swap_that_has_not_ended_is_ended_by_its_own_command_as_another_ones_message_says(
+    dataset: Path, tmp_path: Path, replacing: list[Any], leconvert_here: Leconvert
+) -> None:
+    done = leconvert_here(*replacing, tmp_path / "second")
+    assert done.returncode == 5, done.stderr
+    assert f"{tmp_path / 'out'} is the result of run " in done.stderr
+    assert "Give that run's command again, which ends it." in done.stderr
+    done = leconvert_here(*replacing, tmp_path / "first")
+    assert done.returncode == 0, done.stderr
+    assert episodes_of(tmp_path / "out") == ("v3.0", 4)
+    assert episodes_of(tmp_path / "out_old") == ("v3.0", 6)
+    assert verify_pair(tmp_path / "out", dataset, depth="bytes").ok
+
+
+def test_a_swap_whose_work_dir_is_gone_is_ended_by_hand_as_the_message_says(
+    dataset: Path, tmp_path: Path, replacing: list[Any], leconvert_here: Leconvert
+) -> None:
+    shutil.rmtree(tmp_path / "first")
+    result = digest_of(tmp_path / "out")
+    done = leconvert_here(*replacing, tmp_path / "second")
+    assert done.returncode == 5, done.stderr
+    [mark] = re.findall(r"remove (\S+) if you want to replace it", " ".join(done.stderr.split()))
+    assert digest_of(tmp_path / "out") == result
+    Path(mark).unlink()
+    result = digest_of(tmp_path / "out")
+    done = leconvert_here(*replacing, tmp_path / "second")
+    assert done.returncode == 0, done.stderr
+    assert verify_pair(tmp_path / "out", dataset, depth="bytes").ok
+    assert digest_of(tmp_path / "out_old") == result, "what stood there is kept"
+    [earlier] = tmp_path.glob(".out.leconvert-*")
+    assert episodes_of(earlier) == ("v3.0", 6), "and what had stood there before"
 
 
 # --- a run that is over ---------------------------------------------------------------------------

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.trees import snapshot
 
 import leconvert
 from leconvert.cli.main import main
 from leconvert.errors import TargetError, UsageError, WorkDirError
-from leconvert.workdir.records import RunPaths, WorkDir, default_work_dir
+from leconvert.workdir.records import RunPaths, WorkDir, default_work_dir, encode_record
 from leconvert.workdir.swap import check_places, work_dir_beside
 
 SOMEBODY = 54321
@@ -144,3 +146,95 @@ def test_what_a_server_gives_to_another_user_is_this_users_own(
 
     monkeypatch.setattr(os, "fstat", squashed)
     assert work_dir_beside(source_copy) == begun
+
+
+# --- a work dir that somebody made to do harm, and that a user names all the same -------------
+
+
+@pytest.fixture
+def hostile(source_copy: Path, begun: Path) -> RunPaths:
+    """The one run of a work dir that belongs to somebody else and has its batches done."""
+    assert main(["work", str(begun)]) == 0
+    run = WorkDir(begun).run(WorkDir(begun).list_runs()[0])
+    run.journal.mkdir(exist_ok=True)
+    return run
+
+
+@pytest.fixture
+def private(tmp_path: Path, hostile: RunPaths) -> Iterator[Path]:
+    """A folder in which everything is where a swap of the run would look; it must stay so."""
+    folder = tmp_path / "private"
+    run_id = hostile.root.name
+    for name in ("diary", "diary_old", f".diary.leconvert-{run_id}.1", ".diary_old.leconvert-gone"):
+        (folder / name / "meta").mkdir(parents=True)
+        (folder / name / "meta/info.json").write_text(
+            f'{{"codebase_version": "v2.1", "x": "{name}"}}'
+        )
+    before = snapshot(folder)
+    yield folder
+    assert snapshot(folder) == before
+
+
+def give_to_somebody(work_dir: Path) -> str:
+    """Make a whole work dir somebody else's, as far as this user may."""
+    if os.geteuid() == 0:
+        for path in [work_dir, *work_dir.rglob("*")]:
+            os.chown(path, SOMEBODY, SOMEBODY, follow_symlinks=False)
+    return str(work_dir)
+
+
+@pytest.mark.parametrize("step", ["packing", "swapping", "swapped", "finished"])
+@pytest.mark.parametrize(
+    ("target", "old"), [("diary", "diary_old"), ("diary", "gone"), ("gone", "diary")]
+)
+def test_a_planted_journal_moves_nothing_but_the_named_dataset(
+    source_copy: Path,
+    begun: Path,
+    hostile: RunPaths,
+    private: Path,
+    step: str,
+    target: str,
+    old: str,
+) -> None:
+    swap = {"target": str(private / target), "old": str(private / old)}
+    swap |= {"staging": str(private / f".diary.leconvert-{hostile.root.name}.1")}
+    fields = {"generation": 1, "step": step, "swap": swap, "notes": {}}
+    hostile.journal_record(1).write_bytes(encode_record("journal", 1, hostile.root.name, fields))
+    before = snapshot(source_copy)
+    work_dir = give_to_somebody(begun)
+    code = main(["convert", "--root", str(source_copy), "--work-dir", work_dir])
+    assert code == 0
+    assert snapshot(source_copy.with_name(f"{source_copy.name}_old")) == before
+
+
+@pytest.mark.parametrize("changes", [{"target"}, {"source", "target"}], ids=sorted)
+def test_a_planted_manifest_moves_nothing_of_what_it_names(
+    source_copy: Path, begun: Path, hostile: RunPaths, private: Path, changes: set[str]
+) -> None:
+    record = json.loads(hostile.manifest.read_bytes())
+    assert changes <= record.keys()
+    record |= dict.fromkeys(changes, str(private / "diary"))
+    hostile.manifest.write_text(json.dumps(record))
+    before = snapshot(source_copy)
+    work_dir = give_to_somebody(begun)
+    for command in (
+        ["convert", "--root", str(source_copy), "--work-dir", work_dir],
+        ["work", work_dir],
+        ["pack", work_dir],
+        ["clean", work_dir],
+        ["clean", "--give-up", work_dir],
+    ):
+        main(command)
+    assert snapshot(source_copy) == before
+
+
+def test_links_in_a_planted_work_dir_are_not_followed_when_it_is_cleared(
+    source_copy: Path, begun: Path, hostile: RunPaths, private: Path
+) -> None:
+    (hostile.attempts_dir / "evil").symlink_to(private)
+    (hostile.root / "evil").symlink_to(private)
+    (begun / "evil").symlink_to(private)
+    work_dir = give_to_somebody(begun)
+    assert main(["convert", "--root", str(source_copy), "--work-dir", work_dir]) == 0
+    assert not hostile.attempts_dir.exists()
+    main(["clean", "--give-up", work_dir])
