@@ -5,6 +5,10 @@ continued after a while; new ones take the places of the dead. At the end of a r
 has ended, the result must have the digest of a quiet conversion, the source must be what it was,
 and nothing else may be left beside them. Prints a JSON line a round, with what it ran on first.
 
+`--afterwards` kills conversions, and lets something else happen before they run again: the source
+changes, options change, a tree is removed, damaged or moved, another conversion of the same target
+runs. `tests.faults.afterwards` says what happens and what must hold.
+
 Processes are forked from one that has the program loaded, so that they die at work and not while
 Python starts; `--exec` starts `python -m leconvert` instead.
 """
@@ -25,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -379,6 +383,59 @@ def header(options: argparse.Namespace, arguments: Sequence[str], folder: Path) 
     }
 
 
+def storms_afterwards(options: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int:
+    """Kill conversions and let something else happen, until enough were killed."""
+    sys.path.insert(0, str(ROOT))
+    from tests.faults.afterwards import AFTERWARDS, CASES_AFTERWARDS, Datasets, after_kills
+    from tests.faults.trials import CASES, Place, in_a_process, make_earlier
+    from tests.faults.trials import make_source as make_smallest
+
+    tell(header(options, arguments, folder), options.log)
+    template = make_smallest(folder / "template")
+    make_earlier(template)
+    datasets = Datasets(folder / "datasets", template)
+    seconds = []
+    for number in range(3):
+        began = time.monotonic()
+        in_a_process(Place(CASES["in-place"], template, folder / f"quiet-{number}"), None)
+        seconds.append(time.monotonic() - began)
+    totals: Counter[str] = Counter()
+    while totals["kills"] < options.kills:
+        began = time.monotonic()
+        totals["rounds"] += 1
+        chance = random.Random(f"{options.seed}/{totals['rounds']}")
+        case, afterwards = chance.choice(CASES_AFTERWARDS), chance.choice([*AFTERWARDS])
+        # A swap is the last thing that happens, so that late kills are the more telling ones.
+        kills = [min(seconds) * chance.betavariate(3, 2) for _ in range(chance.randint(1, 4))]
+        row = after_kills(CASES[case], kills, afterwards, datasets, template, folder / "round")
+        if row is None:
+            totals["nothing_to_do"] += 1
+            continue
+        totals["kills"] += row.number
+        totals["bad_rounds"] += bool(row.problems)
+        told = {
+            "round": totals["rounds"],
+            "case": case,
+            "afterwards": afterwards,
+            "kills": row.number,
+            "ended": row.ended,
+            "troubles": list(row.problems),
+            "seconds": round(time.monotonic() - began, 2),
+            "ok": not row.problems,
+        }
+        tell(told, options.log)
+    tell(dict(totals), options.log)
+    return int(bool(totals["bad_rounds"]))
+
+
+def tell(row: Mapping[str, Any], log: Path | None) -> None:
+    """Print a row, and append it to a log if there is one."""
+    print(json.dumps(row), flush=True)
+    if log is not None:
+        with log.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--kills", type=int, default=1000, help="go on until so many were killed")
@@ -388,6 +445,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pace", type=float, default=0.03, help="mean seconds between two blows")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--exec", action="store_true", dest="really_exec")
+    parser.add_argument("--afterwards", action="store_true", help="change something after a kill")
     parser.add_argument("--keep", action="store_true", help="keep the folders of bad rounds")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--log", type=Path, help="append the rows here as well")
@@ -395,6 +453,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=options.folder))
     rows: list[dict[str, Any]] = []
     try:
+        if options.afterwards:
+            return storms_afterwards(options, arguments, folder)
         return storms(options, arguments, folder, rows)
     finally:
         if not (options.keep and any(not row["ok"] for row in rows)):
@@ -405,14 +465,7 @@ def storms(
     options: argparse.Namespace, arguments: Sequence[str], folder: Path, rows: list[dict[str, Any]]
 ) -> int:
     """Let rounds follow each other until enough were killed, and return the exit code."""
-
-    def tell(row: dict[str, Any]) -> None:
-        print(json.dumps(row), flush=True)
-        if options.log is not None:
-            with options.log.open("a") as log:
-                log.write(json.dumps(row) + "\n")
-
-    tell(header(options, arguments, folder))
+    tell(header(options, arguments, folder), options.log)
     template = make_source(folder / "template", options.episodes)
     whole, small = quiet_digests(template, folder)
     left = options.kills
@@ -423,13 +476,13 @@ def storms(
         if is_linked(number):
             digest, kills = small, min(kills, KILLS_OF_LINKED_ROUNDS)
         rows.append(one_round(number, template, digest, folder / f"{number}", options, kills))
-        tell(rows[-1])
+        tell(rows[-1], options.log)
         left -= rows[-1]["kills"]
     names = ("kills", "kills_at_work", "kills_of_packers", "stops", "refused", "take_overs")
     bad = sum(not row["ok"] for row in rows)
     total = {name: sum(row[name] for row in rows) for name in (*names, "journals")}
     seconds = round(sum(row["seconds"] for row in rows), 1)
-    tell({"rounds": len(rows), **total, "seconds": seconds, "bad_rounds": bad})
+    tell({"rounds": len(rows), **total, "seconds": seconds, "bad_rounds": bad}, options.log)
     return int(bool(bad))
 
 

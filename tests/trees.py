@@ -21,11 +21,11 @@ def snapshot(root: Path) -> dict[str, tuple[int, int, str]]:
     }
 
 
-def digest_of(root: Path) -> str:
-    """Return one digest over names and contents of all files below a folder."""
+def digest_of(root: Path, *, but: str = "") -> str:
+    """Return one digest over names and contents of all files below a folder but those of a name."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*")):
-        if path.is_file():
+        if path.name != but and path.is_file():
             digest.update(path.relative_to(root).as_posix().encode() + b"\0")
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -42,8 +42,9 @@ from leconvert.model import LayoutOptions
 from leconvert.upkeep import clean_work_dir
 from leconvert.worker_pool import WorkerOptions
 
-__all__ = ["AFTERWARDS", "Datasets", "after_trial"]
+__all__ = ["AFTERWARDS", "CASES_AFTERWARDS", "Datasets", "after_kills", "after_trial"]
 
+CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced")
 _OTHER_OPTIONS = {"video_file_size_in_mb": 0.0001}
 _MOST_REMEDIES = 4
 _MOVES = frozenset({"rename", "replace", "rename_no_replace", "exchange", "unlink", "rmdir"})
@@ -99,6 +100,7 @@ class Scene:
         by_hand: Digests of trees that nobody but the user may remove.
         damaged: Digests of trees that somebody damaged.
         options: What is asked for besides the case's options.
+        earlier: The digest of the result that stood at the target before, in a forced case.
     """
 
     place: Place
@@ -108,6 +110,7 @@ class Scene:
     by_hand: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
     options: dict[str, Any] = field(default_factory=dict)
+    earlier: str = ""
 
     @property
     def target(self) -> Path:
@@ -130,6 +133,13 @@ class Scene:
     def source(self) -> Path | None:
         """Return where the source lies."""
         wanted = self.datasets.digest[self.version]
+        return next((path for path, digest in self.trees().items() if digest == wanted), None)
+
+    def replaced(self) -> Path | None:
+        """Return where the tree lies that the result is to replace, or replaced."""
+        if self.place.case.in_place:
+            return self.source()
+        wanted = self.earlier
         return next((path for path, digest in self.trees().items() if digest == wanted), None)
 
     def moment(self) -> Iterator[str]:
@@ -162,15 +172,7 @@ class Scene:
 
 
 def _digest(tree: Path) -> str:
-    mark = tree / TREE_RECORD
-    if not mark.exists():
-        return digest_of(tree)
-    kept = mark.read_bytes()
-    mark.unlink()
-    try:
-        return digest_of(tree)
-    finally:
-        mark.write_bytes(kept)
+    return digest_of(tree, but=TREE_RECORD)
 
 
 # --- what happens in between; each says whether there was anything to do ----------------------
@@ -202,8 +204,10 @@ def _new_tree(scene: Scene) -> Path | None:
         return None
     trees = [
         path
-        for path in scene.trees()
-        if (path / "meta/info.json").exists() and not (path / "meta/episodes.jsonl").exists()
+        for path, digest in scene.trees().items()
+        if (path / "meta/info.json").exists()
+        and not (path / "meta/episodes.jsonl").exists()
+        and digest not in scene.by_hand
     ]
     return next(iter(trees), None)
 
@@ -250,7 +254,7 @@ def _shard_damaged(scene: Scene) -> bool:
 
 
 def _old_put_back(scene: Scene) -> bool:
-    old = scene.target.with_name("set_old")
+    old = scene.target.with_name(f"{scene.target.name}_old")
     if not old.exists():
         return False
     if scene.target.exists():
@@ -328,11 +332,12 @@ class _Eyes:
             raise AssertionError(f"after {name} {' '.join(paths)}: {problem}")
 
 
-def _run(scene: Scene, **more: Any) -> Outcome:
+def _run(scene: Scene, *, killed_after: float | None = None, **more: Any) -> Outcome:
     def act(disk: WatchedDisk) -> None:
         scene.place.convert(disk, **scene.options | more)
 
-    outcome = in_a_process(scene.place, None, act, cast("PowerModel", _Eyes(scene)))
+    eyes = cast("PowerModel", _Eyes(scene))
+    outcome = in_a_process(scene.place, None, act, eyes, killed_after=killed_after)
     list(scene.moment())  # what the process removed, it removed after it compared
     scene.options.pop("restart", None)
     return outcome
@@ -370,7 +375,7 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
         away.rename(scene.target)
         return True
     if "or move it away" in advice:
-        scene.target.rename(root / "moved-target")
+        _aside(scene.target)
         return True
     if "give the same options as before" in advice:
         scene.options.clear()
@@ -382,18 +387,25 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
         scene.options["restart"] = True
         return True
     if "Put the tree that you want to keep at the target" in advice:
-        there = scene.source()
-        for number, path in enumerate(scene.trees()):
-            if path != there:
-                path.rename(root / f"moved-{number}")
-        if there is not None and scene.place.case.in_place and there != scene.target:
-            there.rename(scene.target)
+        source, kept = scene.source(), scene.replaced()
+        for path in scene.trees():
+            if path not in {source, kept}:
+                _aside(path)
+        if kept is not None and kept != scene.target:
+            kept.rename(scene.target)
+        return True
+    if "move it to a name of its own" in advice:
+        _aside(Path(outcome.said.partition(" does not carry")[0]))
         return True
     if "remove or rename it" in advice:
         old = scene.target.with_name(f"{scene.target.name}_old")
-        old.rename(root / "moved-old")
+        _aside(old)
         return True
     return "again" in advice
+
+
+def _aside(tree: Path) -> None:
+    tree.rename(tree.with_name(f"moved-{len(list(tree.parent.iterdir()))}"))
 
 
 def after_trial(
@@ -404,12 +416,54 @@ def after_trial(
     Returns:
         The row; None where there was nothing to do, such as a result to damage.
     """
-    scene = Scene(Place(case, template, root, own_source=True), datasets)
+    scene = _scene(case, datasets, template, root)
     first = in_a_process(scene.place, fault)
+    row = Row(case.name, fault.at, name_of(fault), first, first, ())
+    return _aftermath(scene, row, afterwards)
+
+
+def after_kills(
+    case: Case,
+    kills: Sequence[float],
+    afterwards: str,
+    datasets: Datasets,
+    template: Path,
+    root: Path,
+) -> Row | None:
+    """Do the same after a conversion that is killed, and kill those that follow something else.
+
+    Args:
+        kills: Seconds after which the first process is killed, and each one that follows what
+            happens afterwards; whoever comes then is left alone. A process may end before.
+
+    Returns:
+        The row, whose number is that of processes that were killed; None as `after_trial`.
+    """
+    scene = _scene(case, datasets, template, root)
+    first = in_a_process(scene.place, None, killed_after=kills[0])
+    row = Row(case.name, int(first.how == "died"), "SIGKILL", first, first, ())
+    return _aftermath(scene, row, afterwards, kills[1:])
+
+
+def _scene(case: Case, datasets: Datasets, template: Path, root: Path) -> Scene:
+    scene = Scene(Place(case, template, root, own_source=True), datasets)
+    if case.forced:
+        scene.earlier = digest_of(scene.target)
+        scene.by_hand.add(scene.earlier)
+    return scene
+
+
+def _aftermath(scene: Scene, row: Row, afterwards: str, kills: Sequence[float] = ()) -> Row | None:
     problems = [f"after the fault: {problem}" for problem in scene.moment()]
+    killed = 0
     try:
         if not AFTERWARDS[afterwards](scene):
             return None
+        for seconds in kills:
+            stopped = _run(scene, killed_after=seconds)
+            killed += stopped.how == "died"
+            checked = scene.moment() if stopped.how == "died" else scene.end(stopped)
+            problems += [f"after a kill: {problem}" for problem in checked]
         again = outcome = _run(scene)
         said = []
         problems += [f"then: {problem}" for problem in scene.end(outcome)]
@@ -420,21 +474,32 @@ def after_trial(
                 break
             outcome = _run(scene)
             problems += [f"after the remedy {said[-1]}: {p}" for p in scene.end(outcome)]
-        if outcome.how == "succeeded" and (left := _left_over(scene, first)):
+        is_whole = row.first.how == "succeeded" and not killed
+        if outcome.how == "succeeded" and (left := _left_over(scene, is_whole=is_whole)):
             problems.append(f"left over: {left}")
     finally:
-        shutil.rmtree(root)
+        shutil.rmtree(scene.place.root)
     ended = "done" if outcome.how == "succeeded" else f"{outcome.error}"
-    row = Row(case.name, fault.at, name_of(fault), first, again, tuple(problems))
-    return replace(row, afterwards=afterwards, ended=f"{ended} after {len(said)}")
+    return replace(
+        row,
+        number=row.number + killed,
+        again=again,
+        problems=tuple(problems),
+        afterwards=afterwards,
+        ended=f"{ended} after {len(said)}",
+    )
 
 
 def _words(outcome: Outcome) -> str:
     return f"{outcome.said} {outcome.advice}"
 
 
-def _left_over(scene: Scene, first: Outcome) -> list[str]:
-    names = [path.name for path in scene.place.root.iterdir() if ".leconvert-" in path.name]
+def _left_over(scene: Scene, *, is_whole: bool) -> list[str]:
+    root = scene.place.root
+    names = [path.name for path in root.iterdir() if ".leconvert-" in path.name]
+    # The second conversion may have been refused with its tree built, which its command resumes.
+    others = [path.name for path in root.glob("elsewhere/runs/*")]
+    names = [name for name in names if not any(run in name for run in others)]
     # What a removal left that was interrupted is not removed unseen.
     half_gone = f".{scene.target.name}_old.leconvert-removed"
-    return [name for name in names if name != half_gone or first.how == "succeeded"]
+    return [name for name in names if name != half_gone or is_whole]

@@ -24,13 +24,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.faults.afterwards import AFTERWARDS, Datasets, after_trial
+from tests.faults.afterwards import AFTERWARDS, CASES_AFTERWARDS, Datasets, after_trial
 from tests.faults.trials import (
     CASES,
     STAGES,
     Case,
     Quiet,
     Row,
+    make_earlier,
     make_source,
     quiet_run,
     run_each,
@@ -39,7 +40,6 @@ from tests.faults.trials import (
 from tests.faults.watched_disk import Fault, FaultKind
 
 _AFTERWARDS = "afterwards"
-_CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output")
 SYNCS = frozenset({"fsync", "fdatasync"})
 CODES = (errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EROFS)
 _HEAD = """\
@@ -105,6 +105,7 @@ def main() -> int:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="faults-", dir=options.scratch) as folder:
         template = make_source(Path(folder, "template"))
+        make_earlier(template)
         datasets: Datasets | None = None
         for name in options.case or CASES:
             case, root = CASES[name], Path(folder)
@@ -117,8 +118,9 @@ def main() -> int:
                 if stages[fault.at] in wanted
             ][:: options.every]
             rows += run_trials(case, quiet, faults, template, root, jobs=options.jobs)
-            if _AFTERWARDS in wanted and name in _CASES_AFTERWARDS:
+            if _AFTERWARDS in wanted and name in CASES_AFTERWARDS:
                 datasets = datasets or Datasets(root / "datasets", template)
+                quiet = quiet_run(case, template, root / f"own-{name}", own_source=True)
                 trials = list(_trials_afterwards(case, quiet, options.kinds, datasets, template))
                 rows += run_each(trials[:: options.every], root, jobs=options.jobs)
     if options.rows:

@@ -186,6 +186,7 @@ def test_a_power_failure_loses_nothing_that_was_promised(
     [
         "deleting",
         "output",
+        "forced",
         pytest.param("in-place", marks=pytest.mark.slow),
         pytest.param("two-renames", marks=pytest.mark.slow),
     ],

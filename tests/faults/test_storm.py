@@ -26,3 +26,18 @@ def test_a_storm_over_workers_and_packers_ends_in_the_quiet_runs_bytes(tmp_path:
     assert total["stops"] > 0
     assert total["take_overs"] > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storm_with_changes_after_each_kill_leaves_old_or_new_whole(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), "--afterwards",
+         "--kills", "12", "--seed", "3", "--folder", str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, *rounds, total = map(json.loads, done.stdout.splitlines())
+    assert [row["troubles"] for row in rounds if not row["ok"]] == []
+    assert total["kills"] >= 12
+    assert len({(row["case"], row["afterwards"]) for row in rounds}) > 2
+    assert {row["ended"].split()[0] for row in rounds} >= {"done"}
+    assert list(tmp_path.iterdir()) == []

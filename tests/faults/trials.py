@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import pickle
+import select
 import shutil
 import signal
 import tempfile
@@ -51,6 +52,7 @@ __all__ = [
     "Quiet",
     "Row",
     "in_a_process",
+    "make_earlier",
     "make_source",
     "name_of",
     "quiet_run",
@@ -92,6 +94,7 @@ class Case:
         has_locks: Whether there is ``flock``.
         work_dir: Where the work dir is, if not beside the target; it is kept.
         delete_source: Whether the source is removed once the result took its place.
+        forced: Whether the result replaces an earlier one (`make_earlier`), which is kept.
     """
 
     name: str
@@ -103,6 +106,7 @@ class Case:
     has_locks: bool = True
     work_dir: str | None = None
     delete_source: bool = False
+    forced: bool = False
 
 
 CASES = {
@@ -117,6 +121,7 @@ CASES = {
         Case("no-locks", in_place=False, has_locks=False),
         Case("apart", in_place=True, can_exchange=False, work_dir="far/away/work"),
         Case("deleting", in_place=True, delete_source=True),
+        Case("forced", in_place=False, forced=True),
     )
 }
 
@@ -198,12 +203,20 @@ def make_source(root: Path, frames: Sequence[int] = (3, 2), seed: int = 0) -> Pa
     return make_dataset(root, spec)
 
 
+def make_earlier(template: Path) -> Path:
+    """Convert another dataset beside a template: what stands at the target of a forced case."""
+    earlier = template.with_name("earlier")
+    api.convert(make_source(earlier.with_name("earlier-source"), (2,), seed=11), output=earlier)
+    return earlier
+
+
 class Place:
     """The folder of one trial.
 
     Args:
         case: How to convert.
-        template: The dataset; a conversion in place gets a copy.
+        template: The dataset, made by `make_source`, and `make_earlier` for a forced case; a
+            conversion in place gets a copy.
         root: A folder that does not exist.
         own_source: Whether a conversion beside the source gets a copy too.
     """
@@ -215,7 +228,10 @@ class Place:
         copied = case.in_place or own_source
         self.source = Path(shutil.copytree(template, root / "set")) if copied else template
         self.target = root / ("set" if case.in_place else "out")
-        self._before = snapshot(template)
+        self._before = self._replaced = snapshot(template)
+        if case.forced:
+            shutil.copytree(template.with_name("earlier"), self.target)
+            self._replaced = snapshot(self.target)
 
     def watched(
         self,
@@ -251,12 +267,16 @@ class Place:
                 "max_workers": 1,
                 "episodes_per_batch": self.case.episodes_per_batch,
                 "delete_source": self.case.delete_source,
+                "force_conversion": self.case.forced,
             }
             api.convert(self.source, **as_objects(given | options))
 
     def left_over(self) -> list[str]:
         """Return the names beside the result and its source."""
-        wanted = {"set", "set_old", "far"} if self.case.in_place else {"out"}
+        wanted = {"set_old", "far"} if self.case.in_place else {"out"}
+        wanted |= {self.source.name}
+        if self.case.forced:
+            wanted |= {"out_old"}
         if self.case.delete_source:  # half of it cannot be compared, and stays
             wanted |= {".set_old.leconvert-removed"}
         return sorted({path.name for path in self.root.iterdir()} - wanted)
@@ -273,10 +293,12 @@ class Place:
             yield "the source is not intact"
         elif staged and intact[0] in staged and self._shown() != digest:
             yield "the source was moved away, and there is nothing in its place"
+        if self.case.forced and self._replaced not in map(snapshot, self._beside_source()):
+            yield "what the result replaced is not intact"
         if self.target.exists():
-            if self._shown() != digest and snapshot(self.target) != self._before:
+            if self._shown() != digest and snapshot(self.target) != self._replaced:
                 yield "a reader finds neither the old dataset nor the new one"
-        elif self.case.in_place and self.case.can_exchange:
+        elif (self.case.in_place or self.case.forced) and self.case.can_exchange:
             yield "a reader finds nothing"
         if not finished:
             return
@@ -285,21 +307,18 @@ class Place:
         if left := self.left_over():
             yield f"left over: {left}"
 
+    def _beside_source(self) -> list[Path]:
+        return [path for path in self.root.iterdir() if (path / "meta").is_dir()]
+
     def _shown(self) -> str:
         """Return the digest of the target without the swap's own mark."""
-        mark = self.target / TREE_RECORD
-        if not mark.exists():
-            return digest_of(self.target)
-        with tempfile.TemporaryDirectory(dir=self.root.parent) as folder:
-            copy = Path(shutil.copytree(self.target, Path(folder, "copy")))
-            (copy / TREE_RECORD).unlink()
-            return digest_of(copy)
+        return digest_of(self.target, but=TREE_RECORD)
 
 
-def quiet_run(case: Case, template: Path, root: Path) -> Quiet:
+def quiet_run(case: Case, template: Path, root: Path, *, own_source: bool = False) -> Quiet:
     """Convert without a fault: twice, as the first run of a process also fills caches."""
     for number in range(2):
-        place = Place(case, template, root / str(number))
+        place = Place(case, template, root / str(number), own_source=own_source)
         power = _Recorder(place)
         disk = place.watched(None, None, power.model)
         with power.recording(disk):
@@ -499,6 +518,8 @@ def in_a_process(
     fault: Fault | None,
     act: Callable[[WatchedDisk], None] | None = None,
     power: PowerModel | None = None,
+    *,
+    killed_after: float | None = None,
 ) -> Outcome:
     """Convert, or do something else, in a process of its own.
 
@@ -507,6 +528,7 @@ def in_a_process(
         fault: What goes wrong there.
         act: What to do on the trial's disk; None converts.
         power: What follows the operations; by default a model of the disk, where power fails.
+        killed_after: Seconds after which the process is killed, if it has not ended.
     """
     birth = next(_births)
     reading, writing = os.pipe()
@@ -542,9 +564,13 @@ def in_a_process(
         report(Outcome("succeeded"))
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
+        if killed_after is not None and not select.select([pipe], [], [], killed_after)[0]:
+            os.kill(pid, signal.SIGKILL)
         said = pipe.read()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if fault is not None and fault.loss is not None:
         state: PowerModel = pickle.loads(_state_file(place).read_bytes())
         state.fail(fault.loss)
+    if not said and killed_after is not None and code == -signal.SIGKILL:
+        return Outcome("died")
     return Outcome(**json.loads(said)) if said else Outcome("hung", said=f"exit code {code}")
