@@ -45,7 +45,7 @@ from leconvert.worker_pool import WorkerOptions
 __all__ = ["AFTERWARDS", "CASES_AFTERWARDS", "Datasets", "after_kills", "after_trial"]
 
 CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced")
-_OTHER_OPTIONS = {"video_file_size_in_mb": 0.0001}
+_OTHER_OPTIONS: dict[str, Any] = {"video_file_size_in_mb": 0.0001}
 _MOST_REMEDIES = 4
 _MOVES = frozenset({"rename", "replace", "rename_no_replace", "exchange", "unlink", "rmdir"})
 _REFUSALS = frozenset({3, 4, 5, 6, 8, 9, 10, 12})
