@@ -38,7 +38,6 @@ _OPERATIONS = (
     "read_bytes", "write_new", "sync_file", "sync_dir", "link", "replace", "make_dir",
     "remove_file", "identity",
 )  # fmt: skip
-_SHA256 = "0" * 64
 _CLIP_DIGEST = "0" * 16
 _LOOK_SECONDS = 1.0
 
@@ -84,13 +83,11 @@ class ShardlessWorker(Worker):
             path = lease.attempt_dir / shard.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-            record: dict[str, Any] = {
-                "path": shard.name, "size_bytes": 0, "header_sha256": _SHA256,
-            }  # fmt: skip
+            record: dict[str, Any] = {"path": shard.name, "size_bytes": 0}
             if shard.stream != DATA_STREAM:
                 # As long as a real record: reading it is most of what collecting costs.
                 record |= {
-                    "copied_bytes": 0, "cloned_bytes": 0, "remuxed": [],
+                    "copied_bytes": 0, "cloned_bytes": 0,
                     "clip_digests": [_CLIP_DIGEST] * (shard.stop - shard.first),
                 }  # fmt: skip
             written.append(record)

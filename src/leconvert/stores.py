@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -38,18 +37,12 @@ from leconvert.workdir.secrets import without_credentials
 __all__ = ["StoredFile", "UploadReport", "download_tree", "open_store", "read_notes", "upload_tree"]
 
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 # What stores say of a file that changes when its content does.
 _MARKS = (
     *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId"),
     *("LastModified", "last_modified", "mtime", "created"),
 )
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
-
-
-def is_url(text: str) -> bool:
-    """Tell a URL from a path."""
-    return _URL.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,11 +185,7 @@ class ShardWriter:
                 else None,
                 should_stop=should_stop,
             )
-        return {
-            "size_bytes": table.size_bytes,
-            "header_sha256": table.footer_sha256,
-            **stats.record(),
-        }
+        return {"size_bytes": table.size_bytes, **stats.record()}
 
     def _table_observer(
         self, shard: Shard, sources: Sequence[str], episodes: Sequence[int], stats: _StatsFile
@@ -253,10 +249,8 @@ class ShardWriter:
                 self._observe_clips(camera, shard, files, scan, episodes, stats, tell, should_stop)
         return {
             "size_bytes": joined.size_bytes,
-            "header_sha256": joined.header_sha256,
             "copied_bytes": joined.copied_bytes,
             "cloned_bytes": joined.cloned_bytes,
-            "remuxed": [list(entry) for entry in joined.remuxed],
             "clip_digests": list(joined.clip_digests),
             **stats.record(),
         }

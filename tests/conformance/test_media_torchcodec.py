@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.decoding import decode_frames
 from torchcodec.decoders import VideoDecoder
 
-from leconvert.media import ClipRange, decode_frames, join_clips
+from leconvert.media import ClipRange, join_clips
 from leconvert.media.encode import encode_clip
 
 OPTIONS = {

@@ -135,10 +135,9 @@ def test_settled_batches_are_read(run: RunPaths) -> None:
     assert (done["batch_id"], done["generation"], done["token"]) == (0, 2, "node1-101-00000001")
     assert done["attempt"] == "attempts/000000/0002-node1-101-00000001"
     table, video = done["shards"]
-    assert (table["size_bytes"], table["header_sha256"]) == (3282, "ab" * 32)
+    assert table["size_bytes"] == 3282
     assert (video["copied_bytes"], video["cloned_bytes"]) == (824, 0)
     assert video["clip_digests"] == ["00112233445566778899aabbccddeeff"]
-    assert video["remuxed"] == [["/data/set/a.ts", "not an MP4"]]
     failed = read_failed(run, RUN_ID, 2)
     assert (failed["generation"], failed["errors"], failed["losses"]) == (2, 1, 0)
     assert failed["error"]["next_step"] == "Record it again."

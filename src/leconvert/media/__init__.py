@@ -8,7 +8,6 @@ from leconvert.media.join import ClipRange, JoinedFile, join_clips
 from leconvert.media.pyav import (
     CodedPacket,
     coded_packets,
-    decode_frames,
     decode_image,
     decode_shown,
     remux_clip,
@@ -24,7 +23,6 @@ __all__ = [
     "UnsupportedClipError",
     "build_header",
     "coded_packets",
-    "decode_frames",
     "decode_image",
     "decode_shown",
     "frame_ticks",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -258,22 +257,19 @@ class JoinedFile:
 
     Attributes:
         size_bytes: Size of the file.
-        header_bytes: Bytes before the first byte of media data.
-        header_sha256: SHA-256 of these: ``ftyp``, ``moov`` and the header of ``mdat``.
+        header_bytes: Bytes before the first byte of media data: ``ftyp``, ``moov`` and the header
+            of ``mdat``.
         samples: Coded samples in all.
         copied_bytes: Coded bytes that were copied.
         cloned_bytes: Coded bytes whose blocks are shared with their source.
-        remuxed: Path and reason of each clip that had to be remuxed first, in the order of clips.
         clip_digests: `order_digest` of each clip as it was read, in the order of clips.
     """
 
     size_bytes: int
     header_bytes: int
-    header_sha256: str
     samples: int
     copied_bytes: int
     cloned_bytes: int
-    remuxed: tuple[tuple[str, str], ...]
     clip_digests: tuple[str, ...]
 
 
@@ -366,11 +362,9 @@ def join_clips(
     return JoinedFile(
         size_bytes=header.size_bytes,
         header_bytes=len(header.content),
-        header_sha256=hashlib.sha256(header.content).hexdigest(),
         samples=samples.num_samples,
         copied_bytes=mover.copied_bytes,
         cloned_bytes=mover.cloned_bytes,
-        remuxed=tuple(scratch.remuxed),
         clip_digests=tuple(digests),
     )
 
@@ -379,7 +373,7 @@ class _Scratch:
     """Remuxes clips that need it into a folder that goes when the join ends."""
 
     def __init__(self, parent: Path, fps: Fraction, cleanup: ExitStack) -> None:
-        self.remuxed: list[tuple[str, str]] = []
+        self._num_remuxed = 0
         self._parent = parent
         self._fps = fps
         self._cleanup = cleanup
@@ -401,9 +395,9 @@ class _Scratch:
                     path=str(self._parent),
                     next_step="Make room or check the disk, then run the same command again.",
                 ) from error
-        plain = self._folder / f"{len(self.remuxed):06d}.mp4"
+        plain = self._folder / f"{self._num_remuxed:06d}.mp4"
         remux_clip(path, plain, fps=self._fps)
-        self.remuxed.append((path, reason))
+        self._num_remuxed += 1
         try:
             return read_clip_index(plain)
         except UnsupportedClipError as error:

@@ -25,7 +25,6 @@ __all__ = [
     "CodedPacket",
     "carried_ffmpeg",
     "coded_packets",
-    "decode_frames",
     "decode_image",
     "decode_shown",
     "remux_clip",
@@ -71,30 +70,6 @@ def coded_packets(path: str | os.PathLike[str]) -> Iterator[CodedPacket]:
                     keyframe=bool(packet.is_keyframe),
                     sha256=hashlib.sha256(packet).hexdigest(),
                 )
-
-
-def decode_frames(
-    path: str | os.PathLike[str], ranks: Iterable[int] | None = None
-) -> Iterator[tuple[int, Frame]]:
-    """Decode frames of a video.
-
-    Yields:
-        Rank and RGB picture, uint8 of shape (height, width, 3), in ascending order of rank.
-    """
-    if ranks is None:
-        with opened_video(path) as (container, stream):
-            for rank, frame in enumerate(container.decode(stream)):
-                yield rank, frame.to_ndarray(format="rgb24")
-        return
-    wanted = sorted(set(ranks))
-    if not wanted:
-        return
-
-    name = os.fspath(path)
-    if wanted[0] < 0:
-        raise broken(name, f"there is no frame {wanted[0]}")
-    with opened_video(name) as (container, stream):
-        yield from seek_frames(container, stream, name, wanted)
 
 
 @contextmanager

@@ -23,7 +23,6 @@ from leconvert.tables.join import (
     JoinedTable,
     RowRange,
     RowRepair,
-    footer_digest,
     join_tables,
     repaired_schema,
 )
@@ -82,7 +81,6 @@ __all__ = [
     "declaration_of",
     "deserialize_schema",
     "dtype_name",
-    "footer_digest",
     "fps_number",
     "join_tables",
     "kept_splits",

@@ -6,7 +6,6 @@ the footer is new. Other episodes are decoded and encoded; one file may hold bot
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import shlex
@@ -32,7 +31,6 @@ __all__ = [
     "JoinedTable",
     "RowRange",
     "RowRepair",
-    "footer_digest",
     "frame_times",
     "join_tables",
     "repaired_schema",
@@ -300,7 +298,6 @@ def _computed_type(name: str, stored: pa.DataType | None) -> pa.DataType:
 # Freed memory goes back to the system once this much of it has passed through, so that a process
 # that joins large episodes does not keep the allocator's leftovers of all of them.
 _RELEASE_AFTER_BYTES = 64 * 1024**2
-_FOOTER_TAIL_BYTES = 8  # little-endian length of the footer, then the magic
 _IMAGE_READ_BUFFER_BYTES = 64 * 1024
 
 
@@ -329,8 +326,6 @@ class JoinedTable:
         size_bytes: Size on disk.
         rows: Rows of the file.
         row_groups: Row groups of the file, one an episode.
-        footer_sha256: Hex digest over the footer, its length and the closing magic. The footer
-            holds every column chunk's place, sizes and statistics.
         copied_row_groups: How many of them are copies of the source's pages.
         reencoded: Path and reason of each of the others.
     """
@@ -338,7 +333,6 @@ class JoinedTable:
     size_bytes: int
     rows: int
     row_groups: int
-    footer_sha256: str
     copied_row_groups: int = 0
     reencoded: tuple[tuple[str, str], ...] = ()
 
@@ -401,23 +395,6 @@ def join_tables(
         raise
     finally:
         os.close(descriptor)
-
-
-def footer_digest(path: str | os.PathLike[str]) -> tuple[int, str]:
-    """Return the size in bytes of a parquet file and the SHA-256 of its footer."""
-    with Path(path).open("rb") as file:
-        size_bytes = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size_bytes - _FOOTER_TAIL_BYTES))
-        tail = file.read()
-        footer_bytes = int.from_bytes(tail[:4], "little") + _FOOTER_TAIL_BYTES
-        if tail[4:] != b"PAR1" or footer_bytes > size_bytes:
-            raise UnreadableSourceError(
-                f"The file {os.fspath(path)} does not end like a parquet file.",
-                path=os.fspath(path),
-                next_step="Write or fetch the file again.",
-            )
-        file.seek(size_bytes - footer_bytes)
-        return size_bytes, hashlib.sha256(file.read()).hexdigest()
 
 
 class _Join:
@@ -493,7 +470,6 @@ class _Join:
             self._output.position,
             self._rows,
             len(self._entries),
-            hashlib.sha256(footer).hexdigest(),
             self._copied,
             tuple(self._reencoded),
         )

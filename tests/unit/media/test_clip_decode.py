@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
+from tests.decoding import decode_frames
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.media import ClipRange, coded_packets, decode_frames, join_clips, remux_clip
+from leconvert.media import ClipRange, coded_packets, join_clips, remux_clip
 
 MakeClip = Callable[[Recipe], Path]
 

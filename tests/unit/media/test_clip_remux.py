@@ -11,6 +11,7 @@ import av
 import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
+from tests.decoding import decode_frames
 from tests.mp4_boxes import Box, changed, edit_list, media_start, parsed, stbl_of, top_bytes
 
 from leconvert.errors import UnreadableSourceError
@@ -18,7 +19,6 @@ from leconvert.media import (
     ClipRange,
     UnsupportedClipError,
     coded_packets,
-    decode_frames,
     join_clips,
     read_clip_index,
     remux_clip,

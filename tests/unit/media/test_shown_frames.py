@@ -13,12 +13,12 @@ import av
 import numpy as np
 import pytest
 from clip_recipes import QUIET_X265, RECIPES, Recipe
+from tests.decoding import decode_frames
 from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
     ClipIndex,
-    decode_frames,
     decode_image,
     decode_shown,
     pyav,

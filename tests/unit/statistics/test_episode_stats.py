@@ -206,7 +206,7 @@ def test_depth_is_known_by_any_of_its_marks(feature: dict[str, Any], expected: b
 
 
 def test_a_clips_statistics_are_those_of_its_sampled_frames(tmp_path: Path) -> None:
-    from leconvert.media import decode_frames
+    from tests.decoding import decode_frames
 
     path = tmp_path / "clip.mp4"
     noise = np.random.default_rng(0).integers(0, 60, (32, 32, 3))

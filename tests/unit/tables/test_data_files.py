@@ -16,7 +16,6 @@ from leconvert.tables import (
     DataFooter,
     RowRange,
     deserialize_schema,
-    footer_digest,
     join_tables,
     output_schema,
     read_data_footer,
@@ -105,19 +104,7 @@ def test_rows_are_joined_in_order_with_a_row_group_an_episode(tmp_path: Path) ->
             assert metadata.row_group(group).column(column).compression == "SNAPPY"
             assert metadata.row_group(group).column(column).is_stats_set
     assert (result.rows, result.row_groups) == (13, 3)
-    assert (result.size_bytes, result.footer_sha256) == footer_digest(target)
     assert result.size_bytes == target.stat().st_size
-
-
-def test_the_footer_digest_is_that_of_the_last_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "file.parquet"
-    pq.write_table(episode_rows(0, 4), path)
-    raw = path.read_bytes()
-    length = pq.read_metadata(path).serialized_size
-    assert footer_digest(path) == (len(raw), hashlib.sha256(raw[-length - 8 :]).hexdigest())
-    path.write_bytes(raw[:-1])
-    with pytest.raises(UnreadableSourceError):
-        footer_digest(path)
 
 
 @pytest.mark.parametrize("cuts", [[0, 4, 9], [0, 1, 2, 9], [0, 9]])
