@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert._version import __version__
-from leconvert.engines.registry import BUILT_IN, EngineNames
+from leconvert.engines import BUILT_IN, EngineNames
 from leconvert.fscheck import CheckReport, Fitness, probe_folder
 from leconvert.machine import Machine
 from leconvert.probe.environment import host_record, package_version

@@ -2,6 +2,11 @@
 
 The scan and the verification share it. A job is one callable and a list of pieces, each a tuple of
 its arguments; results come in the order of the pieces, whoever did them.
+
+``python -m leconvert.parallel`` is one of the processes. It reads a pickled callable and then
+tuples of arguments from standard input, answers each with the pickled result on standard output,
+and ends where its input ends. A call that fails ends it: the parent then does that piece itself,
+and meets the same error where somebody can be told.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 __all__ = ["THREADS_THAT_WAIT", "Latency", "Spread", "parallel_map", "spread_for"]
 
@@ -258,9 +263,28 @@ class _ThreadPool[Done]:
 
 def _other_process() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "leconvert.spread_process"],
+        [sys.executable, "-P", "-m", "leconvert.parallel"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C is for the parent, which closes the pipe
     )
+
+
+def _serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer the parent process until there are no more requests."""
+    work: Callable[..., Any] = pickle.load(requests)  # noqa: S301 - it comes from the parent process
+    while True:
+        try:
+            piece = pickle.load(requests)  # noqa: S301
+        except EOFError:
+            return
+        pickle.dump(work(*piece), answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    try:
+        _serve(sys.stdin.buffer, sys.stdout.buffer)
+    except (BrokenPipeError, EOFError):
+        sys.exit(1)  # the parent is gone

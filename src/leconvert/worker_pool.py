@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from leconvert.engines import Engine
+from leconvert.engines import Engine, check_engine
 from leconvert.engines.local import LocalEngine
-from leconvert.engines.registry import check_engine
 from leconvert.errors import UsageError
 from leconvert.hub.scratch import ScratchOptions, hold_slot
 from leconvert.leasing import Board, LeaseStore

@@ -29,7 +29,7 @@ from leconvert.cli.parser import (
     worker_count,
 )
 from leconvert.cli.progress import progress_for
-from leconvert.engines.registry import BUILT_IN, EngineNames, make_engine, parse_engine_options
+from leconvert.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
 from leconvert.errors import UsageError
 from leconvert.machine import lerobot_home
 from leconvert.progress import NO_PROGRESS, Progress

@@ -22,7 +22,7 @@ from leconvert.cli.options import (
     scratch_options,
     slurm_options,
 )
-from leconvert.engines.registry import EngineNames, make_submitter, parse_engine_options
+from leconvert.engines import EngineNames, make_submitter, parse_engine_options
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from tests.program import Leconvert
 from tests.trees import digest_of
 
 from leconvert import convert
-from leconvert.engines import Engine
-from leconvert.engines.registry import BUILT_IN, EngineNames, make_engine, make_submitter
+from leconvert.engines import BUILT_IN, Engine, EngineNames, make_engine, make_submitter
 from leconvert.errors import EngineError, UsageError
 from leconvert.workdir.run import OpenedRun
 from leconvert.worker_pool import WorkerOptions
