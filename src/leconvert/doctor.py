@@ -7,9 +7,9 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ __all__ = [
     "Package",
     "ask",
     "examine",
+    "import_troubles",
     "library_loads",
     "packages_of",
     "probe_diagnosis",
@@ -98,6 +99,37 @@ def library_loads(name: str) -> bool:
     return ask([sys.executable, "-P", "-c", code], limit_seconds=20.0).trouble is None
 
 
+# What is imported of a package whose own module loads nothing, or has another name.
+_MODULES = {"huggingface-hub": "huggingface_hub.hf_api", "pyyaml": "yaml"}
+# Their loading is the diagnosis' part, which takes seconds.
+_DIAGNOSED = frozenset({"torch", "torchcodec"})
+_IMPORT_ALL = """
+import importlib, json, sys
+troubles = {}
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        said = str(error).strip().splitlines() or [""]
+        troubles[name] = f"{type(error).__name__}: {said[0]}".removesuffix(": ")
+print(json.dumps(troubles))
+"""
+
+
+def import_troubles(modules: Sequence[str]) -> dict[str, str]:
+    """Import modules in a process of their own; return why each that does not load does not."""
+    if not modules:
+        return {}
+    answer = ask([sys.executable, "-P", "-c", _IMPORT_ALL, *modules])
+    if answer.trouble is None:
+        found: dict[str, str] = json.loads(answer.text.splitlines()[-1])
+        return found
+    if len(modules) == 1:
+        return {modules[0]: answer.trouble}
+    # One of them ended the process: each in a process of its own.
+    return {name: said for one in modules for name, said in import_troubles([one]).items()}
+
+
 # ------------------------------------------------------------------------------------------------
 # Which packages leconvert wants, by what it says of itself, and which of them are here.
 
@@ -115,6 +147,7 @@ class Package:
         extras: The extras that want it; empty where every installation does.
         version: The one that is installed; None if it is missing.
         fits: Whether that version is wanted.
+        trouble: Why it does not load, in one line; None where it does, or is missing.
     """
 
     name: str
@@ -122,6 +155,7 @@ class Package:
     extras: tuple[str, ...]
     version: str | None
     fits: bool
+    trouble: str | None = None
 
     @property
     def is_needed(self) -> bool:
@@ -130,9 +164,10 @@ class Package:
 
     @property
     def remedy(self) -> str | None:
-        """The command that installs it; None where it is there and fits."""
+        """The command that installs it; None where it is there, fits and loads."""
         if self.fits:
-            return None
+            again = f"pip install --force-reinstall '{self.name}{self.wants}'"
+            return None if self.trouble is None else again
         what = f"{_OURSELVES}[{self.extras[0]}]" if self.extras else _OURSELVES
         return f"pip install --upgrade '{what}'" if self.version else f"pip install '{what}'"
 
@@ -144,6 +179,7 @@ class Package:
             "extras": list(self.extras),
             "version": self.version,
             "fits": self.fits,
+            "trouble": self.trouble,
             "remedy": self.remedy,
         }
 
@@ -216,7 +252,7 @@ class Examination:
         loading: What torch and torchcodec can do here: ``torch``, ``torchcodec`` and ``ffmpeg``
             (versions, or None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
         machine: ``cpu``, its ``memory_bytes``, and what this process may use of it: ``cores`` and
-            ``free_memory_bytes``.
+            ``free_memory_bytes``; or ``trouble``.
         hub: ``endpoint``, ``token`` (where one is), ``is_offline``; or ``trouble``.
         engines: What can start workers, by name; None, or why it cannot.
         file_system: Of the folder; None if none was given.
@@ -239,11 +275,39 @@ class Examination:
             for package in self.packages
             if package.is_needed and not package.fits
         ]
-        if "trouble" in self.video:
+        lacking += [
+            said for package in self.packages if package.is_needed for said in _broken(package)
+        ]
+        if "trouble" in self.video and not any(package.name == "av" for package in self.packages):
             lacking.append(f"PyAV does not load: {self.video['trouble']}.")
         if not self.can_use_folder and self.file_system is not None:
             lacking.append(f"leconvert cannot work in {self.file_system.folder}.")
         return tuple(lacking)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """What is installed here and does not work, a sentence each, besides what is lacking."""
+        found = [
+            said for package in self.packages if not package.is_needed for said in _broken(package)
+        ]
+        found += [
+            f"{package.name}{package.wants} is wanted, {package.version} is here: run "
+            f"`{package.remedy}`."
+            for package in self.packages
+            if not package.is_needed and package.version is not None and not package.fits
+        ]
+        client = next(
+            (p for p in self.packages if p.name.replace("_", "-") == "huggingface-hub"), None
+        )
+        if "trouble" in self.hub and (client is None or (client.fits and client.trouble is None)):
+            found.append(f"The Hub's client does not load: {self.hub['trouble']}.")
+        if "trouble" in self.loading:
+            found.append(f"torch is installed, and could not be asked: {self.loading['trouble']}.")
+        elif self.loading["torchcodec"] is not None and not self.loading.get(
+            "torchcodec_loads", True
+        ):
+            found += self.loading["missing"][:1]
+        return tuple(found)
 
     @property
     def can_use_folder(self) -> bool:
@@ -253,8 +317,9 @@ class Examination:
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
         return {
-            "ok": not self.lacks,
+            "ok": not (self.lacks or self.broken),
             "lacks": list(self.lacks),
+            "broken": list(self.broken),
             "leconvert": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -274,6 +339,7 @@ def examine(
     diagnose: Callable[[], tuple[dict[str, Any] | None, str | None]] = probe_diagnosis,
     loads: Callable[[str], bool] = library_loads,
     version_of: Callable[[str], str | None] = package_version,
+    imports: Callable[[Sequence[str]], Mapping[str, str]] = import_troubles,
 ) -> Examination:
     """Look at this machine, and at a folder's file system.
 
@@ -281,12 +347,13 @@ def examine(
         diagnose: Returns what torch and torchcodec can do, or None and why that is not known.
         loads: Tells whether a shared library loads.
         version_of: Returns a package's installed version, None if it is missing.
+        imports: Returns why modules do not load, by their names.
     """
     file_system = None
     if folder is not None:
         file_system = CheckReport(str(folder), mount_of(folder), tuple(probe_folder(folder)))
     return Examination(
-        packages_of(*declared_requirements(), version_of),
+        _packages(version_of, imports),
         _video(),
         _loading(diagnose, loads, version_of),
         _machine(),
@@ -296,13 +363,42 @@ def examine(
     )
 
 
+def _packages(
+    version_of: Callable[[str], str | None],
+    imports: Callable[[Sequence[str]], Mapping[str, str]],
+) -> tuple[Package, ...]:
+    try:
+        packages = packages_of(*declared_requirements(), version_of)
+    except ImportError:  # what reads the requirements is one of them
+        return (Package("packaging", "", (), None, False),)
+    modules = {
+        package.name: _MODULES.get(package.name.replace("_", "-"), package.name.replace("-", "_"))
+        for package in packages
+        if package.version is not None and package.name not in _DIAGNOSED
+    }
+    troubles = imports(list(modules.values()))
+    return tuple(
+        replace(package, trouble=troubles.get(modules.get(package.name, "")))
+        for package in packages
+    )
+
+
+def _broken(package: Package) -> list[str]:
+    if package.trouble is None or not package.fits:
+        return []
+    return [
+        f"{package.name} {package.version} is installed and does not load ({package.trouble}): run "
+        f"`{package.remedy}`."
+    ]
+
+
 def _video() -> dict[str, Any]:
     from leconvert.media.pyav import carried_ffmpeg
 
     try:
         found = carried_ffmpeg()
-    except ImportError as error:
-        return {"trouble": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever a broken package raises when it is imported
+        return {"trouble": _first_line(error)}
     return {"ffmpeg": found.version, "decodes": list(found.decodes)}
 
 
@@ -330,7 +426,10 @@ def _loading(
 
 
 def _machine() -> dict[str, Any]:
-    host, usable = host_record(), Machine()
+    try:
+        host, usable = host_record(), Machine()
+    except ImportError as error:
+        return {"trouble": _first_line(error)}
     return {
         "cpu": host["cpu"],
         "cores": usable.cores(),
@@ -344,8 +443,12 @@ def _hub() -> dict[str, Any]:
         from leconvert.hub.client import hub_access
 
         return asdict(hub_access())
-    except ImportError as error:
-        return {"trouble": str(error)}
+    except Exception as error:  # noqa: BLE001 - whatever a broken package raises when it is imported
+        return {"trouble": _first_line(error)}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _engines(version_of: Callable[[str], str | None]) -> dict[str, str | None]:

@@ -119,6 +119,49 @@ def test_what_does_not_load_is_lacking_and_stops_nothing(
     assert seen.as_record()["ok"] is False
 
 
+def test_what_is_installed_and_does_not_load_is_broken(found: Callable[..., Examination]) -> None:
+    client = Package("huggingface-hub", ">=1", (), "1.20", True)
+    plots = Package("matplotlib", ">=3.9", ("plots",), "3.10", True)
+    asked: list[str] = []
+
+    def imports(modules: list[str]) -> dict[str, str]:
+        asked.extend(modules)
+        return {"huggingface_hub.hf_api": "ImportError: no httpx", "matplotlib": "OSError: no font"}
+
+    seen = found(packages=(*PACKAGES, client, plots), imports=imports)
+    assert asked == ["numpy", "huggingface_hub.hf_api", "matplotlib"]
+    assert seen.lacks == (
+        "huggingface-hub 1.20 is installed and does not load (ImportError: no httpx): run "
+        "`pip install --force-reinstall 'huggingface-hub>=1'`.",
+    )
+    assert [said.partition(" (")[0] for said in seen.broken] == [
+        "matplotlib 3.10 is installed and does not load"
+    ]
+    assert seen.as_record()["ok"] is False
+    assert "Everything that a conversion needs" not in "\n".join(
+        doctor_lines(seen.as_record(), 200)
+    )
+
+
+def test_torchcodec_without_ffmpeg_is_broken(found: Callable[..., Examination]) -> None:
+    said = "torchcodec 0.11 finds no FFmpeg that it is built for: install FFmpeg 4 to 7."
+    without = DIAGNOSIS | {
+        "decoder": {"torchcodec_loads": False, "trouble": "libavutil", "ffmpeg": None},
+        "missing": [said],
+    }
+    seen = found(diagnose=lambda: (without, None))
+    assert (seen.lacks, seen.broken) == ((), (said,))
+    text = "\n".join(doctor_lines(seen.as_record(), 200))
+    assert f"needs is here, but something else does not work:\n{said}" in text
+
+
+def test_an_extra_that_is_too_old_is_broken(found: Callable[..., Examination]) -> None:
+    old = Package("ray", ">=2.40", ("ray",), "2.9", False)
+    assert found(packages=(*PACKAGES, old)).broken == (
+        "ray>=2.40 is wanted, 2.9 is here: run `pip install --upgrade 'leconvert[ray]'`.",
+    )
+
+
 def test_a_scheduler_and_ray_that_are_here_have_no_trouble(
     found: Callable[..., Examination], monkeypatch: pytest.MonkeyPatch
 ) -> None:

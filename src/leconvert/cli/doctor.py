@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(doctor_lines(found.as_record(), width)))
     if not found.can_use_folder:
         return StorageError.exit_code
-    return InstallationError.exit_code if found.lacks else 0
+    return InstallationError.exit_code if found.lacks or found.broken else 0
 
 
 # ------------------------------------------------------------------------------------------------
@@ -57,8 +57,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 _CAN = {
-    "several_hosts": "nothing speaks against several hosts; see check-fs --peer",
-    "one_host": "one host alone may work here",
+    "several_hosts": "OK on this host; test a second one with `leconvert check-fs DIR --peer`",
+    "one_host": "only one host may work here",
     "none": "leconvert cannot work here",
 }
 
@@ -67,11 +67,10 @@ def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name of each part, empty where it goes on, and what was seen of it."""
     machine = record["machine"]
     yield "leconvert", f"{record['leconvert']}, Python {record['python']}, {record['platform']}"
-    yield (
-        "machine",
-        f"{machine['cpu']}; {machine['cores']} cores; {amount(machine['memory_bytes'])} of memory, "
-        f"{amount(machine['free_memory_bytes'])} free",
-    )
+    if "trouble" in machine:
+        yield "machine", f"not known: {machine['trouble']}"
+    else:
+        yield "machine", _machine(machine)
     yield "video", _video(record["video"])
     yield from _loading(record["loading"])
     yield "Hub", _hub(record["hub"])
@@ -83,6 +82,13 @@ def doctor_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "packages", "leconvert is not installed as a package: what it wants is not known"
     if record["file_system"] is not None:
         yield from _file_system(record["file_system"])
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    return (
+        f"{machine['cpu']}; {machine['cores']} cores; {amount(machine['memory_bytes'])} of memory, "
+        f"{amount(machine['free_memory_bytes'])} free"
+    )
 
 
 def _video(video: Mapping[str, Any]) -> str:
@@ -156,7 +162,11 @@ def doctor_lines(record: Mapping[str, Any], width: int) -> list[str]:
     if record["packages"]:
         lines += ["", *_packages(record["packages"], width)]
     lines.append("")
-    for sentence in record["lacks"] or ["Everything that a conversion needs is here."]:
+    told = list(record["lacks"])
+    if not told:
+        rest = ", but something else does not work:" if record["broken"] else "."
+        told = [f"Everything that a conversion needs is here{rest}"]
+    for sentence in (*told, *record["broken"]):
         lines += textwrap.wrap(sentence, max(width, _NARROWEST), break_on_hyphens=False)
     return lines
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from leconvert import doctor
-from leconvert.doctor import Answer, ask, library_loads, probe_diagnosis
+from leconvert.doctor import Answer, ask, import_troubles, library_loads, probe_diagnosis
 
 
 def _python(code: str) -> list[str]:
@@ -57,3 +58,18 @@ def test_a_diagnosis_is_read_or_told_why_not(
 ) -> None:
     monkeypatch.setattr(doctor, "ask", lambda _command: answer)
     assert probe_diagnosis() == outcome
+
+
+def test_imports_tell_what_does_not_load_by_the_first_line_of_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_one.py").write_text("raise OSError('no libavutil.so.59\\nmore')")
+    (tmp_path / "fatal_one.py").write_text("import os; os.abort()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert import_troubles(["json", "broken_one"]) == {"broken_one": "OSError: no libavutil.so.59"}
+    found = import_troubles(["json", "broken_one", "fatal_one"])
+    assert found == {
+        "broken_one": "OSError: no libavutil.so.59",
+        "fatal_one": "it was ended by signal 6",
+    }
+    assert import_troubles([]) == {}

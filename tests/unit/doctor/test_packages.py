@@ -43,6 +43,7 @@ def test_the_remedy_is_a_command_that_can_be_copied() -> None:
         "extras": ["resample"],
         "version": None,
         "fits": False,
+        "trouble": None,
         "remedy": "pip install 'leconvert[resample]'",
     }
 
