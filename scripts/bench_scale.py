@@ -43,6 +43,7 @@ import pyarrow as pa
 from bench_common import file_system_of, without_path
 from leconvert import tables
 from leconvert._version import __version__
+from leconvert.formats import v3
 from leconvert.layout import cut_batches, layout_streams
 from leconvert.model import Batch, LayoutOptions, SourceScan, StreamLayout, StreamScan
 from leconvert.workdir.run import Manifest, tool_versions
@@ -142,15 +143,15 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
             "min": pixel, "max": pixel, "mean": pixel, "std": pixel, "count": [100],
         }  # fmt: skip
 
-    def records() -> Iterator[tables.EpisodeRecord]:
+    def records() -> Iterator[v3.EpisodeRecord]:
         for index in range(episodes):
-            yield tables.EpisodeRecord(
+            yield v3.EpisodeRecord(
                 episode_index=index,
                 data_file=index // 1000,
                 dataset_from_index=index * FRAMES,
                 length=FRAMES,
                 videos=tuple(
-                    tables.VideoSpan(f"observation.images.{n}", index // 100, 0, FRAMES)
+                    v3.VideoSpan(f"observation.images.{n}", index // 100, 0, FRAMES)
                     for n in range(CAMERAS)
                 ),
                 legacy={"episode_index": index, "tasks": ["pick"], "length": FRAMES},
@@ -158,12 +159,12 @@ def bench_metadata(episodes: int, folder: Path) -> dict[str, Any]:
             )
 
     started = time.perf_counter()
-    written = tables.write_episodes(folder, records, fps=Fraction(30))
+    written = v3.write_episodes(folder, records, fps=Fraction(30))
     rows = time.perf_counter()
-    aggregate = tables.StatsAggregator()
+    aggregate = v3.StatsAggregator()
     for index in range(episodes):
         aggregate.update(stats, episode_index=index)
-    tables.write_stats(folder, aggregate.result())
+    v3.write_stats(folder, aggregate.result())
     ended = time.perf_counter()
     return {
         "episodes_table_s": rows - started,

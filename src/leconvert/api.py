@@ -25,6 +25,7 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.formats.v2 import load_info
 from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.leasing import read_workers
@@ -34,7 +35,6 @@ from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run
 from leconvert.planner import PlanOptions, check_same_plan, open_or_plan, planned_name
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
-from leconvert.source import load_info
 from leconvert.workdir.activity import record_invocation, record_probe
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.journal import Journal, PackStep

@@ -34,7 +34,6 @@ __all__ = [
     "StreamLayout",
     "StreamScan",
     "camera_of",
-    "output_path",
     "stream_of_camera",
 ]
 
@@ -54,12 +53,6 @@ def stream_of_camera(camera_key: str) -> str:
 def camera_of(stream: str) -> str | None:
     """Return the video feature of a stream, or None for the data stream."""
     return stream.removeprefix(_VIDEO_PREFIX) if stream.startswith(_VIDEO_PREFIX) else None
-
-
-def output_path(stream: str, number: int) -> str:
-    """Return the path of a stream's output file, relative to the v3.0 root."""
-    chunk, file = divmod(number, FILES_PER_CHUNK)
-    return f"{stream}/chunk-{chunk:03d}/file-{file:03d}.{_suffix(stream)}"
 
 
 def _suffix(stream: str) -> str:
@@ -263,11 +256,6 @@ class OutputFile:
     number: int
     first: int
     stop: int
-
-    @property
-    def path(self) -> str:
-        """Path relative to the v3.0 root."""
-        return output_path(self.stream, self.number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from leconvert.model import (
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.source import check_source_unchanged, scan_source
-from leconvert.text import amount
+from leconvert.text import amount, count
 from leconvert.workdir.fs import CANNOT_LINK, can_clone
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir, new_run_id
@@ -426,7 +426,7 @@ def _errors(scan: SourceScan) -> list[Finding]:
 
 def _refusal(scan: SourceScan, errors: Sequence[Finding], name: str, source: Path) -> FindingsError:
     return FindingsError(
-        f"{name} cannot be converted as it is: {_count(len(errors), 'error')}.",
+        f"{name} cannot be converted as it is: {count(len(errors), 'error')}.",
         path=str(source),
         next_step=_what_helps(errors),
         findings=[asdict(finding) for finding in scan.findings],
@@ -624,7 +624,3 @@ def check_same_plan(
             details=differences,
             next_step=helps,
         )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

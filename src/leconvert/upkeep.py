@@ -39,13 +39,13 @@ from leconvert.errors import (
     VerificationError,
     WorkDirError,
 )
+from leconvert.formats.v3 import read_repairs
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
 from leconvert.leasing.leases import Observed
 from leconvert.leasing.state import Outcome, Wait, derive_state
 from leconvert.packer import facts_of_tree, remove_compared, rest_of_removal
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import FileFacts
-from leconvert.tables import read_repairs
 from leconvert.workdir.fs import LOCAL, FileSystem, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.journal import Journal, JournalState, PackStep

@@ -33,17 +33,11 @@ from leconvert.errors import (
     StorageError,
     UnreadableSourceError,
 )
+from leconvert.formats.v2 import SourcePaths, load_info, load_tasks, tasks_of_episodes
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch, IntArray, Shard, StreamScan, camera_of
-from leconvert.source import (
-    SourcePaths,
-    changed_files,
-    load_info,
-    load_tasks,
-    source_changed,
-    tasks_of_episodes,
-)
+from leconvert.source import changed_files, source_changed
 from leconvert.workdir.fs import status_now, sync_file
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import OpenedRun, check_current

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from leconvert import errors
-from leconvert.check.declared import CATALOGUE as OF_RESULTS
 from leconvert.cli.explain import explained
 from leconvert.cli.main import main
-from leconvert.source.findings import CATALOGUE as OF_SOURCES
+from leconvert.findings import V2_CATALOGUE, V3_CATALOGUE
 
 
 @pytest.mark.parametrize("code", [str(code) for code in errors.EXIT_CODES])
@@ -31,11 +30,11 @@ def test_an_error_is_explained_by_its_name() -> None:
 
 
 def test_every_finding_is_explained_with_what_helps() -> None:
-    for code in {*OF_SOURCES, *OF_RESULTS}:
+    for code in {*V2_CATALOGUE, *V3_CATALOGUE}:
         found = explained(code)["findings"]
         assert {one["dataset"] for one in found} == {
-            *(["v2.x"] if code in OF_SOURCES else []),
-            *(["v3.0"] if code in OF_RESULTS else []),
+            *(["v2.x"] if code in V2_CATALOGUE else []),
+            *(["v3.0"] if code in V3_CATALOGUE else []),
         }
         assert all(remedy["does"] for one in found for remedy in one["remedies"])
 

@@ -19,16 +19,8 @@ from lerobot.datasets.io_utils import write_tasks as reference_write_tasks
 from lerobot.datasets.utils import DatasetInfo
 from lerobot.scripts import convert_dataset_v21_to_v30 as reference_script
 
-from leconvert.tables import (
-    RowRange,
-    converted_info,
-    join_tables,
-    output_schema,
-    read_data_schema,
-    read_tasks,
-    write_info,
-    write_tasks,
-)
+from leconvert.formats.v3 import converted_info, read_tasks, write_info, write_tasks
+from leconvert.tables import RowRange, join_tables, output_schema, read_data_schema
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data"
 

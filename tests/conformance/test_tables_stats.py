@@ -12,7 +12,7 @@ from lerobot.datasets.io_utils import cast_stats_to_numpy, load_stats
 from lerobot.datasets.io_utils import write_stats as reference_write_stats
 
 from leconvert.errors import SourceError
-from leconvert.tables import StatsAggregator, write_stats
+from leconvert.formats.v3 import StatsAggregator, write_stats
 
 RECORDINGS = Path(__file__).parents[3] / "shared" / "data"
 

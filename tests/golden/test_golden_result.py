@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leconvert import tables
 from leconvert.errors import UnreadableSourceError
+from leconvert.formats import v3
 from leconvert.repairs import DroppedEpisode, LocatedFile, Repairs
 
 GOLDEN = Path(__file__).parent / "v1_result"
@@ -26,8 +26,8 @@ def change(path: Path, **keys: object) -> None:
 
 @pytest.mark.parametrize("later_keys", [{}, {"of_a_later_release": [1]}])
 def test_repairs_are_read(result: Path, later_keys: dict[str, object]) -> None:
-    change(result / tables.REPAIRS_PATH, **later_keys)
-    assert tables.read_repairs(result) == Repairs(
+    change(result / v3.REPAIRS_PATH, **later_keys)
+    assert v3.read_repairs(result) == Repairs(
         dropped_episodes=(DroppedEpisode(3, "frame-count"),),
         dropped_features=("observation.images.egoview",),
         computed_columns=("timestamp", "frame_index", "episode_index", "index"),
@@ -40,7 +40,7 @@ def test_repairs_are_read(result: Path, later_keys: dict[str, object]) -> None:
 
 def test_repairs_of_version_2_are_read(tmp_path: Path) -> None:
     result = Path(shutil.copytree(GOLDEN.with_name("v2_result"), tmp_path / "result"))
-    assert tables.read_repairs(result) == Repairs(
+    assert v3.read_repairs(result) == Repairs(
         computed_stats=("effort", "task_index"),
         stats_episodes={"effort": (2, 3)},
         unwrapped_columns=("gripper",),
@@ -52,6 +52,6 @@ def test_repairs_of_version_2_are_read(tmp_path: Path) -> None:
 
 
 def test_repairs_of_another_version_are_refused(result: Path) -> None:
-    change(result / tables.REPAIRS_PATH, version=3)
+    change(result / v3.REPAIRS_PATH, version=3)
     with pytest.raises(UnreadableSourceError, match="version 3"):
-        tables.read_repairs(result)
+        v3.read_repairs(result)

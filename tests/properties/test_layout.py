@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from leconvert.errors import UsageError
 from leconvert.float32_tolerance import frames_out_of_reach
+from leconvert.formats.v3 import output_path
 from leconvert.layout import (
     count_out_of_reach,
     cut_batches,
@@ -28,7 +29,6 @@ from leconvert.model import (
     SourceScan,
     StreamLayout,
     StreamScan,
-    output_path,
 )
 
 SIZES = st.lists(st.integers(0, 3 * MEBIBYTE), min_size=1, max_size=60)

@@ -307,9 +307,9 @@ def test_a_result_that_differs_is_told_with_the_first_differences(
 ) -> None:
     from leconvert.packer import assembly
 
-    kept = assembly.tables.write_tasks
+    kept = assembly.v3.write_tasks
     monkeypatch.setattr(
-        assembly.tables, "write_tasks", lambda root, tasks: kept(root, [(0, "Wrong."), *tasks[1:]])
+        assembly.v3, "write_tasks", lambda root, tasks: kept(root, [(0, "Wrong."), *tasks[1:]])
     )
     with pytest.raises(VerificationError):
         convert(source_copy, output=tmp_path / "out", report=tmp_path / "page.html")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from leconvert import media
 from leconvert.api import run_worker
+from leconvert.formats.v3 import output_path
 from leconvert.leasing import read_done
-from leconvert.model import LayoutOptions, output_path
+from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import open_or_plan
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from leconvert.check.data_files import DataFileReport, check_data_file
-from leconvert.check.declared import Declared, declaration, found, shortened, split_findings
 from leconvert.check.meta import (
     EpisodeStats,
     EpisodeTable,
@@ -32,12 +31,8 @@ from leconvert.check.video_files import check_video_file
 from leconvert.compare.difference import read_json_object
 from leconvert.compare.files import special_files
 from leconvert.errors import SourceError, VerificationError
-from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
-from leconvert.parallel import THREADS_THAT_WAIT, Latency
-from leconvert.progress import NO_PROGRESS, Progress, Stage
-from leconvert.repairs import SOURCE_VERSIONS
-from leconvert.source import scan_source
-from leconvert.source.dataset import (
+from leconvert.findings import found, shortened
+from leconvert.formats.v2 import (
     INFO_PATH,
     read_info,
     refuse_pointers,
@@ -45,6 +40,12 @@ from leconvert.source.dataset import (
     version_help,
     version_of_files,
 )
+from leconvert.formats.v3 import Declared, declaration, split_findings
+from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
+from leconvert.parallel import THREADS_THAT_WAIT, Latency
+from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.repairs import SOURCE_VERSIONS
+from leconvert.source import scan_source
 from leconvert.text import count
 
 __all__ = ["DatasetReport", "check_dataset", "checked_result"]

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.check.declared import Declared, Feature, found
 from leconvert.compare.difference import (
     FloatArray,
     floats,
@@ -27,11 +26,19 @@ from leconvert.compare.difference import (
     read_json_object,
 )
 from leconvert.errors import UnreadableSourceError
+from leconvert.findings import found
+from leconvert.formats.v2 import INFO_PATH
+from leconvert.formats.v3 import (
+    EPISODES_DIR,
+    STATS_PATH,
+    TASKS_PATH,
+    Declared,
+    Feature,
+    pandas_index,
+)
 from leconvert.model import DATA_STREAM, Finding, IntArray, camera_of
 from leconvert.repairs import DEFAULT_COLUMNS
-from leconvert.source.dataset import INFO_PATH
 from leconvert.tables.footers import open_parquet
-from leconvert.tables.meta import EPISODES_DIR, STATS_PATH, TASKS_PATH, pandas_index
 
 __all__ = [
     "EpisodeStats",

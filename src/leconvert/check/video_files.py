@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert import media
-from leconvert.check.declared import Feature, found
 from leconvert.check.meta import Placed, Ranges, RoutedFile
 from leconvert.compare.difference import FloatArray
 from leconvert.errors import UnreadableSourceError
+from leconvert.findings import found
+from leconvert.formats.v3 import Feature
 from leconvert.model import Finding, IntArray
 
 __all__ = ["check_video_file"]
@@ -30,14 +31,6 @@ __all__ = ["check_video_file"]
 _TOLERANCE_SECONDS = 1e-4
 _TOLERANCE = np.float32(_TOLERANCE_SECONDS)
 _FRAMES_AT_A_TIME = 1 << 16
-# Sample entries by the names that info.json gives codecs.
-_CODECS = {
-    "av1": ("av01",),
-    "h264": ("avc1", "avc3"),
-    "hevc": ("hvc1", "hev1"),
-    "vp9": ("vp09",),
-    "mpeg4": ("mp4v",),
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,8 +131,8 @@ def _declaration(frames: _Frames, feature: Feature) -> Iterator[tuple[str, str]]
         yield "video-shape", f"Frames are {height}x{width}; the shape is {list(feature.shape)}."
     info: Any = feature.raw.get("info") or feature.raw.get("video_info") or {}
     declared = info.get("video.codec") if isinstance(info, dict) else None
-    known = _CODECS.get(declared) if isinstance(declared, str) else None
-    if frames.codec is not None and known is not None and frames.codec not in known:
+    named = media.codec_of(declared) if isinstance(declared, str) else None
+    if frames.codec is not None and named is not None and media.codec_of(frames.codec) != named:
         yield "video-codec", f"The codec is {frames.codec}; {declared} is declared."
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import add_json, dataset_root
 from leconvert.cli.progress import progress_for
 from leconvert.errors import SourceError, UsageError
+from leconvert.text import count
 
 if TYPE_CHECKING:
     from leconvert.check.dataset import DatasetReport
@@ -106,9 +107,7 @@ def _show(report: DatasetReport) -> None:
     for line in findings_lines(report.findings, width):
         print(line)
     counts = ", ".join(
-        f"{number:,} {word if number == 1 else words}"
-        for word, words in (("error", "errors"), ("warning", "warnings"), ("info", "infos"))
-        for number in [report.count(word)]
+        count(report.count(severity), severity) for severity in ("error", "warning", "info")
     )
     print(
         f"{report.root} ({report.version}): {counts} in {report.episodes:,} episodes, "

@@ -15,7 +15,7 @@ from leconvert.cli.parser import nearest
 from leconvert.errors import EXIT_CODES, UsageError
 
 if TYPE_CHECKING:
-    from leconvert.source.findings import Kind
+    from leconvert.findings import Kind
 
 __all__ = ["add_arguments", "run"]
 
@@ -82,12 +82,11 @@ def _errors_by_code() -> dict[int, list[str]]:
 
 def _findings() -> dict[str, list[dict[str, Any]]]:
     """Return what both catalogues say of each code."""
-    from leconvert.check.declared import CATALOGUE as OF_RESULTS
-    from leconvert.source.findings import CATALOGUE as OF_SOURCES
+    from leconvert.findings import V2_CATALOGUE, V3_CATALOGUE
 
     does = _option_helps()
     found: dict[str, list[dict[str, Any]]] = {}
-    for code, kind in OF_SOURCES.items():
+    for code, kind in V2_CATALOGUE.items():
         found.setdefault(code, []).append(
             {
                 "dataset": "v2.x",
@@ -96,7 +95,7 @@ def _findings() -> dict[str, list[dict[str, Any]]]:
                 "remedies": list(_remedies(kind, does)),
             }
         )
-    for code, other in OF_RESULTS.items():
+    for code, other in V3_CATALOGUE.items():
         found.setdefault(code, []).append(
             {
                 "dataset": "v3.0",

@@ -45,7 +45,7 @@ def replaced_target(
         Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion``; else
         None.
     """
-    from leconvert.source import load_info
+    from leconvert.formats.v2 import load_info
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import old_dir
 

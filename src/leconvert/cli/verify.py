@@ -13,6 +13,7 @@ from leconvert.cli.options import add_json, path_or_url, source_at
 from leconvert.cli.parser import whole
 from leconvert.cli.progress import progress_for
 from leconvert.errors import SourceError, StorageError, UsageError, VerificationError
+from leconvert.text import count
 from leconvert.workdir.secrets import without_credentials
 from leconvert.workdir.swap import codebase_version, is_converted, old_dir
 
@@ -75,12 +76,11 @@ def verification_lines(report: VerificationReport, result: Path, source: Path | 
     """Return what differs, with a count at the end, or what was compared."""
     if report.ok:
         return [f"{result} matches {without_credentials(str(source))}: {_compared(report)}."]
-    count = len(report.differences)
-    shown = f", the first {_DIFFERENCES_SHOWN} above" if count > _DIFFERENCES_SHOWN else ""
-    noun = "difference" if count == 1 else "differences"
+    found = len(report.differences)
+    shown = f", the first {_DIFFERENCES_SHOWN} above" if found > _DIFFERENCES_SHOWN else ""
     return [
         *map(str, report.differences[:_DIFFERENCES_SHOWN]),
-        f"{count:,} {noun}{shown}: the result does not match its source.",
+        f"{count(found, 'difference')}{shown}: the result does not match its source.",
     ]
 
 

@@ -20,21 +20,21 @@ from leconvert.compare.rows import DataSchemas, compare_footer, naming
 from leconvert.compare.videos import compare_header
 from leconvert.dataset_files import files_below, names_to_keep
 from leconvert.errors import LeconvertError
-from leconvert.model import DATA_STREAM, IntArray, output_path, stream_of_camera
-from leconvert.parallel import THREADS_THAT_WAIT, Latency
-from leconvert.repairs import Repairs
-from leconvert.source import SourcePaths, load_info
-from leconvert.source.changes import extra_files
-from leconvert.source.dataset import DatasetInfo
-from leconvert.source.modality import MODALITY_PATH, feature_of_entry, read_modality
-from leconvert.tables.meta import (
+from leconvert.formats.v2 import DatasetInfo, SourcePaths, load_info
+from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
     REPAIRS_PATH,
     STATS_PATH,
     TASKS_PATH,
     episodes_path,
+    output_path,
 )
+from leconvert.model import DATA_STREAM, IntArray, stream_of_camera
+from leconvert.parallel import THREADS_THAT_WAIT, Latency
+from leconvert.repairs import Repairs
+from leconvert.source.changes import extra_files
+from leconvert.source.modality import MODALITY_PATH, feature_of_entry, read_modality
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
 __all__ = [

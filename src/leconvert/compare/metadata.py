@@ -23,29 +23,30 @@ from leconvert import media, tables
 from leconvert.arrow import int64_values
 from leconvert.compare.difference import Difference, read_json_object
 from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
-from leconvert.model import (
-    DATA_STREAM,
-    FILES_PER_CHUNK,
-    IntArray,
-    camera_of,
-    output_path,
-    stream_of_camera,
+from leconvert.formats import v3
+from leconvert.formats.v2 import STATS_PATH as LEGACY_STATS_PATH
+from leconvert.formats.v2 import (
+    DatasetInfo,
+    EpisodeLines,
+    SourcePaths,
+    episode_length,
+    load_tasks,
+    said_version,
 )
-from leconvert.repairs import SOURCE_VERSIONS, Repairs
-from leconvert.source import EpisodeLines, SourcePaths, load_tasks
-from leconvert.source.dataset import STATS_PATH as LEGACY_STATS_PATH
-from leconvert.source.dataset import DatasetInfo, episode_length, said_version
-from leconvert.source.file_checks import ClipFacts, declared_as_encoded
-from leconvert.source.modality import read_modality, task_columns
-from leconvert.tables.meta import (
+from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
     REPAIRS_PATH,
     STATS_PATH,
     TASKS_PATH,
     episodes_path,
+    output_path,
     pandas_index,
 )
+from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
+from leconvert.repairs import SOURCE_VERSIONS, Repairs
+from leconvert.source.file_checks import ClipFacts, declared_as_encoded
+from leconvert.source.modality import read_modality, task_columns
 from leconvert.tables.schemas import HUGGINGFACE_KEY, feature_of_type
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
@@ -246,7 +247,7 @@ def unreadable_metadata(result: Path, error: Exception, expected: str = "its tab
 
 def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Difference]:
     """Compare the tasks, by index and text, and how the table presents them to pandas."""
-    expected, found = repairs.tasks(load_tasks(source, repairs)), tables.read_tasks(result)
+    expected, found = repairs.tasks(load_tasks(source, repairs)), v3.read_tasks(result)
     for have, wanted in zip_longest(found, expected):
         if have != wanted:
             yield Difference("tasks", TASKS_PATH, _task(wanted), _task(have))
@@ -312,7 +313,7 @@ def kept_lines(lines: EpisodeLines, episodes: SourceEpisodes) -> Iterator[dict[s
 
 def compare_stats(
     result: Path,
-    table: tables.EpisodesReader,
+    table: v3.EpisodesReader,
     lines: Iterator[dict[str, Any]],
     repairs: Repairs,
 ) -> Iterator[Difference]:
@@ -332,11 +333,11 @@ def compare_stats(
 
 def _compare_stats(
     result: Path,
-    table: tables.EpisodesReader,
+    table: v3.EpisodesReader,
     lines: Iterator[dict[str, Any]],
     repairs: Repairs,
 ) -> Iterator[Difference]:
-    aggregate = tables.StatsAggregator()
+    aggregate = v3.StatsAggregator()
     features: Set[str] = frozenset()
     names: list[str] = []
     for rows in table.blocks(lambda name: name.startswith("stats/")):
@@ -489,7 +490,7 @@ class Routes:
     to_timestamp: dict[str, FloatArray]
 
 
-def read_routes(table: tables.EpisodesReader, streams: Sequence[str]) -> Routes:
+def read_routes(table: v3.EpisodesReader, streams: Sequence[str]) -> Routes:
     """Read the routing columns of some streams, a block of rows at a time."""
     names = {
         f"{stream}/{name}"
@@ -551,7 +552,7 @@ def compare_info(
     repairs = episodes.repairs
     features = repairs.features(source_info["features"])
     splits = source_info.get("splits")
-    expected = tables.converted_info(
+    expected = v3.converted_info(
         {**source_info, "features": features},
         fps=fps,
         data_file_size_in_mb=info.get(_SIZE_LIMITS[0], math.nan),
@@ -560,7 +561,7 @@ def compare_info(
         total_episodes=len(episodes),
         total_frames=episodes.num_frames,
         total_tasks=len(repairs.tasks(load_tasks(source, repairs))),
-        splits=tables.kept_splits(splits, episodes.index) if repairs else None,
+        splits=v3.kept_splits(splits, episodes.index) if repairs else None,
     )
     for key in [*expected, *(key for key in info if key not in expected)]:
         if key == "features":

@@ -40,12 +40,21 @@ from leconvert.compare.metadata import (
 from leconvert.compare.rows import RowRules, RowSpan, compare_rows
 from leconvert.compare.videos import Span, check_video, compare_clips
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
-from leconvert.model import DATA_STREAM, IntArray, output_path, stream_of_camera
+from leconvert.formats import v3
+from leconvert.formats.v2 import (
+    EPISODES_PATH,
+    STATS_PATH,
+    DatasetInfo,
+    EpisodeLines,
+    SourcePaths,
+    load_info,
+    tasks_of_episodes,
+)
+from leconvert.formats.v3 import output_path
+from leconvert.model import DATA_STREAM, IntArray, stream_of_camera
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import NO_REPAIRS, Repairs
-from leconvert.source import EpisodeLines, SourcePaths, load_info, tasks_of_episodes
-from leconvert.source.dataset import EPISODES_PATH, STATS_PATH, DatasetInfo
 from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
 
 __all__ = ["Comparer", "Place", "Sampling", "chosen", "verify_pair"]
@@ -100,7 +109,7 @@ class _Opened(threading.local):
     def __init__(self) -> None:
         self._path = ""
         self._file: tables.StoredGroups | media.ClipIndex | None = None
-        self._episodes: tables.EpisodesReader | None = None
+        self._episodes: v3.EpisodesReader | None = None
         self._tasks: tuple[dict[int, str], dict[str, int]] | None = None
 
     def file(self, path: str, *, is_table: bool) -> tables.StoredGroups | media.ClipIndex:
@@ -110,14 +119,14 @@ class _Opened(threading.local):
             self._path = path
         return self._file
 
-    def episodes(self, root: Path) -> tables.EpisodesReader:
-        self._episodes = self._episodes or tables.EpisodesReader(root)
+    def episodes(self, root: Path) -> v3.EpisodesReader:
+        self._episodes = self._episodes or v3.EpisodesReader(root)
         return self._episodes
 
     def tasks(self, source: Path, result: Path) -> tuple[dict[int, str], dict[str, int]]:
         """Return the text that the source lists for an episode, and the result's index of one."""
         if self._tasks is None:
-            listed = {text: index for index, text in reversed(tables.read_tasks(result))}
+            listed = {text: index for index, text in reversed(v3.read_tasks(result))}
             self._tasks = tasks_of_episodes(source), listed
         return self._tasks
 
@@ -445,7 +454,7 @@ def verify_pair(
         # unless it lists the folder.
         list(result.parent.iterdir())
     try:
-        declared = tables.read_repairs(result)
+        declared = v3.read_repairs(result)
     except UnreadableSourceError:
         declared = NO_REPAIRS  # what is wrong with it is said below
     info = load_info(source, repairs or declared, guess_version=True)
@@ -466,15 +475,15 @@ def verify_pair(
         ]
         if differences:
             return VerificationReport(depth, differences, 0, 0, 0, 0)
-        declared = tables.read_repairs(result)
+        declared = v3.read_repairs(result)
         differences += compare_repairs(declared, repairs, info, paths, episodes)
         repairs = repairs or declared
         expected = read_source_episodes(episodes, repairs)
         frames = expected.num_frames
         cameras = [key for key in info.camera_keys if key not in repairs.dropped_features]
         streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
-        table = tables.EpisodesReader(result)
-        rows = tables.read_episodes(result)
+        table = v3.EpisodesReader(result)
+        rows = v3.read_episodes(result)
         differences += compare_info(result, info.raw, info.fps, expected, source)
         differences += compare_tasks(result, source, repairs)
         unusable = [*unusable_columns(rows, streams)]

@@ -21,10 +21,9 @@ from leconvert.arrow import is_list
 from leconvert.compare.difference import Difference
 from leconvert.compare.metadata import same_statistic
 from leconvert.errors import UnreadableSourceError
+from leconvert.formats.v2 import DatasetInfo, SourcePaths
 from leconvert.model import DATA_STREAM
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
-from leconvert.source import SourcePaths
-from leconvert.source.dataset import DatasetInfo
 from leconvert.tables.schemas import HUGGINGFACE_KEY
 from leconvert.workdir.storage_errors import raise_storage_trouble
 

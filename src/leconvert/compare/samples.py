@@ -22,9 +22,8 @@ from leconvert.compare.difference import Difference
 from leconvert.compare.pair import Comparer, Place, Sampling
 from leconvert.compare.rows import expected_rows
 from leconvert.errors import InstallationError, UnreadableSourceError
+from leconvert.formats.v2 import DatasetInfo, load_tasks
 from leconvert.model import DATA_STREAM, stream_of_camera
-from leconvert.source import load_tasks
-from leconvert.source.dataset import DatasetInfo
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
 __all__ = ["check_lerobot", "compare_pictures", "compare_samples"]

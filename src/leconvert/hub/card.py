@@ -10,6 +10,7 @@ from leconvert._version import __version__
 from leconvert.compare.files import CARD_BEGIN
 from leconvert.errors import HubConflictError
 from leconvert.hub.provenance import Provenance
+from leconvert.text import count
 
 __all__ = ["render_card"]
 
@@ -100,8 +101,8 @@ def _lines(
         "|---|---|",
         *(f"| {name} | {_cell(value)} |" for name, value in counts if value is not None),
         *(
-            f"| {name} | {count:,} {'file' if count == 1 else 'files'}, {size:,} bytes |"
-            for name, count, size in _totals(sizes)
+            f"| {name} | {count(number, 'file')}, {size:,} bytes |"
+            for name, number, size in _totals(sizes)
         ),
         "",
         "| feature | type | shape |",
@@ -131,8 +132,8 @@ def _origin_lines(provenance: Provenance, *, has_video: bool) -> list[str]:
     told = {
         "Options": [f"`{key}` = {value}" for key, value in sorted(provenance.options.items())],
         "Findings": [
-            f"`{code}`" + (f" ({count} times)" if count > 1 else "")
-            for code, count in sorted(provenance.findings.items())
+            f"`{code}`" + (f" ({times} times)" if times > 1 else "")
+            for code, times in sorted(provenance.findings.items())
         ],
         "Changed": list(provenance.changes),
     }

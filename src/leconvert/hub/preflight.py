@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.errors import HubConflictError, HubError, HubUnavailableError, VerificationError
+from leconvert.formats.v3 import INFO_PATH
 from leconvert.hub.client import hub_errors
 from leconvert.hub.provenance import Provenance, facts_of
 from leconvert.hub.push_plan import (
@@ -26,7 +27,6 @@ from leconvert.hub.push_plan import (
     version_of,
 )
 from leconvert.progress import Progress
-from leconvert.tables.meta import INFO_PATH
 from leconvert.text import count
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.dataset_files import files_below, published_files
+from leconvert.formats.v3 import read_repairs
 from leconvert.hub.push_plan import CARD_PATH, Owned, hash_files
 from leconvert.model import Finding, LayoutOptions
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import Repairs
-from leconvert.tables import read_repairs
 from leconvert.workdir.fs import write_durably
 from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun

@@ -39,6 +39,7 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.formats.v3 import TASKS_PATH, read_repairs
 from leconvert.hub.card import render_card
 from leconvert.hub.client import TOKEN_HELP, hub_errors, make_api, without_its_bars
 from leconvert.hub.preflight import (
@@ -72,8 +73,6 @@ from leconvert.hub.push_plan import (
 )
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source.changes import FileFacts
-from leconvert.tables import read_repairs
-from leconvert.tables.meta import TASKS_PATH
 from leconvert.text import count, duration
 from leconvert.workdir.storage_errors import storage_errors
 

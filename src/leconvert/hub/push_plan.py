@@ -12,10 +12,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from leconvert.progress import Progress
-from leconvert.repairs import DEFAULT_COLUMNS
-from leconvert.source.dataset import LEGACY_META_FILES
-from leconvert.tables.meta import (
+from leconvert.formats.v2 import LEGACY_META_FILES
+from leconvert.formats.v3 import (
     DATA_PATH_TEMPLATE,
     EPISODES_DIR,
     INFO_PATH,
@@ -24,6 +22,8 @@ from leconvert.tables.meta import (
     TASKS_PATH,
     VIDEO_PATH_TEMPLATE,
 )
+from leconvert.progress import Progress
+from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [

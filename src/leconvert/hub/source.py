@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leconvert.errors import HubError, SourceError, TargetError, WorkDirError
+from leconvert.formats.v2 import INFO_PATH, version_help
 from leconvert.hub.client import hub_errors, make_api
 from leconvert.hub.fetch import Fetcher, HubRepo, download_dataset, known_origin
 from leconvert.hub.provenance import HubOrigin, Origin
 from leconvert.hub.scratch import limit_too_small
 from leconvert.hub.sparse_snapshot import SparseSnapshot, make_sparse_snapshot, open_sparse_snapshot
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.source.dataset import INFO_PATH, version_help
 from leconvert.workdir.incoming import not_fetched_from
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir

@@ -42,6 +42,7 @@ from leconvert.errors import (
     LeconvertError,
     SourceError,
 )
+from leconvert.formats.v2 import EPISODES_PATH, EpisodeLines, SourcePaths, load_info
 from leconvert.hub.fetch import (
     Fetcher,
     HubRepo,
@@ -57,8 +58,6 @@ from leconvert.model import DATA_STREAM
 from leconvert.parallel import THREADS_THAT_WAIT, Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import DEFAULT_COLUMNS
-from leconvert.source import EpisodeLines, SourcePaths, load_info
-from leconvert.source.dataset import EPISODES_PATH
 from leconvert.tables import list_sizes
 from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, read_record

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.errors import SourceError, UnreadableSourceError, UsageError
+from leconvert.formats.v3 import read_episodes, read_tasks
 from leconvert.loading.files import Files
 from leconvert.model import IntArray
-from leconvert.tables import read_episodes, read_tasks
 
 __all__ = ["PAD_SUFFIX", "CameraFiles", "DatasetMeta", "Window", "load_meta", "make_windows"]
 

@@ -1,7 +1,7 @@
 """MP4 clips: read their index, join them exactly, decode them. Nothing else here imports PyAV."""
 
 from leconvert.media.boxes import UnsupportedClipError
-from leconvert.media.clip import ClipIndex, order_digest, samples_sha256
+from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.index import read_clip_index, read_clip_indexes
 from leconvert.media.join import ClipRange, JoinedFile, join_clips
@@ -22,6 +22,7 @@ __all__ = [
     "JoinedFile",
     "UnsupportedClipError",
     "build_header",
+    "codec_of",
     "coded_packets",
     "decode_image",
     "decode_shown",

@@ -16,6 +16,7 @@ from leconvert.media.boxes import broken, unreadable
 
 __all__ = [
     "ClipIndex",
+    "codec_of",
     "order_digest",
     "presentation_ranks",
     "samples_sha256",
@@ -33,6 +34,25 @@ _ROTATIONS = {
 }
 _READ_BYTES = 4 * 1024**2
 _SAFE_PRODUCT = 2**62
+
+
+# What FFmpeg, its encoders and MP4 call the same codec.
+_CODECS = {
+    "h264": ("avc1", "avc3", "avc", "x264", "libx264", "h264_nvenc", "h264_videotoolbox"),
+    "hevc": ("hvc1", "hev1", "h265", "x265", "libx265", "hevc_nvenc", "hevc_videotoolbox"),
+    "av1": ("av01", "libsvtav1", "libaom-av1", "svt-av1", "libdav1d", "av1_nvenc"),
+    "vp9": ("vp09", "libvpx-vp9"),
+    "vp8": ("vp08", "libvpx"),
+    "mpeg4": ("mp4v", "libxvid"),
+    "ffv1": ("FFV1",),
+    "mjpeg": ("jpeg", "mjpg"),
+}
+_CODEC_OF = {alias.lower(): codec for codec, names in _CODECS.items() for alias in (codec, *names)}
+
+
+def codec_of(name: str) -> str | None:
+    """Return what FFmpeg calls a codec that has another name elsewhere; None if it is not known."""
+    return _CODEC_OF.get(name.lower())
 
 
 @dataclass(slots=True, eq=False)

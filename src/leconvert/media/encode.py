@@ -17,16 +17,10 @@ import numpy.typing as npt
 
 from leconvert.errors import UsageError
 
-__all__ = ["CODEC_NAMES", "encode_clip", "own_scheduling"]
+__all__ = ["ENCODERS", "encode_clip", "own_scheduling"]
 
-CODEC_NAMES: Mapping[str, str] = {
-    "libx264": "h264",
-    "libx265": "hevc",
-    "libsvtav1": "av1",
-    "libvpx-vp9": "vp9",
-    "mpeg4": "mpeg4",
-}
-"""Encoders that are known to work here, and what FFmpeg calls the format that each writes."""
+ENCODERS = ("libsvtav1", "libvpx-vp9", "libx264", "libx265", "mpeg4")
+"""Encoders that are known to work here."""
 
 # One encoder thread each: how a frame is split over threads decides its bytes, and the number of
 # threads would otherwise follow the machine's cores. Where FFmpeg's own thread count does not
@@ -77,7 +71,7 @@ def encode_clip(
             raise UsageError(
                 f"cannot encode {path}: this FFmpeg has no video encoder {codec!r}",
                 path=str(path),
-                next_step=f"Choose one of {', '.join(sorted(CODEC_NAMES))}.",
+                next_step=f"Choose one of {', '.join(ENCODERS)}.",
             ) from error
         stream.pix_fmt = pixel_format
         stream.time_base = 1 / fps

@@ -18,10 +18,17 @@ import numpy.typing as npt
 
 from leconvert import media, tables
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
+from leconvert.formats import v3
+from leconvert.formats.v2 import (
+    EPISODES_PATH,
+    STATS_PATH,
+    DatasetInfo,
+    EpisodeLines,
+    load_info,
+    load_tasks,
+)
 from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, IntArray, OutputFile, Shard, camera_of
-from leconvert.source import DatasetInfo, EpisodeLines, load_info, load_tasks
-from leconvert.source.dataset import EPISODES_PATH, STATS_PATH
 from leconvert.source.modality import extension_files, mended_extension
 from leconvert.workdir.fs import (
     forget_old_names,
@@ -55,10 +62,10 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     source = Path(manifest.source)
     info = load_info(source, repairs)
     tasks = repairs.tasks(load_tasks(source, repairs))
-    aggregate = tables.StatsAggregator()
+    aggregate = v3.StatsAggregator()
     aggregated = 0
 
-    def records() -> Iterator[tables.EpisodeRecord]:
+    def records() -> Iterator[v3.EpisodeRecord]:
         nonlocal aggregated
         for position, record in enumerate(_episode_records(run, source, info, stats_files)):
             if position == aggregated:  # once, even if the rows are asked for again
@@ -67,13 +74,13 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
             yield record
 
     placed_fps = Fraction(*media.frame_ticks(manifest.fps))
-    written = tables.write_episodes(tree, records, fps=placed_fps)
-    tables.write_tasks(tree, tasks)
-    tables.write_stats(tree, aggregate.result())
+    written = v3.write_episodes(tree, records, fps=placed_fps)
+    v3.write_tasks(tree, tasks)
+    v3.write_stats(tree, aggregate.result())
     index, _ = run.scan.lengths()
-    tables.write_info(
+    v3.write_info(
         tree,
-        tables.converted_info(
+        v3.converted_info(
             {**info.raw, "features": repairs.features(info.features)},
             fps=manifest.fps,
             data_file_size_in_mb=manifest.options["data_file_size_in_mb"],
@@ -82,19 +89,19 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
             total_episodes=manifest.num_episodes,
             total_frames=manifest.num_frames,
             total_tasks=len(tasks),
-            splits=tables.kept_splits(info.raw.get("splits"), index) if repairs else None,
+            splits=v3.kept_splits(info.raw.get("splits"), index) if repairs else None,
         ),
     )
     written += ["meta/tasks.parquet", "meta/stats.json", "meta/info.json"]
     if repairs:
-        tables.write_repairs(tree, repairs)
-        written.append(tables.REPAIRS_PATH)
+        v3.write_repairs(tree, repairs)
+        written.append(v3.REPAIRS_PATH)
     return written
 
 
 def _episode_records(
     run: OpenedRun, source: Path, info: DatasetInfo, stats_files: StatsFiles
-) -> Iterator[tables.EpisodeRecord]:
+) -> Iterator[v3.EpisodeRecord]:
     """Yield one row of ``meta/episodes`` an episode, in order."""
     manifest = run.manifest
     index, length = run.scan.lengths()
@@ -117,7 +124,7 @@ def _episode_records(
     for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
         frames = int(length[position])
         videos = tuple(
-            tables.VideoSpan(
+            v3.VideoSpan(
                 camera,
                 int(numbers[stream][position]),
                 int(begins[stream][position]),
@@ -125,7 +132,7 @@ def _episode_records(
             )
             for camera, stream in cameras
         )
-        yield tables.EpisodeRecord(
+        yield v3.EpisodeRecord(
             episode_index=position,
             data_file=int(numbers[DATA_STREAM][position]),
             dataset_from_index=int(ends[position]),
@@ -215,7 +222,7 @@ class Assembly:
 
     def add_file(self, file: OutputFile, shards: list[tuple[Shard, Path]]) -> None:
         """Bring one output file into the tree."""
-        target = self._tree / file.path
+        target = self._tree / v3.output_path(file.stream, file.number)
         if len(shards) == 1 and shards[0][0].whole:
             outcome = link_into_tree(shards[0][1], target, tree=self._tree)
             if outcome == "linked":
@@ -265,8 +272,9 @@ class Assembly:
         edges = [file.first, *(shard.stop for shard, _ in shards)]
         begins = [shard.first for shard, _ in shards]
         if begins != edges[:-1] or edges[-1] != file.stop:
+            path = v3.output_path(file.stream, file.number)
             raise WorkDirError(
-                f"{self._run.paths.batches} does not cover {file.path} without gaps.",
+                f"{self._run.paths.batches} does not cover {path} without gaps.",
                 path=str(self._run.paths.batches),
                 next_step="Start a new run with --restart.",
             )

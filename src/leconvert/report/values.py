@@ -18,12 +18,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from leconvert.errors import LeconvertError, UnreadableSourceError, UsageError
+from leconvert.formats.v3 import read_repairs
 from leconvert.leasing import WorkerRecord, list_batches, read_done, read_workers
 from leconvert.leasing.leases import DONE_VERSION, LeaseLogFiles
 from leconvert.leasing.state import Generation, LeaseLog, Outcome
 from leconvert.model import Batch, Finding
 from leconvert.repairs import Repairs
-from leconvert.tables import read_repairs
 from leconvert.workdir.activity import Invocation, read_invocations, read_probe
 from leconvert.workdir.journal import JOURNAL_VERSION, Journal, JournalState, PackStep
 from leconvert.workdir.records import WorkDir, decode_record, read_record

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert import tables
 from leconvert.dataset_files import EPISODE_FOLDERS, Links, files_below
 from leconvert.errors import SourceChangedError
-from leconvert.model import IntArray, StreamScan, camera_of
-from leconvert.parallel import THREADS_THAT_WAIT, Latency
-from leconvert.source.dataset import (
+from leconvert.findings import Observation
+from leconvert.formats import v3
+from leconvert.formats.v2 import (
     EPISODES_PATH,
     LEGACY_META_FILES,
     STATS_PATH,
@@ -27,7 +26,8 @@ from leconvert.source.dataset import (
     SourcePaths,
     load_info,
 )
-from leconvert.source.findings import Observation, counted
+from leconvert.model import IntArray, StreamScan, camera_of
+from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.text import count, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 from leconvert.workdir.storage_errors import storage_errors
@@ -102,15 +102,15 @@ class SourceFiles:
             if folder in hidden:
                 continue
             where = f"below {folder}/ " if folder else ""
-            said = f"{counted(strays.files, 'file')} {where}that no episode has: "
+            said = f"{count(strays.files, 'file')} {where}that no episode has: "
             said += f"{_listed(strays)}; left behind."
             yield Observation("stray-file", said, path=strays.examples[0])
         if self.links.files:
-            said = f"{counted(self.links.files, 'link')} out of the dataset: {_listed(self.links)}"
+            said = f"{count(self.links.files, 'link')} out of the dataset: {_listed(self.links)}"
             said += "; left behind."
             yield Observation("stray-file", said, path=self.links.examples[0])
         for camera, strays in sorted(self.undeclared.items()):
-            said = f"{counted(strays.files, 'video')} of {shown(camera)}, which info.json does not "
+            said = f"{count(strays.files, 'video')} of {shown(camera)}, which info.json does not "
             said += f"declare: {_listed(strays)}; left behind."
             yield Observation("undeclared-camera", said, path=strays.examples[0])
 
@@ -205,7 +205,7 @@ def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -
 def _is_replaced(path: str) -> bool:
     return (
         path in LEGACY_META_FILES
-        or path in {"meta/tasks.parquet", tables.REPAIRS_PATH}
+        or path in {"meta/tasks.parquet", v3.REPAIRS_PATH}
         or path.startswith("meta/episodes/")
     )
 

@@ -14,10 +14,8 @@ import pyarrow as pa
 from leconvert import tables
 from leconvert.arrow import innermost_type, is_number
 from leconvert.errors import UnreadableSourceError
-from leconvert.model import DATA_STREAM, camera_of, stream_of_camera
-from leconvert.repairs import DEFAULT_COLUMNS
-from leconvert.source.changes import SourceFiles
-from leconvert.source.dataset import (
+from leconvert.findings import DROP, V2_CATALOGUE, Observation, RepeatedObservations, said_of_paths
+from leconvert.formats.v2 import (
     EPISODES_PATH,
     INFO_PATH,
     NO_TASK,
@@ -28,20 +26,15 @@ from leconvert.source.dataset import (
     TaskTable,
     tasks_helps,
 )
+from leconvert.model import DATA_STREAM, camera_of, stream_of_camera
+from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.source.changes import SourceFiles
 from leconvert.source.episodes import BoolArray, Gathered, Slices
 from leconvert.source.file_checks import NO_INDEX, NOT_KNOWN
-from leconvert.source.findings import (
-    CATALOGUE,
-    DROP,
-    Observation,
-    RepeatedObservations,
-    counted,
-    said_of_paths,
-)
 from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_lerobot
 from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
 from leconvert.tables.schemas import align_table
-from leconvert.text import shown
+from leconvert.text import count, shown
 
 __all__ = [
     "DataColumns",
@@ -126,7 +119,7 @@ def check_files(
 
 def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> Observation:
     listed = " and ".join(map(shown, others))
-    helps = CATALOGUE["misplaced-file"].repairs
+    helps = V2_CATALOGUE["misplaced-file"].repairs
     if len(others) > 1:
         said = f"{shown(path)} is missing; {listed} have its name, and nobody knows which it is."
         helps = tuple(flag for flag in helps if flag != "--locate-files")
@@ -273,7 +266,7 @@ def check_global_index(
 ) -> Iterator[Observation]:
     """Say where the column ``index`` does not go on from episode to episode.
 
-    Rows are counted as ``length`` says or as the tables have them, where these differ: that one of
+    Rows are count as ``length`` says or as the tables have them, where these differ: that one of
     them is wrong is said elsewhere. Where episodes are missing nobody knows the right numbers.
     """
     if episodes.has_gaps or columns.schema is None or "index" not in columns.schema.names:
@@ -346,7 +339,7 @@ def wrong_rate(
         (helps,) = found
         flag = (helps or ("",))[0]
         said = f"info.json says {float(info.fps):g} frames a second; the timestamps of "
-        said += f"{counted(int(told), 'episode')} step at {flag.split()[-1]}."
+        said += f"{count(int(told), 'episode')} step at {flag.split()[-1]}."
         severity = off[0].severity
         rate = Observation("frame-rate", said, path=INFO_PATH, severity=severity, helps=helps)
         return [rate, *remarks]
@@ -400,9 +393,9 @@ def codec_changes(slices: Sequence[Slices]) -> Iterator[Observation]:
         kinds = stream.kind[stream.is_readable]
         changes = int(np.count_nonzero(np.diff(kinds)))
         if changes:
-            number = counted(len(set(kinds.tolist())), "decoder configuration")
+            number = count(len(set(kinds.tolist())), "decoder configuration")
             said = f"{shown(camera_of(stream.stream))} has {number}, which take "
-            said += f"{counted(changes, 'output file')} more."
+            said += f"{count(changes, 'output file')} more."
             yield Observation("codec-change", said, stream=stream.stream)
 
 
@@ -507,11 +500,11 @@ def check_names(features: Features) -> Iterator[Observation]:
         if not _is_shape(shape) or len(shape) != 1 or feature["dtype"] in _VISUAL_DTYPES:
             continue
         groups = _name_groups(feature.get("names"))
-        count = sum(map(len, groups))
+        num_names = sum(map(len, groups))
         twice = [label for group in groups for label in group if group.count(label) > 1]
         said = ""
-        if count and count != shape[0]:
-            said = f"has {counted(count, 'name')} for {counted(shape[0], 'value')}"
+        if num_names and num_names != shape[0]:
+            said = f"has {count(num_names, 'name')} for {count(shape[0], 'value')}"
         elif twice:
             said = f"has the name {shown(twice[0])} for several values"
         if said:
@@ -713,4 +706,4 @@ def _is_list_of_texts(names: object) -> bool:
 def _few(names: Sequence[str]) -> str:
     said = ", ".join(map(shown, names[:_SHOWN]))
     more = len(names) - _SHOWN
-    return f"{said} and {counted(more, 'other')}" if more > 0 else said
+    return f"{said} and {count(more, 'other')}" if more > 0 else said

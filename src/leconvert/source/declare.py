@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from leconvert.arrow import innermost_type, is_list, is_number
 from leconvert.errors import UnreadableSourceError
+from leconvert.formats.v2 import EpisodeTable, SourcePaths
 from leconvert.model import DATA_STREAM
-from leconvert.source.dataset import EpisodeTable, SourcePaths
 from leconvert.source.dataset_checks import DataColumns
 from leconvert.tables import dtype_name, read_by_lerobot
 from leconvert.text import shown

@@ -19,9 +19,8 @@ import pyarrow as pa
 
 from leconvert import media, tables
 from leconvert.errors import UnreadableSourceError
-from leconvert.model import DATA_STREAM, IntArray, StreamScan, camera_of
-from leconvert.source.changes import FileFacts, signed_inode
-from leconvert.source.dataset import (
+from leconvert.findings import Observation, ObservationLog, RepeatedObservations
+from leconvert.formats.v2 import (
     EPISODES_PATH,
     STATS_PATH,
     SourcePaths,
@@ -30,6 +29,8 @@ from leconvert.source.dataset import (
     read_lines,
     refuse_pointers,
 )
+from leconvert.model import DATA_STREAM, IntArray, StreamScan, camera_of
+from leconvert.source.changes import FileFacts, signed_inode
 from leconvert.source.file_checks import (
     NOT_KNOWN,
     ClipCheck,
@@ -39,8 +40,7 @@ from leconvert.source.file_checks import (
     StatsCheck,
     TableCheck,
 )
-from leconvert.source.findings import Observation, ObservationLog, RepeatedObservations, counted
-from leconvert.text import shown
+from leconvert.text import count, shown
 from leconvert.workdir.fs import forget_old_names
 from leconvert.workdir.storage_errors import storage_errors
 
@@ -348,11 +348,11 @@ class EpisodeScanner:
                 notes.stream, notes.file = stream, next(self._paths.absolute(stream, [index]))
                 if facts is table:
                     videos = f", its videos have {_joined(frames)} frames" if frames else ""
-                    has = counted(facts.frames, "row")
+                    has = count(facts.frames, "row")
                     notes.say("row-count", f"{shown(notes.path)} has {has}, {says}{videos}.")
                 else:
                     rows = f", its table has {table.frames} rows" if table.kind else ""
-                    has = counted(facts.frames, "frame")
+                    has = count(facts.frames, "frame")
                     notes.say("frame-count", f"{shown(notes.path)} has {has}, {says}{rows}.")
 
 
@@ -467,7 +467,7 @@ class Gathered:
     Attributes:
         slices: Data first, then cameras.
         first_index: The column ``index`` of each table's first row, `NOT_KNOWN` where it is not
-            known or not counted by one.
+            known or not count by one.
         has_rows: Whether the table's rows were looked at.
         task: The only task of a table's rows, `NOT_KNOWN` where there are several or none.
         tasks: The tasks of those with several, by position.

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from leconvert import media
 from leconvert.errors import UnreadableSourceError
+from leconvert.findings import ObservationLog, said_of_paths
+from leconvert.formats.v2 import STATS_PATH
 from leconvert.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
-from leconvert.source.dataset import STATS_PATH
-from leconvert.source.findings import ObservationLog, counted, said_of_paths
 from leconvert.tables import DataFile
-from leconvert.text import shown
+from leconvert.text import count, shown
 
 __all__ = [
     "NOT_KNOWN",
@@ -35,18 +35,6 @@ __all__ = [
 ]
 
 
-# What FFmpeg, its encoders and MP4 call the same codec.
-_CODECS = {
-    "h264": ("avc1", "avc3", "avc", "x264", "libx264", "h264_nvenc", "h264_videotoolbox"),
-    "hevc": ("hvc1", "hev1", "h265", "x265", "libx265", "hevc_nvenc", "hevc_videotoolbox"),
-    "av1": ("av01", "libsvtav1", "libaom-av1", "svt-av1", "libdav1d", "av1_nvenc"),
-    "vp9": ("vp09", "libvpx-vp9"),
-    "vp8": ("vp08", "libvpx"),
-    "mpeg4": ("mp4v", "libxvid"),
-    "ffv1": ("FFV1",),
-    "mjpeg": ("jpeg", "mjpg"),
-}
-_CODEC_OF = {alias.lower(): codec for codec, names in _CODECS.items() for alias in (codec, *names)}
 _RATE_TOLERANCE = 0.01
 _KEPT_CONFIGS = 256
 _LAST_NAMES = ("channel", "channels")
@@ -63,7 +51,7 @@ class ClipFacts(NamedTuple):
     @classmethod
     def of(cls, clip: media.ClipIndex) -> ClipFacts:
         """Return those of a clip."""
-        codec = _CODEC_OF.get(clip.codec.lower())
+        codec = media.codec_of(clip.codec)
         return cls(codec, pixel_format(clip), clip.height, clip.width)
 
     @property
@@ -190,7 +178,7 @@ def _right_facts(video: Mapping[str, Any], facts: ClipFacts, fps: Fraction) -> d
     """Return what is declared otherwise than it is, by its key."""
     right: dict[str, Any] = {}
     codec, pixels = video.get("video.codec"), video.get("video.pix_fmt")
-    named = _CODEC_OF.get(codec.lower()) if isinstance(codec, str) else codec
+    named = media.codec_of(codec) if isinstance(codec, str) else codec
     if named is not None and facts.codec and named != facts.codec:
         right["video.codec"] = facts.codec
     plain = _plain(pixels) if isinstance(pixels, str) else pixels
@@ -339,7 +327,7 @@ class RowFacts:
     """What a table's rows say about their place in the dataset.
 
     Attributes:
-        first_index: ``index`` of the first row, `NOT_KNOWN` where rows are not counted by one.
+        first_index: ``index`` of the first row, `NOT_KNOWN` where rows are not count by one.
         tasks: The tasks of its rows, `NO_INDEX` for what can be none; () where there is no such
             column.
         was_looked_at: Whether there were rows to look at.
@@ -399,11 +387,11 @@ class TableCheck:
                 )
         for name in self._images:
             if missing := file.missing_files(name):
-                where = f" in {missing} of {counted(rows, 'row')} of {shown(notes.path)}"
+                where = f" in {missing} of {count(rows, 'row')} of {shown(notes.path)}"
                 notes.sight("image-paths", said_of_paths(name, where), feature=name)
         for name in self._computed:
             values, empty = file.num_values(name), file.null_count(name)
-            what = counted(empty or 0, "empty value")
+            what = count(empty or 0, "empty value")
             if not empty and values is not None and values % rows:
                 what = f"lists of different lengths, {values} values in {rows} rows"
             elif not empty:
@@ -433,7 +421,7 @@ class TableCheck:
         if "timestamp" in columns:
             empty = file.null_count("timestamp")
             if empty:
-                said = f"{shown(notes.path)} has {counted(empty, 'row')} without timestamp."
+                said = f"{shown(notes.path)} has {count(empty, 'row')} without timestamp."
                 notes.say("timestamps", said)
             else:
                 with _numbers_or_said("timestamps", notes):
@@ -526,7 +514,7 @@ def _says_empty(file: DataFile, column: str, notes: ObservationLog) -> bool:
     empty = file.null_count(column)
     if empty:
         code = column.replace("_", "-")
-        notes.say(code, f"{shown(notes.path)} has {counted(empty, 'row')} without {column}.")
+        notes.say(code, f"{shown(notes.path)} has {count(empty, 'row')} without {column}.")
     return bool(empty)
 
 

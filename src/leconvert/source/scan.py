@@ -14,19 +14,18 @@ import numpy as np
 
 from leconvert import tables
 from leconvert.errors import SourceError
-from leconvert.model import (
-    DATA_STREAM,
-    IntArray,
-    SourceScan,
-    StreamScan,
-    camera_of,
-    stream_of_camera,
+from leconvert.findings import (
+    Observation,
+    ResolvedRepairs,
+    SourceFacts,
+    check_accepted,
+    check_dropped_features,
+    computes_all_stats,
+    redeclared,
+    resolve_repairs,
+    task_map_of,
 )
-from leconvert.parallel import Spread, parallel_map
-from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.repairs import TEXT_DTYPES, RepairOptions, Repairs
-from leconvert.source.changes import SourceFiles, meta_digest, survey_folder
-from leconvert.source.dataset import (
+from leconvert.formats.v2 import (
     INFO_PATH,
     STATS_PATH,
     DatasetInfo,
@@ -44,6 +43,18 @@ from leconvert.source.dataset import (
     said_version,
     tasks_helps,
 )
+from leconvert.model import (
+    DATA_STREAM,
+    IntArray,
+    SourceScan,
+    StreamScan,
+    camera_of,
+    stream_of_camera,
+)
+from leconvert.parallel import Spread, parallel_map
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairs import TEXT_DTYPES, RepairOptions, Repairs
+from leconvert.source.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.source.dataset_checks import (
     DataColumns,
     absent_features,
@@ -69,25 +80,13 @@ from leconvert.source.dataset_checks import (
 from leconvert.source.declare import declare_columns
 from leconvert.source.episodes import EpisodeScanner, Gathered, ScanAccumulator
 from leconvert.source.file_checks import declared_as_encoded
-from leconvert.source.findings import (
-    Observation,
-    ResolvedRepairs,
-    SourceFacts,
-    check_accepted,
-    check_dropped_features,
-    computes_all_stats,
-    counted,
-    redeclared,
-    resolve_repairs,
-    task_map_of,
-)
 from leconvert.source.modality import (
     check_modality,
     read_modality,
     stale_extensions,
     task_columns,
 )
-from leconvert.text import shown
+from leconvert.text import count, shown
 from leconvert.workdir.fs import devices_with_fleeting_inodes
 
 __all__ = ["scan_source"]
@@ -330,7 +329,7 @@ def _stats_lines(
         return None
     strange = len(lines) - int(np.isin(lines.episode_index, episodes.index).sum())
     if strange:
-        said = f"{STATS_PATH} has {counted(strange, 'episode')} that episodes.jsonl does not list."
+        said = f"{STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
         remarks.append(Observation("stray-stats", said, path=STATS_PATH))
     return path, lines.offsets_of(episodes.index)
 

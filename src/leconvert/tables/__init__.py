@@ -1,17 +1,9 @@
-"""Tables and records of a dataset: data files, ``meta/episodes``, tasks, statistics, info.
+"""Parquet tables of a dataset: footers, schemas, and rows that are joined, cut and copied.
 
-Everything here takes the dataset's folder or a file and plain values. Rows are copied
-unless a repair says otherwise, and images in rows are never decoded. Nothing is synced to disk:
-the caller does it.
+Everything here takes files and plain values. Rows are copied unless a repair says otherwise, and
+images in rows are never decoded. Nothing is synced to disk: the caller does it.
 """
 
-from leconvert.tables.episodes import (
-    EpisodeRecord,
-    EpisodesReader,
-    VideoSpan,
-    read_episodes,
-    write_episodes,
-)
 from leconvert.tables.footers import (
     DataFooter,
     OpenedTable,
@@ -33,19 +25,6 @@ from leconvert.tables.lerobot_reader import (
     list_sizes,
     read_by_lerobot,
 )
-from leconvert.tables.meta import (
-    REPAIRS_PATH,
-    StatsAggregator,
-    converted_info,
-    fps_number,
-    kept_splits,
-    read_repairs,
-    read_tasks,
-    write_info,
-    write_repairs,
-    write_stats,
-    write_tasks,
-)
 from leconvert.tables.parquet_copy import (
     DataFile,
     ExpectedCopies,
@@ -61,44 +40,28 @@ from leconvert.tables.schemas import (
 )
 
 __all__ = [
-    "REPAIRS_PATH",
     "DataFile",
     "DataFooter",
-    "EpisodeRecord",
-    "EpisodesReader",
     "ExpectedCopies",
     "JoinedTable",
     "OpenedTable",
     "Reading",
     "RowRange",
     "RowRepair",
-    "StatsAggregator",
     "StoredGroups",
     "StoredRanges",
-    "VideoSpan",
     "align_table",
-    "converted_info",
     "declaration_of",
     "deserialize_schema",
     "dtype_name",
-    "fps_number",
     "join_tables",
-    "kept_splits",
     "list_sizes",
     "output_schema",
     "read_by_lerobot",
     "read_data_footer",
     "read_data_schema",
-    "read_episodes",
-    "read_repairs",
-    "read_tasks",
     "repaired_schema",
     "row_group_extremes",
     "row_group_rows",
     "serialize_schema",
-    "write_episodes",
-    "write_info",
-    "write_repairs",
-    "write_stats",
-    "write_tasks",
 ]

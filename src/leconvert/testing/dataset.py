@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.errors import TargetError, UsageError
-from leconvert.media.encode import CODEC_NAMES, encode_clip
+from leconvert.media import codec_of
+from leconvert.media.encode import encode_clip
 
 __all__ = [
     "PROFILES",
@@ -809,7 +810,7 @@ def _features(spec: DatasetSpec) -> dict[str, Any]:
             "info": {
                 "video.height": camera.height,
                 "video.width": camera.width,
-                "video.codec": CODEC_NAMES.get(camera.codec, camera.codec),
+                "video.codec": codec_of(camera.codec) or camera.codec,
                 "video.pix_fmt": camera.pixel_format,
                 "video.is_depth_map": False,
                 "video.fps": _fps_number(spec),

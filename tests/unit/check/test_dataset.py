@@ -37,8 +37,8 @@ import leconvert
 from leconvert import media
 from leconvert.check import check_dataset, data_files
 from leconvert.check.dataset import DatasetReport
-from leconvert.check.declared import CATALOGUE, shortened
 from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.findings import V3_CATALOGUE, shortened
 from leconvert.float32_tolerance import frames_out_of_reach
 from leconvert.model import Finding, LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -717,10 +717,10 @@ def test_many_findings_of_one_kind_are_counted_and_not_kept() -> None:
 
 def test_the_page_about_the_check_lists_every_code_with_its_meaning() -> None:
     page = (Path(__file__).parents[3] / "docs/check.md").read_text("utf-8")
-    for code, kind in CATALOGUE.items():
+    for code, kind in V3_CATALOGUE.items():
         assert f"| `{code}` | {kind.severity} | {kind.meaning} |" in page
 
 
 def test_every_code_of_the_catalogue_is_tested() -> None:
     tested = {wanted.split()[1] for wanted, _ in DEFECTS.values()}
-    assert set(CATALOGUE) == tested | {"float32-reach", "streaming-video"}
+    assert set(V3_CATALOGUE) == tested | {"float32-reach", "streaming-video"}

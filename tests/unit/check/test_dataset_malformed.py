@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import leconvert
 from leconvert.check import check_dataset
 from leconvert.check.dataset import DatasetReport
-from leconvert.check.declared import CATALOGUE
 from leconvert.errors import LeconvertError
+from leconvert.findings import V3_CATALOGUE
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 SPEC = DatasetSpec(
@@ -47,7 +47,7 @@ def assert_reported(root: Path) -> None:
         assert outcome.message
         return
     for finding in outcome.findings:
-        assert finding.code in CATALOGUE
+        assert finding.code in V3_CATALOGUE
         assert finding.message
     json.dumps(outcome.as_record())
 

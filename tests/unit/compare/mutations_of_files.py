@@ -9,7 +9,7 @@ from pathlib import Path
 from dataset_damage import edit_json, folder_instead, pipe_instead, remove
 from mutation import BYTES, DATA, EPISODES, SPARE_DATA, SPARE_TOP, STRUCTURE, TOP, Mutation
 
-from leconvert import tables
+from leconvert.formats import v3
 from leconvert.repairs import NO_REPAIRS
 
 __all__ = ["MUTATIONS"]
@@ -40,8 +40,8 @@ def _tell_of(**repairs: object) -> Damage:
     """Leave a record of repairs that were not made."""
 
     def damage(root: Path) -> None:
-        tables.write_repairs(root, NO_REPAIRS)
-        edit_json(tables.REPAIRS_PATH, lambda record: record.update(repairs))(root)
+        v3.write_repairs(root, NO_REPAIRS)
+        edit_json(v3.REPAIRS_PATH, lambda record: record.update(repairs))(root)
 
     return damage
 

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from tests.pictures import CAMERA, DATA, IMAGE
 
-from leconvert import media, tables
+from leconvert import media
 from leconvert.compare import Difference, Sampling, VerificationReport, verify_pair
 from leconvert.compare.samples import _same
+from leconvert.formats import v3
 
 TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 
@@ -47,7 +48,7 @@ def samples_of(root: Path) -> list[dict[str, Any]]:
     """Return all samples as LeRobot gives them: frames in bytes, images as numbers up to 1."""
     rows = pq.read_table(root / DATA).to_pylist()
     frames = dict(media.decode_shown(root / TOP, range(len(rows)), is_depth=False))
-    tasks = dict(tables.read_tasks(root))
+    tasks = dict(v3.read_tasks(root))
     samples = []
     for number, row in enumerate(rows):
         image = media.decode_image(row.pop(IMAGE)["bytes"], is_depth=False)

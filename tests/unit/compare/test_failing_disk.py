@@ -16,8 +16,8 @@ from tests.pictures import CAMERA
 import leconvert
 from leconvert.compare import Sampling, pair, samples, verify_pair
 from leconvert.errors import StorageError, UnreadableSourceError
+from leconvert.formats.v3 import INFO_PATH, REPAIRS_PATH, STATS_PATH
 from leconvert.parallel import Spread
-from leconvert.tables.meta import INFO_PATH, REPAIRS_PATH, STATS_PATH
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
 Deny = Callable[[Path], None]

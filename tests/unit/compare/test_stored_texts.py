@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from leconvert.check.data_files import check_schema
-from leconvert.check.declared import Declared, Feature
+from leconvert.formats.v3 import Declared, Feature
 
 NOTE = Feature("note", "string", (1,), {"dtype": "string", "shape": [1]})
 DECLARED = Declared({"features": {"note": {}}}, Fraction(30), {"note": NOTE}, {})

@@ -18,9 +18,11 @@ from leconvert.compare import verify_pair
 from leconvert.compare.metadata import compare_own_values
 from leconvert.compare.rows import shown_value
 from leconvert.compare.videos import compare_header
+from leconvert.formats import v3
+from leconvert.formats.v2 import SourcePaths, load_info
 from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
-from leconvert.source import SourcePaths, load_info, scan_source
+from leconvert.source import scan_source
 from leconvert.source.changes import extra_files
 from leconvert.tables.parquet_copy import DataFile
 from leconvert.testing import DatasetSpec, make_dataset
@@ -158,9 +160,9 @@ def test_any_value_can_be_shown(values: pa.Array, row: int, shown: str) -> None:
 
 def test_splits_that_are_no_ranges_stay_when_others_are_renumbered() -> None:
     splits = {"train": "0:4", "val": "4:6", "odd": "last", "open": "2:"}
-    kept = tables.kept_splits(splits, np.array([0, 1, 3, 5]))
+    kept = v3.kept_splits(splits, np.array([0, 1, 3, 5]))
     assert kept == {"train": "0:3", "val": "3:4", "odd": "last", "open": "2:"}
-    assert tables.kept_splits(None, np.array([0])) == {}
+    assert v3.kept_splits(None, np.array([0])) == {}
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,12 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.formats.v3 import write_repairs
 from leconvert.hub.preflight import NOTHING, check_complete, read_repo_state
 from leconvert.hub.push import PushReport, push
 from leconvert.hub.push_plan import RemoteFile, git_hash
 from leconvert.progress import SilentProgress
 from leconvert.repairs import DroppedEpisode, Repairs
-from leconvert.tables import write_repairs
 
 Push = Callable[..., PushReport]
 Client = Callable[..., HfApi]

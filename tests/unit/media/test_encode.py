@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from leconvert.errors import UsageError
-from leconvert.media.encode import CODEC_NAMES, encode_clip, own_scheduling
+from leconvert.media import codec_of
+from leconvert.media.encode import ENCODERS, encode_clip, own_scheduling
 from leconvert.testing import FrameLabel, draw_frame, read_label
 
 
@@ -21,7 +22,7 @@ def _frames(count: int, height: int = 64, width: int = 96) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("fps", [Fraction(30), Fraction(2997, 100)], ids=str)
 @pytest.mark.parametrize("count", [1, 7])
-@pytest.mark.parametrize("codec", sorted(CODEC_NAMES))
+@pytest.mark.parametrize("codec", ENCODERS)
 def test_frame_i_of_a_clip_is_shown_at_exactly_i_over_fps(
     tmp_path: Path, codec: str, count: int, fps: Fraction
 ) -> None:
@@ -31,7 +32,7 @@ def test_frame_i_of_a_clip_is_shown_at_exactly_i_over_fps(
 
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
-        assert stream.codec_context.name in (CODEC_NAMES[codec], "libdav1d")
+        assert stream.codec_context.name in (codec_of(codec), "libdav1d")
         assert stream.frames == count
         assert stream.average_rate == fps
         decoded = list(container.decode(stream))
@@ -99,7 +100,7 @@ def test_an_encoder_that_is_missing_is_named(tmp_path: Path) -> None:
     assert "libx264" in (caught.value.next_step or "")
 
 
-@pytest.mark.parametrize("codec", sorted(CODEC_NAMES))
+@pytest.mark.parametrize("codec", ENCODERS)
 def test_an_encoder_leaves_its_thread_scheduled_as_it_was(tmp_path: Path, codec: str) -> None:
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     encode_clip(tmp_path / "clip.mp4", _frames(2), fps=Fraction(30), codec=codec)

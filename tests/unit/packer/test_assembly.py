@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import WorkDirError
+from leconvert.formats.v3 import output_path
 from leconvert.model import DATA_STREAM, OutputFile, Shard
 from leconvert.packer.assembly import Assembly
 from leconvert.workdir.run import OpenedRun
@@ -42,7 +43,7 @@ def test_a_whole_file_is_linked_and_copied_only_where_links_do_not_reach(
     assembly = Assembly(planned, tree)
     assembly.add_file(FILE, [(Shard(DATA_STREAM, 0, 0, 5, whole=True), shard)])
     assert (assembly.linked, assembly.copied, assembly.joined) == (int(links), int(not links), 0)
-    placed = tree / FILE.path
+    placed = tree / output_path(FILE.stream, FILE.number)
     assert placed.read_bytes() == b"rows"
     assert placed.samefile(shard) is links
 
@@ -58,9 +59,8 @@ def test_parts_that_are_not_exactly_the_file_are_never_joined(
     parts = [part(first, stop, tmp_path) for first, stop in reversed(edges)]
     with pytest.raises(WorkDirError) as caught:
         Assembly(planned, tree).add_file(FILE, parts)
-    assert caught.value.message == (
-        f"{planned.paths.batches} does not cover {FILE.path} without gaps."
-    )
+    path = output_path(FILE.stream, FILE.number)
+    assert caught.value.message == f"{planned.paths.batches} does not cover {path} without gaps."
     assert "--restart" in str(caught.value.next_step)
     assert list(tree.rglob("*")) == []
 
@@ -68,7 +68,7 @@ def test_parts_that_are_not_exactly_the_file_are_never_joined(
 def test_a_joined_file_of_a_packer_that_was_killed_is_kept(
     planned: OpenedRun, tree: Path, tmp_path: Path
 ) -> None:
-    there = tree / FILE.path
+    there = tree / output_path(FILE.stream, FILE.number)
     there.parent.mkdir(parents=True)
     there.write_bytes(b"joined before")
     assembly = Assembly(planned, tree)

@@ -12,10 +12,11 @@ import pytest
 
 import leconvert
 from leconvert.errors import WorkDirError
+from leconvert.formats.v3 import episodes_writer as episodes
+from leconvert.formats.v3 import read_episodes
 from leconvert.model import DATA_STREAM
 from leconvert.packer.assembly import write_meta
 from leconvert.repairs import RepairOptions, Repairs
-from leconvert.tables import episodes, read_episodes
 from leconvert.testing import (
     DatasetSpec,
     edit_info,

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import StorageError, UnreadableSourceError
+from leconvert.formats.v2 import SourcePaths, load_info
 from leconvert.parallel import Latency
-from leconvert.source import SourcePaths, changed_files, changes, load_info, scan_source
+from leconvert.source import changed_files, changes, scan_source
 from leconvert.source import scan as scanning
 
 DATA = "data/chunk-000/episode_{:06d}.parquet"

@@ -17,22 +17,20 @@ from sound_dataset import LENGTHS, TOP, WRIST, Only, Severities
 import leconvert.source as sources
 from leconvert import media, tables
 from leconvert.errors import SourceChangedError
+from leconvert.findings import ObservationLog
+from leconvert.formats.v2 import PathTemplateError, SourcePaths, load_info
 from leconvert.model import DATA_STREAM, LayoutOptions, stream_of_camera
 from leconvert.planner import open_or_plan
 from leconvert.source import (
-    SourcePaths,
     changes,
     check_source_unchanged,
     check_tables_unchanged,
     file_checks,
-    load_info,
     scan_source,
 )
-from leconvert.source.dataset import PathTemplateError
 from leconvert.source.dataset_checks import DataColumns, check_columns
 from leconvert.source.episodes import EpisodeScanner
 from leconvert.source.file_checks import ClipCheck, StatsCheck, pixel_format
-from leconvert.source.findings import ObservationLog
 from leconvert.tables import list_sizes
 from leconvert.testing import (
     DatasetSpec,

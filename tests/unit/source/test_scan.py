@@ -13,9 +13,10 @@ import pytest
 
 import leconvert
 from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.formats.v2 import SourcePaths, load_info
 from leconvert.parallel import Spread
 from leconvert.repairs import RepairOptions
-from leconvert.source import SourcePaths, load_info, scan_source
+from leconvert.source import scan_source
 from leconvert.testing import edit_lines
 
 TOP = "videos/observation.images.top"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.tables import EpisodeRecord, EpisodesReader, read_episodes, write_episodes
+from leconvert.formats.v3 import EpisodeRecord, EpisodesReader, read_episodes, write_episodes
 
 EPISODES = 2300
 

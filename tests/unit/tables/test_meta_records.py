@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from leconvert.errors import SourceError
-from leconvert.tables import (
+from leconvert.formats.v3 import (
     StatsAggregator,
     converted_info,
     fps_number,
@@ -332,16 +332,17 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 from leconvert import tables as t
+from leconvert.formats import v3
 root = Path(sys.argv[1])
-span = t.VideoSpan("cam", 0, 0, 3)
+span = v3.VideoSpan("cam", 0, 0, 3)
 line = {"tasks": ["a"], "x": {"y": [1.5]}, "z": None}
-t.write_episodes(
-    root, lambda: [t.EpisodeRecord(0, 0, 0, 3, (span,), line, {"a": {"min": [True]}})],
+v3.write_episodes(
+    root, lambda: [v3.EpisodeRecord(0, 0, 0, 3, (span,), line, {"a": {"min": [True]}})],
     fps=Fraction(30),
 )
-t.write_tasks(root, [(0, "a")])
-t.read_episodes(root, stats=True)
-t.read_tasks(root)
+v3.write_tasks(root, [(0, "a")])
+v3.read_episodes(root, stats=True)
+v3.read_tasks(root)
 path = root / "meta/tasks.parquet"
 t.read_data_footer(path)
 schema = t.deserialize_schema(t.serialize_schema(t.output_schema(t.read_data_schema(path), {})))

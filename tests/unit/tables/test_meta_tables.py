@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.errors import SourceError, UnreadableSourceError
-from leconvert.tables import (
+from leconvert.formats.v3 import (
     EpisodeRecord,
     EpisodesReader,
     VideoSpan,
+    episodes_path,
     read_episodes,
     read_tasks,
     write_episodes,
     write_tasks,
 )
-from leconvert.tables.meta import episodes_path
 
 FPS = Fraction(30)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from leconvert import tables
 from leconvert.errors import UnreadableSourceError
+from leconvert.formats import v3
 from leconvert.repairs import DroppedEpisode, RepairOptions, Repairs
 from leconvert.tables.join import frame_times
 
@@ -148,12 +149,12 @@ def test_a_record_of_repairs_comes_back_as_it_was(tmp_path: Path) -> None:
         quantiles=True,
     )
     (tmp_path / "meta").mkdir()
-    tables.write_repairs(tmp_path, repairs)
-    assert tables.read_repairs(tmp_path) == repairs
+    v3.write_repairs(tmp_path, repairs)
+    assert v3.read_repairs(tmp_path) == repairs
 
 
 def test_a_dataset_without_a_record_was_not_repaired(tmp_path: Path) -> None:
-    assert not tables.read_repairs(tmp_path)
+    assert not v3.read_repairs(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -168,9 +169,9 @@ def test_a_dataset_without_a_record_was_not_repaired(tmp_path: Path) -> None:
 )
 def test_a_record_that_nobody_understands_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "meta").mkdir()
-    (tmp_path / tables.REPAIRS_PATH).write_text(text)
+    (tmp_path / v3.REPAIRS_PATH).write_text(text)
     with pytest.raises(UnreadableSourceError, match=r"meta/repairs\.json cannot be used"):
-        tables.read_repairs(tmp_path)
+        v3.read_repairs(tmp_path)
 
 
 def test_only_what_is_not_the_default_is_part_of_a_plan() -> None:

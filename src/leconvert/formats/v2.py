@@ -23,15 +23,9 @@ import orjson
 
 from leconvert.dataset_files import files_below
 from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.findings import TASKS_FROM_EPISODES, V2_CATALOGUE, Observation, RepeatedObservations
 from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
-from leconvert.source.findings import (
-    CATALOGUE,
-    TASKS_FROM_EPISODES,
-    Observation,
-    RepeatedObservations,
-    counted,
-)
 from leconvert.text import count, shown
 from leconvert.workdir.swap import has_source_tables, old_dir
 
@@ -843,7 +837,7 @@ def read_task_table(root: Path, remarks: list[Observation]) -> TaskTable:
         said = f"{TASKS_PATH} lists a text again as task {_few(duplicates)}."
         remarks.append(Observation("task-duplicate", said, path=TASKS_PATH))
     if list(texts) != list(range(len(texts))):
-        said = f"{TASKS_PATH} numbers its {counted(len(texts), 'task')} {_few(list(texts))}: "
+        said = f"{TASKS_PATH} numbers its {count(len(texts), 'task')} {_few(list(texts))}: "
         said += "readers of v3.0 find a task by its row."
         remarks.append(Observation("task-gap", said, path=TASKS_PATH))
     return TaskTable(listed, first_index, of_text, bool(listed))
@@ -918,7 +912,7 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Observation])
     if table.has_gaps:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
-        said = f"{EPISODES_PATH} has no episode {gap}: its {counted(len(lines), 'episode')} end "
+        said = f"{EPISODES_PATH} has no episode {gap}: its {count(len(lines), 'episode')} end "
         said += f"with {int(lines.episode_index[-1])}."
         remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
     return table
@@ -926,7 +920,7 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Observation])
 
 def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
     """Return the flags that help with an error of tasks."""
-    flags = CATALOGUE[code].repairs
+    flags = V2_CATALOGUE[code].repairs
     return tuple(flag for flag in flags if has_one_text or flag != TASKS_FROM_EPISODES)
 
 

@@ -1,0 +1,156 @@
+"""What else a v3.0 dataset holds under ``meta/``: its tasks, and what a conversion changed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert.arrow import array_of
+from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.formats.v3.info import REPAIRS_PATH, TASKS_PATH
+from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.tables.footers import open_parquet, unreadable
+from leconvert.workdir.fs import make_folders_below
+
+__all__ = ["pandas_index", "read_repairs", "read_tasks", "write_repairs", "write_tasks"]
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/tasks.parquet``: the text of each task, which readers find by row position.
+
+
+# The name that pandas gives to an index without one.
+_NAMELESS_INDEX = "__index_level_0__"
+
+
+def write_tasks(root: str | os.PathLike[str], tasks: Sequence[tuple[int, str]]) -> None:
+    """Write ``meta/tasks.parquet`` below ``root``.
+
+    pandas reads it as a frame with the column ``task_index`` and the index ``task``.
+    """
+    ordered = sorted((int(index), text) for index, text in tasks)
+    indices = [index for index, _ in ordered]
+    if indices != list(range(len(ordered))):
+        wrong = next(row for row, index in enumerate(indices) if row != index)
+        raise SourceError(
+            f"The task indices have a gap or a repetition: row {wrong} would hold task "
+            f"{indices[wrong]}.",
+            next_step="Number the tasks from 0 without gaps, in tasks.jsonl and in the data.",
+        )
+    schema = pa.schema(
+        [pa.field("task_index", pa.int64()), pa.field("task", pa.string())],
+        metadata={"pandas": json.dumps(_pandas_metadata())},
+    )
+    columns = [
+        array_of(indices, pa.int64()),
+        array_of([text for _, text in ordered], pa.string()),
+    ]
+    table = pa.Table.from_arrays(columns, schema=schema)
+    path = Path(root) / TASKS_PATH
+    make_folders_below(Path(root), path.parent)
+    pq.write_table(table, path)
+
+
+def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
+    """Return index and text of each task, in row order.
+
+    The column of the texts is ``task``, or the index without a name as LeRobot first wrote it.
+    """
+    path = Path(root) / TASKS_PATH
+    reader = open_parquet(path)
+    try:
+        table = reader.read_all(use_threads=False)
+        texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
+        table = table.select(["task_index", texts])
+        table.validate(full=True)  # texts are texts
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise unreadable(path, error) from error
+    finally:
+        reader.close()
+    return list(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
+
+
+def _pandas_metadata() -> dict[str, Any]:
+    """Describe the frame for pandas; the key order is the one that pandas' writers use."""
+
+    def column(name: str, pandas_type: str, numpy_type: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "field_name": name,
+            "pandas_type": pandas_type,
+            "numpy_type": numpy_type,
+            "metadata": None,
+        }
+
+    return {
+        "index_columns": ["task"],
+        "column_indexes": [
+            {
+                "name": None,
+                "field_name": None,
+                "pandas_type": "unicode",
+                "numpy_type": "object",
+                "metadata": {"encoding": "UTF-8"},
+            }
+        ],
+        "columns": [column("task_index", "int64", "int64"), column("task", "unicode", "object")],
+        "attributes": {},
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+    }
+
+
+def pandas_index(schema: pa.Schema) -> str | None:
+    """Return the column that pandas takes as index; None if it is not one column of texts."""
+    try:
+        described = json.loads((schema.metadata or {})[b"pandas"])
+        names = described["index_columns"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        return None
+    at = schema.get_field_index(names[0])
+    if at < 0:
+        return None
+    kind = schema.field(at).type
+    return names[0] if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+
+
+# ------------------------------------------------------------------------------------------------
+# ``meta/repairs.json``: what a conversion changed beside the format; absent where nothing was.
+
+
+_FORMAT = "leconvert/repairs"
+_VERSION = 2
+# Version 1 had fewer fields, which are those of a source that is read as it stands.
+_KNOWN_VERSIONS = (1, _VERSION)
+
+
+def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
+    """Write the record below ``root``, whose ``meta`` folder exists."""
+    record = {"format": _FORMAT, "version": _VERSION, **repairs.as_record()}
+    text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+    (Path(root) / REPAIRS_PATH).write_text(text, encoding="utf-8")
+
+
+def read_repairs(root: str | os.PathLike[str]) -> Repairs:
+    """Return what was changed about the dataset below ``root``."""
+    path = Path(root) / REPAIRS_PATH
+    try:
+        record = json.loads(path.read_bytes())
+        if record["format"] != _FORMAT or record["version"] not in _KNOWN_VERSIONS:
+            raise ValueError(f"it is {record['format']} version {record['version']}")
+        return Repairs.from_record(record)
+    except FileNotFoundError:
+        return NO_REPAIRS
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be used: {error!r}.",
+            path=str(path),
+            next_step="Convert again, or use the version of leconvert that wrote it.",
+        ) from error
