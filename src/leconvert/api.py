@@ -184,9 +184,9 @@ def convert(
         if not isinstance(given, kind):
             raise TypeError(f"{name} must be {kind.__name__}(...), not {given!r}.")
     if probe_seconds is not None:
-        from leconvert.probe.run import check_probe_can_run
+        from leconvert.probe import require_packages
 
-        check_probe_can_run()
+        require_packages("torch")
     started = time.monotonic()
     source = Path(root).resolve()
     target = Path(output).resolve() if output is not None else source
@@ -296,7 +296,7 @@ def _report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManag
 
 def _probe(run: OpenedRun, target: Path, seconds: float) -> Mapping[str, Any]:
     """Measure how fast the result loads; where that fails, the error is what was found."""
-    from leconvert.probe.run import probe_result  # nobody else pays for its imports
+    from leconvert.probe import probe_result  # nobody else pays for its imports
 
     try:
         found: Mapping[str, Any] = probe_result(target, duration_s=seconds)

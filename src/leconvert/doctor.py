@@ -18,7 +18,7 @@ from leconvert._version import __version__
 from leconvert.engines import BUILT_IN, EngineNames
 from leconvert.fscheck import CheckReport, Fitness, probe_folder
 from leconvert.machine import Machine
-from leconvert.probe.environment import host_record, package_version
+from leconvert.probe import host_record, package_version
 from leconvert.workdir.fs import mount_of
 
 __all__ = [

@@ -15,7 +15,7 @@ from leconvert.engines import LocalEngine
 from leconvert.engines.slurm import Site, SlurmOptions, worker_job
 from leconvert.errors import IncompleteError, ProbeError
 from leconvert.parallel import _other_process
-from leconvert.probe.run import probe_result
+from leconvert.probe import probe_result
 from leconvert.worker_pool import WorkerOptions
 from tests.program import Leconvert
 

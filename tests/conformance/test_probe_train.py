@@ -20,7 +20,7 @@ from tests.ranks import free_port, run_as_ranks
 from leconvert.api import convert
 from leconvert.errors import InterruptedRunError, PlanMismatchError, ProbeError, UsageError
 from leconvert.probe.options import RunOptions
-from leconvert.probe.train import (
+from leconvert.probe.training import (
     StepFacts,
     TrainingLog,
     TrainOptions,

@@ -16,8 +16,7 @@ from every_lab.report import Row
 from every_lab.waiting import wait_until
 
 from leconvert.engines.slurm import Site
-from leconvert.probe.options import Resources
-from leconvert.probe.submit import Job, submit_chain
+from leconvert.probe import Job, Resources, submit_chain
 from slurm_lab.cluster import JobEnd
 from slurm_lab.conversion import conversion, troubled_conversion
 from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground, make_ground
@@ -28,7 +27,7 @@ __all__ = ["SCENARIOS", "Ground", "make_ground"]
 _RANK = """
 import json, os, sys
 from pathlib import Path
-from leconvert.probe import EpisodeStream, StreamLoader
+from leconvert.loading import EpisodeStream, StreamLoader
 stream = EpisodeStream(sys.argv[1])
 frames = [int(i) for batch in StreamLoader(stream, batch_size=4, num_workers=2)
           for i in batch["index"]]

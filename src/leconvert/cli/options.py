@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from leconvert.model import LayoutOptions
     from leconvert.packer import ProofOptions
     from leconvert.planner import PlanOptions
-    from leconvert.probe.options import ResourceChanges
+    from leconvert.probe import ResourceChanges
     from leconvert.repairs import RepairOptions
     from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
@@ -853,7 +853,7 @@ def site(options: argparse.Namespace) -> Site:
 
 def resource_changes(options: argparse.Namespace, names: Sequence[str]) -> ResourceChanges:
     """Return what the options change in the jobs of these names."""
-    from leconvert.probe.options import parse_resource_changes
+    from leconvert.probe import parse_resource_changes
 
     return parse_resource_changes({name: getattr(options, name) for name, *_ in _RESOURCES}, names)
 

@@ -27,11 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Look, and say what is there and what is missing."""
-    from leconvert.probe.diagnose import diagnose
-    from leconvert.probe.options import dataset_place
+    from leconvert.probe import dataset_place, diagnose_decoding
 
     named = options.root is not None or options.repo_id is not None
-    document = diagnose(
+    document = diagnose_decoding(
         dataset_place(options.root, options.repo_id) if named else None,
         data_files_root=options.data_files_root,
         revision=options.revision,

@@ -40,12 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and show the rates."""
-    from leconvert.probe.measured import require_packages
-
-    require_packages("torch")  # what follows imports it
-    from leconvert.probe.limit import run_limit
-    from leconvert.probe.options import dataset_place
-    from leconvert.probe.results import write_document
+    from leconvert.probe import dataset_place, run_limit, write_document
 
     if not options.duration_s > 0 or (options.processes is not None and options.processes < 1):
         raise UsageError("--duration-s must be more than 0, and --processes at least 1.")

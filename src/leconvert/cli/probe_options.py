@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leconvert.probe.options import RunOptions
+    from leconvert.probe import RunOptions
 
 __all__ = [
     "DEFAULT_OUT_DIR",
@@ -185,7 +185,7 @@ def run_options(options: argparse.Namespace) -> RunOptions:
     """Return the options of the measurement; what was left out keeps the library's default."""
     from dataclasses import fields
 
-    from leconvert.probe.options import RunOptions
+    from leconvert.probe import RunOptions
 
     known = {field.name for field in fields(RunOptions)}
     given = {

@@ -14,8 +14,7 @@ from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
-    from leconvert.resampling.methods import Method
-    from leconvert.resampling.run import ResampleOptions
+    from leconvert.resampling import Method, ResampleOptions
 
 __all__ = []
 
@@ -124,7 +123,7 @@ def resample_options(options: argparse.Namespace) -> ResampleOptions:
     """Return the options of the measurement; what was left out keeps the library's default."""
     from dataclasses import fields
 
-    from leconvert.resampling.run import ResampleOptions
+    from leconvert.resampling import ResampleOptions
 
     given = {
         field.name: getattr(options, field.name)
@@ -155,12 +154,16 @@ def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and show it; or only write the trajectories."""
     import importlib.util
 
-    from leconvert.probe.measured import require_packages
-
-    require_packages("torch")
-    from leconvert.probe.results import write_document, write_table
-    from leconvert.resampling.report import csv_rows
-    from leconvert.resampling.run import everything, open_source, run_resample, stem_of
+    from leconvert.probe import require_matplotlib, write_document, write_table
+    from leconvert.resampling import (
+        csv_rows,
+        draw_resampling,
+        everything,
+        open_source,
+        run_resample,
+        stem_of,
+        write_report,
+    )
 
     wanted = resample_options(options)
     if options.write_hdf5 is not None:
@@ -169,8 +172,6 @@ def run(options: argparse.Namespace) -> int:
         wanted = everything(wanted)
     can_draw = importlib.util.find_spec("matplotlib") is not None
     if options.all and not options.no_plots:
-        from leconvert.probe.results import require_matplotlib
-
         require_matplotlib()
     document = run_resample(wanted, progress=progress_for(quiet=options.json))
     out_dir = Path(options.out_dir)
@@ -180,12 +181,8 @@ def run(options: argparse.Namespace) -> int:
     write_table(csv_rows(document), table_path)
     written = [path.name, f"{path.stem}.csv", table_path.name]
     if not options.no_plots and can_draw:
-        from leconvert.resampling.report import draw_resampling
-
         written += [drawn.name for drawn in draw_resampling(document, out_dir, path.stem)]
         if options.all:
-            from leconvert.resampling.report import write_report
-
             report = path.with_suffix(".html")
             write_report(document, report, command=_command())
             written.append(report.name)
@@ -197,7 +194,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_trajectories(source: Any, path: Path, options: argparse.Namespace) -> int:
-    from leconvert.resampling.sources import write_hdf5
+    from leconvert.resampling import write_hdf5
 
     write_hdf5(source, path)
     if options.json:
@@ -209,7 +206,7 @@ def _write_trajectories(source: Any, path: Path, options: argparse.Namespace) ->
 
 def _told(document: Mapping[str, Any]) -> str:
     """Return the tables of a result, one below the other."""
-    from leconvert.resampling.report import (
+    from leconvert.resampling import (
         loader_table,
         result_table,
         speedup_table,

@@ -22,18 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Measure, write the result, and say what it is."""
-    from leconvert.probe.measured import require_packages
-
-    require_packages("torch")  # what follows imports it
-    from leconvert.probe.limit import failure_of
-    from leconvert.probe.results import (
+    from leconvert.probe import (
         draw_plots,
+        failure_of,
         require_matplotlib,
         run_name,
+        run_probe,
         summarize,
         write_document,
     )
-    from leconvert.probe.run import run_probe
 
     wanted = run_options(options)
     if options.plots:

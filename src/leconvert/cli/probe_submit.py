@@ -13,7 +13,7 @@ from leconvert.cli.probe_options import DEFAULT_OUT_DIR, add_run_options, run_op
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
-    from leconvert.probe.submit import Job
+    from leconvert.probe import Job
 
 __all__ = ["add_arguments", "run"]
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Submit the chain, or print the script that would."""
-    from leconvert.probe.submit import chain_script, submit_chain
+    from leconvert.probe import chain_script, submit_chain
 
     out_dir = str(options.out_dir or DEFAULT_OUT_DIR)
     jobs = _jobs(options, out_dir)
@@ -68,13 +68,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
-    from leconvert.probe import submit
-    from leconvert.probe import submit as matrices
-    from leconvert.probe.options import SCENARIOS, parse_scenarios
+    from leconvert.probe import (
+        SCENARIOS,
+        parse_matrix,
+        parse_places,
+        parse_scenarios,
+        plan_matrix,
+        plan_scenarios,
+        summary_job,
+    )
 
     of_run = argparse.ArgumentParser(add_help=False)
     add_run_options(of_run)
-    places = matrices.parse_places(
+    places = parse_places(
         options.root_of, repo_id=options.repo_id, root=str(options.root) if options.root else None
     )
     as_matrix = any((options.sources, options.modes, options.devices))
@@ -84,18 +90,18 @@ def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
     own = {"root", "scenario", "json", "out_dir"} | (_OF_THE_MATRIX if as_matrix else set())
     shared = (*passed_on(options, of_run, without=sorted(own)), f"--out-dir={out_dir}")
     if as_matrix:
-        matrix = matrices.parse_matrix(
+        matrix = parse_matrix(
             options.sources or options.source or "local",
             options.modes or options.mode or "single",
             options.devices or options.decode_device or "cpu",
         )
         changes = resource_changes(options, matrix.sources)
-        jobs = submit.plan_matrix(matrix, places=places, passed_on=shared, changes=changes)
+        jobs = plan_matrix(matrix, places=places, passed_on=shared, changes=changes)
     else:
         scenarios = parse_scenarios(named or ",".join(SCENARIOS))
         changes = resource_changes(options, [scenario.name for scenario in scenarios])
-        jobs = submit.plan_scenarios(scenarios, places=places, passed_on=shared, changes=changes)
+        jobs = plan_scenarios(scenarios, places=places, passed_on=shared, changes=changes)
     for job in jobs:
         # What `probe run` would refuse is refused before it has waited in a queue.
         run_options(of_run.parse_args(job.arguments[len(_RUN) :]))
-    return jobs if options.no_summary else (*jobs, submit.summary_job(out_dir))
+    return jobs if options.no_summary else (*jobs, summary_job(out_dir))

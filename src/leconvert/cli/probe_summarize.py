@@ -13,7 +13,7 @@ from leconvert.cli.output import table
 from leconvert.errors import UsageError
 
 if TYPE_CHECKING:
-    from leconvert.probe.results import SummaryLine
+    from leconvert.probe import SummaryLine
 
 __all__ = ["add_arguments", "run"]
 
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
     """Write ``summary.csv`` and the plots into the folder, and show the table."""
     import importlib.util
 
-    from leconvert.probe.results import draw_plots, results_below, summarize, write_table
+    from leconvert.probe import draw_plots, results_below, summarize, write_table
 
     documents = [document for _, document in results_below(options.folder)]
     lines = summarize(documents)

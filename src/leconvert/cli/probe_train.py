@@ -25,7 +25,7 @@ from leconvert.cli.probe_options import (
 from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
-    from leconvert.probe.train import TrainReport
+    from leconvert.probe import TrainReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -42,9 +42,7 @@ def run(options: argparse.Namespace) -> int:
     if options.submit or options.dry_run:
         return _submit(options)
     refuse_slurm_options(options)
-    # First, since it says what to install where torch is missing.
-    from leconvert.loading import StreamLoader  # noqa: F401
-    from leconvert.probe.train import TrainOptions, open_stream_loader, train
+    from leconvert.probe import TrainOptions, open_stream_loader, train
 
     wanted = run_options(options)
     with stop_on_signals() as stop:
@@ -67,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from leconvert.probe.submit import chain_script, submit_chain, training_job
+    from leconvert.probe import chain_script, submit_chain, training_job
 
     run_options(options)  # what would be refused is refused before it has waited in a queue
     declared = argparse.ArgumentParser(add_help=False)

@@ -7,42 +7,88 @@
         ...
 
 torch is needed, torchcodec wanted: ``pip install 'leconvert[probe]'``. Nothing of it is imported
-before one of the names below is used.
+before one of the names below is used. `EpisodeStream`, `StreamLoader`, `StreamFacts` and
+`UnreadableFrame` are for everybody, the other names for the probe and for resampling.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from leconvert.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from leconvert.loading.decoders import (
+        choose_backend,
+        open_clip,
+        open_decoder,
+        torchcodec_trouble,
+    )
+    from leconvert.loading.files import Files, OpenFile, dataset_files
     from leconvert.loading.loader import StreamLoader
-    from leconvert.loading.stream import EpisodeStream, UnreadableFrame
-    from leconvert.loading.tensors import StreamFacts
+    from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, load_meta, make_windows
+    from leconvert.loading.order import chosen_episodes, find_rank
+    from leconvert.loading.rows import RowReader
+    from leconvert.loading.stream import EpisodeStream, Sample, UnreadableFrame
+    from leconvert.loading.tensors import StreamFacts, keep_freed_memory
 
-__all__ = ["EpisodeStream", "StreamFacts", "StreamLoader", "UnreadableFrame"]
+__all__ = [
+    "PAD_SUFFIX",
+    "DatasetMeta",
+    "EpisodeStream",
+    "Files",
+    "OpenFile",
+    "RowReader",
+    "Sample",
+    "StreamFacts",
+    "StreamLoader",
+    "UnreadableFrame",
+    "choose_backend",
+    "chosen_episodes",
+    "dataset_files",
+    "find_rank",
+    "keep_freed_memory",
+    "load_meta",
+    "make_windows",
+    "open_clip",
+    "open_decoder",
+    "torchcodec_trouble",
+]
 
-_HOME = {
-    "EpisodeStream": "leconvert.loading.stream",
-    "StreamFacts": "leconvert.loading.tensors",
-    "StreamLoader": "leconvert.loading.loader",
-    "UnreadableFrame": "leconvert.loading.stream",
+_NAMES = {
+    "decoders": (
+        "choose_backend",
+        "open_clip",
+        "open_decoder",
+        "torchcodec_trouble",
+    ),
+    "files": (
+        "Files",
+        "OpenFile",
+        "dataset_files",
+    ),
+    "loader": ("StreamLoader",),
+    "metadata": (
+        "PAD_SUFFIX",
+        "DatasetMeta",
+        "load_meta",
+        "make_windows",
+    ),
+    "order": (
+        "chosen_episodes",
+        "find_rank",
+    ),
+    "rows": ("RowReader",),
+    "stream": (
+        "EpisodeStream",
+        "Sample",
+        "UnreadableFrame",
+    ),
+    "tensors": (
+        "StreamFacts",
+        "keep_freed_memory",
+    ),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        from leconvert.errors import InstallationError
-
-        raise InstallationError(
-            "Loading needs torch, which is not installed.",
-            next_step="Install it: pip install 'leconvert[probe]'.",
-        ) from error
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _NAMES, title="Loading")
 
 
 def __dir__() -> list[str]:

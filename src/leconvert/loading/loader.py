@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
@@ -209,6 +210,14 @@ class StreamLoader:
             raise TypeError("a stream that repeats has no last batch on any rank")
         ranks = range(self.stream.world_size)
         return min(sum(self._counts(self._epoch, rank)) for rank in ranks)
+
+    def batch_workers(self) -> Iterator[int]:
+        """Yield which worker makes each batch of the epoch, from its first one on."""
+        workers = max(1, self.num_workers)
+        available = self._available(self._epoch, self.stream.rank)
+        numbers = count() if available is None else range(sum(available))
+        for number in numbers:
+            yield turn_after(number, available, workers).next_worker
 
     def __iter__(self) -> Iterator[Any]:
         if not self._is_loaded:

@@ -221,6 +221,13 @@ class EpisodeStream(IterableDataset[Sample]):
         indices: list[int] = self.meta.episodes.index[self._places].tolist()
         return indices
 
+    def rank_episodes(self) -> list[int]:
+        """Return ``episode_index`` of the episodes that this rank loads next, ascending."""
+        if self.world_size == 1:
+            return self.episode_indices
+        blocks = self.coordinates(self.epoch, Share(self.rank, self.world_size))
+        return sorted(set[int]().union(*(np.unique(one.episodes).tolist() for one in blocks)))
+
     def __len__(self) -> int:
         """Return the number of samples of this rank in the next epoch."""
         return int(self.order.worker_frames(self.epoch, self.rank, self.world_size, 1)[0])

@@ -1,34 +1,162 @@
-"""What measures loaders: throughput, limits, and whether each sample is the right one."""
+"""What measures loaders: throughput, limits, and whether each sample is the right one.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+`Comparison` and `compare_with_map` are for everybody; the other names are for the command line, for
+resampling, and for ``convert --probe``.
+"""
+
+from typing import TYPE_CHECKING
+
+from leconvert.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from leconvert.probe.child import probe_result
     from leconvert.probe.compare import Comparison, compare_with_map
+    from leconvert.probe.diagnose import diagnose_decoding
+    from leconvert.probe.environment import (
+        host_record,
+        package_version,
+        require_packages,
+        start_again_with_ffmpeg,
+        versions_record,
+    )
+    from leconvert.probe.limit import failure_of, run_limit
+    from leconvert.probe.options import (
+        SCENARIOS,
+        ResourceChanges,
+        Resources,
+        RunOptions,
+        dataset_place,
+        parse_resource_changes,
+        parse_scenarios,
+    )
+    from leconvert.probe.results import (
+        SummaryLine,
+        begin_document,
+        draw_plots,
+        require_matplotlib,
+        results_below,
+        run_name,
+        summarize,
+        write_document,
+        write_table,
+    )
+    from leconvert.probe.run import run_probe
+    from leconvert.probe.submit import (
+        Job,
+        chain_script,
+        parse_matrix,
+        parse_places,
+        plan_matrix,
+        plan_scenarios,
+        submit_chain,
+        summary_job,
+        training_job,
+    )
+    from leconvert.probe.training import TrainOptions, TrainReport, open_stream_loader, train
 
-__all__ = ["Comparison", "compare_with_map"]
+__all__ = [
+    "SCENARIOS",
+    "Comparison",
+    "Job",
+    "ResourceChanges",
+    "Resources",
+    "RunOptions",
+    "SummaryLine",
+    "TrainOptions",
+    "TrainReport",
+    "begin_document",
+    "chain_script",
+    "compare_with_map",
+    "dataset_place",
+    "diagnose_decoding",
+    "draw_plots",
+    "failure_of",
+    "host_record",
+    "open_stream_loader",
+    "package_version",
+    "parse_matrix",
+    "parse_places",
+    "parse_resource_changes",
+    "parse_scenarios",
+    "plan_matrix",
+    "plan_scenarios",
+    "probe_result",
+    "require_matplotlib",
+    "require_packages",
+    "results_below",
+    "run_limit",
+    "run_name",
+    "run_probe",
+    "start_again_with_ffmpeg",
+    "submit_chain",
+    "summarize",
+    "summary_job",
+    "train",
+    "training_job",
+    "versions_record",
+    "write_document",
+    "write_table",
+]
 
-_HOME = {
-    "Comparison": "leconvert.probe.compare",
-    "compare_with_map": "leconvert.probe.compare",
+_NAMES = {
+    "child": ("probe_result",),
+    "compare": (
+        "Comparison",
+        "compare_with_map",
+    ),
+    "diagnose": ("diagnose_decoding",),
+    "environment": (
+        "host_record",
+        "package_version",
+        "require_packages",
+        "start_again_with_ffmpeg",
+        "versions_record",
+    ),
+    "limit": (
+        "failure_of",
+        "run_limit",
+    ),
+    "options": (
+        "SCENARIOS",
+        "ResourceChanges",
+        "Resources",
+        "RunOptions",
+        "dataset_place",
+        "parse_resource_changes",
+        "parse_scenarios",
+    ),
+    "results": (
+        "SummaryLine",
+        "begin_document",
+        "draw_plots",
+        "require_matplotlib",
+        "results_below",
+        "run_name",
+        "summarize",
+        "write_document",
+        "write_table",
+    ),
+    "run": ("run_probe",),
+    "submit": (
+        "Job",
+        "chain_script",
+        "parse_matrix",
+        "parse_places",
+        "plan_matrix",
+        "plan_scenarios",
+        "submit_chain",
+        "summary_job",
+        "training_job",
+    ),
+    "training": (
+        "TrainOptions",
+        "TrainReport",
+        "open_stream_loader",
+        "train",
+    ),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        from leconvert.errors import InstallationError
-
-        raise InstallationError(
-            "The probe needs torch, which is not installed.",
-            next_step="Install it: pip install 'leconvert[probe]'.",
-        ) from error
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _NAMES, title="The probe")
 
 
 def __dir__() -> list[str]:

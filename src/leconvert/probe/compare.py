@@ -11,9 +11,7 @@ from typing import Any
 import torch
 
 from leconvert.errors import InstallationError, UsageError
-from leconvert.loading import EpisodeStream
-from leconvert.loading.metadata import PAD_SUFFIX
-from leconvert.loading.stream import Sample
+from leconvert.loading import PAD_SUFFIX, EpisodeStream, Sample
 
 __all__ = ["Comparison", "compare_samples", "compare_with_map"]
 

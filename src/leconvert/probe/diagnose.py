@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import LeconvertError
-from leconvert.loading.files import Files, OpenFile, dataset_files
-from leconvert.loading.metadata import DatasetMeta, load_meta
+from leconvert.loading import DatasetMeta, Files, OpenFile, dataset_files, load_meta
 from leconvert.probe.environment import (
     FoundFfmpeg,
     find_ffmpeg,
@@ -23,7 +22,7 @@ from leconvert.probe.environment import (
 )
 from leconvert.probe.results import begin_document
 
-__all__ = ["diagnose", "missing_pieces"]
+__all__ = ["diagnose_decoding", "missing_pieces"]
 
 _FIRST_BYTES = 32
 
@@ -83,7 +82,7 @@ def missing_pieces(pieces: _Pieces) -> list[str]:
     return missing
 
 
-def diagnose(
+def diagnose_decoding(
     root: str | None,
     *,
     data_files_root: str | None = None,
@@ -142,7 +141,7 @@ def _look(versions: Mapping[str, Any], decode_device: str) -> _Pieces:
     if importlib.util.find_spec("torch") is not None:
         import torch
 
-        from leconvert.loading.decoders import torchcodec_trouble
+        from leconvert.loading import torchcodec_trouble
 
         cuda = bool(torch.cuda.is_available())
         # What the modules say names the build too, such as +cpu.
@@ -175,7 +174,7 @@ def _gpus() -> list[str]:
 
 
 def _choose(decode_device: str) -> str:
-    from leconvert.loading.decoders import choose_backend
+    from leconvert.loading import choose_backend
 
     return choose_backend("auto", decode_device)
 
@@ -214,7 +213,7 @@ def _described(opened: OpenFile) -> dict[str, Any]:
 def _decoded(opened: OpenFile, decode_device: str, *, is_depth: bool) -> dict[str, Any]:
     import numpy as np
 
-    from leconvert.loading.decoders import open_clip, open_decoder
+    from leconvert.loading import open_clip, open_decoder
 
     backend = _choose(decode_device)
     began = time.perf_counter()

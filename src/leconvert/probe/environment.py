@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from leconvert._version import __version__
+from leconvert.errors import InstallationError
 from leconvert.machine import home_folder
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "link_plain_names",
     "links_folder",
     "package_version",
+    "require_packages",
     "restart_environment",
     "search_path",
     "start_again_with_ffmpeg",
@@ -42,6 +44,23 @@ __all__ = [
 _PACKAGES = ("torch", "torchcodec", "lerobot", "datasets", "av", "numpy", "pyarrow", "psutil")
 PACKETS_LOOKED_AT = 500
 """Packets of a video that tell how far apart keyframes are."""
+
+
+_EXTRAS = {
+    "torch": ("torch", "pip install 'leconvert[probe]'"),
+    "lerobot": ("LeRobot", "pip install 'lerobot[dataset]'"),
+    "datasets": ("LeRobot's datasets", "pip install 'lerobot[dataset]'"),
+}
+
+
+def require_packages(*names: str) -> None:
+    """Fail with what to install if a package is missing."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            title, command = _EXTRAS[name]
+            raise InstallationError(
+                f"This needs {title}, which is not installed.", next_step=f"Run `{command}`."
+            )
 
 
 @dataclass(frozen=True, slots=True)

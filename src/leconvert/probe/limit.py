@@ -27,9 +27,16 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from leconvert.errors import LeconvertError, ProbeError, UnreadableSourceError
-from leconvert.loading.decoders import open_clip, open_decoder
-from leconvert.loading.files import Files, OpenFile, dataset_files
-from leconvert.loading.metadata import DatasetMeta, load_meta
+from leconvert.loading import (
+    DatasetMeta,
+    Files,
+    OpenFile,
+    choose_backend,
+    dataset_files,
+    load_meta,
+    open_clip,
+    open_decoder,
+)
 from leconvert.probe.environment import (
     PACKETS_LOOKED_AT,
     cores,
@@ -37,7 +44,6 @@ from leconvert.probe.environment import (
     versions_record,
     video_facts,
 )
-from leconvert.probe.measured import require_packages
 from leconvert.probe.options import RunOptions
 from leconvert.probe.results import begin_document, read_results
 
@@ -566,9 +572,6 @@ def run_limit(
         The result, as ``docs/formats/probe-result.schema.json`` describes it.
     """
     document = begin_document("limit")
-    require_packages("torch")
-    from leconvert.loading.decoders import choose_backend
-
     backend = choose_backend("auto", decode_device)
     files = dataset_files(root, revision=revision)
     meta = load_meta(files)

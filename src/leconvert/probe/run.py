@@ -7,11 +7,6 @@ comparison with the map-style loader, the decode limit, and how the videos are c
 
 from __future__ import annotations
 
-import json
-import shlex
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -20,12 +15,25 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from leconvert.errors import LeconvertError, ProbeError, UsageError
-from leconvert.loading.files import dataset_files
-from leconvert.loading.metadata import DatasetMeta, load_meta
-from leconvert.loading.order import chosen_episodes, find_rank
+from leconvert.loading import (
+    DatasetMeta,
+    choose_backend,
+    chosen_episodes,
+    dataset_files,
+    find_rank,
+    load_meta,
+)
 from leconvert.probe.compare import compare_samples
-from leconvert.probe.environment import cores, find_ffmpeg, host_record, versions_record
+from leconvert.probe.environment import (
+    cores,
+    find_ffmpeg,
+    host_record,
+    require_packages,
+    versions_record,
+)
 from leconvert.probe.limit import dataset_record, known_limit
 from leconvert.probe.measure import (
     BatchFacts,
@@ -36,18 +44,12 @@ from leconvert.probe.measure import (
     percentiles_ms,
     time_single_pass,
 )
-from leconvert.probe.measured import (
-    LoaderUnderTest,
-    SampleToCheck,
-    Subject,
-    open_loader,
-    require_packages,
-)
+from leconvert.probe.measured import LoaderUnderTest, SampleToCheck, Subject, open_loader
 from leconvert.probe.options import Deltas, RunOptions, frames_per_sample, mode_deltas, read_deltas
 from leconvert.probe.results import begin_document
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 
-__all__ = ["check_probe_can_run", "probe_result", "run_probe"]
+__all__ = ["run_probe"]
 
 
 _GB = 1e9
@@ -67,9 +69,6 @@ def run_probe(
     """
     began = time.perf_counter()
     document = begin_document("run")
-    require_packages("torch")
-    from leconvert.loading.decoders import choose_backend
-
     options = options.placed()
     backend = choose_backend("auto", options.decode_device)
     _check_device(options.device)
@@ -86,7 +85,7 @@ def run_probe(
     cache = loader.cache_counts()
     loader.close_workers()
     single = _single_pass(loader, options, has_videos=bool(meta.video_keys))
-    check = _checked(loader, subject, progress) if options.check else None
+    check = check_samples(loader, subject, progress) if options.check else None
     limit = known_limit(options, meta, data_files, results_dir, backend=backend)
     window_frames = frames_per_sample(deltas, meta.camera_keys)
     frames_per_s = measured.frames_per_s
@@ -164,8 +163,6 @@ def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:
 
 
 def _check_device(device: str) -> None:
-    import torch
-
     if device != "cpu" and not torch.cuda.is_available():
         raise ProbeError(
             f"There is no GPU that torch {torch.__version__} can use.",
@@ -219,8 +216,6 @@ def _timed(
 
 
 def _move(batch: Mapping[str, Any], device: str) -> None:
-    import torch
-
     for value in batch.values():
         if isinstance(value, torch.Tensor):
             value.to(device, non_blocking=True)
@@ -258,13 +253,6 @@ def _single_pass(loader: LoaderUnderTest, options: RunOptions, *, has_videos: bo
         raise
     except Exception as error:
         raise _failed(options, error) from error
-
-
-def _checked(
-    loader: LoaderUnderTest, subject: Subject, progress: Progress
-) -> dict[str, Any] | None:
-
-    return check_samples(loader, subject, progress)
 
 
 def _remarks(options: RunOptions) -> list[str]:
@@ -306,7 +294,7 @@ def check_samples(
     if samples is None:
         return None
     require_packages("torch", "lerobot", "datasets")
-    from leconvert.probe.measured import MapUnderTest
+    from leconvert.probe.lerobot_loaders import MapUnderTest
 
     options = subject.options
     if "://" in str(options.root) and not str(options.root).startswith("hf://datasets/"):
@@ -348,44 +336,3 @@ def _decoded(
         stage.advance(1)
         unreadable += cameras.values()
         yield dict(sample), cameras.keys()
-
-
-# ------------------------------------------------------------------------------------------------
-# The probe in a process of its own, so that a conversion's memory and threads do not count.
-
-
-def check_probe_can_run() -> None:
-    """Fail before a conversion whose result could not be measured afterwards."""
-    require_packages("torch")
-
-
-def probe_result(root: Path, *, duration_s: float, seed: int = 0) -> dict[str, Any]:
-    """Measure how fast a v3.0 dataset loads through ``EpisodeStream``.
-
-    Returns:
-        The probe's document, as ``docs/formats/probe-result.schema.json`` describes it.
-    """
-    with tempfile.TemporaryDirectory(prefix="leconvert-probe-") as folder:
-        ended = subprocess.run(
-            [
-                sys.executable, "-P", "-m", "leconvert", "probe", "run", "--json",
-                f"--root={root}", f"--duration-s={duration_s}", f"--seed={seed}",
-                f"--out-dir={folder}",
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )  # fmt: skip
-    try:
-        document: dict[str, Any] = json.loads(ended.stdout)
-    except ValueError:
-        document = {}
-    if "samples_per_s" not in document:
-        said = document.get("message") or (ended.stderr.strip().splitlines() or ["no word"])[-1]
-        raise ProbeError(
-            f"{root} could not be measured: {said}",
-            path=str(root),
-            next_step=document.get("next_step")
-            or f"Try `leconvert probe run --root {shlex.quote(str(root))}`.",
-        )
-    return document

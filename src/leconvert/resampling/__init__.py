@@ -1,35 +1,77 @@
-"""Trajectories with many rates brought to one."""
+"""Trajectories with many rates brought to one.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+`resample` and `Resampled` are for everybody; the other names are for ``leconvert probe resample``.
+"""
+
+from typing import TYPE_CHECKING
+
+from leconvert.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.resampling.api import resample
     from leconvert.resampling.kernel import Resampled
+    from leconvert.resampling.methods import Method
+    from leconvert.resampling.report import (
+        csv_rows,
+        draw_resampling,
+        loader_table,
+        result_table,
+        speedup_table,
+        training_table,
+        write_report,
+    )
+    from leconvert.resampling.run import (
+        ResampleOptions,
+        everything,
+        open_source,
+        run_resample,
+        stem_of,
+    )
+    from leconvert.resampling.sources import write_hdf5
 
-__all__ = ["Resampled", "resample"]
+__all__ = [
+    "Method",
+    "ResampleOptions",
+    "Resampled",
+    "csv_rows",
+    "draw_resampling",
+    "everything",
+    "loader_table",
+    "open_source",
+    "resample",
+    "result_table",
+    "run_resample",
+    "speedup_table",
+    "stem_of",
+    "training_table",
+    "write_hdf5",
+    "write_report",
+]
 
-_HOME = {
-    "Resampled": "leconvert.resampling.kernel",
-    "resample": "leconvert.resampling.api",
+_NAMES = {
+    "api": ("resample",),
+    "kernel": ("Resampled",),
+    "methods": ("Method",),
+    "report": (
+        "csv_rows",
+        "draw_resampling",
+        "loader_table",
+        "result_table",
+        "speedup_table",
+        "training_table",
+        "write_report",
+    ),
+    "run": (
+        "ResampleOptions",
+        "everything",
+        "open_source",
+        "run_resample",
+        "stem_of",
+    ),
+    "sources": ("write_hdf5",),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        from leconvert.errors import InstallationError
-
-        raise InstallationError(
-            "Resampling needs torch, which is not installed.",
-            next_step="Install it: pip install 'leconvert[probe]'.",
-        ) from error
-    value = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _NAMES, title="Resampling")
 
 
 def __dir__() -> list[str]:

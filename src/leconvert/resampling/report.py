@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from leconvert.probe.results import require_matplotlib
+from leconvert.probe import require_matplotlib
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.storage_errors import storage_errors
 

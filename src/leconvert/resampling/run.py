@@ -15,9 +15,8 @@ from typing import Any, Literal
 import torch
 
 from leconvert.errors import SourceError, UsageError
-from leconvert.loading.tensors import keep_freed_memory
-from leconvert.probe.environment import host_record, package_version, versions_record
-from leconvert.probe.results import begin_document
+from leconvert.loading import keep_freed_memory
+from leconvert.probe import begin_document, host_record, package_version, versions_record
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.resampling.benchmark import measure_batch_size, ratios
 from leconvert.resampling.methods import Method, Methods

@@ -20,9 +20,7 @@ from leconvert.errors import (
     UnreadableSourceError,
     UsageError,
 )
-from leconvert.loading.files import dataset_files
-from leconvert.loading.metadata import DatasetMeta, load_meta
-from leconvert.loading.rows import RowReader
+from leconvert.loading import DatasetMeta, RowReader, dataset_files, load_meta
 from leconvert.resampling.methods import (
     Array,
     FloatArray,

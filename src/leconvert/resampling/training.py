@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from leconvert.errors import UsageError
-from leconvert.probe.train import ACTION, STATE, PolicyShape, SmallPolicy
 from leconvert.progress import Stage
 from leconvert.resampling.benchmark import LENGTHS, PATHS, open_loader, set_epoch
 from leconvert.resampling.methods import Methods
@@ -33,13 +33,16 @@ __all__ = ["CHUNK", "SmallDiffusionPolicy", "train_on_both_paths", "windows"]
 # The recipe is C. Chi et al., *Diffusion Policy* (RSS 2023), without pictures: from the present
 # state a chunk of actions is predicted by taking noise out of it; the network learns to tell
 # which noise was put in. Noise follows the squared-cosine schedule of A. Nichol and P. Dhariwal
-# (ICML 2021). The network is the probe's `SmallPolicy`, which sees state, noisy chunk and step as
-# one row of numbers.
+# (ICML 2021). The network sees state, noisy chunk and step as one row of numbers.
 
+
+ACTION = "action"
+STATE = "observation.state"
 
 CHUNK = 16
 """Actions that are predicted at once."""
 
+_HIDDEN = 128
 _NOISE_STEPS = 50
 _STEP_FEATURES = 16
 _OFFSET = 0.008
@@ -59,7 +62,10 @@ class SmallDiffusionPolicy(nn.Module):
     def __init__(self, state_dim: int, action_dim: int) -> None:
         super().__init__()
         chunk = CHUNK * action_dim
-        self.denoiser = SmallPolicy(PolicyShape((), state_dim + chunk + _STEP_FEATURES, chunk))
+        seen = state_dim + chunk + _STEP_FEATURES
+        self.denoiser = nn.Sequential(
+            nn.Linear(seen, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, chunk)
+        )
         self.register_buffer("kept", _kept_share())
 
     def forward(self, state: Tensor, actions: Tensor) -> Tensor:
@@ -70,8 +76,7 @@ class SmallDiffusionPolicy(nn.Module):
         kept = self.kept[steps].unsqueeze(1)
         noisy = kept.sqrt() * clean + (1 - kept).sqrt() * noise
         seen = torch.cat((state, noisy, _step_features(steps)), dim=1)
-        loss: Tensor = self.denoiser({STATE: seen, ACTION: noise})
-        return loss
+        return functional.mse_loss(self.denoiser(seen), noise)
 
 
 def windows(

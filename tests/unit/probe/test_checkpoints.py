@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from leconvert.errors import ProbeError, StorageError
-from leconvert.probe import train
-from leconvert.probe.train import (
+from leconvert.probe import training
+from leconvert.probe.training import (
     Checkpoint,
     checkpoint_dir,
     find_checkpoint,
@@ -79,7 +79,7 @@ def test_a_crash_at_any_write_leaves_the_earlier_checkpoint_and_no_other(
                 raise KeyboardInterrupt
             save(content, target)
 
-        monkeypatch.setattr(train.torch, "save", fails)
+        monkeypatch.setattr(training.torch, "save", fails)
         with pytest.raises(KeyboardInterrupt):
             write_checkpoint(checkpoint_dir(tmp_path, 2), checkpoint(2))
         assert everything_in(tmp_path / "checkpoints") == ["step-00000001"]
@@ -91,7 +91,7 @@ def test_a_disk_that_fails_at_the_last_moment_is_a_sentence(
     def full(_: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(train, "sync_tree", full)
+    monkeypatch.setattr(training, "sync_tree", full)
     with pytest.raises(StorageError, match="No space left on device"):
         write_checkpoint(checkpoint_dir(tmp_path, 2), checkpoint(2))
     assert newest_checkpoint(tmp_path) is None

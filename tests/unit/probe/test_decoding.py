@@ -20,7 +20,7 @@ from leconvert.loading.files import RemoteFile, dataset_files
 from leconvert.loading.metadata import CameraFiles, load_meta
 from leconvert.probe import environment
 from leconvert.probe import limit as verdicts
-from leconvert.probe.diagnose import _Pieces, diagnose, missing_pieces
+from leconvert.probe.diagnose import _Pieces, diagnose_decoding, missing_pieces
 from leconvert.probe.environment import FoundFfmpeg, video_facts
 from leconvert.probe.limit import (
     LimitPlan,
@@ -152,7 +152,7 @@ def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
 
 
 def test_a_diagnosis_decodes_a_frame_and_shows_the_files_first_bytes(several_files: Path) -> None:
-    found = diagnose(str(several_files))
+    found = diagnose_decoding(str(several_files))
 
     assert violations(found) == []
     assert found["ok"]
@@ -170,7 +170,7 @@ def test_a_diagnosis_of_a_broken_file_says_why_and_is_not_ok(
     broken = Path(shutil.copytree(several_files, tmp_path / "broken"))
     next(broken.glob("videos/observation.images.top/*/file-000.mp4")).write_bytes(b"<html>no")
 
-    found = diagnose(str(broken))
+    found = diagnose_decoding(str(broken))
 
     assert violations(found) == []
     assert not found["ok"]
@@ -183,7 +183,7 @@ def test_a_diagnosis_on_a_gpu_that_is_not_there_says_what_to_install(several_fil
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
 
-    found = diagnose(str(several_files), decode_device="cuda")
+    found = diagnose_decoding(str(several_files), decode_device="cuda")
 
     assert violations(found) == []
     assert not found["ok"]
@@ -192,7 +192,7 @@ def test_a_diagnosis_on_a_gpu_that_is_not_there_says_what_to_install(several_fil
 
 
 def test_a_diagnosis_needs_no_dataset(without_video: Path) -> None:
-    alone, numbers = diagnose(None), diagnose(str(without_video))
+    alone, numbers = diagnose_decoding(None), diagnose_decoding(str(without_video))
 
     assert violations(alone) == violations(numbers) == []
     assert alone["ok"]

@@ -9,7 +9,7 @@ import torch
 
 from leconvert.errors import ProbeError
 from leconvert.loading.metadata import DatasetMeta
-from leconvert.probe.train import Camera, PolicyShape, SmallPolicy, policy_shape
+from leconvert.probe.training import Camera, PolicyShape, SmallPolicy, policy_shape
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch
 from tests.ranks import free_port, run_as_ranks
 
 from leconvert.errors import ProbeError
-from leconvert.probe.train import open_processes
+from leconvert.probe.training import open_processes
 
 
 def gathered_of_all() -> list[Any]:

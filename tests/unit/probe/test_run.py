@@ -15,8 +15,8 @@ from leconvert.errors import InstallationError, ProbeError, SourceError, UsageEr
 from leconvert.loading.files import dataset_files
 from leconvert.loading.metadata import load_meta
 from leconvert.probe import limit as verdicts
+from leconvert.probe.environment import require_packages
 from leconvert.probe.limit import failure_of, find_limit, run_limit
-from leconvert.probe.measured import require_packages
 from leconvert.probe.options import RunOptions
 from leconvert.probe.results import write_document
 from leconvert.probe.run import run_probe

@@ -7,7 +7,7 @@ from multiprocessing import resource_tracker
 
 import pytest
 
-from leconvert.probe.train import _STOPPING, _signals_held
+from leconvert.probe.training import _STOPPING, _signals_held
 
 
 def held() -> set[signal.Signals | int]:

@@ -37,10 +37,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from leconvert.errors import InterruptedRunError, ProbeError, StorageError, UsageError
-from leconvert.loading import EpisodeStream, StreamLoader
-from leconvert.loading.files import dataset_files
-from leconvert.loading.metadata import DatasetMeta, load_meta
-from leconvert.loading.order import find_rank
+from leconvert.loading import (
+    DatasetMeta,
+    EpisodeStream,
+    StreamLoader,
+    dataset_files,
+    find_rank,
+    load_meta,
+)
 from leconvert.probe.environment import cores
 from leconvert.probe.options import Deltas, RunOptions, mode_deltas, read_deltas
 from leconvert.progress import NO_PROGRESS, Progress, Stage

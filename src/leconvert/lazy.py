@@ -1,0 +1,43 @@
+"""The names of a package whose modules are imported when one of them is first used."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from leconvert.errors import InstallationError
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(
+    package: str, names: Mapping[str, Sequence[str]], *, title: str
+) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package that needs torch.
+
+    Args:
+        package: Its name.
+        names: What each of its modules offers.
+        title: What an error calls the package where torch is missing.
+    """
+    module_of = {name: module for module, offered in names.items() for name in offered}
+
+    def get(name: str) -> Any:
+        if name not in module_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            module = import_module(f"{package}.{module_of[name]}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise InstallationError(
+                f"{title} needs torch, which is not installed.",
+                next_step="Install it: pip install 'leconvert[probe]'.",
+            ) from error
+        value = getattr(module, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get
