@@ -19,6 +19,7 @@ from tests.ranks import free_port, run_as_ranks
 
 from leconvert.api import convert
 from leconvert.errors import InterruptedRunError, PlanMismatchError, ProbeError, UsageError
+from leconvert.probe.measured import open_stream_loader
 from leconvert.probe.options import RunOptions
 from leconvert.probe.training import (
     StepFacts,
@@ -26,7 +27,6 @@ from leconvert.probe.training import (
     TrainOptions,
     checkpoint_dir,
     newest_checkpoint,
-    open_stream_loader,
     read_checkpoint,
     train,
 )

@@ -95,7 +95,7 @@ def _jobs(options: argparse.Namespace, out_dir: str) -> tuple[Job, ...]:
             options.modes or options.mode or "single",
             options.devices or options.decode_device or "cpu",
         )
-        changes = resource_changes(options, matrix.sources)
+        changes = resource_changes(options, sorted({source for source, _, _ in matrix}))
         jobs = plan_matrix(matrix, places=places, passed_on=shared, changes=changes)
     else:
         scenarios = parse_scenarios(named or ",".join(SCENARIOS))

@@ -25,7 +25,7 @@ from leconvert.cli.probe_options import (
 from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
-    from leconvert.probe import TrainReport
+    from leconvert.probe import StepFacts, TrainReport
 
 __all__ = ["add_arguments", "run"]
 
@@ -47,18 +47,23 @@ def run(options: argparse.Namespace) -> int:
     wanted = run_options(options)
     with stop_on_signals() as stop:
         loader, windows = open_stream_loader(wanted)
-        report = train(
-            loader,
-            TrainOptions(
-                Path(options.out_dir or DEFAULT_TRAIN_DIR),
-                windows=windows,
-                device=wanted.device,
-                seed=wanted.seed,
-                **training_given(options),
-            ),
-            stop=stop.is_set,
-            progress=progress_for(quiet=options.json or loader.stream.rank != 0),
+        asked = TrainOptions(
+            Path(options.out_dir or DEFAULT_TRAIN_DIR),
+            windows=windows,
+            device=wanted.device,
+            seed=wanted.seed,
+            **training_given(options),
         )
+        progress = progress_for(quiet=options.json or loader.stream.rank != 0)
+        with progress.stage("train", asked.steps, "steps") as stage:
+            done = 0
+
+            def show(facts: StepFacts) -> None:
+                nonlocal done
+                stage.advance(facts.step - done)
+                done = facts.step
+
+            report = train(loader, asked, watch=show, stop=stop.is_set)
     if loader.stream.rank == 0:
         print(json.dumps(asdict(report), indent=2) if options.json else _told(report))
     return 0

@@ -32,6 +32,7 @@ __all__ = [
     "check_time",
     "job_states",
     "packer_job",
+    "sbatch_words",
     "script_head",
     "site_from",
     "submission_script",
@@ -282,6 +283,42 @@ def script_head(site: Site) -> list[str]:
     return [*lines, "set -euo pipefail"]
 
 
+def sbatch_words(
+    name: str,
+    site: Site,
+    *,
+    cpus: int,
+    mem: str,
+    time: str,
+    tasks: str = "--ntasks=1",
+    nodes: int = 1,
+    gpus: int = 0,
+    constraint: str | None = None,
+    can_restart: bool = True,
+) -> tuple[str, ...]:
+    """Return the ``sbatch`` command line of a job, but for what it writes where.
+
+    Args:
+        tasks: How many processes SLURM starts, and where.
+        can_restart: Whether SLURM may start it anew, after a preemption or a node's failure; it
+            then goes on in its old log.
+    """
+    return (
+        "sbatch",
+        "--parsable",
+        f"--job-name={name}",
+        f"--nodes={nodes}",
+        tasks,
+        f"--cpus-per-task={cpus}",
+        f"--mem={mem}",
+        f"--time={time}",
+        *((f"--gpus-per-node={gpus}",) if gpus else ()),
+        *(() if constraint is None else (f"--constraint={constraint}",)),
+        *site.sbatch_options(),
+        *(("--requeue", "--open-mode=append") if can_restart else ("--no-requeue",)),
+    )
+
+
 def check_memory(text: str) -> bool:
     """Say whether SLURM's ``--mem`` takes it."""
     return _MEMORY.fullmatch(text) is not None
@@ -395,19 +432,13 @@ def packer_job(
 
 
 def _asked(options: SlurmOptions, name: str) -> tuple[str, ...]:
-    return (
-        "sbatch",
-        "--parsable",
-        f"--job-name={name}",
-        "--nodes=1",
-        "--ntasks=1",
-        f"--cpus-per-task={options.cpus_per_task}",
-        f"--mem={options.mem}",
-        f"--time={options.time}",
-        *(() if options.constraint is None else (f"--constraint={options.constraint}",)),
-        *options.site.sbatch_options(),
-        "--requeue",
-        "--open-mode=append",
+    return sbatch_words(
+        name,
+        options.site,
+        cpus=options.cpus_per_task,
+        mem=options.mem,
+        time=options.time,
+        constraint=options.constraint,
     )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         versions_record,
     )
     from leconvert.probe.limit import failure_of, run_limit
+    from leconvert.probe.measured import open_stream_loader
     from leconvert.probe.options import (
         SCENARIOS,
         ResourceChanges,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
         summary_job,
         training_job,
     )
-    from leconvert.probe.training import TrainOptions, TrainReport, open_stream_loader, train
+    from leconvert.probe.training import StepFacts, TrainOptions, TrainReport, train
 
 __all__ = [
     "SCENARIOS",
@@ -61,6 +62,7 @@ __all__ = [
     "ResourceChanges",
     "Resources",
     "RunOptions",
+    "StepFacts",
     "SummaryLine",
     "TrainOptions",
     "TrainReport",
@@ -116,6 +118,7 @@ _NAMES = {
         "failure_of",
         "run_limit",
     ),
+    "measured": ("open_stream_loader",),
     "options": (
         "SCENARIOS",
         "ResourceChanges",
@@ -149,9 +152,9 @@ _NAMES = {
         "training_job",
     ),
     "training": (
+        "StepFacts",
         "TrainOptions",
         "TrainReport",
-        "open_stream_loader",
         "train",
     ),
 }

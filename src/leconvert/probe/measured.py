@@ -12,16 +12,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, override
 
 import numpy as np
 
 from leconvert.errors import UsageError
-from leconvert.loading import DatasetMeta, EpisodeStream, StreamLoader, make_windows
+from leconvert.loading import (
+    DatasetMeta,
+    EpisodeStream,
+    StreamLoader,
+    dataset_files,
+    find_rank,
+    load_meta,
+    make_windows,
+)
 from leconvert.model import IntArray
-from leconvert.probe.environment import require_packages
+from leconvert.probe.environment import cores, require_packages
 from leconvert.probe.measure import BatchFacts, Watch
-from leconvert.probe.options import Deltas, RunOptions
+from leconvert.probe.options import Deltas, RunOptions, mode_deltas, read_deltas
 
 __all__ = [
     "WORKER_KEY",
@@ -31,6 +40,8 @@ __all__ = [
     "Subject",
     "loader_settings",
     "open_loader",
+    "open_stream_loader",
+    "windows_of",
 ]
 
 
@@ -288,22 +299,52 @@ class StreamUnderTest(LoaderUnderTest):
 
     @staticmethod
     def _opened(subject: Subject) -> EpisodeStream:
-        options = subject.options
-        chosen: dict[str, Any] = {
-            "episode_pool_size": options.episode_pool_size,
-            "video_decoder_cache_size": options.video_decoder_cache_size,
-            "video_fetch_workers": options.video_fetch_workers,
-        }
-        return EpisodeStream(
-            str(options.root),
-            data_files_root=options.data_files_root,
-            revision=options.revision,
-            delta_timestamps=subject.windows(),
-            episodes=subject.episodes,
-            seed=options.seed,
-            decode_device=options.decode_device,
-            on_unreadable="count",
-            rank=options.rank,
-            world_size=options.world_size,
-            **{name: value for name, value in chosen.items() if value is not None},
+        return open_stream(
+            subject.options, subject.deltas, episodes=subject.episodes, on_unreadable="count"
         )
+
+
+# ------------------------------------------------------------------------------------------------
+# What `StreamUnderTest` and a training open alike.
+
+
+def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStream:
+    """Open the stream that options ask for; what they leave open is the stream's to choose."""
+    chosen: dict[str, Any] = {
+        "episode_pool_size": options.episode_pool_size,
+        "video_decoder_cache_size": options.video_decoder_cache_size,
+        "video_fetch_workers": options.video_fetch_workers,
+    }
+    return EpisodeStream(
+        str(options.root),
+        data_files_root=options.data_files_root,
+        revision=options.revision,
+        delta_timestamps={key: list(seconds) for key, seconds in deltas.items()} or None,
+        seed=options.seed,
+        decode_device=options.decode_device,
+        rank=options.rank,
+        world_size=options.world_size,
+        **{name: value for name, value in chosen.items() if value is not None},
+        **more,
+    )
+
+
+def open_stream_loader(options: RunOptions) -> tuple[StreamLoader, Deltas]:
+    """Return the batches of this rank for a training, and the windows of their samples."""
+    rank, world_size = find_rank(options.rank, options.world_size)
+    options = options.placed().resolved(cores=cores(), cameras=1, rank=rank, world_size=world_size)
+    deltas: Deltas = {}
+    if options.mode != "single" or options.deltas is not None:
+        deltas = windows_of(
+            options, load_meta(dataset_files(str(options.root), revision=options.revision))
+        )
+    stream = open_stream(options, deltas, max_episodes=options.max_episodes)
+    return StreamLoader(stream, **loader_settings(options)), deltas
+
+
+def windows_of(options: RunOptions, meta: DatasetMeta) -> Deltas:
+    """Return the windows that options ask for, in seconds by feature."""
+    features = tuple(meta.features)
+    if options.deltas is not None:
+        return read_deltas(Path(options.deltas), features)
+    return mode_deltas(options.mode, meta.camera_keys, features, float(meta.fps))

@@ -44,8 +44,14 @@ from leconvert.probe.measure import (
     percentiles_ms,
     time_single_pass,
 )
-from leconvert.probe.measured import LoaderUnderTest, SampleToCheck, Subject, open_loader
-from leconvert.probe.options import Deltas, RunOptions, frames_per_sample, mode_deltas, read_deltas
+from leconvert.probe.measured import (
+    LoaderUnderTest,
+    SampleToCheck,
+    Subject,
+    open_loader,
+    windows_of,
+)
+from leconvert.probe.options import RunOptions, frames_per_sample
 from leconvert.probe.results import begin_document
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 
@@ -78,7 +84,7 @@ def run_probe(
         data_files = dataset_files(options.data_files_root)
     meta = load_meta(files)
     options = _resolved(options, meta)
-    deltas = _deltas(options, meta)
+    deltas = windows_of(options, meta)
     subject = Subject(options, meta, deltas, _episodes(options, meta))
     loader = open_loader(subject)
     measured, memory = _timed(loader, options, progress)
@@ -138,13 +144,6 @@ def _resolved(options: RunOptions, meta: DatasetMeta) -> RunOptions:
     return options.resolved(
         cores=cores(), cameras=len(meta.camera_keys), rank=rank, world_size=world_size
     )
-
-
-def _deltas(options: RunOptions, meta: DatasetMeta) -> Deltas:
-    features = tuple(meta.features)
-    if options.deltas is not None:
-        return read_deltas(Path(options.deltas), features)
-    return mode_deltas(options.mode, meta.camera_keys, features, float(meta.fps))
 
 
 def _episodes(options: RunOptions, meta: DatasetMeta) -> list[int] | None:

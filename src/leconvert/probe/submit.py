@@ -8,21 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
-from leconvert.engines.slurm import BatchJob, Site, script_head, submission_script, submit
+from leconvert.engines.slurm import (
+    BatchJob,
+    Site,
+    sbatch_words,
+    script_head,
+    submission_script,
+    submit,
+)
 from leconvert.errors import StorageError, UsageError
 from leconvert.probe.options import MODES, SOURCES, ResourceChanges, Resources, Scenario, Source
 
 __all__ = [
     "Job",
+    "batch_jobs",
     "chain_script",
-    "job_script",
     "parse_matrix",
     "parse_places",
     "plan_matrix",
     "plan_scenarios",
-    "sbatch_line",
     "submit_chain",
     "training_job",
 ]
@@ -37,24 +44,19 @@ Places = Mapping[Source, str]
 
 _DEVICES = ("cpu", "cuda")
 
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """Every combination of where the files are, what a sample is, and what decodes it."""
-
-    sources: tuple[Source, ...]
-    modes: tuple[str, ...]
-    devices: tuple[str, ...]
+Matrix = Sequence[tuple[Source, str, str]]
+"""Every combination of where the files are, what a sample is, and what decodes it."""
 
 
 def parse_matrix(sources: str, modes: str, devices: str) -> Matrix:
-    """Return the matrix that three comma-separated lists span."""
-    return Matrix(
-        sources=tuple(
-            source for source in SOURCES if source in _listed("sources", sources, SOURCES)
-        ),
-        modes=_listed("modes", modes, MODES),
-        devices=_listed("devices", devices, _DEVICES),
+    """Return the matrix that three lists span; the source changes slowest, the device fastest."""
+    wanted = _listed("sources", sources, SOURCES)
+    return list(
+        product(
+            [source for source in SOURCES if source in wanted],
+            _listed("modes", modes, MODES),
+            _listed("devices", devices, _DEVICES),
+        )
     )
 
 
@@ -147,7 +149,7 @@ def plan_matrix(
     passed_on: Sequence[str],
     changes: ResourceChanges,
 ) -> tuple[Job, ...]:
-    """Return a job a combination; the source changes slowest, the device fastest."""
+    """Return a job for each combination."""
     return tuple(
         Job(
             name=f"probe-{source}-{mode}-{device}",
@@ -161,9 +163,7 @@ def plan_matrix(
             ),
             resources=_with_gpu(changes.applied(source, Resources()), device == "cuda"),
         )
-        for source in matrix.sources
-        for mode in matrix.modes
-        for device in matrix.devices
+        for source, mode, device in matrix
     )  # fmt: skip
 
 
@@ -226,26 +226,6 @@ def _with_gpu(resources: Resources, needed: bool) -> Resources:
 _FIRST_PORT, _PORTS = 20000, 10000
 
 
-def sbatch_line(job: Job, site: Site, *, log_dir: str) -> tuple[str, ...]:
-    """Return the ``sbatch`` command line of a job whose script comes on standard input."""
-    asked = job.resources
-    return (
-        "sbatch",
-        "--parsable",
-        f"--job-name={job.name}",
-        f"--nodes={asked.nodes}",
-        "--ntasks-per-node=1",
-        f"--cpus-per-task={asked.cpus}",
-        f"--mem={asked.mem}",
-        f"--time={asked.time}",
-        *((f"--gpus-per-node={asked.gpus}",) if asked.gpus else ()),
-        *site.sbatch_options(),
-        # A job that is started anew goes on in its old log.
-        *(("--requeue", "--open-mode=append") if job.trains else ("--no-requeue",)),
-        f"--output={log_dir}/%x-%j.out",
-    )
-
-
 def job_script(job: Job, site: Site) -> str:
     """Return the script of a job.
 
@@ -276,15 +256,24 @@ def job_script(job: Job, site: Site) -> str:
 
 def batch_jobs(jobs: Sequence[Job], site: Site, *, log_dir: str) -> list[BatchJob]:
     """Return what ``sbatch`` is given for a chain: each job after the one before."""
-    return [
-        BatchJob(
+    made = []
+    for number, job in enumerate(jobs):
+        asked = job.resources
+        words = sbatch_words(
             job.name,
-            sbatch_line(job, site, log_dir=log_dir),
-            job_script(job, site),
-            after=number - 1 if number else None,
+            site,
+            nodes=asked.nodes,
+            tasks="--ntasks-per-node=1",
+            cpus=asked.cpus,
+            mem=asked.mem,
+            time=asked.time,
+            gpus=asked.gpus,
+            can_restart=job.trains,
         )
-        for number, job in enumerate(jobs)
-    ]
+        log = f"--output={log_dir}/%x-%j.out"
+        after = number - 1 if number else None
+        made.append(BatchJob(job.name, (*words, log), job_script(job, site), after))
+    return made
 
 
 def chain_script(jobs: Sequence[Job], site: Site, *, log_dir: str) -> str:

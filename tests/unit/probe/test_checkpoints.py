@@ -88,10 +88,10 @@ def test_a_crash_at_any_write_leaves_the_earlier_checkpoint_and_no_other(
 def test_a_disk_that_fails_at_the_last_moment_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: Path) -> None:
+    def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(training, "sync_tree", full)
+    monkeypatch.setattr(training.os, "fsync", full)
     with pytest.raises(StorageError, match="No space left on device"):
         write_checkpoint(checkpoint_dir(tmp_path, 2), checkpoint(2))
     assert newest_checkpoint(tmp_path) is None

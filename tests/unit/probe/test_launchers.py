@@ -13,11 +13,20 @@ import pytest
 from leconvert.engines.slurm import Site, site_from
 from leconvert.errors import EngineError, UsageError
 from leconvert.probe.options import Resources
-from leconvert.probe.submit import Job, chain_script, job_script, sbatch_line, submit_chain
+from leconvert.probe.submit import Job, batch_jobs, chain_script, submit_chain
 
 SITE = Site(account="robots", partition="gpu", qos="high", conda_env="lerobot")
 ONE = Job("probe-one", ("probe", "run", "--root=a folder/set"), Resources())
 TWO = Job("probe-two", ("probe", "run"), Resources(nodes=2, cpus=8, gpus=1))
+
+
+def words_of(job: Job, site: Site, log_dir: str = "logs") -> tuple[str, ...]:
+    return batch_jobs([job], site, log_dir=log_dir)[0].words
+
+
+def script_of(job: Job, site: Site) -> str:
+    return batch_jobs([job], site, log_dir="logs")[0].script
+
 
 # Stands for SLURM's sbatch: writes down its words and its script, and answers with an id.
 RECORDER = """\
@@ -49,7 +58,7 @@ def calls(bin_dir: Path) -> list[list[object]]:
 
 
 def test_an_sbatch_line_word_for_word() -> None:
-    assert sbatch_line(TWO, SITE, log_dir="out/logs") == (
+    assert words_of(TWO, SITE, "out/logs") == (
         "sbatch",
         "--parsable",
         "--job-name=probe-two",
@@ -68,18 +77,18 @@ def test_an_sbatch_line_word_for_word() -> None:
 
 
 def test_a_line_says_nothing_of_what_nobody_asked_for() -> None:
-    line = " ".join(sbatch_line(ONE, Site(), log_dir="logs"))
+    line = " ".join(words_of(ONE, Site()))
     for word in ("gpus", "account", "partition", "qos", "dependency", "append"):
         assert word not in line
 
 
 def test_a_training_job_may_be_requeued_and_goes_on_in_its_log() -> None:
-    line = sbatch_line(replace(ONE, trains=True), Site(), log_dir="logs")
+    line = words_of(replace(ONE, trains=True), Site())
     assert line[-3:] == ("--requeue", "--open-mode=append", "--output=logs/%x-%j.out")
 
 
 def test_the_script_of_one_node_word_for_word() -> None:
-    assert job_script(ONE, SITE) == (
+    assert script_of(ONE, SITE) == (
         "#!/bin/bash\n"
         'source "$(conda info --base)/etc/profile.d/conda.sh"\n'
         "conda activate lerobot\n"
@@ -90,7 +99,7 @@ def test_the_script_of_one_node_word_for_word() -> None:
 
 
 def test_the_script_of_two_nodes_starts_a_rank_on_each() -> None:
-    assert job_script(TWO, Site(program="python -m leconvert")) == (
+    assert script_of(TWO, Site(program="python -m leconvert")) == (
         "#!/bin/bash\n"
         "set -euo pipefail\n"
         "unset RANK WORLD_SIZE LOCAL_RANK\n"
@@ -99,7 +108,7 @@ def test_the_script_of_two_nodes_starts_a_rank_on_each() -> None:
 
 
 def test_ranks_that_talk_to_each_other_are_told_where_they_meet() -> None:
-    assert job_script(replace(TWO, trains=True), Site()).splitlines()[3:] == [
+    assert script_of(replace(TWO, trains=True), Site()).splitlines()[3:] == [
         "export MASTER_ADDR=$(hostname)",
         "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
         "srun --nodes=2 --ntasks=2 --cpus-per-task=8 --kill-on-bad-exit=1 leconvert probe run",
@@ -123,9 +132,9 @@ def test_a_chain_waits_for_each_job_however_it_ends(bin_dir: Path, tmp_path: Pat
     assert submitted[1].log == f"{tmp_path}/out/logs/probe-two-42.out"
     assert (tmp_path / "out/logs").is_dir()
     words, script = calls(bin_dir)[2]
-    asked = sbatch_line(ONE, SITE, log_dir=str(tmp_path / "out/logs"))
+    asked = words_of(ONE, SITE, str(tmp_path / "out/logs"))
     assert words == [*asked[1:], "--dependency=afterany:42"]
-    assert script == job_script(ONE, SITE)
+    assert script == script_of(ONE, SITE)
 
 
 @pytest.mark.parametrize("training", [False, True])

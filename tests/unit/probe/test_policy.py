@@ -9,7 +9,7 @@ import torch
 
 from leconvert.errors import ProbeError
 from leconvert.loading.metadata import DatasetMeta
-from leconvert.probe.training import Camera, PolicyShape, SmallPolicy, policy_shape
+from leconvert.probe.training import PolicyShape, SmallPolicy, policy_shape
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +67,7 @@ def batch(size: int, steps: int = 0, action_steps: int = 0) -> dict[str, torch.T
 
 def test_sizes_follow_from_features_and_windows() -> None:
     assert shape_of(FEATURES) == PolicyShape(
-        (
-            Camera("observation.images.wrist", 3, is_depth=False),
-            Camera("observation.images.depth", 1, is_depth=True),
-        ),
-        6,
-        4,
+        ("observation.images.wrist",), ("observation.images.depth",), 6, 4
     )
     windows = {"action": [0.0, 0.1, 0.2], "observation.state": [-0.1, 0.0]}
     assert shape_of(FEATURES, windows).action_size == 12

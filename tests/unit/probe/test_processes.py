@@ -11,13 +11,13 @@ import torch
 from tests.ranks import free_port, run_as_ranks
 
 from leconvert.errors import ProbeError
-from leconvert.probe.training import open_processes
+from leconvert.probe.training import Ranks
 
 
 def gathered_of_all() -> list[Any]:
     """Be one of two ranks: learn from one sample, and return what all ranks gathered."""
     rank = int(os.environ["RANK"])
-    processes = open_processes(rank=rank, world_size=2, device="cpu", use_accelerate=False)
+    processes = Ranks(rank, 2, "cpu", use_accelerate=False)
     torch.manual_seed(rank)  # unequal weights, which rank 0's must replace
     model: torch.nn.Module = torch.nn.Linear(2, 1)
     model, _ = processes.prepare(model, torch.optim.SGD(model.parameters(), lr=0.5))
@@ -46,17 +46,17 @@ def test_ranks_that_were_not_told_where_to_meet_say_so(monkeypatch: pytest.Monke
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     monkeypatch.setenv("MASTER_PORT", "1")
     with pytest.raises(ProbeError, match="without MASTER_ADDR in the environment"):
-        open_processes(rank=0, world_size=2, device="cpu")
+        Ranks(0, 2, "cpu")
 
 
 def test_a_missing_gpu_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ProbeError, match="no CUDA device"):
-        open_processes(rank=0, world_size=1, device="cuda")
+        Ranks(0, 1, "cuda")
 
 
 def test_one_process_needs_no_meeting_point() -> None:
-    alone = open_processes(rank=0, world_size=1, device="cpu", use_accelerate=False)
+    alone = Ranks(0, 1, "cpu", use_accelerate=False)
     assert alone.gather("mine") == ["mine"]
     assert str(alone.device) == "cpu"
     alone.close()
