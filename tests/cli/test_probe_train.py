@@ -62,7 +62,7 @@ def test_it_trains_resumes_and_tells_the_outcome(
     assert first["checkpoint"].endswith("checkpoints/step-00000006")
     resumed = leconvert_here(*words, "--steps", 8, "--num-workers", 1, "--resume-from", "last")
     assert resumed.returncode == 0, resumed.stderr
-    assert "8, 6 of them before; 1 rank" in resumed.stdout
+    assert "8, resumed from step 6; 1 rank" in resumed.stdout
     refused = leconvert_here(*words, "--steps", 8, "--num-workers", 0, "--resume-from", "last")
     assert refused.returncode == 6
     assert "the number of loader workers was 1 and is 0" in refused.stderr
@@ -92,7 +92,7 @@ def test_torch_that_is_missing_is_one_sentence_with_the_extra(dataset: Path) -> 
         (("--dummy", "--resume-from", "last"), 2, "--dummy makes no checkpoints"),
         (("--steps", "0"), 2, "--steps must be at least 1"),
         (("--resume-from", "nowhere"), 14, "nowhere is no checkpoint"),
-        (("--rank", "0"), 2, "A rank needs a world size"),
+        (("--rank", "0"), 2, "rank and world_size go together"),
         (("--rank", "0", "--world-size", "2"), 14, "cannot meet without MASTER_ADDR"),
         (("--submit", "--cpus", "many"), 2, "--cpus many makes no sense"),
     ],

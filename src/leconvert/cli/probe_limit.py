@@ -19,17 +19,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dataset_options(parser)
     parser.add_argument(
         "--duration-s", type=float, default=10.0, metavar="S",
-        help="length of each of the four stretches (default: 10)",
+        help="seconds of each of the four measurements (default: 10)",
     )  # fmt: skip
     parser.add_argument(
-        "--processes", type=int, metavar="N", help="how many decode at once (default: the cores)"
+        "--processes",
+        type=int,
+        metavar="N",
+        help="number of decoding processes (default: the cores)",
     )
     parser.add_argument(
         "--decode-device", "--video-decode-device", default="cpu", metavar="DEVICE",
-        help="what decodes: cpu (default) or cuda",
+        help="decode on cpu (default) or on cuda",
     )  # fmt: skip
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of random access (default: 0)"
+        "--seed", type=int, default=0, metavar="N", help="seed of the random access (default: 0)"
     )
     parser.add_argument(
         "--out-dir", default=DEFAULT_OUT_DIR, metavar="DIR",

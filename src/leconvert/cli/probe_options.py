@@ -45,7 +45,7 @@ def add_dataset_options(parser: argparse._ActionsContainer) -> None:
 def add_loader_options(group: argparse._ActionsContainer) -> None:
     """Add what says how batches are made."""
     group.add_argument(
-        "--batch-size", type=int, metavar="N", help="samples of a batch (default: 16)"
+        "--batch-size", type=int, metavar="N", help="samples in a batch (default: 16)"
     )
     group.add_argument(
         "--num-workers",
@@ -57,7 +57,7 @@ def add_loader_options(group: argparse._ActionsContainer) -> None:
         "--prefetch-factor",
         type=int,
         metavar="N",
-        help="batches that a worker prepares (default: 2)",
+        help="batches that each worker prepares ahead (default: 2)",
     )
     group.add_argument(
         "--episode-pool-size", "--buffer-size", type=int, metavar="N",
@@ -68,7 +68,10 @@ def add_loader_options(group: argparse._ActionsContainer) -> None:
         help="files that stream-lerobot reads side by side",
     )  # fmt: skip
     group.add_argument(
-        "--video-decoder-cache-size", type=int, metavar="N", help="open decoders of a worker"
+        "--video-decoder-cache-size",
+        type=int,
+        metavar="N",
+        help="open decoders in each worker, at most",
     )
     group.add_argument(
         "--video-fetch-workers", type=int, metavar="N",
@@ -77,7 +80,7 @@ def add_loader_options(group: argparse._ActionsContainer) -> None:
     group.add_argument("--device", metavar="DEVICE", help="where batches go: cpu (default), cuda")
     group.add_argument(
         "--decode-device", "--video-decode-device", metavar="DEVICE",
-        help="what decodes: cpu (default), or cuda for NVDEC (stream only)",
+        help="decode on cpu (default), or on cuda by NVDEC (stream only)",
     )  # fmt: skip
 
 
@@ -88,18 +91,26 @@ def add_loader_options(group: argparse._ActionsContainer) -> None:
 def add_measurement_options(group: argparse._ActionsContainer) -> None:
     """Add how long and how often is measured, and what beside the rate."""
     group.add_argument(
-        "--warmup-batches", type=int, metavar="N", help="do not count these (default: 10)"
+        "--warmup-batches",
+        type=int,
+        metavar="N",
+        help="untimed batches before the timing (default: 10)",
     )
     group.add_argument(
-        "--duration-s", type=float, metavar="S", help="time at least so long (default: 60)"
+        "--duration-s", type=float, metavar="S", help="shortest timing, in seconds (default: 60)"
     )
-    group.add_argument("--num-batches", type=int, metavar="N", help="time at most so many")
+    group.add_argument(
+        "--num-batches", type=int, metavar="N", help="largest number of timed batches"
+    )
     group.add_argument(
         "--probe-samples", type=int, metavar="N",
         help="samples of the pass in this process that tells reading from decoding (default: 100)",
     )  # fmt: skip
     group.add_argument(
-        "--probe-warmup", type=int, metavar="N", help="samples before those (default: 10)"
+        "--probe-warmup",
+        type=int,
+        metavar="N",
+        help="untimed samples before --probe-samples (default: 10)",
     )
     group.add_argument(
         "--check", type=int, metavar="N",
@@ -111,7 +122,10 @@ def add_measurement_options(group: argparse._ActionsContainer) -> None:
         "--out-dir)",
     )  # fmt: skip
     group.add_argument(
-        "--limit-duration-s", type=float, metavar="S", help="of each stretch of it (default: 5)"
+        "--limit-duration-s",
+        type=float,
+        metavar="S",
+        help="seconds of each of its measurements (default: 5)",
     )
 
 
@@ -162,7 +176,9 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--deltas", metavar="FILE", help="windows as JSON, feature to list of seconds"
     )
-    group.add_argument("--seed", type=int, metavar="N", help="of the order of samples (default: 0)")
+    group.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the sample order (default: 0)"
+    )
     group.add_argument(
         "--rank", type=int, metavar="N", help="this process, from 0 (default: from the launcher)"
     )
@@ -222,7 +238,10 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         "--deltas", metavar="FILE", help="windows as JSON, feature to list of seconds"
     )
     group.add_argument(
-        "--seed", type=int, metavar="N", help="of the order of samples and the weights (default: 0)"
+        "--seed",
+        type=int,
+        metavar="N",
+        help="seed of the sample order and of the weights (default: 0)",
     )
     group.add_argument(
         "--rank", type=int, metavar="N", help="this process, from 0 (default: from the launcher)"
@@ -232,9 +251,17 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     )
     add_loader_options(parser.add_argument_group("loader"))
     group = parser.add_argument_group("training")
-    group.add_argument("--steps", type=int, metavar="N", help="steps in all (default: 200)")
     group.add_argument(
-        "--learning-rate", type=float, metavar="X", help="of the optimizer (default: 0.001)"
+        "--steps",
+        type=int,
+        metavar="N",
+        help="number of steps, those before a resume included (default: 200)",
+    )
+    group.add_argument(
+        "--learning-rate",
+        type=float,
+        metavar="X",
+        help="learning rate of the optimizer (default: 0.001)",
     )
     group.add_argument("--log-every", type=int, metavar="N", help="log every N steps (default: 10)")
     group.add_argument(

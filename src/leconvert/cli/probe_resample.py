@@ -34,7 +34,9 @@ def add_trajectory_options(parser: argparse.ArgumentParser) -> None:
         "--dataset", "--root", metavar="DIR|URL", help="the numeric columns of a v3.0 dataset"
     )
     source.add_argument("--hdf5", metavar="FILE", help="a file that --write-hdf5 wrote")
-    group.add_argument("--revision", metavar="REV", help="of a --dataset on the Hub")
+    group.add_argument(
+        "--revision", metavar="REV", help="branch, tag or commit of a --dataset on the Hub"
+    )
     group.add_argument("--columns", nargs="+", metavar="FEATURE", help="take only these")
     group.add_argument(
         "--max-trajectories", type=int, metavar="N",
@@ -87,22 +89,35 @@ def add_resample_options(parser: argparse.ArgumentParser) -> None:
         help="trajectories (default: 16 32 64 128)",
     )
     group.add_argument(
-        "--num-epochs", type=int, metavar="N", help="passes of a repeat (default: 1)"
+        "--num-epochs",
+        type=int,
+        metavar="N",
+        help="passes over the set in each repeat (default: 1)",
     )
     group.add_argument(
-        "--repeats", type=int, metavar="N", help="measure so many times (default: 7)"
+        "--repeats", type=int, metavar="N", help="number of measurements (default: 7)"
     )
     group.add_argument(
-        "--warmup-batches", type=int, metavar="N", help="before the timing (default: 3)"
+        "--warmup-batches",
+        type=int,
+        metavar="N",
+        help="untimed batches before the timing (default: 3)",
     )
     group.add_argument("--no-preload", action="store_true", help="read trajectories while timing")
-    group.add_argument("--threads", type=int, metavar="N", help="of torch (its own choice)")
-    group.add_argument("--seed", type=int, metavar="N", help="of whatever is random (default: 0)")
+    group.add_argument(
+        "--threads", type=int, metavar="N", help="threads of torch (default: its own choice)"
+    )
+    group.add_argument("--seed", type=int, metavar="N", help="random seed (default: 0)")
     group.add_argument("--loaders", action="store_true", help="compare loaders with workers, too")
     group.add_argument(
         "--end-to-end", action="store_true", help="train a small diffusion policy on both paths"
     )
-    group.add_argument("--num-workers", type=int, metavar="N", help="of these two (default: 2)")
+    group.add_argument(
+        "--num-workers",
+        type=int,
+        metavar="N",
+        help="workers of --loaders and of --end-to-end (default: 2)",
+    )
     group.add_argument(
         "--train-epochs", type=int, metavar="N", help="passes of the training (default: 3)"
     )

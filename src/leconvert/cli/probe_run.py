@@ -75,14 +75,14 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
         f"p95 {document['p95_batch_wait_ms']:.1f}, p99 {document['p99_batch_wait_ms']:.1f} ms",
         f"memory       {shown('peak_pss_gb', '{:.2f} GB PSS')}, "
         f"{document['peak_rss_gb']:.2f} GB RSS",
-        f"randomness   {shown('shuffle_randomness_frac', '{:.2f} episodes a sample')}",
+        f"randomness   {shown('shuffle_randomness_frac', '{:.2f} distinct episodes / batch size')}",
         f"one process  {shown('single_proc_samples_per_s', '{:,.1f} samples/s')}, "
         f"{shown('fetch_pct', '{:.0f} %')} reading, {shown('decode_pct', '{:.0f} %')} decoding",
     ]
     if cache is not None and cache["hit_rate"] is not None:
         lines.append(
-            f"decoders     {cache['hit_rate']:.0%} of {cache['hits'] + cache['misses']:,} found "
-            f"open, {cache['evictions']:,} closed for room"
+            f"decoders     {cache['hit_rate']:.0%} decoder-cache hits of "
+            f"{cache['hits'] + cache['misses']:,} look-ups, {cache['evictions']:,} evictions"
         )
     if document["check"] is not None:
         lines.append(

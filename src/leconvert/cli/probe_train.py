@@ -94,9 +94,10 @@ def _submit(options: argparse.Namespace) -> int:
 def _told(report: TrainReport) -> str:
     ranks = "1 rank" if report.world_size == 1 else f"{report.world_size} ranks"
     by = f"{report.engine} on {report.device}" if report.device else "only loaded"
+    begun = f"resumed from step {report.first_step}" if report.first_step else "from step 0"
     lines = [
-        f"steps        {report.steps}, {report.first_step} of them before; {ranks}, {by}",
-        f"throughput   {report.samples_per_s:,.1f} samples/s of a rank",
+        f"steps        {report.steps}, {begun}; {ranks}, {by}",
+        f"throughput   {report.samples_per_s:,.1f} samples/s in each rank",
         f"waiting      {report.wait_pct:.0f} % of the time for data; first batch after "
         f"{report.first_batch_s:.2f} s",
     ]

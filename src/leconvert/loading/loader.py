@@ -22,7 +22,7 @@ from leconvert.loading.tensors import (
     MOST_WORKERS,
     SharedBatch,
     SharedBufferPool,
-    ShelfWriter,
+    SharedBufferWriter,
     keep_freed_memory,
 )
 
@@ -46,44 +46,44 @@ _SAID_AS = {
 }
 
 
-class _Trouble(NamedTuple):
+class _WorkerError(NamedTuple):
     """What ended a worker. torch would raise another error, with a traceback for its message."""
 
     error: LeconvertError
 
 
 class _BatchStream(IterableDataset[Any]):
-    """The batches of a stream, made where the samples are; from workers as parcels."""
+    """The batches of a stream, made where the samples are; from workers in shared memory."""
 
     def __init__(self, stream: EpisodeStream, batch_size: int, *, drop_last: bool) -> None:
         super().__init__()
         self._stream = stream
         self._batch_size = batch_size
         self._drop_last = drop_last
-        self._shelf: tuple[int, torch.Tensor] | None = None
-        self._writer: ShelfWriter | None = None
+        self._buffers: tuple[int, torch.Tensor] | None = None
+        self._writer: SharedBufferWriter | None = None
 
-    def renew(self, shelf: SharedBufferPool) -> None:
-        """Have workers that start from now on use a shelf."""
-        # Not the shelf itself: what it maps stays in the training process.
-        self._shelf = shelf.number, shelf.states
+    def renew(self, buffers: SharedBufferPool) -> None:
+        """Have workers that start from now on use these buffers."""
+        # Not the pool itself: what it maps stays in the training process.
+        self._buffers = buffers.number, buffers.states
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        if info is None or self._shelf is None:
+        if info is None or self._buffers is None:
             yield from self._stream.batches(self._batch_size, drop_last=self._drop_last)
             return
         if self._writer is None:
             keep_freed_memory()
-            number, states = self._shelf
-            self._writer = ShelfWriter(number, states[info.id], info.id)
+            number, states = self._buffers
+            self._writer = SharedBufferWriter(number, states[info.id], info.id)
         try:
             for batch in self._stream.batches(
                 self._batch_size, drop_last=self._drop_last, memory=self._writer.memory
             ):
-                yield self._writer.parcel(batch)
+                yield self._writer.share(batch)
         except LeconvertError as error:
-            yield _Trouble(error)
+            yield _WorkerError(error)
 
 
 class StreamLoader:
@@ -96,7 +96,7 @@ class StreamLoader:
     ``persistent_workers``; epoch and state are those of the one that began last.
 
     It does not guarantee that ranks have equally many batches: see `batches_on_every_rank`. It is
-    not to be given to ``accelerate.prepare``, which would deal batches out once more.
+    not to be given to ``accelerate.prepare``, which would share the batches out a second time.
 
     Args:
         stream: What to load.
@@ -129,13 +129,13 @@ class StreamLoader:
         timeout: float = 0,
     ) -> None:
         if batch_size < 1:
-            raise UsageError(f"A batch of {batch_size} samples is none.")
+            raise UsageError(f"batch_size must be at least 1, not {batch_size}.")
         if not 0 <= num_workers <= MOST_WORKERS:
-            raise UsageError(f"A loader has 0 to {MOST_WORKERS} workers, not {num_workers}.")
+            raise UsageError(f"num_workers must be 0 to {MOST_WORKERS}, not {num_workers}.")
         if prefetch_factor is not None and prefetch_factor < 1:
-            raise UsageError(f"A worker prepares 1 batch ahead or more, not {prefetch_factor}.")
+            raise UsageError(f"prefetch_factor must be at least 1, not {prefetch_factor}.")
         if not timeout >= 0:
-            raise UsageError(f"Nobody waits for a batch for {timeout} s.")
+            raise UsageError(f"timeout must be at least 0 seconds, not {timeout}.")
         self.stream = stream
         self.batch_size = batch_size
         self.num_workers = num_workers
@@ -177,7 +177,7 @@ class StreamLoader:
         self._epoch = stream.epoch
         self._batches = 0
         self._is_loaded = False
-        self._shelf: SharedBufferPool | None = None
+        self._buffers: SharedBufferPool | None = None
         self._newest: object | None = None
 
     @property
@@ -232,21 +232,21 @@ class StreamLoader:
             # Workers that stay read the same memory for ever.
             renew=not self._are_workers_kept,
         )
-        if self._shelf is None or not self._are_workers_kept:
-            self._shelf = SharedBufferPool(workers)
+        if self._buffers is None or not self._are_workers_kept:
+            self._buffers = SharedBufferPool(workers)
             if self._batch_stream is not None:
-                self._batch_stream.renew(self._shelf)
-        # Its own, although the loader may be iterated once more meanwhile: parcels lie in it.
-        shelf = self._shelf
+                self._batch_stream.renew(self._buffers)
+        # Its own, although the loader may be iterated once more meanwhile: batches lie in it.
+        buffers = self._buffers
         self._newest = mine = object()
-        for parcel in self._loader:
-            shelf.collect()
-            if isinstance(parcel, _Trouble):
-                raise parcel.error
+        for batch in self._loader:
+            buffers.collect()
+            if isinstance(batch, _WorkerError):
+                raise batch.error
             # Counted first: whoever asks for the state while using a batch has taken it.
             if self._newest is mine:
                 self._batches += 1
-            yield parcel.batch() if isinstance(parcel, SharedBatch) else parcel
+            yield batch.batch() if isinstance(batch, SharedBatch) else batch
         if self._newest is mine:
             self._epoch += 1
             self._batches = 0
@@ -295,7 +295,7 @@ class StreamLoader:
         if state.get("order") != self._witness(epoch, batches):
             raise PlanMismatchError(
                 "The stream cannot go on where it stopped: this version of NumPy shuffles "
-                "otherwise than the one before.",
+                "differently from the one before.",
                 next_step="Install the version of NumPy that the state was taken with.",
             )
         self._epoch, self._batches = epoch, batches

@@ -1,20 +1,20 @@
 """Which frames a loader worker gives out, and in which order: a pure function, no I/O.
 
-Episodes go to ranks and then to workers, whole. A worker deals its episodes to the places of its
-pool (*lanes*); a lane plays one episode at a time, its frames in a shuffled order, and the next one
-when that is used up. The lanes are merged so that each order of merging is equally likely: a lane
-is drawn with the frames that it has left, those of the episodes that wait in it included, as
-weight. So the pool stays full until the end of the epoch.
+Episodes go to ranks and then to workers, whole. A worker shares its episodes out to the slots of
+its pool; a slot plays one episode at a time, its frames in a shuffled order, and the next one when
+that is used up. The slots are merged so that each order of merging is equally likely: a slot is
+drawn with the frames that it has left, those of the episodes that wait in it included, as weight.
+So the pool stays full until the end of the epoch.
 
 Drawing with the frames left of the *pooled* episodes alone would be simpler and worse: such
 episodes empty all at once, and few of them are left to mix most of the time.
 
 Where a worker's pool has room for all episodes of its rank, its workers get frames of all of them
-instead: the frames of each episode are dealt round. So the batches of each worker are then mixed as
+instead, round-robin. So the batches of each worker are then mixed as
 one shuffle of all frames of the rank would be.
 
 Everything follows from the lengths of the episodes, the seed, the epoch and the share. The merge is
-drawn in blocks: first how many frames of a block come from each lane, then their order. To skip
+drawn in blocks: first how many frames of a block come from each slot, then their order. To skip
 frames only the first is needed, so skipping costs nothing worth measuring.
 """
 
@@ -39,10 +39,10 @@ __all__ = [
     "Share",
     "balanced_split",
     "chosen_episodes",
-    "cut_batches",
     "find_rank",
     "group_episodes_by_files",
     "num_batches",
+    "order_batches",
     "partition_episodes",
     "turn_after",
 ]
@@ -101,7 +101,7 @@ class _Part:
     """What a worker gives out in an epoch; arrays of shape (P,).
 
     Attributes:
-        episodes: Places of its episodes, in the order in which they are dealt.
+        episodes: Places of its episodes, in the order in which they are shared out.
         first: First turn of each that is its own: 0, where it has the episode alone.
         counts: Frames of each, all above 0.
         step: Every how manyth turn is its own.
@@ -138,9 +138,9 @@ class EpisodeOrder:
         self, lengths: IntArray, *, seed: int = 0, shuffle: bool = True, pool_size: int = 32
     ) -> None:
         if pool_size < 1:
-            raise UsageError(f"A pool of {pool_size} episodes cannot give any frame.")
+            raise UsageError(f"episode_pool_size must be at least 1, not {pool_size}.")
         if seed < 0:
-            raise UsageError(f"A seed is a number from 0; {seed} is none.")
+            raise UsageError(f"seed must be at least 0, not {seed}.")
         self._lengths = np.ascontiguousarray(lengths, np.int64)
         self._seed = seed
         self._shuffle = shuffle
@@ -159,9 +159,9 @@ class EpisodeOrder:
         if not self._shuffle:
             yield from _in_order(part, skip)
             return
-        num_lanes = min(self._pool_size, len(part.episodes))
-        yield from _merged_lanes(
-            [part.subset(lane) for lane in balanced_split(part.counts, num_lanes)],
+        num_slots = min(self._pool_size, len(part.episodes))
+        yield from _merged_slots(
+            [part.subset(slot) for slot in balanced_split(part.counts, num_slots)],
             self._lengths,
             seed=(self._seed, epoch),
             stream=(share.rank, share.worker),
@@ -182,8 +182,8 @@ class EpisodeOrder:
             empty_epochs = 0 if frames else empty_epochs + 1
             if empty_epochs > (_MOST_EMPTY_EPOCHS if self._shuffle else 0):
                 raise UsageError(
-                    f"{len(self._lengths)} episodes do not go round {share.num_workers} loader "
-                    f"workers of {share.world_size} ranks, so one of them cannot repeat anything.",
+                    f"{len(self._lengths)} episodes are too few for {share.num_workers} loader "
+                    f"workers of {share.world_size} ranks: one of them has nothing to repeat.",
                     next_step="Use fewer workers, or a pool that holds all episodes.",
                 )
             skip = max(0, skip - frames)
@@ -196,7 +196,7 @@ class EpisodeOrder:
         everything = np.arange(len(self._lengths))
         mine = self._split(everything, (epoch, _SPLIT_RANKS), world_size)[rank]
         if self._shuffle and num_workers > 1 and len(mine) <= self._pool_size:
-            return self._dealt_round(mine, num_workers)
+            return self._round_robin(mine, num_workers)
         stream = (epoch, _SPLIT_WORKERS, rank)
         return [
             _Part(episodes, np.zeros(len(episodes), np.int64), self._lengths[episodes], 1)
@@ -209,8 +209,8 @@ class EpisodeOrder:
         chosen = balanced_split(self._lengths[episodes], shares)
         return [episodes[places] for places in chosen]
 
-    def _dealt_round(self, episodes: IntArray, num_workers: int) -> list[_Part]:
-        """Deal the frames of all episodes round, going on from one episode to the next."""
+    def _round_robin(self, episodes: IntArray, num_workers: int) -> list[_Part]:
+        """Share the frames of all episodes out in turn, going on from one episode to the next."""
         lengths = self._lengths[episodes]
         before = np.cumsum(lengths) - lengths
         parts = []
@@ -232,7 +232,7 @@ def _in_order(part: _Part, skip: int) -> Iterator[OrderBlock]:
 
 
 def balanced_split(lengths: IntArray, shares: int) -> list[IntArray]:
-    """Deal episodes out, each to the share that has the fewest frames so far.
+    """Give each episode to the share that has the fewest frames so far.
 
     Two shares differ by the longest episode at most. With fewer episodes than shares, some are
     empty.
@@ -255,21 +255,21 @@ def balanced_split(lengths: IntArray, shares: int) -> list[IntArray]:
     return np.split(by_owner, np.searchsorted(owners[by_owner], np.arange(1, shares)))
 
 
-def _merged_lanes(
-    lanes: list[_Part],
+def _merged_slots(
+    slots: list[_Part],
     lengths: IntArray,
     *,
     seed: tuple[int, int],
     stream: tuple[int, int],
     skip: int,
 ) -> Iterator[OrderBlock]:
-    """Merge lanes at random; see the module."""
-    # All episodes, lane after lane: a frame of a lane is a number in one long row.
-    episodes = np.concatenate([lane.episodes for lane in lanes])
-    first = np.concatenate([lane.first for lane in lanes])
-    counts = np.concatenate([lane.counts for lane in lanes])
+    """Merge pool slots at random; see the module."""
+    # All episodes, slot after slot: a frame of a slot is a number in one long row.
+    episodes = np.concatenate([slot.episodes for slot in slots])
+    first = np.concatenate([slot.first for slot in slots])
+    counts = np.concatenate([slot.counts for slot in slots])
     ends = np.cumsum(counts)
-    left: IntArray = np.array([lane.counts.sum() for lane in lanes], np.int64)
+    left: IntArray = np.array([slot.counts.sum() for slot in slots], np.int64)
     cursor: IntArray = np.cumsum(left) - left
     if ends[-1] >= _MOST_FRAMES:
         raise UsageError(
@@ -288,16 +288,16 @@ def _merged_lanes(
         size = int(drawn.sum())
         if begin + size > skip:
             shuffled = _generator(seeded, epoch, _BLOCK, *stream, begin).permutation(
-                np.repeat(np.arange(len(lanes)), drawn)
+                np.repeat(np.arange(len(slots)), drawn)
             )
-            by_lane = np.argsort(shuffled, kind="stable")
+            by_slot = np.argsort(shuffled, kind="stable")
             numbers: IntArray = np.empty(size, np.int64)
             heads = np.cumsum(drawn) - drawn
-            numbers[by_lane] = np.arange(size) + np.repeat(cursor - heads, drawn)
+            numbers[by_slot] = np.arange(size) + np.repeat(cursor - heads, drawn)
             numbers = numbers[max(0, skip - begin) :]
             places = np.searchsorted(ends, numbers, side="right")
             is_last = numbers == ends[places] - 1
-            turns = first[places] + (numbers - (ends - counts)[places]) * lanes[0].step
+            turns = first[places] + (numbers - (ends - counts)[places]) * slots[0].step
             found = episodes[places]
             yield OrderBlock(found, orders.frames(found, turns, is_last), is_last)
         left = left - drawn
@@ -335,10 +335,10 @@ def _generator(*words: int) -> np.random.Generator:
 
 
 # ------------------------------------------------------------------------------------------------
-# Cut an order into batches, and say which episodes come next. Pure.
+# Batches of an order, and which episodes come next. Pure.
 
 
-def cut_batches(
+def order_batches(
     blocks: Iterable[OrderBlock],
     batch_size: int,
     *,
@@ -419,7 +419,7 @@ def group_episodes_by_files(files: Sequence[IntArray]) -> list[IntArray]:
 def partition_episodes(
     groups: Sequence[IntArray], lengths: IntArray, num_partitions: int
 ) -> list[IntArray]:
-    """Deal groups to partitions: the longest first, each to the partition with the fewest frames.
+    """Share groups out: the longest first, each to the partition with the fewest frames.
 
     Longest processing time first keeps the largest partition within 4/3 of the best possible
     (Graham 1969).
@@ -463,10 +463,12 @@ def chosen_episodes(
         places = np.flatnonzero(np.isin(indices, wanted))
     if max_episodes is not None:
         if max_episodes < 1:
-            raise UsageError(f"At most {max_episodes} episodes are none.")
+            raise UsageError(f"max_episodes must be at least 1, not {max_episodes}.")
         places = places[:max_episodes]
     if not 0 <= partition_index < num_partitions:
-        raise UsageError(f"There is no partition {partition_index} of {num_partitions}.")
+        raise UsageError(
+            f"partition_index must be 0 to {num_partitions - 1}, not {partition_index}."
+        )
     if num_partitions == 1:
         return places
     groups = group_episodes_by_files([numbers[places] for numbers in files])
@@ -548,14 +550,14 @@ def _said_by(
 
 def _checked(rank: int | None, world_size: int | None, origin: str) -> tuple[int, int]:
     if rank is None or world_size is None:
-        raise UsageError("A rank needs a world size, and the other way round.")
+        raise UsageError("rank and world_size go together; give both or neither.")
     if not 0 <= rank < world_size:
-        raise UsageError(f"There is no rank {rank} of {world_size} (from {origin}).")
+        raise UsageError(f"rank must be 0 to {world_size - 1}, not {rank} (from {origin}).")
     return rank, world_size
 
 
 # ------------------------------------------------------------------------------------------------
-# Whose turn it is: how torch's DataLoader deals batches of workers, as arithmetic. Pure.
+# Whose turn it is: torch's DataLoader takes batches from its workers round-robin. Arithmetic, pure.
 #
 # It asks its workers in turn, and leaves out those that have ended. So after any number of
 # batches it is known how many came from each worker and which one is next, without asking

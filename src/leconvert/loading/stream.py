@@ -26,8 +26,8 @@ from leconvert.loading.order import (
     OrderBlock,
     Share,
     chosen_episodes,
-    cut_batches,
     find_rank,
+    order_batches,
 )
 from leconvert.loading.rows import RowReader
 from leconvert.loading.tensors import (
@@ -331,7 +331,7 @@ class EpisodeStream(IterableDataset[Sample]):
         pool = workplace.pool
         placed = (block._replace(episodes=self._places[block.episodes]) for block in blocks)
         ahead = 2 * self.video_fetch_workers
-        for block in cut_batches(placed, batch_size, coming=pool.expect, ahead=ahead):
+        for block in order_batches(placed, batch_size, coming=pool.expect, ahead=ahead):
             if drop_last and len(block.frames) < batch_size:
                 break
             batch = workplace.maker.make(block.episodes, block.frames)

@@ -35,7 +35,7 @@ __all__ = [
     "Memory",
     "SharedBatch",
     "SharedBufferPool",
-    "ShelfWriter",
+    "SharedBufferWriter",
     "StreamFacts",
     "TensorPlan",
     "UnreadablePlace",
@@ -187,7 +187,7 @@ class SharedBufferPool:
 
     @classmethod
     def find(cls, number: int) -> SharedBufferPool | None:
-        """Return a shelf by number, if the loader that it belongs to still is."""
+        """Return a pool by number, if its loader still exists."""
         return cls._known.get(number)
 
     def receive(self, worker: int, slot: int, piece: torch.Tensor | None) -> torch.Tensor:
@@ -196,7 +196,9 @@ class SharedBufferPool:
             if piece is not None:
                 self._mapped[worker, slot] = piece
             if (worker, slot) not in self._mapped:
-                raise LeconvertError("A loader worker sent a batch in memory that nobody knows.")
+                raise LeconvertError(
+                    "A loader worker sent a batch in memory that the loader does not know."
+                )
             # A storage of its own for each batch: its end is the end of the batch.
             lent = torch.frombuffer(self._mapped[worker, slot].numpy(), dtype=torch.uint8)
             reference = StorageWeakRef(lent.untyped_storage())  # type: ignore[no-untyped-call]
@@ -215,11 +217,11 @@ class SharedBufferPool:
             self._held = held
 
 
-class ShelfWriter:
-    """A worker's side of a shelf: memory for one batch after the other.
+class SharedBufferWriter:
+    """A worker's side of a pool: memory for one batch after the other.
 
     Args:
-        number: Of the shelf.
+        number: Of the pool.
         states: The worker's row of ``SharedBufferPool.states``.
         worker: Its number.
     """
@@ -239,7 +241,7 @@ class ShelfWriter:
         self._current = slot, piece
         return piece
 
-    def parcel(self, batch: Mapping[str, Any]) -> SharedBatch:
+    def share(self, batch: Mapping[str, Any]) -> SharedBatch:
         """Wrap the batch that was written into the memory given last."""
         slot, piece = self._current
         place = piece.data_ptr()
@@ -287,9 +289,9 @@ def _receive(
     others: Mapping[str, Any],
 ) -> SharedBatch:
     """Unpack what a worker sent; called by pickle."""
-    shelf = SharedBufferPool.find(number)
-    if slot is not None and shelf is not None:
-        piece = shelf.receive(worker, slot, piece)
+    pool = SharedBufferPool.find(number)
+    if slot is not None and pool is not None:
+        piece = pool.receive(worker, slot, piece)
     return SharedBatch(torch.empty(0) if piece is None else piece, entries, others)
 
 

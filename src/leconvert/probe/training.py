@@ -242,7 +242,7 @@ class Ranks:
             self._accelerator = Accelerator(cpu=device == "cpu")
             self.device: torch.device = self._accelerator.device
         else:
-            self.device = torch.device(device, local_rank if device == "cuda" else None)
+            self.device = torch.device(f"cuda:{local_rank}" if device == "cuda" else device)
             if world_size > 1 and not distributed.is_initialized():
                 backend = "gloo" if device == "cpu" else "nccl"
                 distributed.init_process_group(backend, rank=rank, world_size=world_size)

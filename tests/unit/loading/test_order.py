@@ -186,7 +186,7 @@ def test_a_worker_without_episodes_ends_and_cannot_repeat(shuffle: bool) -> None
     assert sorted(given_out) == [0, 0, 3, 4]
     idle = shares[given_out.index(0)]
     assert list(order.walk(0, idle)) == []
-    with pytest.raises(UsageError, match="2 episodes do not go round 4"):
+    with pytest.raises(UsageError, match="2 episodes are too few for 4"):
         list(order.walk(0, idle, repeat=True))
 
 

@@ -13,7 +13,7 @@ from leconvert.loading import EpisodeStream, StreamLoader
 from leconvert.loading.tensors import (
     SharedBatch,
     SharedBufferPool,
-    ShelfWriter,
+    SharedBufferWriter,
     TensorPlan,
     allocate,
     private_memory,
@@ -28,11 +28,11 @@ PLANS = [
 
 
 class Sender:
-    """A worker and the training process in one: parcels cross by pickling."""
+    """A worker and the training process in one: batches cross by pickling."""
 
     def __init__(self) -> None:
-        self.shelf = SharedBufferPool(1)
-        self.writer = ShelfWriter(self.shelf.number, self.shelf.states[0], 0)
+        self.pool = SharedBufferPool(1)
+        self.writer = SharedBufferWriter(self.pool.number, self.pool.states[0], 0)
 
     def send(self, value: int) -> dict[str, Any]:
         batch: dict[str, Any] = dict(allocate(PLANS, self.writer.memory))
@@ -40,9 +40,9 @@ class Sender:
             tensor.fill_(value)
         batch["picture"] = batch["picture"].movedim(-1, -2)
         batch["task"] = [str(value)]
-        parcel = pickle.loads(pickle.dumps(self.writer.parcel(batch)))
-        self.shelf.collect()
-        found: dict[str, Any] = parcel.batch()
+        shared = pickle.loads(pickle.dumps(self.writer.share(batch)))
+        self.pool.collect()
+        found: dict[str, Any] = shared.batch()
         return found
 
 
@@ -117,13 +117,13 @@ def test_what_somebody_keeps_is_never_written_over(sender: Sender, kept: str) ->
             assert (thing == value).all()
 
 
-def test_a_parcel_that_nobody_opens_gives_its_memory_back(sender: Sender) -> None:
-    parcel = sender.writer.parcel(dict(allocate(PLANS, sender.writer.memory)))
-    received: SharedBatch = pickle.loads(pickle.dumps(parcel))
-    assert int(sender.shelf.states.sum()) == 1
+def test_a_shared_that_nobody_opens_gives_its_memory_back(sender: Sender) -> None:
+    shared = sender.writer.share(dict(allocate(PLANS, sender.writer.memory)))
+    received: SharedBatch = pickle.loads(pickle.dumps(shared))
+    assert int(sender.pool.states.sum()) == 1
     del received
-    sender.shelf.collect()
-    assert int(sender.shelf.states.sum()) == 0
+    sender.pool.collect()
+    assert int(sender.pool.states.sum()) == 0
     assert_holds(sender.send(5), 5)
 
 

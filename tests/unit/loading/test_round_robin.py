@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from leconvert.loading.order import num_batches, turn_after
 
 
-def dealt(available: list[int]) -> list[int]:
-    """Deal one batch at a time: worker after worker, those without any left out."""
+def in_turn(available: list[int]) -> list[int]:
+    """Take one batch at a time: worker after worker, those without any left out."""
     left = list(available)
     order = []
     while any(left):
@@ -21,8 +21,8 @@ def dealt(available: list[int]) -> list[int]:
 
 
 @given(available=st.lists(st.integers(0, 6), min_size=1, max_size=6))
-def test_a_turn_is_what_dealing_one_by_one_comes_to(available: list[int]) -> None:
-    order = dealt(available)
+def test_a_turn_is_what_taking_one_by_one_comes_to(available: list[int]) -> None:
+    order = in_turn(available)
     for batches in range(len(order) + 1):
         turn = turn_after(batches, available, len(available))
         assert list(turn.taken) == [

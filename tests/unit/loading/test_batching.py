@@ -1,4 +1,4 @@
-"""Batches cut out of an order."""
+"""Batches of an order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leconvert.loading.order import OrderBlock, cut_batches
+from leconvert.loading.order import OrderBlock, order_batches
 
 LENGTHS = st.lists(st.integers(0, 9), max_size=6)
 
@@ -25,7 +25,7 @@ def test_batches_are_full_but_for_the_last_and_keep_the_order(
     def hear(_: list[int]) -> None:
         raise AssertionError("nothing is to be told")
 
-    batches = list(cut_batches(blocks_of(lengths), batch_size, coming=hear, ahead=0))
+    batches = list(order_batches(blocks_of(lengths), batch_size, coming=hear, ahead=0))
     frames = [batch.frames.tolist() for batch in batches]
     assert sum(frames, start=[]) == list(range(sum(lengths)))  # noqa: RUF017 (a few numbers)
     assert all(len(batch) == batch_size for batch in frames[:-1])
@@ -36,7 +36,7 @@ def test_episodes_are_announced_when_they_appear_next(
     lengths: list[int], batch_size: int, ahead: int
 ) -> None:
     announced: list[list[int]] = []
-    batches = cut_batches(blocks_of(lengths), batch_size, coming=announced.append, ahead=ahead)
+    batches = order_batches(blocks_of(lengths), batch_size, coming=announced.append, ahead=ahead)
     for number, batch in enumerate(batches):
         if number == len(announced):
             assert len(batch.frames) < batch_size  # the last one, which was spoken of before
