@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from leconvert.errors import InstallationError
+from leconvert.machine import check_linux
 
 __all__ = ["lazy_names"]
 
@@ -27,6 +28,7 @@ def lazy_names(
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        check_linux()
         try:
             module = import_module(f"{package}.{module_of[name]}")
         except ModuleNotFoundError as error:

@@ -46,11 +46,11 @@ def test_a_program_reads_it_as_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "use", ["leconvert.convert", "leconvert.push", "leconvert.loading.stream.EpisodeStream"]
+    "use", ["leconvert.convert", "leconvert.push", "leconvert.loading.EpisodeStream"]
 )
 def test_python_code_says_so_when_it_uses_it(use: str) -> None:
     program = f"""
-import leconvert, leconvert.probe
+import leconvert, leconvert.loading
 try:
     {use}
 except leconvert.LeconvertError as error:

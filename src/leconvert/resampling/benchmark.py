@@ -9,14 +9,11 @@ process is taken: work of others on the same cores lengthens the one far more th
 
 from __future__ import annotations
 
-import os
-import shutil
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Self
 
@@ -28,13 +25,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from leconvert.progress import Stage
 from leconvert.resampling.kernel import PackMemory, pack, resample_packed
-from leconvert.resampling.methods import Methods, Trajectory
-from leconvert.resampling.pipelines import Baseline, Pipeline, Values, collate, grid, resample_one
+from leconvert.resampling.methods import Trajectory
+from leconvert.resampling.pipelines import Pipeline, Task, Values, collate
 from leconvert.resampling.sources import TrajectorySource
 
 __all__ = [
     "LENGTHS",
     "PATHS",
+    "STAGES",
     "GpuUse",
     "batches_of",
     "compare_loaders",
@@ -51,58 +49,19 @@ __all__ = [
 
 
 _EVERY_S = 0.1
-_ASK = ("--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
 
 Reader = Callable[[], float]
 
 
 def gpu_reader(device: str) -> Reader | None:
-    """Return what reads the use of a device in percent; None where nothing can.
-
-    NVML is asked through pynvml where that is installed, else through ``nvidia-smi``.
-    """
-    kind, _, number = device.partition(":")
-    if kind != "cuda":
-        return None
-    name = _name_outside(int(number or 0))
-    return _nvml_reader(name) or _smi_reader(name)
-
-
-def _name_outside(number: int) -> str:
-    """Return the number or UUID of a device for NVML, which sees those hidden from CUDA as well."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return shown[number].strip() or str(number) if number < len(shown) else str(number)
-
-
-def _nvml_reader(name: str) -> Reader | None:
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        if name.isdecimal():
-            handle = pynvml.nvmlDeviceGetHandleByIndex(int(name))
-        else:
-            handle = pynvml.nvmlDeviceGetHandleByUUID(name)
-        return lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    except Exception:  # noqa: BLE001 - whatever is wrong with it, the use is then unknown
-        return None
-
-
-def _smi_reader(name: str) -> Reader | None:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
+    """Return what reads the use of a device in percent by NVML; None where nothing can."""
 
     def read() -> float:
-        said = subprocess.run(
-            [program, f"--id={name}", *_ASK], capture_output=True, text=True, check=True,
-            timeout=10,
-        )  # fmt: skip
-        return float(said.stdout.strip())
+        return float(torch.cuda.utilization(device))
 
     try:
         read()
-    except (OSError, ValueError, subprocess.SubprocessError):
+    except Exception:  # noqa: BLE001 - no GPU, no pynvml, or NVML's own errors: it is unknown
         return None
     return read
 
@@ -169,10 +128,8 @@ def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[l
 
 def measure_batch_size(
     ways: Sequence[Pipeline],
-    source: TrajectorySource,
-    methods: Methods,
+    task: Task,
     *,
-    hz: float,
     batch_size: int,
     repeats: int,
     num_epochs: int,
@@ -187,45 +144,39 @@ def measure_batch_size(
         ``raw`` holds what each repeat took.
     """
     errors = {way.key: 0.0 for way in ways}
-    for number, places in enumerate(batches_of(len(source), batch_size, seed, 0)):
+    for number, places in enumerate(batches_of(len(task.source), batch_size, seed, 0)):
         if number == warmup_batches:
             break
-        exact = _exact(source, places, methods, hz)
+        exact = _exact(task, places)
         for way in ways:
             errors[way.key] = max(errors[way.key], _error(way.run(places)[1], exact))
-    repeat_stages: dict[tuple[str, str, str], list[dict[str, float]]] = {w.key: [] for w in ways}
-    batch_seconds: dict[tuple[str, str, str], list[float]] = {way.key: [] for way in ways}
-    cpu_seconds: dict[tuple[str, str, str], list[float]] = {way.key: [] for way in ways}
+    timed = {way.key: _Timed() for way in ways}
     batches = 0
     readers = {way.device: gpu_reader(way.device) for way in ways}
     with GpuUse(next((reader for reader in readers.values() if reader), None)) as gpu:
         for repeat in range(repeats):
-            sums: dict[tuple[str, str, str], dict[str, float]] = {way.key: {} for way in ways}
-            cpu = {way.key: 0.0 for way in ways}
+            for times in timed.values():
+                times.stages.append({})
+                times.cpu_seconds.append(0.0)
             batches = 0
             for epoch in range(num_epochs):
                 epoch_number = repeat * num_epochs + epoch
-                for places in batches_of(len(source), batch_size, seed, epoch_number):
+                for places in batches_of(len(task.source), batch_size, seed, epoch_number):
                     turn = batches % len(ways)
                     batches += 1
                     for way in [*ways[turn:], *ways[:turn]]:
+                        times = timed[way.key]
                         cpu_began = time.process_time()
                         seconds, _ = way.run(places)
-                        cpu[way.key] += time.process_time() - cpu_began
-                        batch_seconds[way.key].append(sum(seconds.values()))
-                        of_way = sums[way.key]
+                        times.cpu_seconds[-1] += time.process_time() - cpu_began
+                        times.batch_seconds.append(sum(seconds.values()))
                         for name, taken in seconds.items():
-                            of_way[name] = of_way.get(name, 0.0) + taken
-            for way in ways:
-                repeat_stages[way.key].append(sums[way.key])
-                cpu_seconds[way.key].append(cpu[way.key])
+                            times.stages[-1][name] = times.stages[-1].get(name, 0.0) + taken
             stage.advance(1)
     return [
         _row(
             way,
-            repeat_stages[way.key],
-            batch_seconds[way.key],
-            cpu_seconds[way.key],
+            timed[way.key],
             batch_size=batch_size,
             batches=batches,
             error=errors[way.key],
@@ -235,11 +186,18 @@ def measure_batch_size(
     ]
 
 
+@dataclass(slots=True)
+class _Timed:
+    """What one way took: stages and processor's time of each repeat, seconds of each batch."""
+
+    stages: list[dict[str, float]] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    batch_seconds: list[float] = field(default_factory=list)
+
+
 def _row(
     way: Pipeline,
-    repeats: Sequence[Mapping[str, float]],
-    batch_seconds: Sequence[float],
-    cpu_seconds: Sequence[float],
+    timed: _Timed,
     *,
     batch_size: int,
     batches: int,
@@ -247,6 +205,7 @@ def _row(
     gpu_use_pct: float | None,
 ) -> dict[str, Any]:
     trajectories = batches * batch_size
+    repeats, cpu_seconds, batch_seconds = timed.stages, timed.cpu_seconds, timed.batch_seconds
     totals = [sum(stages.values()) for stages in repeats]
     kernels = [stages[way.kernel_stage] for stages in repeats]
     inside = [
@@ -328,14 +287,10 @@ def _median_ratio(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.median(one / max(other, _TICK_S) for one, other in pairs)
 
 
-def _exact(
-    source: TrajectorySource, places: Sequence[int], methods: Methods, hz: float
-) -> Mapping[str, npt.NDArray[Any]]:
+def _exact(task: Task, places: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
     """Return a batch by `numpy.interp` in float64."""
-    trajectories = [source.load(place) for place in places]
-    return collate(
-        [resample_one(one, grid(one.duration_s, hz), methods, "columns") for one in trajectories]
-    ).columns
+    by_columns = replace(task, baseline="columns")
+    return collate(by_columns.one_by_one([task.source.load(place) for place in places])).columns
 
 
 def _error(values: Values, exact: Mapping[str, npt.NDArray[Any]]) -> float:
@@ -393,49 +348,33 @@ class _Order:
 
 @dataclass(frozen=True, slots=True)
 class _OneByOne:
-    methods: Methods
-    hz: float
-    baseline: Baseline
+    task: Task
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
-        batch = collate(
-            [
-                resample_one(one, grid(one.duration_s, self.hz), self.methods, self.baseline)
-                for one in trajectories
-            ]
-        )
+        batch = collate(self.task.one_by_one(trajectories))
         found = {key: torch.from_numpy(values) for key, values in batch.columns.items()}
         return found | {LENGTHS: torch.from_numpy(batch.lengths)}
 
 
 class _AtOnce:
-    def __init__(self, methods: Methods, hz: float) -> None:
-        self._methods, self._hz = methods, hz
+    def __init__(self, task: Task) -> None:
+        self._task = task
         self._memory = PackMemory()
 
     def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
         packed = pack(trajectories, self._memory)
-        resampled = resample_packed(packed, self._methods, hz=self._hz)
+        resampled = resample_packed(packed, self._task.methods, hz=self._task.hz)
         return resampled.values | {LENGTHS: resampled.lengths}
 
 
 def open_loader(
-    path: str,
-    source: TrajectorySource,
-    methods: Methods,
-    *,
-    hz: float,
-    baseline: Baseline,
-    batch_size: int,
-    num_workers: int,
-    seed: int,
+    path: str, task: Task, *, batch_size: int, num_workers: int, seed: int
 ) -> DataLoader[Any]:
     """Return a loader of resampled, padded batches: features and `LENGTHS`."""
-    work = _OneByOne(methods, hz, baseline) if path == "baseline" else _AtOnce(methods, hz)
     return DataLoader(
-        _Set(source),
-        batch_sampler=_Order(len(source), batch_size, seed),
-        collate_fn=work,
+        _Set(task.source),
+        batch_sampler=_Order(len(task.source), batch_size, seed),
+        collate_fn=_OneByOne(task) if path == "baseline" else _AtOnce(task),
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
     )
@@ -448,11 +387,8 @@ def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
 
 
 def compare_loaders(
-    source: TrajectorySource,
-    methods: Methods,
+    task: Task,
     *,
-    hz: float,
-    baseline: Baseline,
     batch_size: int,
     num_workers: Sequence[int],
     epochs: int,
@@ -469,8 +405,7 @@ def compare_loaders(
     for workers in num_workers:
         loaders = {
             path: open_loader(
-                path, source, methods, hz=hz, baseline=baseline, batch_size=batch_size,
-                num_workers=workers, seed=seed,
+                path, task, batch_size=batch_size, num_workers=workers, seed=seed
             )
             for path in PATHS
         }  # fmt: skip
@@ -486,7 +421,7 @@ def compare_loaders(
                 if epoch:
                     seconds[path].append(time.perf_counter() - began)
             stage.advance(1)
-        batches = len(source) // batch_size
+        batches = len(task.source) // batch_size
         rows += [
             {
                 "path": path,

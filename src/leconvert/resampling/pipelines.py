@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ __all__ = [
     "BaselineWay",
     "BatchedWay",
     "Pipeline",
-    "TableWay",
+    "Task",
     "collate",
     "faster_baseline",
     "find_device",
@@ -242,117 +242,87 @@ class Pipeline(ABC):
         return self.name, self.dtype, self.device
 
 
-class BaselineWay(Pipeline):
-    """See the module.
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is resampled, and how.
 
-    Args:
+    Attributes:
         source: The set.
         methods: Method of every column.
         hz: Targets a second.
-        baseline: How the linear part is done.
-        preloaded: Whether the set is in memory, so that loading is no stage.
+        baseline: How the baseline does the linear part.
     """
+
+    source: TrajectorySource
+    methods: Methods
+    hz: float
+    baseline: Baseline = "columns"
+
+    def one_by_one(self, trajectories: Sequence[Trajectory]) -> list[dict[str, Array]]:
+        """Resample by NumPy, one trajectory after the other."""
+        return [
+            resample_one(one, grid(one.duration_s, self.hz), self.methods, self.baseline)
+            for one in trajectories
+        ]
+
+
+class BaselineWay(Pipeline):
+    """See the module; ``preloaded`` says that the set is in memory, so that loading is no stage."""
 
     name = "baseline"
     kernel_stage = "resample"
 
-    def __init__(
-        self,
-        source: TrajectorySource,
-        methods: Methods,
-        hz: float,
-        baseline: Baseline,
-        *,
-        preloaded: bool,
-    ) -> None:
-        self._source, self._methods, self._hz = source, methods, hz
-        self._baseline: Baseline = baseline
-        self._preloaded = preloaded
+    def __init__(self, task: Task, *, preloaded: bool) -> None:
+        self._task, self._preloaded = task, preloaded
 
     def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
         """Resample one by one, then collate."""
         stages = Stages()
-        trajectories = _loaded(self._source, places, stages, preloaded=self._preloaded)
+        trajectories = _loaded(self._task.source, places, stages, preloaded=self._preloaded)
         with stages.timed("resample"):
-            results = [
-                resample_one(one, grid(one.duration_s, self._hz), self._methods, self._baseline)
-                for one in trajectories
-            ]
+            results = self._task.one_by_one(trajectories)
         with stages.timed("collate"):
             batch = collate(results)
             values = {key: torch.from_numpy(array) for key, array in batch.columns.items()}
         return stages.seconds, values
 
 
-class _OnDevice(Pipeline):
-    def __init__(self, methods: Methods, hz: float, dtype: str, device: str) -> None:
-        self._methods, self._hz = methods, hz
-        self._place = find_device(device)
+class BatchedWay(Pipeline):
+    """See the module. With ``is_table`` all is packed and moved here, outside of all clocks."""
+
+    def __init__(
+        self, task: Task, dtype: str, device: str, *, preloaded: bool = True, is_table: bool = False
+    ) -> None:
+        self._task, self._preloaded = task, preloaded
+        self._place, self._kind = find_device(device), TORCH_TYPES[dtype]
+        self.name = "table" if is_table else "batched"
         self.dtype, self.device = dtype, device
+        self._memory = PackMemory(pinned=self._place.type == "cuda")
+        self._table: Packed | None = None
+        if is_table:
+            whole = [task.source.load(place) for place in range(len(task.source))]
+            self._table = pack(whole).to(self._place, self._kind)
 
-    def _stages(self) -> Stages:
-        if self._place.type == "cuda":
-            return Stages(wait=lambda: torch.cuda.synchronize(self._place))
-        return Stages()
-
-    def _resampled(self, packed: Packed, stages: Stages) -> Values:
+    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
+        """Pack, move (or cast), or choose rows; resample, and fetch the result."""
+        is_cuda = self._place.type == "cuda"
+        stages = Stages(wait=lambda: torch.cuda.synchronize(self._place)) if is_cuda else Stages()
+        if self._table is not None:
+            with stages.timed("pack"):
+                packed = self._table.select(places)
+        else:
+            trajectories = _loaded(self._task.source, places, stages, preloaded=self._preloaded)
+            with stages.timed("pack"):
+                packed = pack(trajectories, self._memory)
+            if is_cuda or self.dtype != "fp32":
+                with stages.timed("copy_in"):
+                    packed = packed.to(self._place, self._kind)
         with stages.timed("kernel"):
-            values: Values = resample_packed(packed, self._methods, hz=self._hz).values
-        if self._place.type != "cpu":
+            values = resample_packed(packed, self._task.methods, hz=self._task.hz).values
+        if is_cuda:
             with stages.timed("copy_out"):
                 values = {key: tensor.cpu() for key, tensor in values.items()}
-        return values
-
-
-class BatchedWay(_OnDevice):
-    """See the module; arguments as for `BaselineWay`."""
-
-    name = "batched"
-
-    def __init__(
-        self,
-        source: TrajectorySource,
-        methods: Methods,
-        hz: float,
-        dtype: str,
-        device: str,
-        *,
-        preloaded: bool,
-    ) -> None:
-        super().__init__(methods, hz, dtype, device)
-        self._source, self._preloaded = source, preloaded
-        self._memory = PackMemory(pinned=self._place.type == "cuda")
-
-    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
-        """Pack, move (or cast), resample, and fetch the result."""
-        stages = self._stages()
-        trajectories = _loaded(self._source, places, stages, preloaded=self._preloaded)
-        with stages.timed("pack"):
-            packed = pack(trajectories, self._memory)
-        if self._place.type != "cpu" or self.dtype != "fp32":
-            with stages.timed("copy_in"):
-                packed = packed.to(self._place, TORCH_TYPES[self.dtype])
-        return stages.seconds, self._resampled(packed, stages)
-
-
-class TableWay(_OnDevice):
-    """See the module. The table is packed and moved when this is made, outside of all clocks."""
-
-    name = "table"
-
-    def __init__(
-        self, source: TrajectorySource, methods: Methods, hz: float, dtype: str, device: str
-    ) -> None:
-        super().__init__(methods, hz, dtype, device)
-        whole = pack([source.load(place) for place in range(len(source))])
-        self._table = whole.to(self._place, TORCH_TYPES[dtype])
-
-    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
-        """Choose rows, resample, and fetch the result."""
-        stages = self._stages()
-        with stages.timed("pack"):
-            packed = self._table.select(places)
-        return stages.seconds, self._resampled(packed, stages)
+        return stages.seconds, values
 
 
 def find_device(name: str) -> torch.device:
@@ -366,15 +336,15 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def faster_baseline(source: TrajectorySource, methods: Methods, hz: float) -> Baseline:
+def faster_baseline(task: Task) -> Baseline:
     """Return the baseline that takes less time for the first trajectories of a set."""
-    some = [source.load(place) for place in range(min(len(source), _CALIBRATION))]
+    count = min(len(task.source), _CALIBRATION)
+    some = [task.source.load(place) for place in range(count)]
     times: dict[Baseline, float] = {}
     for _ in range(_CALIBRATION_TURNS):
-        for baseline in ("columns", "rows"):
+        for baseline in BASELINES:
             began = time.perf_counter()
-            for one in some:
-                resample_one(one, grid(one.duration_s, hz), methods, baseline)
+            replace(task, baseline=baseline).one_by_one(some)
             taken = time.perf_counter() - began
             times[baseline] = min(taken, times.get(baseline, np.inf))
     return min(times, key=lambda name: times[name])

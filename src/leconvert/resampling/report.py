@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.probe import require_matplotlib
+from leconvert.resampling.benchmark import STAGES
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.storage_errors import storage_errors
 
@@ -28,124 +29,90 @@ __all__ = [
 # The tables of a resampling result, for a terminal, a CSV file and the report.
 
 
-_RATIOS = ("with_packing", "without_copies", "kernel", "cpu_time")
-
 Rows = list[list[str]]
 Document = Mapping[str, Any]
 
-_SHOWN_STAGES = ("load", "pack", "copy_in", "kernel", "copy_out", "resample", "collate")
+_RATIOS = {
+    "with_packing": "with packing",
+    "without_copies": "without copies",
+    "kernel": "kernel alone",
+    "cpu_time": "CPU time",
+}
+_WAY = {"batch_size": "batch", "way": "way", "dtype": "dtype", "device": "device"}
+# Of each table: where its rows are, and by key what a column is called and how it is written.
+_LOADERS = {
+    "path": ("path", ""), "num_workers": ("workers", ""), "batch_size": ("batch", ""),
+    "trajectories_per_s": ("trajectories/s", ".0f"), "first_batch_s": ("first batch s", ".3f"),
+}  # fmt: skip
+_TRAINING = {
+    "path": ("path", ""), "num_workers": ("workers", ""), "device": ("device", ""),
+    "batch_size": ("batch", ""), "steps_per_s": ("steps/s", ".1f"), "data_s": ("data s", ".3f"),
+    "model_s": ("model s", ".3f"), "data_pct": ("data %", ".1f"),
+    "first_epoch_loss": ("loss first", ".4f"), "last_epoch_loss": ("loss last", ".4f"),
+}  # fmt: skip
 
 
 def result_table(document: Document) -> Rows:
     """Return what each way did, the head first."""
-    results = document["results"]
-    stages = [
-        name for name in _SHOWN_STAGES if any(row["stages_ms"][name] is not None for row in results)
+    rows = [
+        row | {f"{name} ms": ms for name, ms in row["stages_ms"].items()}
+        for row in document["results"]
     ]
-    head = ["batch", "way", "dtype", "device", "trajectories/s", "ms/batch", "p95 ms"]
-    return [
-        [*head, *(f"{name} ms" for name in stages), "max error", "GPU %"],
-        *(
-            [
-                str(row["batch_size"]),
-                row["way"],
-                row["dtype"],
-                row["device"],
-                f"{row['trajectories_per_s']:.0f}",
-                f"{row['ms_per_batch']:.3f}",
-                f"{row['p95_batch_ms']:.3f}",
-                *(_shown(row["stages_ms"][name], ".3f") for name in stages),
-                f"{row['max_abs_error']:.1e}",
-                _shown(row["gpu_use_pct"], ".0f"),
-            ]
-            for row in results
-        ),
-    ]
+    stages = [f"{name} ms" for name in STAGES]
+    columns = {key: (title, "") for key, title in _WAY.items()} | {
+        "trajectories_per_s": ("trajectories/s", ".0f"),
+        "ms_per_batch": ("ms/batch", ".3f"),
+        "p95_batch_ms": ("p95 ms", ".3f"),
+        **{key: (key, ".3f") for key in stages if any(row[key] is not None for row in rows)},
+        "max_abs_error": ("max error", ".1e"),
+        "gpu_use_pct": ("GPU %", ".0f"),
+    }
+    return _written(rows, columns)
 
 
 def speedup_table(document: Document) -> Rows:
     """Return how each way compares with the baseline, the head first."""
-    return [
-        [
-            "batch",
-            "way",
-            "dtype",
-            "device",
-            "with packing",
-            "without copies",
-            "kernel alone",
-            "CPU time",
-        ],
-        *(
-            [
-                str(row["batch_size"]),
-                row["way"],
-                row["dtype"],
-                row["device"],
-                *(f"{row[key]:.2f}×" for key in _RATIOS),
-            ]
-            for row in document["speedups"]
-        ),
-    ]
+    columns = {key: (title, "") for key, title in _WAY.items()}
+    return _written(
+        [row | {key: f"{row[key]:.2f}×" for key in _RATIOS} for row in document["speedups"]],
+        columns | {key: (title, "") for key, title in _RATIOS.items()},
+    )
 
 
 def loader_table(document: Document) -> Rows:
     """Return how loaders with workers compare, the head first."""
-    return [
-        ["path", "workers", "batch", "trajectories/s", "first batch s"],
-        *(
-            [
-                row["path"],
-                str(row["num_workers"]),
-                str(row["batch_size"]),
-                f"{row['trajectories_per_s']:.0f}",
-                f"{row['first_batch_s']:.3f}",
-            ]
-            for row in document["loaders"] or ()
-        ),
-    ]
+    return _written(document["loaders"] or (), _LOADERS)
 
 
 def training_table(document: Document) -> Rows:
     """Return where the time of the training went, the head first."""
-    return [
-        ["path", "workers", "device", "batch", "steps/s", "data s", "model s", "data %",
-         "loss first", "loss last"],
-        *(
-            [
-                row["path"],
-                str(row["num_workers"]),
-                row["device"],
-                str(row["batch_size"]),
-                _shown(row["steps_per_s"], ".1f"),
-                f"{row['data_s']:.3f}",
-                f"{row['model_s']:.3f}",
-                _shown(row["data_pct"], ".1f"),
-                f"{row['first_epoch_loss']:.4f}",
-                f"{row['last_epoch_loss']:.4f}",
-            ]
-            for row in document["end_to_end"] or ()
-        ),
-    ]  # fmt: skip
+    return _written(document["end_to_end"] or (), _TRAINING)
 
 
 def csv_rows(document: Document) -> list[dict[str, Any]]:
     """Return the results as flat rows, each with its ratios where there are any."""
-    keys = ("way", "dtype", "device", "batch_size")
-    compared = {tuple(row[key] for key in keys): row for row in document["speedups"]}
-    rows: Sequence[Mapping[str, Any]] = document["results"]
+    compared = {tuple(row[key] for key in _WAY): row for row in document["speedups"]}
     return [
         {key: value for key, value in row.items() if key != "raw"}
         | {
-            f"speedup_{name}": compared.get(tuple(row[key] for key in keys), {}).get(name)
+            f"speedup_{name}": compared.get(tuple(row[key] for key in _WAY), {}).get(name)
             for name in _RATIOS
         }
-        for row in rows
+        for row in document["results"]
     ]
 
 
-def _shown(value: float | None, pattern: str) -> str:
-    return "-" if value is None else format(value, pattern)
+def _written(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str, str]]) -> Rows:
+    return [
+        [title for title, _ in columns.values()],
+        *(
+            [
+                "-" if row[key] is None else format(row[key], how)
+                for key, (_, how) in columns.items()
+            ]
+            for row in rows
+        ),
+    ]
 
 
 # ------------------------------------------------------------------------------------------------

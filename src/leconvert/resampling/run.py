@@ -18,15 +18,15 @@ from leconvert.errors import SourceError, UsageError
 from leconvert.loading import keep_freed_memory
 from leconvert.probe import begin_document, host_record, package_version, versions_record
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.resampling.benchmark import measure_batch_size, ratios
-from leconvert.resampling.methods import Method, Methods
+from leconvert.resampling.benchmark import PATHS, compare_loaders, measure_batch_size, ratios
+from leconvert.resampling.methods import Method
 from leconvert.resampling.pipelines import (
     BASELINES,
     Baseline,
     BaselineWay,
     BatchedWay,
     Pipeline,
-    TableWay,
+    Task,
     faster_baseline,
     find_device,
 )
@@ -40,6 +40,7 @@ from leconvert.resampling.sources import (
     set_record,
     write_hdf5,
 )
+from leconvert.resampling.training import train_on_both_paths
 
 __all__ = ["ResampleOptions", "everything", "open_source", "run_resample", "stem_of"]
 
@@ -57,7 +58,6 @@ DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
 USUAL_BATCH_SIZES = (16, 32, 64, 128)
 GPU_BATCH_SIZES = (16, 64, 256, 1024, 4096)
 
-_AUTO = "auto"
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
 _AT_LEAST = {
     "num_epochs": 1,
@@ -73,34 +73,7 @@ _AT_LEAST = {
 
 @dataclass(frozen=True, slots=True)
 class ResampleOptions:
-    """The options of one run.
-
-    Attributes:
-        dataset: Folder or URL of a v3.0 dataset; or
-        hdf5: a file of trajectories; without both the synthetic set is used.
-        revision: Of a dataset on the Hub.
-        columns: Features to take; None for all.
-        max_trajectories: Use so many; of the synthetic set this is how many there are.
-        jitter: Of the synthetic set's clocks.
-        hz: Rate to bring everything to.
-        mode: What is timed.
-        baseline: Which one; ``auto`` takes the faster.
-        batch_sizes: Trajectories of a batch; each is measured. None takes the usual ones that the
-            set is large enough for, see `sized`.
-        dtypes: Types of the batched side; each is measured.
-        devices: Where the batched side runs: ``cpu``, ``cuda`` or ``cuda:N``; each is measured.
-        methods: By column, what is not to be resampled as its type says.
-        num_epochs: Passes over the set that make one repeat.
-        repeats: How often everything is measured; medians are reported.
-        warmup_batches: Batches before the timing.
-        preload: Whether the set is in memory before the timing; otherwise reading it is timed too.
-        seed: Of the synthetic set, the order and the policy.
-        threads: Threads of torch; None leaves what torch chose.
-        loaders: Compare loaders with workers, too.
-        end_to_end: Train a small diffusion policy on both data paths, too.
-        num_workers: Workers of those loaders, and of that training.
-        train_epochs: Passes of that training.
-    """
+    """The options of one run; see ``docs/resampling.md``."""
 
     dataset: str | None = None
     hdf5: str | None = None
@@ -110,7 +83,7 @@ class ResampleOptions:
     jitter: float = 0.0
     hz: float = 50.0
     mode: Mode = "compare"
-    baseline: str = _AUTO
+    baseline: Baseline | Literal["auto"] = "auto"
     batch_sizes: tuple[int, ...] | None = None
     dtypes: tuple[Dtype, ...] = ("fp32",)
     devices: tuple[str, ...] = ("cpu",)
@@ -150,7 +123,7 @@ class ResampleOptions:
             raise UsageError("--batch-sizes are whole numbers from 1 on.")
         for name, given, known in (
             ("mode", (self.mode,), MODES),
-            ("baseline", (self.baseline,), (_AUTO, *BASELINES)),
+            ("baseline", (self.baseline,), ("auto", *BASELINES)),
             ("dtype", self.dtypes, DTYPES),
         ):
             for value in given:
@@ -260,16 +233,17 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
         loaded = preload(source)
         options = options.sized(len(loaded))
         methods = methods_for(loaded, options.methods)
-        baseline = _baseline(options, loaded, methods)
-        timed: TrajectorySource = loaded if options.preload else source
-        results = _results(options, timed, methods, baseline, progress)
+        task = Task(loaded, methods, options.hz)
+        baseline = faster_baseline(task) if options.baseline == "auto" else options.baseline
+        task = replace(task, source=loaded if options.preload else source, baseline=baseline)
+        results = _results(options, task, progress)
         document |= {
             "set": set_record(loaded, methods) | origin.as_record(),
             "baseline": baseline,
             "results": results,
             "speedups": ratios(results),
-            "loaders": _loaders(options, timed, methods, baseline, progress),
-            "end_to_end": _end_to_end(options, timed, methods, baseline, progress),
+            "loaders": _loaders(options, task, progress),
+            "end_to_end": _end_to_end(options, task, progress),
             "torch_threads": torch.get_num_threads(),
             "gpu": _gpu_record(options.devices),
             "options": options.as_record(),
@@ -279,30 +253,22 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
     return document
 
 
-def _baseline(options: ResampleOptions, source: TrajectorySource, methods: Methods) -> Baseline:
-    if options.baseline == "auto":
-        return faster_baseline(source, methods, options.hz)
-    return "rows" if options.baseline == "rows" else "columns"
-
-
-def _results(
-    options: ResampleOptions,
-    source: TrajectorySource,
-    methods: Methods,
-    baseline: Baseline,
-    progress: Progress,
-) -> list[dict[str, Any]]:
-    ways = _ways(options, source, methods, baseline)
+def _results(options: ResampleOptions, task: Task, progress: Progress) -> list[dict[str, Any]]:
+    ways: list[Pipeline] = []
+    if options.mode != "batched":
+        ways.append(BaselineWay(task, preloaded=options.preload))
+    if options.mode != "baseline":
+        for device, dtype in product(options.devices, options.dtypes):
+            ways.append(BatchedWay(task, dtype, device, preloaded=options.preload))
+            if options.preload:
+                ways.append(BatchedWay(task, dtype, device, is_table=True))
     rows: list[dict[str, Any]] = []
     sizes = _sizes(options)
-    turns = options.repeats * len(sizes)
-    with progress.stage("timing", turns, "repeats") as stage:
+    with progress.stage("timing", options.repeats * len(sizes), "repeats") as stage:
         for batch_size in sizes:
             rows += measure_batch_size(
                 ways,
-                source,
-                methods,
-                hz=options.hz,
+                task,
                 batch_size=batch_size,
                 repeats=options.repeats,
                 num_epochs=options.num_epochs,
@@ -313,40 +279,15 @@ def _results(
     return rows
 
 
-def _ways(
-    options: ResampleOptions, source: TrajectorySource, methods: Methods, baseline: Baseline
-) -> list[Pipeline]:
-    ways: list[Pipeline] = []
-    if options.mode != "batched":
-        ways.append(BaselineWay(source, methods, options.hz, baseline, preloaded=options.preload))
-    if options.mode != "baseline":
-        for device, dtype in product(options.devices, options.dtypes):
-            ways.append(
-                BatchedWay(source, methods, options.hz, dtype, device, preloaded=options.preload)
-            )
-            if options.preload:
-                ways.append(TableWay(source, methods, options.hz, dtype, device))
-    return ways
-
-
 def _loaders(
-    options: ResampleOptions,
-    source: TrajectorySource,
-    methods: Methods,
-    baseline: Baseline,
-    progress: Progress,
+    options: ResampleOptions, task: Task, progress: Progress
 ) -> list[dict[str, Any]] | None:
     if not options.loaders:
         return None
-    from leconvert.resampling.benchmark import compare_loaders
-
     workers = sorted({0, options.num_workers})
     with progress.stage("loaders", len(workers) * (_LOADER_EPOCHS + 1), "passes") as stage:
         return compare_loaders(
-            source,
-            methods,
-            hz=options.hz,
-            baseline=baseline,
+            task,
             batch_size=_of_loaders(_sizes(options)),
             num_workers=workers,
             epochs=_LOADER_EPOCHS,
@@ -356,26 +297,17 @@ def _loaders(
 
 
 def _end_to_end(
-    options: ResampleOptions,
-    source: TrajectorySource,
-    methods: Methods,
-    baseline: Baseline,
-    progress: Progress,
+    options: ResampleOptions, task: Task, progress: Progress
 ) -> list[dict[str, Any]] | None:
     if not options.end_to_end:
         return None
-    from leconvert.resampling.training import train_on_both_paths
-
     rows: list[dict[str, Any]] = []
     workers = sorted({0, options.num_workers})
-    passes = 2 * len(workers) * options.train_epochs
+    passes = len(PATHS) * len(workers) * options.train_epochs
     with progress.stage("train", passes, "passes") as stage:
         for number in workers:
             rows += train_on_both_paths(
-                source,
-                methods,
-                hz=options.hz,
-                baseline=baseline,
+                task,
                 batch_size=_of_loaders(_sizes(options)),
                 num_workers=number,
                 epochs=options.train_epochs,

@@ -20,9 +20,7 @@ from torch.nn import functional
 from leconvert.errors import UsageError
 from leconvert.progress import Stage
 from leconvert.resampling.benchmark import LENGTHS, PATHS, open_loader, set_epoch
-from leconvert.resampling.methods import Methods
-from leconvert.resampling.pipelines import Baseline, find_device
-from leconvert.resampling.sources import TrajectorySource
+from leconvert.resampling.pipelines import Task, find_device
 
 __all__ = ["CHUNK", "SmallDiffusionPolicy", "train_on_both_paths", "windows"]
 
@@ -120,11 +118,8 @@ _LEARNING_RATE = 1e-3
 
 
 def train_on_both_paths(
-    source: TrajectorySource,
-    methods: Methods,
+    task: Task,
     *,
-    hz: float,
-    baseline: Baseline,
     batch_size: int,
     num_workers: int,
     epochs: int,
@@ -137,7 +132,7 @@ def train_on_both_paths(
     Returns:
         A row a path, as ``end_to_end`` of ``docs/formats/probe-result.schema.json`` has them.
     """
-    first = source.load(0)
+    first = task.source.load(0)
     for key in (ACTION, STATE):
         if key not in first.columns:
             raise UsageError(
@@ -147,14 +142,11 @@ def train_on_both_paths(
     widths = first.widths()
     rows = []
     for path in PATHS:
-        loader = open_loader(
-            path, source, methods, hz=hz, baseline=baseline, batch_size=batch_size,
-            num_workers=num_workers, seed=seed,
-        )  # fmt: skip
+        loader = open_loader(path, task, batch_size=batch_size, num_workers=num_workers, seed=seed)
         learner = _Learner(widths[STATE], widths[ACTION], device, seed)
         data_s = model_s = first_wait = 0.0
         losses: list[float] = []
-        steps_of_epoch = len(source) // batch_size
+        steps_of_epoch = len(task.source) // batch_size
         for epoch in range(epochs):
             set_epoch(loader, epoch)
             asked = time.perf_counter()

@@ -200,9 +200,9 @@ def test_skipping_ten_million_frames_takes_no_longer_than_dealing_episodes() -> 
 
 
 def test_a_pool_without_a_place_and_a_negative_seed_are_refused() -> None:
-    with pytest.raises(UsageError, match="pool of 0"):
+    with pytest.raises(UsageError, match="episode_pool_size must be at least 1, not 0"):
         EpisodeOrder(np.array([1]), pool_size=0)
-    with pytest.raises(UsageError, match="-1"):
+    with pytest.raises(UsageError, match="seed must be at least 0, not -1"):
         EpisodeOrder(np.array([1]), seed=-1)
 
 
