@@ -16,8 +16,6 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert.worker_pool": ("LeaseOptions",),
     "leconvert.model": ("Finding",),
     "leconvert.engines": None,
-    "leconvert.engines.local": ("LocalEngine",),
-    "leconvert.engines.slurm": ("SlurmEngine", "SlurmOptions"),
     "leconvert.api": ("Submission", "submit_run"),
     "leconvert.hub.source": ("FetchedSource", "already_converted", "download", "fetch_sparse"),
     "leconvert.hub.scratch": ("ScratchOptions",),

@@ -420,13 +420,7 @@ class Channel:
     """Messages between ``leader`` and ``peer``, in order.
 
     Args:
-        place: The session's folder.
-        mine: This side's role.
-        other: The other's.
         timeout_seconds: How long the other may be silent.
-        clock: A monotonic clock in seconds.
-        pause: Waits so many seconds.
-        fs: File operations.
     """
 
     def __init__(
@@ -675,10 +669,6 @@ def lead(
 ) -> tuple[Peer, list[Finding], Channel] | None:
     """Find a peer and play the script with it.
 
-    Args:
-        clock: A monotonic clock in seconds.
-        pause: Waits so many seconds.
-
     Returns:
         The peer, what was found, and the channel, on which the caller sends the outcome; None
         where there is no peer.
@@ -716,8 +706,6 @@ def follow(
 
     Args:
         on_ready: Called once a leader can find this peer.
-        clock: A monotonic clock in seconds.
-        pause: Waits so many seconds.
     """
     me = WorkerIdentity.of_this_process()
     place = session_dir(folder, me.token)

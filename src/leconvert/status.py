@@ -248,14 +248,7 @@ _SECONDS_BETWEEN_LOOKS = 10.0
 
 
 class JobObserver:
-    """Looks at the jobs of one run, and asks the scheduler at most every ten seconds.
-
-    Args:
-        paths: The run's folders.
-        run_id: The run.
-        clock: A monotonic clock in seconds.
-        fs: File operations.
-    """
+    """Looks at the jobs of one run, and asks the scheduler at most every ten seconds."""
 
     def __init__(
         self,
@@ -395,10 +388,7 @@ class WorkerObserver:
     changed between two looks, except on its own host, where the process itself is asked for.
 
     Args:
-        run: The run.
         store: Reads claims; it must be the one that looked at the leases.
-        clock: A monotonic clock in seconds.
-        fs: File operations.
     """
 
     def __init__(
@@ -538,7 +528,6 @@ def watch_run(
 
     Args:
         pause: Waits between two looks, and says whether to stop.
-        clock: A monotonic clock in seconds.
     """
     observer: RunObserver | None = None
     while True:
@@ -572,11 +561,8 @@ class RunObserver:
     were submitted it asks their scheduler now and then. It writes nothing and takes no lock.
 
     Args:
-        run: The run.
-        clock: A monotonic clock in seconds.
         records_a_look: At most so many ``done`` records are read at one look, the rest later; None
             for all.
-        fs: File operations.
     """
 
     def __init__(

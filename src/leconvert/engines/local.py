@@ -14,9 +14,6 @@ from typing import BinaryIO
 from leconvert.errors import EngineError, InterruptedRunError, UsageError
 from leconvert.workdir.records import RunPaths
 
-__all__ = ["LocalEngine", "last_words"]
-
-
 # ------------------------------------------------------------------------------------------------
 # What a worker said last, for whoever asks why it ended.
 

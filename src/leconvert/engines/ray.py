@@ -46,9 +46,6 @@ from leconvert.workdir.activity import JobRecord, write_job
 from leconvert.workdir.identity import new_token
 from leconvert.workdir.records import RunPaths
 
-__all__ = ["RayEngine", "RayOptions"]
-
-
 # ------------------------------------------------------------------------------------------------
 # What workers ask a Ray cluster for; plain values.
 

@@ -21,26 +21,6 @@ from leconvert.workdir.activity import JobRecord, write_job
 from leconvert.workdir.identity import new_token
 from leconvert.workdir.records import RunPaths
 
-__all__ = [
-    "ENDED",
-    "BatchJob",
-    "ElementState",
-    "Site",
-    "SlurmEngine",
-    "SlurmOptions",
-    "check_memory",
-    "check_time",
-    "job_states",
-    "packer_job",
-    "sbatch_words",
-    "script_head",
-    "site_from",
-    "submission_script",
-    "submit",
-    "worker_job",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # Talks to SLURM: the only place that runs its commands.
 #

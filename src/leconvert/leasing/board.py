@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from leconvert.leasing.leases import Lease, LeaseStore, list_batches
 from leconvert.leasing.state import BatchState, LeaseLog, Outcome, Wait, derive_state
 
-__all__ = ["BatchStatus", "Board", "Counts"]
-
 _STRETCHES = 16
 _LOOKS_PER_LEASE = 4
 _SHORTEST_IDLE_SECONDS = 0.05

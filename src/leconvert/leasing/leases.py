@@ -43,24 +43,6 @@ from leconvert.workdir.locks import PeriodicTask, wait_for
 from leconvert.workdir.records import RunPaths, decode_record, encode_record, read_record
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = [
-    "DONE_VERSION",
-    "AttemptTimes",
-    "HeartbeatKeeper",
-    "Lease",
-    "LeaseLogFiles",
-    "LeaseLostError",
-    "LeaseStore",
-    "Observed",
-    "list_batches",
-    "read_done",
-    "read_failed",
-    "release_failed",
-    "utc_now",
-    "void_done",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # The lease log on disk: claims, heartbeats, ends, and the records that settle a batch.
 #
@@ -320,7 +302,6 @@ class AttemptTimes:
     never computed from two of them.
 
     Args:
-        now: The wall clock, with its zone.
         monotonic: A monotonic clock in seconds.
     """
 
@@ -594,15 +575,10 @@ class LeaseStore:
     token, so that a claim costs a single ``link`` and can be told from another's by its content.
 
     Args:
-        run: Paths of the run.
-        run_id: The run.
         worker: Who claims. One thread of work; threads that lease separately need one each.
         lease_seconds: A heartbeat that stands still for so long has stopped.
         max_attempts: Errors after which a batch is set aside.
         max_losses: Silent losses after which it is.
-        clock: A monotonic clock in seconds.
-        randomness: Returns so many random bytes.
-        fs: File operations.
         process_gone: Says from a claim's fields whether its process has certainly ended.
         now: The wall clock, with its zone; records carry it for people to look at.
     """
@@ -774,8 +750,6 @@ class HeartbeatKeeper:
     Args:
         lease: The lease.
         interval_seconds: Time between beats; a quarter of the lease by default.
-        clock: A monotonic clock in seconds.
-        waiter: Waits for the event or so many seconds, and says whether the event is set.
     """
 
     def __init__(

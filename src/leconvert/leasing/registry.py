@@ -15,8 +15,6 @@ from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.records import RunPaths, encode_record, read_record
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["WorkerRecord", "WorkerReporter", "read_workers", "write_worker"]
-
 _VERSION = 1
 _HERE = Machine()
 _SECONDS_BETWEEN_REPORTS = 1.0
@@ -117,13 +115,7 @@ class WorkerReporter:
     Failing to write it never stops the worker.
 
     Args:
-        run: Paths of the run.
-        run_id: The run.
-        worker: Who reports.
-        clock: A monotonic clock in seconds.
-        now: The wall clock, with its zone.
         peak_memory: Returns the most memory that this process has had.
-        fs: File operations.
     """
 
     def __init__(

@@ -13,22 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = [
-    "BatchState",
-    "Claim",
-    "Decision",
-    "Generation",
-    "GiveUp",
-    "LeaseLog",
-    "LeaseObservation",
-    "Limits",
-    "Outcome",
-    "Wait",
-    "decide",
-    "derive_state",
-    "observe",
-]
-
 
 class BatchState(StrEnum):
     """What a batch is; derived from files, stored nowhere."""

@@ -27,20 +27,6 @@ from leconvert.errors import TargetError, UsageError
 from leconvert.media import codec_of
 from leconvert.media.encode import encode_clip
 
-__all__ = [
-    "PROFILES",
-    "CameraSpec",
-    "DatasetSpec",
-    "FrameLabel",
-    "NoiseField",
-    "RandomLengths",
-    "draw_frame",
-    "encode_png",
-    "make_dataset",
-    "read_label",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # Stats of generated episodes, in the shapes that LeRobot v2.1 stores.
 #

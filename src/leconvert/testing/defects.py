@@ -13,8 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-__all__ = ["edit_info", "edit_lines", "edit_table", "with_column"]
-
 
 def edit_info(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change ``info.json`` in place.

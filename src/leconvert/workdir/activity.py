@@ -89,11 +89,7 @@ def record_invocation(
     fs: FileSystem = LOCAL,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> None:
-    """Record how this process was called; never fails, see the module's docstring.
-
-    Args:
-        now: The wall clock, with its zone.
-    """
+    """Record how this process was called; never fails, see the module's docstring."""
     identity = WorkerIdentity.of_this_process()
     system = os.uname()
     written = now()

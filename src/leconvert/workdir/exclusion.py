@@ -75,7 +75,6 @@ class OneHostFileSystem(FileSystem):
         exclusion: How names are made exclusive, without links.
         lock: The lock file of the run, on its own file system; used by ``lock`` alone.
         wait_seconds: How long to wait for it.
-        randomness: Returns so many random bytes.
     """
 
     def __init__(
@@ -155,9 +154,6 @@ def probe_exclusion(
     """Try how names can be given once.
 
     What is made is removed again; after a crash a name that begins with ``.probe-`` is left.
-
-    Args:
-        randomness: Returns so many random bytes.
 
     Returns:
         None and an empty string where hard links decide; else what does, and what the attempt to

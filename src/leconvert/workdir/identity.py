@@ -108,11 +108,7 @@ _HIDDEN = 0
 
 
 def new_token(host: str, pid: int, randomness: Callable[[int], bytes]) -> str:
-    """Return ``host-pid-<8 random hex digits>``, safe as a file name.
-
-    Args:
-        randomness: Returns so many random bytes; ``os.urandom``.
-    """
+    """Return ``host-pid-<8 random hex digits>``, safe as a file name."""
     safe = re.sub(r"[^A-Za-z0-9_-]+", "_", host)[:64].lstrip("-") or "host"
     return f"{safe}-{pid}-{randomness(4).hex()}"
 

@@ -70,10 +70,6 @@ class Journal:
     so when it sees it.
 
     Args:
-        run: Paths of the run.
-        run_id: The run.
-        fs: File operations.
-        randomness: Returns so many random bytes.
         now: The wall clock, with its zone; records carry it for people to look at.
     """
 

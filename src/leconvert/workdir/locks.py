@@ -81,8 +81,6 @@ class PeriodicTask:
     Args:
         call: What to do; returns whether to go on. What it raises ends the thread.
         interval_seconds: Time from the end of one call to the next.
-        name: The thread's name.
-        waiter: Waits for the event or so many seconds, and says whether the event is set.
     """
 
     def __init__(

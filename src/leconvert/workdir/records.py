@@ -152,11 +152,7 @@ def target_lock_path(target: Path) -> Path:
 
 
 def new_run_id(now: datetime, randomness: Callable[[int], bytes]) -> str:
-    """Return a run id that sorts by time: ``20250131T120000-<6 random hex digits>``, in UTC.
-
-    Args:
-        randomness: Returns so many random bytes; ``os.urandom``.
-    """
+    """Return a run id that sorts by time: ``20250131T120000-<6 random hex digits>``, in UTC."""
     return f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{randomness(3).hex()}"
 
 
