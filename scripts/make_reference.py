@@ -1,4 +1,4 @@
-"""Write docs/reference from the code: the command line, the Python interface, the exit codes.
+"""Write docs/reference from the code: commands, Python, exit codes, findings.
 
     python scripts/make_reference.py            # write the pages
     python scripts/make_reference.py --check    # say which are not as the code is
@@ -16,6 +16,7 @@ from pathlib import Path
 from reference_api import api_page
 from reference_cli import cli_page
 from reference_errors import errors_page
+from reference_findings import findings_page
 
 __all__ = ["FOLDER", "main", "pages"]
 
@@ -29,6 +30,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(),
         "api.md": api_page(ROOT / "src"),
         "exit-codes.md": errors_page(),
+        "findings.md": findings_page(),
     }
 
 

@@ -1,6 +1,6 @@
 """Every kind of finding: its code, how bad it is, and what helps.
 
-``docs/findings.md`` shows the table of v2.x sources to users.
+``docs/reference/findings.md`` shows both tables to users.
 """
 
 from __future__ import annotations
