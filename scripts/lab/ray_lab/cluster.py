@@ -48,7 +48,7 @@ _SETTINGS = {
 # there must be a middle in which nodes die. Nothing is awaited.
 _SLOWER = """
 import sys
-if {"leconvert.engines.ray", "work"} <= set(sys.orig_argv):
+if "leconvert.engines.ray" in sys.orig_argv and "work" in sys.orig_argv:
     import pathlib, time
     from leconvert.worker import ShardWriter
     write = ShardWriter.write

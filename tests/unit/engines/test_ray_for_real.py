@@ -43,7 +43,7 @@ ray.shutdown()
 # Workers that hold their first batch until they are asked to hand it back.
 _HOLDING = """
 import sys
-if {"leconvert.engines.ray", "work"} <= set(sys.orig_argv):
+if "leconvert.engines.ray" in sys.orig_argv and "work" in sys.orig_argv:
     import pathlib, threading
     from leconvert.worker import ShardWriter
     write = ShardWriter.write
