@@ -205,7 +205,7 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
             yield _finished(work, run, target, alone=len(runs) == 1)
         elif give_up:
             _check_nobody_holds(run, run_id)
-            yield from _given_up(run, run_id, target, state, "it is given up now")
+            yield from _given_up(run, run_id, target, state, "it is discarded now")
         else:
             yield from _losers(run, run_id)
             yield from _replaced_trees(run_id, target, state)
@@ -783,14 +783,14 @@ def judge(state: BatchState, holder: Holder | None, *, force: bool) -> tuple[Ver
     if state is BatchState.PENDING:
         return Verdict.NOTHING, "it waits for a worker already"
     if state is BatchState.FAILED:
-        return Verdict.RELEASED, "it was set aside; its attempts count no more"
+        return Verdict.RELEASED, "it failed; its attempts are counted from 0 again"
     match holder:
         case Holder.GONE:
             return Verdict.RELEASED, f"its worker {Holder.GONE.value}"
         case Holder.HERE:
             return Verdict.REFUSED, f"its worker {Holder.HERE.value}: end that process instead"
         case Holder.BEATS | Holder.UNWATCHED if force:
-            return Verdict.RELEASED, "by force; its worker's try may be in vain"
+            return Verdict.RELEASED, "by force; what its worker does may be lost"
         case Holder.BEATS:
             return Verdict.REFUSED, f"its worker {Holder.BEATS.value}; --force overrules it"
         case _:
@@ -827,7 +827,7 @@ def release_batches(
             path=str(run.work_dir.root),
         )
     if not lease_seconds > 0:
-        raise UsageError(f"A lease cannot last {lease_seconds} s.")
+        raise UsageError(f"lease_seconds must be above 0, not {lease_seconds}.")
     identity = WorkerIdentity.of_this_process()
     # The store only looks; what is written are ends and resets, never a claim.
     store = LeaseStore(

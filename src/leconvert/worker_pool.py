@@ -93,7 +93,7 @@ class LeaseOptions:
 
     Attributes:
         lease_seconds: A batch whose holder is silent for so long is taken over.
-        max_attempts: A batch is set aside after so many errors.
+        max_attempts: A batch fails after so many errors.
         trouble_seconds: A worker whose disk or mount fails tries again for so long before it ends.
 
     Raises:

@@ -35,7 +35,7 @@ def test_one_host_gets_a_table_and_a_verdict(leconvert: Leconvert, folder: Path)
     checked = leconvert("check-fs", folder)
     assert checked.returncode == 0, checked.stderr
     assert "link(2) gives a name once" in checked.stdout
-    assert "Only this host looked" in checked.stdout
+    assert "Only this host was tested" in checked.stdout
     assert all(len(line) <= 120 for line in checked.stdout.splitlines())
     assert list(folder.iterdir()) == []
 

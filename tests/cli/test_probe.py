@@ -42,7 +42,7 @@ def test_a_run_leaves_a_document_its_flattening_and_plots(
         (row,) = csv.DictReader(file)
     assert float(row["samples_per_s"]) == document["samples_per_s"]
     assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".csv", ".png"}
-    assert "decoded frames/s" in run.stdout
+    assert "decoded camera frames/s" in run.stdout
     assert "check        5 samples: 0 wrong and 0 unreadable frames" in run.stdout
 
 

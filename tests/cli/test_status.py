@@ -246,10 +246,10 @@ def test_a_status_fits_the_page_before_during_and_after(
     before = leconvert("status", work_dir)
     assert "0 done, 0 leased, 5 pending, 0 failed of 5" in before.stdout
     assert "No worker holds a batch." in before.stdout
-    assert before.stdout.splitlines()[-1] == f"To go on with the rest: leconvert work {work_dir}"
+    assert before.stdout.splitlines()[-1] == f"To continue: leconvert work {work_dir}"
     leconvert("work", work_dir)
     worked = leconvert("status", work_dir).stdout.splitlines()
-    assert worked[-1] == f"Unless a packer is at work somewhere: leconvert pack {work_dir}"
+    assert worked[-1] == f"Unless a packer runs somewhere: leconvert pack {work_dir}"
     leconvert("pack", work_dir)
     after = leconvert("status", work_dir)
     assert "the result is in place" in after.stdout

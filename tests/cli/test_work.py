@@ -203,7 +203,7 @@ def test_a_worker_of_a_run_that_is_restarted_ends_with_the_reason(
         )
         _, said = worker.communicate(timeout=GRACE_SECONDS)
     assert worker.returncode == 6, said
-    assert "was given up" in said
+    assert "was discarded" in said
     assert planned.manifest.run_id in planned.work_dir.list_runs(), "its folder is not used again"
     assert len(planned.work_dir.list_runs()) == 2
 

@@ -326,7 +326,7 @@ def test_a_packer_whose_run_is_given_up_before_its_swap_moves_nothing(
         check(run)
 
     monkeypatch.setattr(packing, "check_source_unchanged", restart_and_check)
-    with pytest.raises(PlanMismatchError, match="given up"):
+    with pytest.raises(PlanMismatchError, match="discarded"):
         pack_run(old)
     assert not out.exists()
 

@@ -194,7 +194,7 @@ def test_another_host_is_refused_with_a_sentence_and_may_look(
         assert "Traceback" not in refused.stderr
     looked = leconvert("status", work)
     assert looked.returncode == 0
-    assert "far-away alone; others are refused" in looked.stdout
+    assert "only far-away; others are refused" in looked.stdout
     assert leconvert("plan", *convert, "--restart").returncode == 0
     assert leconvert("convert", *convert).returncode == 0
 

@@ -297,9 +297,9 @@ def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Pa
     assert story.state is StoryState.FAILED
     html = (tmp_path / "page.html").read_text()
     assert f"{clip} is torn." in html
-    assert "1 batch was set aside" in html
+    assert "1 batch failed" in html
     assert story.set_aside == {0}
-    assert "<td>set aside</td>" in html
+    assert "<td>failed</td>" in html
 
 
 def test_a_result_that_differs_is_told_with_the_first_differences(

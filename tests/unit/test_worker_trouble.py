@@ -208,7 +208,7 @@ def test_a_worker_of_a_run_that_was_given_up_says_so_and_touches_the_new_run_in_
             )
 
     worker = make_worker(on_bytes=restart)
-    with pytest.raises(PlanMismatchError, match="was given up") as caught:
+    with pytest.raises(PlanMismatchError, match="was discarded") as caught:
         worker.run()
     new = restarted[0]
     assert new.manifest.run_id in caught.value.message
@@ -229,7 +229,7 @@ def test_a_worker_whose_run_was_removed_after_a_restart_is_told_why(
         plan=PlanOptions(restart=True),
     )
     shutil.rmtree(planned.paths.root)
-    with pytest.raises(PlanMismatchError, match="was given up"):
+    with pytest.raises(PlanMismatchError, match="was discarded"):
         worker.run()
 
 

@@ -46,10 +46,10 @@ def check_lines(outcome: Mapping[str, Any], width: int) -> list[str]:
 
 def _others(outcome: Mapping[str, Any]) -> str:
     if outcome["peer"] is None:
-        return "Only this host looked; on a second one run: leconvert check-fs DIR --peer"
+        return "Only this host was tested."
     if outcome["same_host"]:
-        return "Both processes ran on this host, so nothing was learned about two hosts."
-    return f"Played with {outcome['peer']}; delays count from the other host's word."
+        return "Both processes ran on this host, so this says nothing about two hosts."
+    return f"Tested with {outcome['peer']}; delays count from the other host's report."
 
 
 def _promises(findings: Sequence[Mapping[str, Any]], width: int) -> list[str]:
@@ -84,7 +84,7 @@ def _verdict(outcome: Mapping[str, Any]) -> str:
         return "Only one host may work here: plan with --one-host, so that others are refused."
     if outcome["tested_between_hosts"]:
         return "Several hosts may work here."
-    return "Nothing speaks against several hosts so far."
+    return "OK on this host; test a second one with: leconvert check-fs DIR --peer"
 
 
 # ------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--old", action="store_true",
         help="with DATASET: remove DATASET_old, if every byte of it is proven to be in DATASET",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="say what would be removed")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be removed")
     add_json(parser)
 
 

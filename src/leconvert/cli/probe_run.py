@@ -68,7 +68,7 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
         f"read from    {document['read_from']}{label}",
         f"loader       {asked['loader']}, {asked['mode']}, {workers}",
         f"throughput   {document['samples_per_s']:,.1f} samples/s, "
-        f"{document['frames_per_s_node']:,.0f} decoded frames/s",
+        f"{document['frames_per_s_node']:,.0f} decoded camera frames/s",
         f"limit        {shown('pct_of_limit', '{:.0f} % of random-access decoding')}",
         f"first batch  {document['first_batch_latency_s']:.2f} s",
         f"batch wait   p50 {document['p50_batch_wait_ms']:.1f}, "

@@ -30,18 +30,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "batches", type=whole(0), nargs="*", default=[], metavar="BATCH", help="batch numbers"
     )
-    parser.add_argument("--failed", action="store_true", help="all that were set aside")
-    parser.add_argument("--stuck", action="store_true", help="all whose worker is gone or silent")
+    parser.add_argument("--failed", action="store_true", help="all that failed")
+    parser.add_argument(
+        "--stuck", action="store_true", help="all whose worker ended or shows no sign of life"
+    )
     parser.add_argument(
         "--force", action="store_true",
-        help="overrule workers on other hosts at once, without watching for signs of life",
+        help="take batches from workers on other hosts at once, without watching for signs of life",
     )  # fmt: skip
     parser.add_argument(
         "--lease-seconds", type=some_seconds, default=60.0, metavar="S",
         help="how long a worker must be silent to count as gone; not less than the workers' own "
         "(default: 60)",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     add_json(parser)
 
 

@@ -89,18 +89,18 @@ def more_lines(rows: Sequence[object]) -> list[str]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Draws the batches of a run that were tried in vain, and those that were set aside.
+# Draws the batches of a run that will be tried again, and those that failed.
 
 
 _MESSAGE_WIDTH = 60
 
 
 def tried_lines(status: RunStatus) -> list[str]:
-    """List what was tried in vain and waits for another try."""
+    """List what failed or was lost and waits for another attempt."""
     tried = [r for r in status.unsettled if r.state == "pending" and (r.errors or r.losses)]
     if not tried:
         return []
-    rows: list[list[object]] = [["waits again", "errors", "lost", "last error"]]
+    rows: list[list[object]] = [["to retry", "errors", "lost", "last error"]]
     rows += [
         [row.batch_id, row.errors, row.losses, shorten(row.message or "-", _MESSAGE_WIDTH)]
         for row in tried[:ROWS_SHOWN]
@@ -109,10 +109,10 @@ def tried_lines(status: RunStatus) -> list[str]:
 
 
 def failure_lines(status: RunStatus) -> list[str]:
-    """List what was set aside."""
+    """List what failed."""
     if not status.failures:
         return []
-    rows: list[list[object]] = [["set aside", "errors", "lost", "host", "reason"]]
+    rows: list[list[object]] = [["failed", "errors", "lost", "host", "reason"]]
     rows += [
         [f.batch_id, f.errors, f.losses, shorten(f.host, HOST_WIDTH), shorten(f.message, 2000)]
         for f in status.failures[:ROWS_SHOWN]
@@ -125,15 +125,15 @@ def next_lines(status: RunStatus, work_dir: Path) -> list[str]:
     lines = []
     if status.failures:
         command = f"leconvert release {shlex.quote(str(work_dir))} --failed"
-        lines.append(f"Mend what the reasons name, then: {command}")
+        lines.append(f"Fix the causes above, then: {command}")
     if status.packed or _somebody_comes(status):
         return lines
     if status.done == status.batches:
         if status.packer.liveness is not Liveness.RUNNING:
             command = f"leconvert pack {shlex.quote(str(work_dir))}"
-            lines.append(f"Unless a packer is at work somewhere: {command}")
+            lines.append(f"Unless a packer runs somewhere: {command}")
     elif status.pending or status.leased:
-        lines.append(f"To go on with the rest: leconvert work {shlex.quote(str(work_dir))}")
+        lines.append(f"To continue: leconvert work {shlex.quote(str(work_dir))}")
     return lines
 
 
@@ -175,7 +175,18 @@ def worker_lines(status: RunStatus) -> list[str]:
 def _each(status: RunStatus, workers: Sequence[WorkerStatus]) -> list[str]:
     attempts = {row.batch_id: (row.errors, row.losses) for row in status.unsettled}
     rows: list[list[object]] = [
-        ["host", "pid", "process", "batch", "err/lost", "quiet", "did", "written", "rate", "frames"]
+        [
+            "host",
+            "pid",
+            "process",
+            "batch",
+            "err/lost",
+            "quiet",
+            "did",
+            "written",
+            "rate",
+            "rows+frames",
+        ]
     ]
     for worker in workers:
         errors, losses = attempts.get(-1 if worker.batch_id is None else worker.batch_id, (0, 0))
@@ -201,7 +212,7 @@ def _by_host(workers: Sequence[WorkerStatus]) -> list[str]:
     for worker in workers:
         hosts[worker.host].append(worker)
     rows: list[list[object]] = [
-        ["host", "workers", "hold", "silent", "ended", "did", "written", "rate", "frames"]
+        ["host", "workers", "hold", "silent", "ended", "did", "written", "rate", "rows+frames"]
     ]
     busiest = sorted(hosts.items(), key=lambda item: (-len(item[1]), item[0]))
     shown = dict(busiest[:_WORKERS_SHOWN])
@@ -252,10 +263,11 @@ def shorten_line(line: str) -> str:
 
 def _head(status: RunStatus) -> list[str]:
     share = status.done_bytes / status.total_bytes if status.total_bytes else 1.0
-    pace = f"{amount(status.bytes_per_second)}/s, {status.frames_per_second:,.0f} frames/s"
+    pace = f"{amount(status.bytes_per_second)}/s, "
+    pace += f"{status.frames_per_second:,.0f} rows and camera frames/s"
     if status.seconds_left:
         pace += f", {duration(status.seconds_left)} left"
-    video = f"{amount(status.video.cloned)} cloned, {amount(status.video.copied)} copied"
+    video = f"{amount(status.video.cloned)} shared (reflink), {amount(status.video.copied)} copied"
     if status.video.batches_read < status.done:
         video += f" ({status.video.batches_read:,} of {status.done:,} batches counted so far)"
     path_width = WIDTH - 9
@@ -297,7 +309,7 @@ def _jobs(status: RunStatus) -> list[str]:
             said = "the scheduler does not answer here"
         else:
             said = ", ".join(f"{count:,} {state.lower()}" for state, count in job.states.items())
-            said = said or "ended, and forgotten by the scheduler"
+            said = said or "ended; the scheduler does not list it any more"
         if job.reason is not None and job.reason != "None":
             said += f" ({job.reason})"
         lines.append(f"{job.engine} {job.job_id}, {job.tasks:,} {job.role}: {said}")
@@ -308,7 +320,7 @@ def _hosts(status: RunStatus) -> list[str]:
     if status.one_host is None:
         return []
     name = shorten(status.one_host, HOST_WIDTH)
-    return [f"hosts    {name} alone; others are refused"]
+    return [f"hosts    only {name}; others are refused"]
 
 
 def _packer(status: RunStatus) -> str:
@@ -316,7 +328,7 @@ def _packer(status: RunStatus) -> str:
     if status.packed:
         return "the result is in place"
     if not packer.number:
-        return "none began"
+        return "not started"
     step = packer.step
     if step == "packing" and status.done < status.batches:
         step = "waiting for workers"

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "dataset", type=Path, metavar="DATASET", help="the dataset that was converted in place"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="compare the two, say what would be done"
+        "--dry-run", action="store_true", help="compare the two and show what would be done"
     )
     add_json(parser)
 

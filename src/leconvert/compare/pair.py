@@ -358,7 +358,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise UsageError(f"A sample is a share above 0 and up to 1, not {self.share:g}.")
+            raise UsageError(f"sample must be above 0 and at most 1, not {self.share:g}.")
         for name, count in (("decode", self.decode), ("deep", self.deep)):
             if count < 0:
                 raise UsageError(f"--{name} takes 0 or more, not {count}.")
@@ -519,7 +519,7 @@ def verify_pair(
     chosen = sampling.episodes(len(expected))
     compare = Comparer(result, paths, info, expected, routes, reads_bytes, clip_digests, chosen)
     frames = int(compare.compared_lengths.sum())
-    with progress.stage("verify", frames * len(streams), "frames") as stage:
+    with progress.stage("verify", frames * len(streams), "rows and camera frames") as stage:
         differences += _compare_pieces(compare, stage, spread, max_workers, stop)
     differing = {difference.path for difference in differences}
     differences += compare_whole_files(result, paths, info, expected, routes.file_number, differing)

@@ -58,7 +58,7 @@ class ScratchOptions:
 
     def __post_init__(self) -> None:
         if self.limit_bytes is not None and self.limit_bytes < 1:
-            raise UsageError(f"A scratch limit of {self.limit_bytes} bytes holds nothing.")
+            raise UsageError(f"The scratch limit must be above 0 bytes, not {self.limit_bytes}.")
 
     def arguments(self) -> list[str]:
         """Return them as a worker on the command line takes them."""

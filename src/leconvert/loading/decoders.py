@@ -340,7 +340,7 @@ def torchcodec_trouble() -> str | None:
 def choose_backend(wanted: str, decode_device: str) -> Backend:
     """Return what to decode with."""
     if wanted not in {"auto", "torchcodec", "pyav"}:
-        raise UsageError(f"There is no video backend {wanted!r}: auto, torchcodec or pyav.")
+        raise UsageError(f"video_backend must be auto, torchcodec or pyav, not {wanted!r}.")
     device = torch.device(decode_device)
     # It takes its time to load, and most who decode on the CPU never need it.
     trouble = None if wanted != "torchcodec" and device.type == "cpu" else torchcodec_trouble()

@@ -131,7 +131,7 @@ class EpisodeOrder:
         pool_size: Episodes that a worker mixes.
 
     Raises:
-        UsageError: The pool has no place, or the seed is negative.
+        UsageError: ``pool_size`` is below 1, or the seed is negative.
     """
 
     def __init__(

@@ -156,7 +156,7 @@ class EpisodeStream(IterableDataset[Sample]):
     ) -> None:
         super().__init__()
         if on_unreadable not in {"raise", "count"}:
-            raise UsageError(f"on_unreadable is raise or count, not {on_unreadable!r}.")
+            raise UsageError(f"on_unreadable must be raise or count, not {on_unreadable!r}.")
         files = dataset_files(root, revision=revision)
         self.meta: DatasetMeta = load_meta(files)
         self._files = files if data_files_root is None else dataset_files(data_files_root)

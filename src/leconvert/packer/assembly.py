@@ -329,7 +329,7 @@ def check_all_done(run: OpenedRun, board: Board, remarks: Sequence[str] = ()) ->
             helps = error.get("next_step")
             details.append(f"{said} {helps}" if helps else said)
         raise BatchesFailedError(
-            f"{counts.failed} of {total} batches were set aside; {counts.done} are done.",
+            f"{counts.failed} of {total} batches failed; {counts.done} are done.",
             path=place,
             details=details,
             next_step="Mend what the messages name; then "

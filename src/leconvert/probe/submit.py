@@ -88,7 +88,7 @@ def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
     found = [spelled.get(name.replace("-", "_")) for name in names]
     if not found or None in found:
         raise UsageError(
-            f"--{what} {text} is no list of {what}.",
+            f"--{what} {text} is not a list of {what}.",
             next_step=f"Choose among {', '.join(known)}.",
         )
     return tuple(dict.fromkeys(name for name in found if name is not None))

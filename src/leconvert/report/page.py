@@ -165,8 +165,8 @@ def _sentence(story: RunReport) -> str:
         case StoryState.FAILED:
             failed = story.batches.failed if story.batches else 0
             return (
-                f"{count(failed, 'batch was', 'batches were')} set aside; the rest is done. Mend "
-                "what the tries below name; then leconvert release "
+                f"{count(failed, 'batch', 'batches')} failed; the rest is done. Fix "
+                "what the attempts below name; then leconvert release "
                 f"{shlex.quote(story.work_dir or 'WORK_DIR')} --failed gives them back."
             )
         case StoryState.TO_PACK:
@@ -449,7 +449,7 @@ def _work(story: RunReport, axis: TimeAxis | None) -> dict[str, object] | None:
     )
     return {
         "words": f"{count(state.total, 'batch', 'batches')}: {state.done:,} done, {state.failed:,} "
-        f"set aside, {state.held:,} held by a worker, {state.pending:,} waiting.",
+        f"failed, {state.held:,} held by a worker, {state.pending:,} waiting.",
         "timeline": _timeline(story, timed, axis) if axis is not None and timed else None,
         "notes": [
             words for words in (without_times if unknown else None, _clock_note(story)) if words
@@ -590,7 +590,7 @@ def _trouble(story: RunReport) -> dict[str, object]:
         ends[attempt.end] += 1
         winner = winners.get(attempt.batch_id)
         if winner is None:
-            then = "set aside" if attempt.batch_id in story.set_aside else "no result yet"
+            then = "failed" if attempt.batch_id in story.set_aside else "no result yet"
         else:
             then = f"done by {winner.host} {winner.pid}, try {winner.generation}"
         silent = "No word of its end; the time is its last sign of life."

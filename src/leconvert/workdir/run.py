@@ -523,7 +523,7 @@ def check_current(run: OpenedRun) -> None:
             "same command again.",
         )
     raise PlanMismatchError(
-        f"Run {mine} was given up: {root} now holds run {now}.",
+        f"Run {mine} was discarded: {root} now holds run {now}.",
         path=str(root),
         next_step="Start again to work on the new run; what this one had done is not used.",
     )

@@ -183,7 +183,7 @@ def test_what_an_interrupted_worker_left_stays_for_the_next(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_that_holds_nothing_is_refused(limit: int) -> None:
-    with pytest.raises(UsageError, match="holds nothing"):
+    with pytest.raises(UsageError, match="must be above 0 bytes"):
         ScratchOptions(limit_bytes=limit)
 
 

@@ -220,5 +220,5 @@ def test_what_does_not_exist_cannot_be_released(
 def test_a_lease_that_lasts_no_time_is_refused(
     release: Callable[..., ReleaseReport], seconds: float
 ) -> None:
-    with pytest.raises(UsageError, match="A lease cannot last"):
+    with pytest.raises(UsageError, match="lease_seconds must be above 0"):
         release(0, lease_seconds=seconds)
