@@ -1,15 +1,18 @@
-"""A small dataset with a camera and images in its tables, and rows that are moved in it."""
+"""A small dataset with a camera and images in its tables, moved rows, and FFmpeg's own pictures."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import av
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert.testing import CameraSpec, DatasetSpec
 
-__all__ = ["CAMERA", "DATA", "IMAGE", "SPEC", "move_rows"]
+__all__ = ["CAMERA", "DATA", "IMAGE", "SPEC", "decoded_pictures", "move_rows"]
 
 DATA = "data/chunk-000/file-000.parquet"
 CAMERA, IMAGE = "observation.images.top", "observation.images.wrist"
@@ -33,3 +36,9 @@ def move_rows(root: Path, column: str, moved: list[int]) -> None:
     with pq.ParquetWriter(root / DATA, groups[0].schema) as writer:
         for group in groups:
             writer.write_table(group)
+
+
+def decoded_pictures(path: Path) -> list[npt.NDArray[np.uint8]]:
+    """Return every frame of a video as RGB, in the order of presentation, by FFmpeg alone."""
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.decoding import decode_frames
+from tests.pictures import decoded_pictures
 from torchcodec.decoders import VideoDecoder
 
 from leconvert.media import ClipRange, join_clips
@@ -45,7 +45,7 @@ def test_every_frame_is_found_at_its_exact_time(
     path = tmp_path / "joined.mp4"
     join_clips([ClipRange(str(clip)) for clip in clips], path, fps=fps, block_align=4096)
     decoder = VideoDecoder(str(path), seek_mode=seek_mode)
-    expected = [picture for clip in clips for _, picture in decode_frames(clip)]
+    expected = [picture for clip in clips for picture in decoded_pictures(clip)]
     assert len(decoder) == len(expected)
     assert decoder.metadata.average_fps == pytest.approx(float(fps), rel=1e-12)
     assert decoder.metadata.begin_stream_seconds_from_header == 0

@@ -14,8 +14,8 @@ import av
 import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
-from tests.decoding import decode_frames
 from tests.mp4_boxes import Box, changed, parsed, stbl_of
+from tests.pictures import decoded_pictures
 
 from leconvert.errors import (
     InterruptedRunError,
@@ -78,7 +78,7 @@ def assert_holds(result: Path, clips: Sequence[Path], fps: Fraction) -> None:
     pictures = [
         hashlib.sha256(picture.tobytes()).digest()
         for clip in clips
-        for _, picture in decode_frames(clip)
+        for picture in decoded_pictures(clip)
     ]
     assert len(set(pictures)) > len(pictures) / 2
     with av.open(str(result)) as container:
@@ -238,7 +238,7 @@ def test_long_files_use_wide_times(make_clip: MakeClip, tmp_path: Path) -> None:
     packets = list(coded_packets(result))
     _, duration = header_module.frame_ticks(fps)
     assert max(packet.pts for packet in packets) == 559 * duration > 2**32
-    assert len(list(decode_frames(result))) == 560
+    assert len(decoded_pictures(result)) == 560
 
 
 def test_files_beyond_four_gib_use_wide_offsets(

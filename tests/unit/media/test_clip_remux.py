@@ -11,14 +11,15 @@ import av
 import numpy as np
 import pytest
 from clip_recipes import RECIPES, Recipe
-from tests.decoding import decode_frames
 from tests.mp4_boxes import Box, changed, edit_list, media_start, parsed, stbl_of, top_bytes
+from tests.pictures import decoded_pictures
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import (
     ClipRange,
     UnsupportedClipError,
     coded_packets,
+    decode_shown,
     join_clips,
     read_clip_index,
     remux_clip,
@@ -53,8 +54,8 @@ def test_other_containers_and_fragments_become_plain_clips(
     assert index.num_samples == recipe.frames
     times = [Fraction(ticks, index.timescale) for ticks in sorted(index.presentation_times)]
     assert times == [number / fps for number in range(recipe.frames)]
-    before = [picture.tobytes() for _, picture in decode_frames(source)]
-    assert [picture.tobytes() for _, picture in decode_frames(plain)] == before
+    before = [picture.tobytes() for picture in decoded_pictures(source)]
+    assert [picture.tobytes() for picture in decoded_pictures(plain)] == before
     if recipe.container != "mpegts":  # which frames its packets differently
         assert [p.sha256 for p in coded_packets(plain)] == [p.sha256 for p in coded_packets(source)]
     assert [p.keyframe for p in coded_packets(plain)] == [p.keyframe for p in coded_packets(source)]
@@ -66,11 +67,11 @@ def test_frames_cut_off_at_the_end_stay_away(make_clip: MakeClip, tmp_path: Path
 
     source = tmp_path / "clip.mp4"
     source.write_bytes(changed(make_clip(RECIPES["x264"]).read_bytes(), cut))
-    shown = [picture.tobytes() for _, picture in decode_frames(source)]
+    shown = [picture.tobytes() for picture in decoded_pictures(source)]
     assert len(shown) == 6
     plain = tmp_path / "plain.mp4"
     remux_clip(source, plain, fps=Fraction(30))
-    assert [picture.tobytes() for _, picture in decode_frames(plain)] == shown
+    assert [picture.tobytes() for picture in decoded_pictures(plain)] == shown
 
 
 def test_hidden_frames_that_others_need_are_refused(make_clip: MakeClip, tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_a_clip_that_needs_two_decoders_is_refused_and_not_cut_to_one(
     small, large = make_clip(recipe), make_clip(Recipe(**{**vars(recipe), "size": 96}))
     source = tmp_path / "clip.mp4"
     source.write_bytes(one_after_the_other(small, large))
-    assert [p.shape[0] for _, p in decode_frames(source)] == [64] * 6 + [96] * 6
+    assert [p.shape[0] for p in decoded_pictures(source)] == [64] * 6 + [96] * 6
     result = tmp_path / "out.mp4"
     words = r"clip\.mp4 .*decoder configuration changes midway"
     with pytest.raises(UnreadableSourceError, match=words) as caught:
@@ -227,3 +228,18 @@ def test_a_fragmented_clip_that_lost_its_fragments_is_refused(
     source.write_bytes(b"".join(box.encoded() for box in parsed(whole.read_bytes())[:2]))
     with pytest.raises(UnreadableSourceError, match="FFmpeg finds no frames in it"):
         remux_clip(source, tmp_path / "plain.mp4", fps=Fraction(30))
+
+
+def test_what_ffmpeg_cannot_read_is_an_error_with_the_path(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(b"not a video at all" * 100)
+    for read in (
+        lambda: list(coded_packets(path)),
+        lambda: list(decode_shown(path, [0])),
+        lambda: remux_clip(path, tmp_path / "out.mp4", fps=Fraction(30)),
+    ):
+        with pytest.raises(UnreadableSourceError) as caught:
+            read()
+        assert str(path) in str(caught.value)
+    with pytest.raises(UnreadableSourceError, match=r"absent\.mp4"):
+        list(coded_packets(tmp_path / "absent.mp4"))

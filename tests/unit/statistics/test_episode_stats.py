@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.pictures import decoded_pictures
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.media.encode import encode_clip
@@ -206,14 +207,12 @@ def test_depth_is_known_by_any_of_its_marks(feature: dict[str, Any], expected: b
 
 
 def test_a_clips_statistics_are_those_of_its_sampled_frames(tmp_path: Path) -> None:
-    from tests.decoding import decode_frames
-
     path = tmp_path / "clip.mp4"
     noise = np.random.default_rng(0).integers(0, 60, (32, 32, 3))
     drawn = [(noise + i).astype(np.uint8) for i in range(150)]
     options = {"x264-params": "bframes=2:b-adapt=0:scenecut=0:keyint=6"}
     encode_clip(path, drawn, fps=Fraction(30), gop_size=6, options=options)
-    every = [picture for _, picture in decode_frames(path)]
+    every = decoded_pictures(path)
     for length in (150, 140, 1):
         sampled = [every[rank] for rank in sample_indices(length)]
         assert clip_stats(path, length, quantiles=True) == expected_image_stats(sampled)
