@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,19 +45,6 @@ from leconvert.workdir.storage_errors import storage_errors
 if TYPE_CHECKING:
     from huggingface_hub.errors import Response
     from huggingface_hub.hf_api import RepoFile
-
-__all__ = [
-    "Body",
-    "Fetcher",
-    "HubRepo",
-    "Listing",
-    "RemoteFile",
-    "download_dataset",
-    "files_of",
-    "known_origin",
-    "read_all",
-    "write_listing",
-]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -237,6 +224,9 @@ def _first_byte(answer: Response) -> int:
 
 # ------------------------------------------------------------------------------------------------
 # Bringing files over: tried again, resumed where they broke off, and checked.
+#
+# The client's own download and its file system do not do: they check a size and no hash, put parts
+# where a scratch limit does not count them, and cannot be stopped within a file.
 
 
 _TRIES = 7
@@ -246,10 +236,6 @@ _LONGEST_ASKED_SECONDS = 600.0
 _WRONG_CONTENTS = 2
 _SECONDS_BETWEEN_LOOKS = 0.5
 _NEVER = threading.Event()
-
-
-class _Read(Protocol):
-    def __call__(self, body: Body) -> None: ...
 
 
 class _BrokenOffError(Exception):
@@ -284,12 +270,9 @@ class Fetcher:
         stop = min(stop, file.size_bytes)
         found = bytearray()
 
-        def take(body: Body) -> None:
-            skip = start + len(found) - body.start
-            for chunk in body.chunks:
-                self._check_stop(file)
-                found.extend(chunk[max(skip, 0) :])
-                skip -= min(skip, len(chunk)) if skip > 0 else 0
+        def take(chunks: Iterator[bytes]) -> None:
+            for chunk in chunks:
+                found.extend(chunk)
                 if len(found) >= stop - start:
                     return
             raise _BrokenOffError
@@ -329,15 +312,11 @@ class Fetcher:
             if out.tell():
                 on_bytes(out.tell())
 
-            def take(body: Body) -> None:
-                skip = out.tell() - body.start
-                for chunk in body.chunks:
-                    self._check_stop(file)
-                    fresh = chunk[skip:] if skip > 0 else chunk
-                    skip -= min(skip, len(chunk)) if skip > 0 else 0
+            def take(chunks: Iterator[bytes]) -> None:
+                for chunk in chunks:
                     with storage_errors(part):  # or a disk's time-out were taken for the Hub's
-                        out.write(fresh)
-                    on_bytes(len(fresh))
+                        out.write(chunk)
+                    on_bytes(len(chunk))
                     if out.tell() > file.size_bytes:
                         return  # it is not the file; the hash will say so
                 if out.tell() < file.size_bytes:
@@ -347,12 +326,16 @@ class Fetcher:
                 self._try(file, lambda: (out.tell(), None), take)
 
     def _try(
-        self, file: RemoteFile, rest: Callable[[], tuple[int, int | None]], take: _Read
+        self,
+        file: RemoteFile,
+        rest: Callable[[], tuple[int, int | None]],
+        take: Callable[[Iterator[bytes]], None],
     ) -> None:
         """Ask for the rest of a file until it is all there.
 
         Args:
             rest: Says what is still missing.
+            take: Called with the chunks that arrive of it.
         """
         failures = 0
         at = rest()[0]
@@ -364,7 +347,7 @@ class Fetcher:
                 with self._repo.open(file.path, start, stop) as body:
                     if body.start > start:
                         raise _BrokenOffError
-                    take(body)
+                    take(self._chunks(file, body, start))
                 return
             except (TransientError, _BrokenOffError) as error:
                 if rest()[0] == start:
@@ -373,6 +356,14 @@ class Fetcher:
                     raise self._gave_up(file, error) from error
                 asked = error.wait_seconds if isinstance(error, TransientError) else 0.0
                 self._wait(file, failures, asked)
+
+    def _chunks(self, file: RemoteFile, body: Body, start: int) -> Iterator[bytes]:
+        """Yield an answer's bytes from a place in the file on: it may begin before that."""
+        skip = start - body.start
+        for chunk in body.chunks:
+            self._check_stop(file)
+            yield chunk[skip:]
+            skip -= min(skip, len(chunk))
 
     def _wait(self, file: RemoteFile, failures: int, asked_seconds: float) -> None:
         # Spread out, so that workers that failed together do not come back together.
