@@ -33,15 +33,14 @@ from leconvert.media.parse import (
     sample_offsets,
 )
 
-__all__ = ["read_clip_index", "read_clip_indexes", "read_plainly"]
-
-
 # ------------------------------------------------------------------------------------------------
 # Read the index of a clip of the usual shape: one pass over its boxes, few arrays.
 #
 # Usual is what muxers write for one video stream: one track, every table once, a constant frame
 # duration. Nothing is refused here: whatever is unusual, or looks wrong, is left to ``parse.py``,
 # which either reads it or says what is wrong with it. So the two agree wherever this one answers.
+# Converting 4,000 short episodes takes a tenth more CPU time without it
+# (bench_logs/2026-11-22-media-plain.jsonl).
 
 
 _HEADER = Struct(">I4s")

@@ -16,9 +16,8 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from leconvert._version import __version__
@@ -55,7 +54,8 @@ from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.secrets import without_secrets
 from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 
-__all__ = ["check_report_place", "default_report_place", "page", "report_on_exit", "write_report"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 # Rows of a table that is about single batches, episodes or findings; more are counted.
 _MOST_ROWS = 200
@@ -86,6 +86,8 @@ def page(story: RunReport) -> str:
 
 @cache
 def _templates() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # only a page pays for it
+
     made = Environment(
         loader=PackageLoader("leconvert.report"),
         autoescape=True,
