@@ -18,7 +18,6 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.push import waits_for_push
 from leconvert.errors import UsageError
-from leconvert.hub import source as hub_source
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.swap import is_converted
@@ -144,6 +143,8 @@ def bring_from_hub(
     Returns:
         The places; or a line that says that the Hub has the dataset in v3.x already.
     """
+    from leconvert.hub import source as hub_source  # local datasets need no client of the Hub
+
     local = here.source
     force, restart = proof_options(options).force_conversion, plan_options(options).restart
     is_here = local.is_dir() and any(local.iterdir())

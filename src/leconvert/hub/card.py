@@ -12,9 +12,6 @@ from leconvert.errors import HubConflictError
 from leconvert.hub.provenance import Provenance
 from leconvert.text import count
 
-__all__ = ["render_card"]
-
-
 _END = "<!-- leconvert: end -->"
 _OURS = re.compile(re.escape(CARD_BEGIN) + r".*?" + re.escape(_END) + r"(?:\r?\n)?", re.DOTALL)
 # A name without its episodes, which v3.0 has no file for; the viewer would find nothing.

@@ -24,16 +24,6 @@ from leconvert.workdir.secrets import without_secrets_in
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = [
-    "TOKEN_HELP",
-    "HubAccess",
-    "asked_to_wait",
-    "hub_access",
-    "hub_errors",
-    "make_api",
-    "without_its_bars",
-]
-
 
 def make_api(*, endpoint: str | None = None, token: str | bool | None = None) -> HfApi:
     """Return a client; it asks nothing yet."""

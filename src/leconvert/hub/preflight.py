@@ -32,21 +32,6 @@ from leconvert.text import count
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = [
-    "KIND",
-    "NOTHING",
-    "TAG",
-    "Replacement",
-    "RepoState",
-    "altered_files",
-    "check_complete",
-    "find_tag",
-    "is_private",
-    "list_files",
-    "not_as_proven",
-    "read_repo_state",
-]
-
 
 # ------------------------------------------------------------------------------------------------
 # What a repo holds, as a push needs to know it before and after it acts.

@@ -27,24 +27,6 @@ from leconvert.workdir.records import encode_record, find_record
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = [
-    "HubOrigin",
-    "Origin",
-    "Provenance",
-    "decisive_options",
-    "facts_of",
-    "note_result",
-    "noted_origin",
-    "origin_path",
-    "proven_anew",
-    "provenance_path",
-    "read_origin",
-    "read_provenance",
-    "write_origin",
-    "write_provenance",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # Where on the Hub a run's source came from: a record in the run's work dir.
 #

@@ -81,8 +81,6 @@ if TYPE_CHECKING:
 
     from leconvert.progress import Stage
 
-__all__ = ["MAIN", "PushOptions", "PushReport", "Uploader", "push"]
-
 
 # ------------------------------------------------------------------------------------------------
 # How to push, and what a push did.

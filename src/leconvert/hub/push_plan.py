@@ -26,26 +26,6 @@ from leconvert.progress import Progress
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = [
-    "CARD_PATH",
-    "COMMIT_OPERATIONS",
-    "COMMIT_PAYLOAD_BYTES",
-    "CommitShare",
-    "Owned",
-    "PushPlan",
-    "RemoteFile",
-    "cameras_of",
-    "differs",
-    "fingerprint",
-    "git_hash",
-    "git_hash_of",
-    "hash_files",
-    "plan_push",
-    "same_as_remote",
-    "version_of",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # Which files of a repo belong to the LeRobot dataset in it, and which are somebody's own.
 

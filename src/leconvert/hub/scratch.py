@@ -27,17 +27,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from leconvert.errors import InterruptedRunError, SourceChangedError, StorageError, UsageError
-from leconvert.hub.fetch import Fetcher, RemoteFile
-from leconvert.hub.sparse_snapshot import open_sparse_snapshot
 from leconvert.media.boxes import read_moov
 from leconvert.workdir.incoming import part_in
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["HubInputs", "ScratchOptions", "ScratchSlot", "Window", "hold_slot"]
-
+if TYPE_CHECKING:
+    from leconvert.hub.fetch import RemoteFile
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _BLOCK_BYTES = 512
@@ -481,6 +479,10 @@ class HubInputs:
     """
 
     def __init__(self, tree: Path, slot: ScratchSlot, limit_bytes: int | None) -> None:
+        from leconvert.hub.sparse_snapshot import (
+            open_sparse_snapshot,  # runs of local sources have none
+        )
+
         outline = open_sparse_snapshot(tree)
         if limit_bytes is not None and limit_bytes < outline.largest_bytes:
             raise limit_too_small(limit_bytes, outline.largest_bytes)
@@ -513,6 +515,8 @@ class HubInputs:
         if not fetched:
             yield sources.__getitem__
             return
+        from leconvert.hub.fetch import Fetcher
+
         waiting = threading.Event()
         fetcher = Fetcher(self._repo, should_stop=should_stop)
 

@@ -23,16 +23,6 @@ from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
 
-__all__ = [
-    "Resolved",
-    "already_converted",
-    "check_convertible",
-    "download",
-    "find_v30",
-    "resolve_revision",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # Which commit of a repo is converted.
 

@@ -63,9 +63,6 @@ from leconvert.workdir.fs import sync_dir, sync_file, sync_tree, write_durably
 from leconvert.workdir.records import WorkDir, encode_record, read_record
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["SparseCopy", "SparseSnapshot", "make_sparse_snapshot", "open_sparse_snapshot"]
-
-
 # ------------------------------------------------------------------------------------------------
 # A local file with the size of a remote one and those of its bytes that a scan reads.
 #

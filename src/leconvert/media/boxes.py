@@ -13,18 +13,6 @@ from typing import Any
 
 from leconvert.errors import UnreadableSourceError
 
-__all__ = [
-    "MOOV_LIMIT_BYTES",
-    "Span",
-    "UnsupportedClipError",
-    "broken",
-    "children",
-    "read_moov",
-    "table_span",
-    "unreadable",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # The one error of its own that reading clips needs.
 

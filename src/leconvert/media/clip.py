@@ -14,14 +14,6 @@ import numpy.typing as npt
 
 from leconvert.media.boxes import broken, unreadable
 
-__all__ = [
-    "ClipIndex",
-    "codec_of",
-    "order_digest",
-    "presentation_ranks",
-    "samples_sha256",
-]
-
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from leconvert.errors import UsageError
 
-__all__ = ["ENCODERS", "encode_clip", "own_scheduling"]
-
 ENCODERS = ("libsvtav1", "libvpx-vp9", "libx264", "libx265", "mpeg4")
 """Encoders that are known to work here."""
 

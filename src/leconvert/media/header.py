@@ -17,8 +17,6 @@ from leconvert.errors import SourceError, UsageError
 from leconvert.float32_tolerance import placed_rate
 from leconvert.media.parse import entry_for_output
 
-__all__ = ["FileHeader", "FileSamples", "build_header", "frame_ticks"]
-
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 

@@ -29,9 +29,6 @@ from leconvert.media.clip import ClipIndex, order_digest
 from leconvert.media.header import FileSamples, build_header
 from leconvert.media.index import read_clip_index, read_clip_indexes
 
-__all__ = ["ClipRange", "JoinedFile", "RangeMover", "join_clips"]
-
-
 # ------------------------------------------------------------------------------------------------
 # Move byte ranges between files with as little work as the file systems allow.
 #

@@ -18,26 +18,6 @@ import numpy.typing as npt
 from leconvert.media.boxes import Span, UnsupportedClipError, broken, children, table_span
 from leconvert.media.clip import ClipIndex
 
-__all__ = [
-    "CHANGES_MIDWAY",
-    "IDENTITY_MATRIX",
-    "LONGEST_DURATION",
-    "MATRIX_BYTES",
-    "MAX_TIMESCALE",
-    "SAMPLE_LIMIT",
-    "SampleTables",
-    "check_one_configuration",
-    "chosen_entry",
-    "composition_offsets",
-    "config_digest",
-    "edit_shift",
-    "entry_for_output",
-    "parse_moov",
-    "read_sample_tables",
-    "sample_offsets",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # Sample entries: the part of a track that says how to decode it (ISO/IEC 14496-12, 8.5.2).
 

@@ -40,9 +40,6 @@ from leconvert.workdir.fs import (
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["Assembly", "Collector", "check_all_done", "write_meta"]
-
-
 # ------------------------------------------------------------------------------------------------
 # The tables under ``meta/`` of the result: the source's, routed anew and with repairs applied.
 

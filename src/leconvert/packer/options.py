@@ -12,9 +12,6 @@ from typing import Any
 from leconvert.errors import TargetError, UsageError
 from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
 
-__all__ = ["PackReport", "ProofOptions", "WorkerMonitor"]
-
-
 _DEPTHS = ("structure", "bytes", "none")
 
 

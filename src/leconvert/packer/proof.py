@@ -26,17 +26,6 @@ from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import TREE_RECORD, old_dir, removed_old_dir
 
-__all__ = [
-    "Proof",
-    "facts_of_tree",
-    "kept_source",
-    "prove_tree",
-    "remove_compared",
-    "remove_source",
-    "rest_of_removal",
-]
-
-
 _DIFFERENCES_SHOWN = 20
 
 

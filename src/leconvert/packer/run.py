@@ -49,8 +49,6 @@ from leconvert.workdir.swap import (
     swap_into_place,
 )
 
-__all__ = ["NoResultError", "finish_run", "pack_run", "swap_has_begun"]
-
 # A look lists three folders: pauses grow with what it costs.
 _LOOKS_TO_PAUSES = 20
 _LONGEST_PAUSE_SECONDS = 10.0

@@ -20,27 +20,6 @@ from markupsafe import Markup, escape
 from leconvert.report.values import Attempt, AttemptEnd, Packer, RunReport, StreamFigures
 from leconvert.text import amount, count, duration, shorten
 
-__all__ = [
-    "LEGEND",
-    "Lane",
-    "TimeAxis",
-    "brief",
-    "clean",
-    "duration_chart",
-    "durations",
-    "element",
-    "gantt",
-    "lanes_by_host",
-    "legend",
-    "rate_chart",
-    "rates",
-    "signs",
-    "size_chart",
-    "ticks",
-    "working_axis",
-]
-
-
 # ------------------------------------------------------------------------------------------------
 # SVG that is safe by construction: whatever is not `Markup` is escaped.
 

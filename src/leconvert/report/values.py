@@ -32,20 +32,6 @@ from leconvert.workdir.secrets import without_secrets_in
 from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 from leconvert.workdir.swap import codebase_version, is_converted
 
-__all__ = [
-    "Attempt",
-    "AttemptEnd",
-    "BatchCounts",
-    "Packer",
-    "RunReport",
-    "StoryState",
-    "StreamFigures",
-    "Verification",
-    "gather",
-    "gather_run",
-    "moment",
-]
-
 
 class StoryState(StrEnum):
     """How far a run is, as far as its records say."""
