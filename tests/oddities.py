@@ -30,7 +30,20 @@ from leconvert.testing import (
 )
 from tests.mp4_boxes import Box, changed, edit_list
 
-__all__ = ["CAMERA", "IMAGE", "IN_THE_WILD", "LENGTHS", "ODDITIES", "embed_images", "rotate"]
+__all__ = [
+    "CAMERA",
+    "IMAGE",
+    "IN_THE_WILD",
+    "LENGTHS",
+    "ODDITIES",
+    "declare_absent_feature",
+    "each_table",
+    "embed_images",
+    "forget_version",
+    "list_task_twice",
+    "lose_clips",
+    "rotate",
+]
 
 CAMERA, IMAGE = "observation.images.top", "observation.images.wrist"
 LENGTHS = (8, 5, 9)
@@ -306,9 +319,35 @@ def _wild(name: str, **changes: Any) -> Callable[[Callable[[Path], object]], Non
     return note
 
 
-def _each_table(root: Path, change: Callable[[int, pa.Table], pa.Table]) -> None:
-    for episode in range(len(LENGTHS)):
+def each_table(root: Path, change: Callable[[int, pa.Table], pa.Table]) -> None:
+    """Change the table of each episode, which has that number."""
+    for episode in range(len(list(root.glob("data/*/*.parquet")))):
         edit_table(root, episode, lambda table, episode=episode: change(episode, table))
+
+
+def lose_clips(root: Path, camera: str, *episodes: int) -> None:
+    """Remove clips of a camera, as far as they are there."""
+    for episode in episodes:
+        for path in root.glob(f"videos/*/{camera}/episode_{episode:06d}.mp4"):
+            path.unlink()
+
+
+def forget_version(root: Path) -> None:
+    """Say nowhere which version it is."""
+    edit_info(root, lambda info: info.pop("codebase_version"))
+
+
+def declare_absent_feature(root: Path) -> None:
+    """Declare a column ``force`` that is in no table."""
+    force = {"dtype": "float32", "shape": [3], "names": None}
+    _features(root, lambda features: features.update(force=force))
+
+
+def list_task_twice(root: Path) -> None:
+    """Give the first task a second index, which no row has."""
+    edit_lines(
+        root, "tasks", lambda lines: lines.append({"task_index": 2, "task": lines[0]["task"]})
+    )
 
 
 def _features(root: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -345,7 +384,7 @@ def _(root: Path) -> None:
         times = pa.array(1.7e9 + episode * 60 + np.arange(table.num_rows) / 29.7)
         return with_column(table, "timestamp", times)
 
-    _each_table(root, stamp)
+    each_table(root, stamp)
 
 
 @_wild("state and action are not declared")
@@ -353,10 +392,7 @@ def _(root: Path) -> None:
     _features(root, lambda features: [features.pop(n) for n in ("observation.state", "action")])
 
 
-@_wild("a declared column is in no table")
-def _(root: Path) -> None:
-    force = {"dtype": "float32", "shape": [3], "names": None}
-    _features(root, lambda features: features.update(force=force))
+_wild("a declared column is in no table")(declare_absent_feature)
 
 
 @_wild("numbers in lists of one", has_done=True)
@@ -368,12 +404,12 @@ def _(root: Path) -> None:
             table = with_column(table, name, pa.array(values, kind))
         return table
 
-    _each_table(root, wrap)
+    each_table(root, wrap)
 
 
 @_wild("a binary column")
 def _(root: Path) -> None:
-    _each_table(
+    each_table(
         root,
         lambda _, table: with_column(table, "raw", pa.array([b"frame"] * table.num_rows)),
     )
@@ -397,20 +433,15 @@ def _(root: Path) -> None:
     cameras=(_PLAIN, CameraSpec(key="observation.images.side", width=32, height=32)),
 )
 def _(root: Path) -> None:
-    for episode in (0, 2):
-        next(root.glob(f"videos/*/observation.images.side/*{episode}.mp4")).unlink()
+    lose_clips(root, "observation.images.side", 0, 2)
 
 
-@_wild("a task listed twice")
-def _(root: Path) -> None:
-    edit_lines(
-        root, "tasks", lambda lines: lines.append({"task_index": 2, "task": lines[0]["task"]})
-    )
+_wild("a task listed twice")(list_task_twice)
 
 
 @_wild("instructions only in episodes.jsonl")
 def _(root: Path) -> None:
-    _each_table(
+    each_table(
         root,
         lambda _, table: with_column(
             table, "task_index", pa.array([0] * table.num_rows, pa.int64())
@@ -421,7 +452,7 @@ def _(root: Path) -> None:
 @_wild("annotations that index tasks, one listed twice")
 def _(root: Path) -> None:
     name = "annotation.human.action.task_description"
-    _each_table(
+    each_table(
         root, lambda _, table: with_column(table, name, table["task_index"].combine_chunks())
     )
     feature = {"dtype": "int64", "shape": [1], "names": None}
@@ -458,9 +489,7 @@ def _(root: Path) -> None:
     edit_info(root, rename)
 
 
-@_wild("no codebase_version")
-def _(root: Path) -> None:
-    edit_info(root, lambda info: info.pop("codebase_version"))
+_wild("no codebase_version")(forget_version)
 
 
 @_wild("version instead of codebase_version")
@@ -485,7 +514,7 @@ def _(root: Path) -> None:
             table, "action", table["action"].combine_chunks().cast(pa.list_(pa.float64(), 6))
         )
 
-    _each_table(root, widen)
+    each_table(root, widen)
 
 
 @_wild("one name for all values, or for two")

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,25 +16,16 @@ import pytest
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,
-    edit_info,
     edit_lines,
     edit_table,
     make_dataset,
     with_column,
 )
+from tests.oddities import declare_absent_feature, forget_version, list_task_twice, lose_clips
 from tests.program import Leconvert
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 LENGTHS = (6, 4, 5, 7)
-
-
-def _clip(root: Path, camera: str, episode: int) -> Path:
-    return root / f"videos/chunk-000/{camera}/episode_{episode:06d}.mp4"
-
-
-def _lose_wrist(root: Path, *episodes: int) -> None:
-    for episode in episodes:
-        _clip(root, WRIST, episode).unlink(missing_ok=True)
 
 
 def _cut_table(root: Path) -> None:
@@ -44,9 +34,8 @@ def _cut_table(root: Path) -> None:
 
 
 def _shift_times(root: Path) -> None:
-    for episode, length in enumerate(LENGTHS[:1]):
-        times = pa.array([0.5 + frame / 30 for frame in range(length)], pa.float32())
-        edit_table(root, episode, lambda table: with_column(table, "timestamp", times))  # noqa: B023
+    times = pa.array([0.5 + frame / 30 for frame in range(LENGTHS[0])], pa.float32())
+    edit_table(root, 0, lambda table: with_column(table, "timestamp", times))
 
 
 def _count_rows_from_one(root: Path) -> None:
@@ -63,42 +52,26 @@ def _add_a_column(root: Path) -> None:
         pq.write_table(table.append_column("torque", pa.array([1.5] * table.num_rows)), path)
 
 
-def _repeat_a_task(root: Path) -> None:
-    def repeat(tasks: list[dict[str, Any]]) -> None:
-        tasks.append({"task_index": 2, "task": tasks[0]["task"]})
-
-    edit_lines(root, "tasks", repeat)
-
-
 def _lose_statistics(root: Path) -> None:
     edit_lines(root, "episodes_stats", lambda lines: lines[2]["stats"].pop("action"))
-
-
-def _declare_what_is_not_there(root: Path) -> None:
-    feature = {"dtype": "float32", "shape": [3], "names": None}
-    edit_info(root, lambda info: info["features"].update(force=feature))
 
 
 def _empty_an_episode(root: Path) -> None:
     edit_lines(root, "episodes", lambda lines: lines[1].update(length=0))
 
 
-def _forget_the_version(root: Path) -> None:
-    edit_info(root, lambda info: info.pop("codebase_version"))
-
-
 DEFECTS: dict[str, Callable[[Path], None]] = {
-    "a clip is missing": lambda root: _lose_wrist(root, 2),
-    "most clips of a camera are missing": lambda root: _lose_wrist(root, 0, 1, 2),
+    "a clip is missing": lambda root: lose_clips(root, WRIST, 2),
+    "most clips of a camera are missing": lambda root: lose_clips(root, WRIST, 0, 1, 2),
     "a table is cut": _cut_table,
     "times are shifted": _shift_times,
     "rows are counted from one": _count_rows_from_one,
     "a column is not declared": _add_a_column,
-    "a task is listed twice": _repeat_a_task,
+    "a task is listed twice": list_task_twice,
     "statistics are missing": _lose_statistics,
-    "a feature has no data": _declare_what_is_not_there,
+    "a feature has no data": declare_absent_feature,
     "an episode is empty": _empty_an_episode,
-    "the version is not told": _forget_the_version,
+    "the version is not told": forget_version,
 }
 CASES = [(name,) for name in DEFECTS] + list(combinations(DEFECTS, 2))[::5] + [tuple(DEFECTS)]
 
@@ -150,7 +123,7 @@ def test_a_flag_that_others_make_superfluous_is_not_given(
     """An episode that lacks a table and a clip has to go: then the camera need not."""
     source = Path(shutil.copytree(sound, tmp_path / "source"))
     _cut_table(source)
-    _lose_wrist(source, 1)
+    lose_clips(source, WRIST, 1)
     planned = leconvert("check", source, "--plan-repairs")
     assert planned.returncode == 0, planned.stderr
     command, *said = planned.stdout.splitlines()

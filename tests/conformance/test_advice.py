@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.oddities import each_table, forget_version, lose_clips
 from tests.program import Leconvert
 
 from leconvert.testing import (
@@ -131,8 +132,7 @@ def kept(remedy: dict[str, Any]) -> tuple[int, int, int]:
 def test_a_camera_that_many_episodes_lack_can_go_instead_of_them(
     tries: Tries, source: Path, absent: tuple[int, ...]
 ) -> None:
-    for episode in absent:
-        (source / f"videos/chunk-000/{WRIST}/episode_{episode:06d}.mp4").unlink()
+    lose_clips(source, WRIST, *absent)
     errors = tries.refused()
     assert {error["code"] for error in errors} == {"missing-file"}
     camera = (f"--drop-feature {WRIST}", (4, 22, 9))
@@ -146,7 +146,7 @@ def test_a_camera_that_many_episodes_lack_can_go_instead_of_them(
 
 
 def test_nobody_is_told_to_drop_every_episode(tries: Tries, source: Path) -> None:
-    (source / f"videos/chunk-000/{WRIST}/episode_000000.mp4").unlink()
+    lose_clips(source, WRIST, 0)
     for episode in range(1, len(LENGTHS)):
         path = source / f"videos/chunk-000/{WRIST}/episode_{episode:06d}.mp4"
         path.write_bytes(path.read_bytes()[:100])
@@ -155,11 +155,6 @@ def test_nobody_is_told_to_drop_every_episode(tries: Tries, source: Path) -> Non
         f"--drop-feature {WRIST}"
     }
     assert tries.follow([e for e in errors if e["code"] == "unreadable-file"])["episodes"] == 4
-
-
-def change_rows(source: Path, change: Callable[[int, pa.Table], pa.Table]) -> None:
-    for episode in range(len(LENGTHS)):
-        edit_table(source, episode, lambda table, episode=episode: change(episode, table))
 
 
 def test_columns_that_are_not_declared_are_declared_as_they_are_stored(
@@ -178,7 +173,7 @@ def test_columns_that_are_not_declared_are_declared_as_they_are_stored(
             table = with_column(table, name, values)
         return table
 
-    change_rows(source, add)
+    each_table(source, add)
     edit_info(source, lambda info: [info["features"].pop(key) for key in ("action", "index")])
     errors = tries.refused()
     assert {error["code"] for error in errors} == {"undeclared-column"}
@@ -239,7 +234,7 @@ def test_a_column_that_lerobot_cannot_read_can_only_go(tries: Tries, source: Pat
             table = with_column(table, name, values)
         return table
 
-    change_rows(source, add)
+    each_table(source, add)
     errors = tries.refused()
     assert {error["remedy"] for error in errors} == {
         "--declare-features",
@@ -279,7 +274,7 @@ def test_a_version_that_is_not_that_of_the_files_is_assumed(
 
 
 def test_without_a_version_and_statistics_of_episodes_it_is_v20(tries: Tries, source: Path) -> None:
-    edit_info(source, lambda info: info.pop("codebase_version"))
+    forget_version(source)
     (source / "meta/episodes_stats.jsonl").unlink()
     errors = tries.refused()
     assert [error["remedy"] for error in errors] == ["--assume-version v2.0"]
@@ -349,7 +344,7 @@ def instruct(source: Path) -> None:
             line.update(tasks=[text]) for line, text in zip(lines, INSTRUCTIONS, strict=True)
         ],
     )
-    change_rows(
+    each_table(
         source,
         lambda _, table: with_column(
             table, "task_index", pa.array([0] * table.num_rows, pa.int64())
@@ -407,7 +402,7 @@ def test_who_wants_the_rows_tasks_says_so(tries: Tries, source: Path) -> None:
 def test_rows_without_a_task_index_get_the_tasks_of_their_episodes(
     tries: Tries, source: Path
 ) -> None:
-    change_rows(source, lambda _, table: table.drop_columns(["task_index"]))
+    each_table(source, lambda _, table: table.drop_columns(["task_index"]))
     edit_info(source, lambda info: info["features"].pop("task_index"))
     errors = tries.refused()
     assert ("missing-column", "--tasks-from episodes") in {
@@ -430,7 +425,7 @@ def test_a_rate_that_the_timestamps_do_not_step_at_is_assumed(
         times = [row / float(rate) for row in range(table.num_rows)]
         return with_column(table, "timestamp", pa.array(times, pa.float32()))
 
-    change_rows(source, step)
+    each_table(source, step)
     if rate == "29.97":  # 6 frames do not tell it from 30, within LeRobot's tolerance
         edit_info(source, lambda info: info.update(fps=10))
     errors = tries.refused("--recompute-stats")
