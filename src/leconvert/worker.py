@@ -152,7 +152,7 @@ class ShardWriter:
         files: Files,
         scan: StreamScan,
         episodes: Sequence[int],
-        tell: Callable[[int], None],  # noqa: ARG002 - tables are quick: one word at the end
+        tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         repairs: Iterator[tables.RowRepair | None] = itertools.repeat(None)
@@ -174,7 +174,8 @@ class ShardWriter:
                 ranges,
                 path,
                 schema=self._schema,
-                on_table=self._table_observer(shard, sources, episodes, stats)
+                # To join tables is quick: one word at the end. To decode their pictures is not.
+                on_table=self._table_observer(shard, sources, scan, episodes, stats, tell)
                 if self._column_stats
                 else None,
                 should_stop=should_stop,
@@ -182,7 +183,13 @@ class ShardWriter:
         return {"size_bytes": table.size_bytes, **stats.record()}
 
     def _table_observer(
-        self, shard: Shard, sources: Sequence[str], episodes: Sequence[int], stats: _StatsFile
+        self,
+        shard: Shard,
+        sources: Sequence[str],
+        scan: StreamScan,
+        episodes: Sequence[int],
+        stats: _StatsFile,
+        tell: Callable[[int], None],
     ) -> Callable[[pa.Table], None]:
         # Only runs that compute statistics pay for these imports.
         from leconvert.statistics import table_stats
@@ -192,7 +199,8 @@ class ShardWriter:
 
         def observe(table: pa.Table) -> None:
             position = next(positions)
-            episode = episodes[position - shard.first]
+            place = position - shard.first
+            episode = episodes[place]
             found = table_stats(
                 table,
                 features,
@@ -202,9 +210,10 @@ class ShardWriter:
                     if self._repairs.computes_stats(name, episode)
                 ],
                 quantiles=self._repairs.quantiles,
-                path=sources[position - shard.first],
+                path=sources[place],
             )
             stats.add(position, found)
+            tell(int(scan.size_bytes[place]))
 
         return observe
 

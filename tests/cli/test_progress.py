@@ -6,18 +6,26 @@ import fcntl
 import io
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
 import termios
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from leconvert import convert, statistics
 from leconvert.cli.output import table
 from leconvert.cli.progress import BarProgress, LineProgress, progress_for
+from leconvert.repairs import RepairOptions
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.text import amount
+from leconvert.worker_pool import WorkerOptions
 
 
 def test_a_terminal_gets_a_bar_for_each_stage(small_source: Path, tmp_path: Path) -> None:
@@ -76,6 +84,43 @@ def test_a_long_stage_says_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) ->
         "work: 4.0 MiB of 10.0 MiB, 12 s left (8.0 s, 512.0 KiB/s)",
         "work: 10.0 MiB (20.0 s, 512.0 KiB/s)",
     ]
+
+
+@pytest.mark.parametrize("pictures", ["clips", "images"])
+def test_the_time_left_shrinks_while_pictures_are_decoded_for_their_statistics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pictures: str
+) -> None:
+    now = [0.0]
+
+    def slowly(real: Callable[..., Any]) -> Callable[..., Any]:
+        def computed(*arguments: Any, **options: Any) -> Any:
+            now[0] += 6.0
+            return real(*arguments, **options)
+
+        return computed
+
+    key = "observation.images.top"
+    camera = CameraSpec(key=key, width=320, height=240, options={"crf": "0"})
+    if pictures == "clips":
+        spec = DatasetSpec(episodes=6, frames=8, cameras=(camera,), distinct_clips=1)
+        monkeypatch.setattr(statistics, "clip_stats", slowly(statistics.clip_stats))
+    else:
+        spec = DatasetSpec(episodes=6, frames=4, cameras=(), image_keys=(key,))
+        monkeypatch.setattr(statistics, "table_stats", slowly(statistics.table_stats))
+    source = make_dataset(tmp_path / "source", spec)
+    monkeypatch.setattr("leconvert.cli.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    stream = io.StringIO()
+    convert(
+        source,
+        output=tmp_path / "out",
+        repairs=RepairOptions(recompute_stats=True),
+        workers=WorkerOptions(max_workers=1),
+        progress=LineProgress(stream),
+    )
+    left = [int(found) for found in re.findall(r"work: .* ([0-9]+) s left", stream.getvalue())]
+    assert len(left) >= 4
+    assert left == sorted(set(left), reverse=True)
+    assert left[-1] <= 7
 
 
 def test_a_stage_in_which_nothing_comes_to_its_end_shows_that_it_lives(
