@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-__all__ = ["digest_of", "snapshot"]
+import pyarrow as pa
+
+from leconvert.formats.v3 import EpisodesReader
+
+__all__ = ["digest_of", "read_episodes", "snapshot"]
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, int, str]]:
@@ -29,3 +33,9 @@ def digest_of(root: Path, *, but: str = "") -> str:
             digest.update(path.relative_to(root).as_posix().encode() + b"\0")
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def read_episodes(root: Path) -> pa.Table:
+    """Return all of a v3.0 dataset's ``meta/episodes``."""
+    blocks = EpisodesReader(root).blocks(lambda _name: True)
+    return pa.concat_tables(blocks, promote_options="permissive")

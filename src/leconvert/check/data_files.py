@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.check.meta import EpisodeTable, Ranges, RoutedFile
-from leconvert.compare.difference import floats, integers
+from leconvert.arrow import floats, integers
+from leconvert.check.meta import Ranges, RoutedFile
 from leconvert.findings import found
-from leconvert.formats.v3 import Declared
+from leconvert.formats.v3 import Declared, EpisodeTable
 from leconvert.model import DATA_STREAM, Finding, IntArray
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.tables.lerobot_reader import NUMBER_DTYPES, dtype_name, read_by_lerobot

@@ -14,7 +14,6 @@ import numpy as np
 from leconvert.check.data_files import DataFileReport, check_data_file
 from leconvert.check.meta import (
     EpisodeStats,
-    EpisodeTable,
     Ranges,
     RoutedFile,
     check_order,
@@ -23,12 +22,9 @@ from leconvert.check.meta import (
     files_of,
     has_stats,
     left_over,
-    read_episode_table,
-    read_task_rows,
     streaming_findings,
 )
 from leconvert.check.video_files import check_video_file
-from leconvert.compare.difference import read_json_object
 from leconvert.compare.files import special_files
 from leconvert.errors import SourceError, VerificationError
 from leconvert.findings import found, shortened
@@ -40,7 +36,16 @@ from leconvert.formats.v2 import (
     version_help,
     version_of_files,
 )
-from leconvert.formats.v3 import Declared, declaration, split_findings
+from leconvert.formats.v3 import (
+    Declared,
+    EpisodesReader,
+    EpisodeTable,
+    declaration,
+    read_episode_table,
+    read_json_object,
+    read_task_rows,
+    split_findings,
+)
 from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.progress import NO_PROGRESS, Progress, Stage
@@ -170,7 +175,9 @@ class _Check:
         in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
         task_rows = None if texts is None or in_doubt else _rows_of(texts)
         stats = EpisodeStats([key for key, ft in declared.features.items() if has_stats(ft)])
-        table, findings = read_episode_table(self._root, streams, task_rows, stats)
+        table, findings = read_episode_table(
+            EpisodesReader(self._root), streams, task_rows=task_rows, add_stats=stats.add
+        )
         self._findings += findings
         if table is not None:
             self._findings += stats.findings()

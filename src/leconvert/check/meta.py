@@ -1,14 +1,10 @@
-"""``meta/episodes`` of a v3.0 dataset: read once, a block of rows at a time, kept as arrays.
-
-What is kept of an episode is numbers: where its rows are, where its frames are, which tasks it
-names. A million episodes with four cameras take about 200 MB.
-"""
+"""What lies under ``meta/`` of a v3.0 dataset: do its tables go together, and with the files?"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,34 +12,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from leconvert.compare.difference import (
-    FloatArray,
-    floats,
-    integers,
-    nested_floats,
-    read_json_object,
-)
-from leconvert.errors import UnreadableSourceError
+from leconvert.arrow import FloatArray, nested_floats
 from leconvert.findings import found
-from leconvert.formats.v2 import INFO_PATH
+from leconvert.formats import v3
 from leconvert.formats.v3 import (
     EPISODES_DIR,
+    INFO_PATH,
     STATS_PATH,
-    TASKS_PATH,
     Declared,
+    EpisodeTable,
     Feature,
-    pandas_index,
+    read_json_object,
 )
 from leconvert.model import DATA_STREAM, Finding, IntArray, camera_of
 from leconvert.repairs import DEFAULT_COLUMNS
-from leconvert.tables.footers import open_parquet
 
 __all__ = [
     "EpisodeStats",
-    "EpisodeTable",
-    "Placed",
     "Ranges",
     "RoutedFile",
     "check_order",
@@ -52,8 +38,6 @@ __all__ = [
     "files_of",
     "has_stats",
     "left_over",
-    "read_episode_table",
-    "read_task_rows",
     "streaming_findings",
 ]
 
@@ -124,8 +108,9 @@ class EpisodeStats:
         self._unusable: dict[str, str] = {}
         self._has_columns = False
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add(self, block: pa.Table) -> None:
         """Add a block of rows of meta/episodes."""
+        (batch,) = block.to_batches()
         self._has_columns |= any(name.startswith(_PREFIX) for name in batch.schema.names)
         for feature in self._features:
             if feature not in self._unusable:
@@ -175,236 +160,6 @@ class EpisodeStats:
             for feature, total in self._totals.items()
             if feature not in self._unusable
         }
-
-
-# ------------------------------------------------------------------------------------------------
-# ``meta/episodes`` of a v3.0 dataset: read once, a block of rows at a time, kept as arrays.
-
-
-_BLOCK_ROWS = 512
-_RANGE_COLUMNS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
-_LOCATION_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
-_UNKNOWN_TASK = -1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """Where one stream's part of each episode is, arrays of shape (E,).
-
-    Attributes:
-        chunk: Number of the chunk folder.
-        file: Number of the file in it.
-        begin_seconds: ``from_timestamp``; empty for data.
-        end_seconds: ``to_timestamp``; empty for data.
-    """
-
-    chunk: IntArray
-    file: IntArray
-    begin_seconds: FloatArray
-    end_seconds: FloatArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EpisodeTable:
-    """What meta/episodes says; arrays have shape (E,).
-
-    Attributes:
-        episode_index: As stored; a reader goes by the row.
-        length: Frames.
-        from_index: First row in the dataset.
-        to_index: Row after the last.
-        placed: Each stream's places, for streams whose columns can be used.
-        task_ends: Where each episode's tasks end in ``task_numbers``; empty where unknown.
-        task_numbers: Rows of tasks.parquet, -1 for a text that is not there.
-    """
-
-    episode_index: IntArray
-    length: IntArray
-    from_index: IntArray
-    to_index: IntArray
-    placed: Mapping[str, Placed]
-    task_ends: IntArray
-    task_numbers: IntArray
-
-    def __len__(self) -> int:
-        return len(self.episode_index)
-
-    def tasks_of(self, row: int) -> set[int]:
-        """Return the tasks that the table lists for an episode."""
-        first = int(self.task_ends[row - 1]) if row else 0
-        return set(self.task_numbers[first : int(self.task_ends[row])].tolist())
-
-
-def read_episode_table(
-    root: Path, streams: Sequence[str], task_rows: Mapping[str, int] | None, stats: EpisodeStats
-) -> tuple[EpisodeTable | None, list[Finding]]:
-    """Read all files in text order, as loaders do.
-
-    Returns:
-        The table, None where nothing can be checked by it, and what is wrong with it.
-    """
-    folder = root / EPISODES_DIR
-    paths = sorted(path for path in folder.glob("*/*.parquet"))
-    if not paths:
-        message = f"{EPISODES_DIR} holds no chunk-*/*.parquet."
-        return None, [found("missing-file", message, stream="episodes", path=EPISODES_DIR)]
-    gathering = _Gathering(streams, task_rows)
-    for path in paths:
-        relative = path.relative_to(root).as_posix()
-        try:
-            with pq.ParquetFile(path) as file:
-                gathering.columns(relative, file.schema_arrow)
-                names = gathering.wanted(file.schema_arrow.names)
-                for batch in file.iter_batches(_BLOCK_ROWS, columns=names, use_threads=False):
-                    gathering.add(relative, batch)
-                    stats.add(batch)
-        except (OSError, ValueError, pa.ArrowException) as error:
-            gathering.wrong("unreadable-file", f"{relative} cannot be read: {error}", relative)
-            return None, gathering.findings
-    return gathering.table(), gathering.findings
-
-
-@dataclass(slots=True)
-class _Gathering:
-    """Blocks of rows become arrays; what cannot become one is a finding and is left out."""
-
-    streams: Sequence[str]
-    task_rows: Mapping[str, int] | None
-    findings: list[Finding] = field(default_factory=list)
-    parts: dict[str, list[IntArray | FloatArray]] = field(default_factory=dict)
-    unusable: set[str] = field(default_factory=set)
-    task_counts: list[IntArray] = field(default_factory=list)
-    task_numbers: list[IntArray] = field(default_factory=list)
-    rows: int = 0
-
-    def wrong(
-        self, code: str, message: str, path: str, *, row: int | None = None, mild: bool = False
-    ) -> None:
-        severity = "warning" if mild else None
-        self.findings.append(
-            found(code, message, episode=row, stream="episodes", path=path, severity=severity)
-        )
-
-    def needed(self) -> Iterator[str]:
-        yield from _RANGE_COLUMNS
-        for stream in self.streams:
-            yield from (f"{stream}/chunk_index", f"{stream}/file_index")
-            if camera_of(stream) is not None:
-                yield from (f"{stream}/from_timestamp", f"{stream}/to_timestamp")
-
-    def wanted(self, names: Sequence[str]) -> list[str]:
-        known = {*self.needed(), *_LOCATION_COLUMNS, "tasks"} - self.unusable
-        return [name for name in names if name in known or name.startswith("stats/")]
-
-    def columns(self, path: str, schema: pa.Schema) -> None:
-        """Find columns that are missing or of another type."""
-        missing: list[str] = []
-        for name in self.needed():
-            if name in self.unusable:
-                continue
-            at = schema.get_field_index(name)
-            kind = None if at < 0 else schema.field(at).type
-            seconds = name.endswith("_timestamp")
-            if kind is None:
-                missing.append(name)
-            elif not (pa.types.is_integer(kind) or (seconds and pa.types.is_floating(kind))):
-                self.wrong("episodes-column", f"The column {name!r} is {kind}.", path)
-                self.unusable.add(name)
-        if missing:
-            message = f"There is no column {', '.join(map(repr, missing))}."
-            self.wrong("episodes-column", message, path)
-            self.unusable.update(missing)
-        optional = {*_LOCATION_COLUMNS, "tasks"} - self.unusable - set(schema.names)
-        if optional:
-            names = ", ".join(map(repr, sorted(optional)))
-            message = f"There is no column {names}; tools that edit datasets need them."
-            self.wrong("episodes-column", message, path, mild=True)
-            self.unusable.update(optional)
-
-    def add(self, path: str, batch: pa.RecordBatch) -> None:
-        for name in self.needed():
-            if name in self.unusable:
-                continue
-            column = batch.column(batch.schema.get_field_index(name))
-            values = floats(column) if name.endswith("_timestamp") else integers(column)
-            if values is None or (values.dtype.kind == "f" and not np.isfinite(values).all()):
-                nulls = np.array([value is None for value in column.to_pylist()])
-                row = self.rows + (int(np.argmax(nulls)) if nulls.any() else 0)
-                self.wrong("episodes-null", f"{name} has no value.", path, row=row)
-                self.unusable.add(name)
-                continue
-            self.parts.setdefault(name, []).append(values.copy())
-        self._check_location(path, batch)
-        self._add_tasks(path, batch)
-        self.rows += batch.num_rows
-
-    def _check_location(self, path: str, batch: pa.RecordBatch) -> None:
-        digits = [part.partition("-")[2] for part in Path(path).with_suffix("").parts[-2:]]
-        for name, number in zip(_LOCATION_COLUMNS, digits, strict=True):
-            if name in self.unusable:
-                continue
-            values = integers(batch.column(batch.schema.get_field_index(name)))
-            place = int(number) if number.isdecimal() and len(number) < 18 else -1
-            if values is None or np.any(values != place):
-                self.unusable.add(name)
-                at = 0 if values is None else int(np.argmax(values != place))
-                have = "no number" if values is None else int(values[at])
-                message = f"{name} is {have}; the row is in {path}."
-                self.wrong("episodes-location", message, path, row=self.rows + at)
-
-    def _add_tasks(self, path: str, batch: pa.RecordBatch) -> None:
-        if "tasks" in self.unusable:
-            return
-        if self.task_rows is None:
-            self.unusable.add("tasks")
-            return
-        listed = batch.column(batch.schema.get_field_index("tasks")).to_pylist()
-        if not all(isinstance(tasks, list) for tasks in listed):
-            self.unusable.add("tasks")
-            message = "tasks holds something other than lists."
-            self.wrong("episodes-column", message, path, mild=True)
-            return
-        numbers = [
-            self.task_rows.get(text, _UNKNOWN_TASK) if isinstance(text, str) else _UNKNOWN_TASK
-            for tasks in listed
-            for text in tasks
-        ]
-        self.task_counts.append(np.array([len(tasks) for tasks in listed], np.int64))
-        self.task_numbers.append(np.array(numbers, np.int64))
-
-    def table(self) -> EpisodeTable | None:
-        if not self.rows or self.unusable.intersection(_RANGE_COLUMNS):
-            return None
-        nothing: FloatArray = np.empty(0)
-
-        def whole(name: str) -> IntArray:
-            return np.concatenate(self.parts.pop(name)).astype(np.int64, copy=False)
-
-        placed = {}
-        for stream in self.streams:
-            if any(name.startswith(f"{stream}/") for name in self.unusable):
-                continue
-            begin, end = nothing, nothing
-            if camera_of(stream) is not None:
-                begin = np.concatenate(self.parts.pop(f"{stream}/from_timestamp"))
-                end = np.concatenate(self.parts.pop(f"{stream}/to_timestamp"))
-            placed[stream] = Placed(
-                whole(f"{stream}/chunk_index"), whole(f"{stream}/file_index"), begin, end
-            )
-        no_tasks = "tasks" in self.unusable
-        return EpisodeTable(
-            episode_index=whole("episode_index"),
-            length=whole("length"),
-            from_index=whole("dataset_from_index"),
-            to_index=whole("dataset_to_index"),
-            placed=placed,
-            task_ends=nothing.astype(np.int64)
-            if no_tasks
-            else np.cumsum(np.concatenate(self.task_counts)),
-            task_numbers=nothing.astype(np.int64)
-            if no_tasks
-            else np.concatenate(self.task_numbers),
-        )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -619,16 +374,11 @@ def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[
 
 def files_of(table: EpisodeTable, declared: Declared, stream: str) -> list[RoutedFile]:
     """Return a stream's files in the order of their first episode."""
-    placed = table.placed[stream]
-    order = np.lexsort((placed.file, placed.chunk))
-    chunk, file = placed.chunk[order], placed.file[order]
-    edges = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(file) != 0)) + 1
+    paths, file = v3.files_of(table, declared, stream)
+    order = np.argsort(file, kind="stable")
+    edges = np.flatnonzero(np.diff(file[order])) + 1
     files = [
-        RoutedFile(
-            stream,
-            declared.path(stream, int(placed.chunk[episodes[0]]), int(placed.file[episodes[0]])),
-            np.sort(episodes),
-        )
+        RoutedFile(stream, paths[file[episodes[0]]], episodes)
         for episodes in np.split(order, edges)
     ]
     return sorted(files, key=lambda routed: int(routed.episodes[0]))
@@ -690,60 +440,3 @@ def streaming_findings(files: Mapping[str, list[RoutedFile]]) -> Iterator[Findin
     for stream, routed in files.items():
         if camera_of(stream) is not None and len(routed) > 1:
             yield found("streaming-video", f"{len(routed):,} video files.", stream=stream)
-
-
-# ------------------------------------------------------------------------------------------------
-# ``meta/tasks.parquet`` as LeRobot's readers take it: the text is the pandas index, by row.
-
-
-def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | None, list[Finding]]:
-    """Return the text of each row (None: the table cannot be used), and what is wrong with it."""
-    path = root / TASKS_PATH
-    try:
-        reader = open_parquet(path)
-        try:
-            table = reader.read_all(use_threads=False)
-            table.validate(full=True)  # texts are texts
-        finally:
-            reader.close()
-    except (UnreadableSourceError, OSError, pa.ArrowException) as error:
-        code = "unreadable-file" if path.exists() else "missing-file"
-        return None, [found(code, str(error), stream="tasks", path=TASKS_PATH)]
-    return _texts_and_findings(table, info)
-
-
-def _texts_and_findings(
-    table: pa.Table, info: Mapping[str, Any]
-) -> tuple[list[str] | None, list[Finding]]:
-    findings: list[Finding] = []
-
-    def wrong(code: str, message: str, severity: str | None = None) -> None:
-        findings.append(found(code, message, stream="tasks", path=TASKS_PATH, severity=severity))
-
-    index = pandas_index(table.schema)
-    if index is None or "task_index" not in table.column_names:
-        wrong("tasks-layout", f"The columns are {table.column_names}, without an index of texts.")
-        return None, findings
-    texts = table.column(index).to_pylist()
-    if not all(isinstance(text, str) for text in texts):
-        wrong("tasks-layout", f"The index {index!r} does not hold texts alone.")
-        return None, findings
-    numbers = floats(table.column("task_index").combine_chunks())
-    rows = list(range(len(texts)))
-    if numbers is None:
-        kind = table.schema.field("task_index").type
-        wrong("tasks-order", f"task_index is {kind}, or not there for every row.")
-    elif numbers.tolist() != rows:
-        row = next(row for row in rows if numbers[row] != row)
-        wrong("tasks-order", f"Row {row} has task_index {numbers[row]:g}.")
-    first_row: dict[str, int] = {}
-    for row, text in enumerate(texts):
-        if first_row.setdefault(text, row) != row:
-            wrong("tasks-duplicate", f"Rows {first_row[text]} and {row} are both {text[:60]!r}.")
-    declared = info.get("total_tasks")
-    if declared != len(texts):
-        # LeRobot opens the table only where the total says that there are tasks.
-        message = f"total_tasks is {declared!r}; there are {len(texts)}."
-        severity = "error" if not declared else "warning"
-        findings.append(found("totals", message, path=INFO_PATH, severity=severity))
-    return texts, findings

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert import media
-from leconvert.check.meta import Placed, Ranges, RoutedFile
-from leconvert.compare.difference import FloatArray
+from leconvert.arrow import FloatArray
+from leconvert.check.meta import Ranges, RoutedFile
 from leconvert.errors import UnreadableSourceError
 from leconvert.findings import found
-from leconvert.formats.v3 import Feature
+from leconvert.formats.v3 import Feature, StreamPlaces
 from leconvert.model import Finding, IntArray
 
 __all__ = ["check_video_file"]
@@ -70,7 +70,7 @@ class _Spans:
 def check_video_file(
     root: Path,
     routed: RoutedFile,
-    placed: Placed,
+    placed: StreamPlaces,
     ranges: Ranges,
     feature: Feature,
     fps: Fraction,
@@ -136,7 +136,7 @@ def _declaration(frames: _Frames, feature: Feature) -> Iterator[tuple[str, str]]
         yield "video-codec", f"The codec is {frames.codec}; {declared} is declared."
 
 
-def _spans(frames: _Frames, routed: RoutedFile, placed: Placed, ranges: Ranges) -> _Spans:
+def _spans(frames: _Frames, routed: RoutedFile, placed: StreamPlaces, ranges: Ranges) -> _Spans:
     begin_seconds = placed.begin_seconds[routed.episodes]
     begin = _nearest(frames.seconds, begin_seconds)
     order = np.lexsort((routed.episodes, begin))

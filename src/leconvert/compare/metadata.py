@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from leconvert import media, tables
-from leconvert.arrow import int64_values
-from leconvert.compare.difference import Difference, read_json_object
+from leconvert.arrow import FloatArray, int64_values
+from leconvert.compare.difference import Difference
 from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
 from leconvert.formats import v3
 from leconvert.formats.v2 import STATS_PATH as LEGACY_STATS_PATH
@@ -36,14 +34,16 @@ from leconvert.formats.v2 import (
 from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
+    LOCATION_COLUMNS,
     REPAIRS_PATH,
     STATS_PATH,
     TASKS_PATH,
     episodes_path,
     output_path,
     pandas_index,
+    read_json_object,
 )
-from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
+from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, stream_of_camera
 from leconvert.repairs import SOURCE_VERSIONS, Repairs
 from leconvert.source.file_checks import ClipFacts, declared_as_encoded
 from leconvert.source.modality import read_modality, task_columns
@@ -64,7 +64,6 @@ __all__ = [
     "compare_tasks",
     "file_runs",
     "kept_lines",
-    "placing_columns",
     "read_routes",
     "read_source_episodes",
     "same_statistic",
@@ -77,60 +76,69 @@ __all__ = [
 # The columns of ``meta/episodes``: those that lead to files, and those that the source gave.
 
 
-_ROUTED = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 # More chunks would be more files than any file system has.
 _CHUNKS_STOP = 10**12
-_LOCATION = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 
 
-def placing_columns(streams: Sequence[str]) -> list[str]:
-    """Return the columns that say where the episodes are, in the streams and in the dataset."""
-    names = list(_ROUTED)
-    for stream in streams:
-        names += [f"{stream}/chunk_index", f"{stream}/file_index"]
-        if camera_of(stream) is not None:
-            names += [f"{stream}/from_timestamp", f"{stream}/to_timestamp"]
-    return names
-
-
-def unusable_columns(table: pa.Table, streams: Sequence[str]) -> Iterator[Difference]:
+def unusable_columns(table: v3.EpisodesReader, streams: Sequence[str]) -> Iterator[Difference]:
     """Yield columns without which nothing can be compared: missing, incomplete, of another type."""
-    for name in [*placing_columns(streams), *_LOCATION, "tasks"]:
-        wanted = pa.float64() if name.endswith("_timestamp") else pa.int64()
-        at = table.schema.get_field_index(name)
-        if at < 0:
-            yield Difference(f"column {name!r}", EPISODES_DIR, "one such column", "none or several")
-            continue
-        found = table.column(at)
-        if name == "tasks":
-            if not pa.types.is_list(found.type):
-                yield Difference(f"column {name!r}", EPISODES_DIR, "lists", str(found.type))
-        elif found.type != wanted:
-            yield Difference(f"column {name!r}", EPISODES_DIR, str(wanted), str(found.type))
-        elif found.null_count:
-            missing = f"{found.null_count} missing"
-            yield Difference(f"column {name!r}", EPISODES_DIR, "a value for each episode", missing)
-        elif name.endswith(("/chunk_index", "/file_index")):
-            yield from _impossible_numbers(name, found)
+    placing = v3.placing_columns(streams)
+    found: dict[str, Difference] = {}
+    for path in table.paths:
+        schema = table.schema(path)
+        for name in [*placing, *LOCATION_COLUMNS, "tasks"]:
+            at = schema.get_field_index(name)
+            kind = None if at < 0 else schema.field(at).type
+            wanted = pa.float64() if name.endswith("_timestamp") else pa.int64()
+            if kind is None:
+                said = "one such column", "none or several"
+            elif name == "tasks" and not pa.types.is_list(kind):
+                said = "lists", str(kind)
+            elif name != "tasks" and kind != wanted:
+                said = str(wanted), str(kind)
+            else:
+                continue
+            found.setdefault(name, Difference(f"column {name!r}", EPISODES_DIR, *said))
+    if not found:
+        yield from _unusable_values(table, [*placing, *LOCATION_COLUMNS])
+    yield from found.values()
 
 
-def _impossible_numbers(name: str, column: pa.ChunkedArray) -> Iterator[Difference]:
-    """Yield numbers of files that are none; two that are wrong together could make a right one."""
-    stop = FILES_PER_CHUNK if name.endswith("/file_index") else _CHUNKS_STOP
-    values = int64_values(column)
-    wrong = np.flatnonzero((values < 0) | (values >= stop))
-    if len(wrong):
-        what = f"column {name!r}, row {wrong[0]}"
-        yield Difference(
-            what, EPISODES_DIR, f"a number from 0 to {stop - 1}", str(values[wrong[0]])
-        )
+def _unusable_values(table: v3.EpisodesReader, names: Sequence[str]) -> Iterator[Difference]:
+    """Yield columns with values that are missing, or that are no numbers of files.
+
+    Two numbers that are wrong together could make a right one.
+    """
+    missing: Counter[str] = Counter()
+    impossible: dict[str, Difference] = {}
+    row = 0
+    for block in table.blocks(names.__contains__):
+        for name in names:
+            column = block.column(name)
+            missing[name] += column.null_count
+            if column.null_count or not name.endswith(("/chunk_index", "/file_index")):
+                continue
+            stop = FILES_PER_CHUNK if name.endswith("/file_index") else _CHUNKS_STOP
+            values = int64_values(column)
+            wrong = np.flatnonzero((values < 0) | (values >= stop))
+            if len(wrong):
+                what = f"column {name!r}, row {row + wrong[0]}"
+                said = f"a number from 0 to {stop - 1}", str(values[wrong[0]])
+                impossible.setdefault(name, Difference(what, EPISODES_DIR, *said))
+        row += block.num_rows
+    for name in names:
+        if missing[name]:
+            wanted = "a value for each episode"
+            yield Difference(f"column {name!r}", EPISODES_DIR, wanted, f"{missing[name]} missing")
+        elif name in impossible:
+            yield impossible[name]
 
 
 def compare_own_values(
     lines: Sequence[Mapping[str, Any]], rows: Mapping[str, Sequence[Any]], known: Sequence[str]
 ) -> Iterator[Difference]:
     """Compare what lines of ``episodes.jsonl`` say beside places with their rows."""
-    passed = {*known, *_LOCATION}
+    passed = {*known, *LOCATION_COLUMNS}
     names = dict.fromkeys(name for line in lines for name in line if name not in passed)
     names |= dict.fromkeys(name for name in rows if name not in passed)
     for name in names:
@@ -142,24 +150,23 @@ def compare_own_values(
                 )
 
 
-def compare_location(root: Path) -> Iterator[Difference]:
+def compare_location(table: v3.EpisodesReader) -> Iterator[Difference]:
     """Compare what files of ``meta/episodes`` say of themselves with their names and types."""
-    paths = sorted(path for path in (root / EPISODES_DIR).glob("*/*.parquet"))
-    for number, path in enumerate(paths):
-        relative = path.relative_to(root).as_posix()
-        if relative != episodes_path(number):
+    for number, path in enumerate(table.paths):
+        if path != episodes_path(number):
             continue  # a name that should not be there is told where files are compared
-        with pq.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            present = [name for name in _LOCATION if name in schema.names]
-            table = file.read(columns=present, use_threads=False)
-        for name, place in zip(_LOCATION, divmod(number, FILES_PER_CHUNK), strict=True):
-            values = set(table.column(name).to_pylist()) if name in present else set()
-            if values != {place}:
-                yield Difference(name, relative, str(place), ", ".join(map(str, sorted(values))))
+        schema = table.schema(path)
+        values: dict[str, set[int]] = {name: set() for name in LOCATION_COLUMNS}
+        for block in table.blocks(values.__contains__, path):
+            for name, seen in values.items():
+                seen.update(np.unique(int64_values(block.column(name))).tolist())
+        places = divmod(number, FILES_PER_CHUNK)
+        for (name, seen), place in zip(values.items(), places, strict=True):
+            if seen != {place}:
+                yield Difference(name, path, str(place), ", ".join(map(str, sorted(seen))))
         for name in [name for name, count in Counter(schema.names).items() if count > 1]:
-            yield Difference(f"column {name!r}", relative, "one such column", "several")
-        yield from _compare_description(schema, relative)
+            yield Difference(f"column {name!r}", path, "one such column", "several")
+        yield from _compare_description(schema, path)
 
 
 def _compare_description(schema: pa.Schema, path: str) -> Iterator[Difference]:
@@ -198,7 +205,6 @@ def _same(expected: object, found: object) -> bool:
 
 _EPISODES = "meta/episodes"
 _TASK_COLUMNS = ["task", "task_index"]
-_ROWS_AT_A_TIME = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -266,7 +272,10 @@ def _task(task: tuple[int, str] | None) -> str:
 
 
 def compare_episodes(
-    table: pa.Table, episodes: SourceEpisodes, lines: EpisodeLines, placing: Sequence[str]
+    table: v3.EpisodesReader,
+    episodes: SourceEpisodes,
+    lines: EpisodeLines,
+    placing: Sequence[str],
 ) -> Iterator[Difference]:
     """Compare ``meta/episodes`` without its statistics and routes, row by row."""
     if table.num_rows != len(episodes):
@@ -279,25 +288,20 @@ def compare_episodes(
         "dataset_from_index": ends - episodes.length,
         "dataset_to_index": ends,
     }
-    for name, values in expected.items():
-        found = int64_values(table.column(name))
-        for row in np.flatnonzero(values != found).tolist():
-            yield Difference(
-                name,
-                _EPISODES,
-                str(values[row]),
-                str(found[row]),
-                episode=int(episodes.index[row]),
-            )
     source_lines = kept_lines(lines, episodes)
-    own = [
-        name for name in table.column_names if name not in placing and not name.startswith("stats/")
-    ]
-    for start in range(0, len(episodes), _ROWS_AT_A_TIME):
-        block = table.slice(start, _ROWS_AT_A_TIME)
+    first = 0
+    for block in table.blocks(lambda name: not name.startswith("stats/")):
+        stop = first + block.num_rows
+        for name, values in expected.items():
+            wanted, found = values[first:stop], int64_values(block.column(name))
+            for row in np.flatnonzero(wanted != found).tolist():
+                index = int(episodes.index[first + row])
+                yield Difference(name, _EPISODES, str(wanted[row]), str(found[row]), index)
+        own = [name for name in block.column_names if name not in placing]
         rows = {name: block.column(name).to_pylist() for name in own}
         block_lines = list(islice(source_lines, block.num_rows))
         yield from compare_own_values(block_lines, rows, placing)
+        first = stop
 
 
 def kept_lines(lines: EpisodeLines, episodes: SourceEpisodes) -> Iterator[dict[str, Any]]:
@@ -472,9 +476,6 @@ def _plain(value: Any) -> Any:
 # Where ``meta/episodes`` of a result says that each episode lies, as plain arrays.
 
 
-FloatArray = npt.NDArray[np.float64]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
     """The columns that lead to files, by stream; arrays of shape (E,).
@@ -490,29 +491,17 @@ class Routes:
     to_timestamp: dict[str, FloatArray]
 
 
-def read_routes(table: v3.EpisodesReader, streams: Sequence[str]) -> Routes:
-    """Read the routing columns of some streams, a block of rows at a time."""
-    names = {
-        f"{stream}/{name}"
-        for stream in streams
-        for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
-    }
-    numbers: dict[str, list[IntArray]] = {stream: [] for stream in streams}
-    begins: dict[str, list[FloatArray]] = {s: [] for s in streams if camera_of(s) is not None}
-    ends: dict[str, list[FloatArray]] = {s: [] for s in begins}
-    for rows in table.blocks(names.__contains__):
-        for stream in streams:
-            chunk = int64_values(rows.column(f"{stream}/chunk_index"))
-            file = int64_values(rows.column(f"{stream}/file_index"))
-            numbers[stream].append(chunk * FILES_PER_CHUNK + file)
-        for stream, times in begins.items():
-            times.append(_seconds(rows.column(f"{stream}/from_timestamp")))
-            ends[stream].append(_seconds(rows.column(f"{stream}/to_timestamp")))
-    none = [np.empty(0, np.int64)]
+def read_routes(reader: v3.EpisodesReader, streams: Sequence[str]) -> Routes:
+    """Return the routes of some streams, whose columns can be used."""
+    table, _ = v3.read_episode_table(reader, streams)
+    if table is None:
+        nothing: FloatArray = np.empty(0)
+        each = dict.fromkeys(streams, nothing)
+        return Routes(dict.fromkeys(streams, np.empty(0, np.int64)), each, each)
     return Routes(
-        {stream: np.concatenate(parts or none) for stream, parts in numbers.items()},
-        {stream: np.concatenate(parts or none) for stream, parts in begins.items()},
-        {stream: np.concatenate(parts or none) for stream, parts in ends.items()},
+        {s: placed.chunk * FILES_PER_CHUNK + placed.file for s, placed in table.placed.items()},
+        {s: placed.begin_seconds for s, placed in table.placed.items()},
+        {s: placed.end_seconds for s, placed in table.placed.items()},
     )
 
 
@@ -520,11 +509,6 @@ def file_runs(numbers: IntArray) -> Iterator[tuple[int, int]]:
     """Yield first and stop of each run of episodes in one file."""
     edges = (np.flatnonzero(np.diff(numbers)) + 1).tolist()
     yield from itertools.pairwise([0, *edges, len(numbers)])
-
-
-def _seconds(column: pa.ChunkedArray) -> FloatArray:
-    # A time that is missing becomes NaN, which equals no time.
-    return np.array(column.to_pylist(), np.float64)
 
 
 # ------------------------------------------------------------------------------------------------

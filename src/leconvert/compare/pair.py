@@ -31,7 +31,6 @@ from leconvert.compare.metadata import (
     compare_tasks,
     file_runs,
     kept_lines,
-    placing_columns,
     read_routes,
     read_source_episodes,
     unreadable_metadata,
@@ -483,23 +482,23 @@ def verify_pair(
         cameras = [key for key in info.camera_keys if key not in repairs.dropped_features]
         streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
         table = v3.EpisodesReader(result)
-        rows = v3.read_episodes(result)
         differences += compare_info(result, info.raw, info.fps, expected, source)
         differences += compare_tasks(result, source, repairs)
-        unusable = [*unusable_columns(rows, streams)]
+        unusable = [*unusable_columns(table, streams)]
         if unusable:
             return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
-        differences += compare_location(result)
+        differences += compare_location(table)
         routes = read_routes(table, streams)
         differences += compare_cameras(
             result, repairs.features(info.raw["features"]), routes, info.fps
         )
+        placing = v3.placing_columns(streams)
+        of_episodes = [*compare_episodes(table, expected, episodes, placing)]
     except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
         differences.append(_held_against(result, error))
         return VerificationReport(depth, differences, 0, 0, 0, 0)
     differences += compare_other_files(result, source, paths, repairs, read_bytes=reads_bytes)
-    differences += compare_episodes(rows, expected, episodes, placing_columns(streams))
-    del rows
+    differences += of_episodes
     if reads_bytes:
         try:
             lines = _stats_lines(source, info, expected)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shlex
 import tempfile
@@ -15,18 +14,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from leconvert.errors import SourceError, UnreadableSourceError, UsageError
-from leconvert.formats.v3 import read_episodes, read_tasks
+from leconvert.formats import v3
 from leconvert.loading.files import Files
-from leconvert.model import IntArray
+from leconvert.model import DATA_STREAM, IntArray, camera_of
 
 __all__ = ["PAD_SUFFIX", "CameraFiles", "DatasetMeta", "Window", "load_meta", "make_windows"]
-
-
-_INFO = "meta/info.json"
-_STATS = "meta/stats.json"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,11 +126,11 @@ def load_meta(files: Files) -> DatasetMeta:
     """
     info = _load_info(files)
     if files.is_local:
-        return _read(Path(files.root), files.root, info)
+        return _read(v3.Dataset(files.root, info=info))
     with tempfile.TemporaryDirectory(prefix="leconvert-meta-") as folder:
         files.copy_folder("meta", Path(folder))
         try:
-            return _read(Path(folder), files.root, info)
+            return _read(v3.Dataset(folder, info=info, name=files.root))
         except UnreadableSourceError as error:
             if error.path is None or not error.path.startswith(folder):
                 raise
@@ -149,7 +143,7 @@ def load_meta(files: Files) -> DatasetMeta:
 
 
 def _load_info(files: Files) -> dict[str, Any]:
-    name = files.name(_INFO)
+    name = files.name(v3.INFO_PATH)
     if files.is_local and not os.path.isdir(files.root):  # noqa: PTH112 (a name, not a Path)
         raise UnreadableSourceError(
             f"{files.root} is not a folder.",
@@ -157,10 +151,8 @@ def _load_info(files: Files) -> dict[str, Any]:
             next_step="Give the dataset folder itself, which holds meta/, data/ and videos/.",
         )
     try:
-        info = json.loads(files.read(_INFO))
+        info = json.loads(files.read(v3.INFO_PATH))
         version = str(info["codebase_version"])
-        if version.startswith("v3"):
-            _check_info(info)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableSourceError(
             f"{name} is no description of a dataset: {error!r}.", path=name
@@ -180,122 +172,38 @@ def _load_info(files: Files) -> dict[str, Any]:
     return dict(info)
 
 
-def _check_info(info: Mapping[str, Any]) -> None:
-    if not 0 < float(info["fps"]) < math.inf:
-        raise ValueError(f"fps is {info['fps']}")
-    dtypes = {key: feature["dtype"] for key, feature in info["features"].items()}
-    paths = ["data_path", *(["video_path"] if "video" in dtypes.values() else [])]
-    texts = {**dtypes, **{name: info[name] for name in paths}}
-    for name, text in texts.items():
-        if not isinstance(text, str):
-            raise TypeError(f"{name} is {text!r}")
-
-
-def _read(folder: Path, root: str, info: dict[str, Any]) -> DatasetMeta:
-    table = read_episodes(folder)
-    tasks = read_tasks(folder)
-    features = {key: dict(feature) for key, feature in info["features"].items()}
-    try:
-        episodes = _episode_table(table, info, features)
-    except (KeyError, ValueError, IndexError) as error:
+def _read(dataset: v3.Dataset) -> DatasetMeta:
+    fps = dataset.declared.raw["fps"]
+    table, data = dataset.episodes, dataset.slices(DATA_STREAM)
+    length = table.to_index - table.from_index
+    if int(length.min()) < 1:
         raise SourceError(
-            f"{root}/meta/episodes does not say where its episodes lie: {error}.",
-            path=f"{root}/meta/episodes",
+            f"{dataset.name}/{v3.EPISODES_DIR} does not say where its episodes lie: episode "
+            f"{int(np.argmin(length))} has no frame.",
+            path=f"{dataset.name}/{v3.EPISODES_DIR}",
             next_step="Convert the dataset again, or restore its metadata.",
-        ) from error
-    fps = info["fps"]
-    return DatasetMeta(
-        root=root,
-        info=info,
-        fps=fps if isinstance(fps, int) else float(fps),
-        features=features,
-        tasks=tuple(text for _, text in tasks),
-        episodes=episodes,
-        stats=_read_stats(folder, root),
-    )
-
-
-def _read_stats(folder: Path, root: str) -> dict[str, dict[str, Any]]:
-    try:
-        stats = json.loads((folder / _STATS).read_bytes())
-        return {
-            key: {name: np.array(value) for name, value in found.items()}
-            for key, found in stats.items()
-        }
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError) as error:
-        raise UnreadableSourceError(
-            f"{root}/{_STATS} holds no statistics: {error}.",
-            path=f"{root}/{_STATS}",
-            next_step="Restore the file, or remove it: nothing is loaded by it.",
-        ) from error
-
-
-def _episode_table(
-    table: pa.Table, info: Mapping[str, Any], features: Mapping[str, Mapping[str, Any]]
-) -> EpisodeTable:
-    from_index = _integers(table, "dataset_from_index")
-    length = _integers(table, "dataset_to_index") - from_index
-    if len(length) and int(length.min()) < 1:
-        raise ValueError(f"episode {int(np.argmin(length))} has no frame")
-    data_paths, data_file = _paths(table, "data/", info["data_path"], {})
-    first_of_file = np.full(len(data_paths), np.iinfo(np.int64).max)
-    np.minimum.at(first_of_file, data_file, from_index)
+        )
     cameras = {}
-    for key, feature in features.items():
-        if feature["dtype"] != "video":
-            continue
-        prefix = f"videos/{key}/"
-        paths, file = _paths(table, prefix, info["video_path"], {"video_key": key})
-        begins = _floats(table, prefix + "from_timestamp") * float(info["fps"])
-        cameras[key] = CameraFiles(paths, file, np.rint(begins).astype(np.int64))
-    return EpisodeTable(
-        index=_integers(table, "episode_index"),
-        length=length,
-        from_index=from_index,
-        data_paths=data_paths,
-        data_file=data_file,
-        first_row=from_index - first_of_file[data_file],
-        cameras=cameras,
+    for stream in dataset.streams[1:]:
+        slices = dataset.slices(stream)
+        cameras[str(camera_of(stream))] = CameraFiles(slices.paths, slices.file, slices.first)
+    return DatasetMeta(
+        root=dataset.name,
+        info=dataset.info,
+        fps=fps if isinstance(fps, int) else float(fps),
+        features={key: dict(feature) for key, feature in dataset.info["features"].items()},
+        tasks=dataset.tasks,
+        episodes=EpisodeTable(
+            index=table.episode_index,
+            length=length,
+            from_index=table.from_index,
+            data_paths=data.paths,
+            data_file=data.file,
+            first_row=data.first,
+            cameras=cameras,
+        ),
+        stats=dataset.stats,
     )
-
-
-def _paths(
-    table: pa.Table, prefix: str, template: str, words: Mapping[str, str]
-) -> tuple[tuple[str, ...], IntArray]:
-    """Return the files of a stream and the place of each episode's file among them."""
-    chunks = _integers(table, prefix + "chunk_index")
-    files = _integers(table, prefix + "file_index")
-    pairs, places = np.unique(np.stack([chunks, files], axis=1), axis=0, return_inverse=True)
-    paths = tuple(
-        template.format(chunk_index=chunk, file_index=file, **words)
-        for chunk, file in pairs.tolist()
-    )
-    return paths, places.reshape(-1).astype(np.int64)
-
-
-def _integers(table: pa.Table, name: str) -> IntArray:
-    numbers: IntArray = _column(table, name, pa.int64(), np.int64)
-    return numbers
-
-
-def _floats(table: pa.Table, name: str) -> npt.NDArray[np.float64]:
-    numbers: npt.NDArray[np.float64] = _column(table, name, pa.float64(), np.float64)
-    return numbers
-
-
-def _column(table: pa.Table, name: str, kind: pa.DataType, scalar: Any) -> Any:
-    """Return a column without pandas, which pyarrow would import where it is asked for NumPy's."""
-    column = table.column(name).cast(kind)
-    if column.null_count:
-        raise ValueError(f"{name} has empty cells")
-    parts = [
-        np.frombuffer(chunk.buffers()[1], scalar, len(chunk), chunk.offset * 8)
-        for chunk in column.chunks
-        if len(chunk)
-    ]
-    return np.concatenate(parts) if parts else np.empty(0, scalar)
 
 
 # ------------------------------------------------------------------------------------------------

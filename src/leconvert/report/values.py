@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from leconvert.errors import LeconvertError, UnreadableSourceError, UsageError
-from leconvert.formats.v3 import read_repairs
+from leconvert.formats import v3
 from leconvert.leasing import WorkerRecord, list_batches, read_done, read_workers
 from leconvert.leasing.leases import DONE_VERSION, LeaseLogFiles
 from leconvert.leasing.state import Generation, LeaseLog, Outcome
@@ -460,9 +460,6 @@ def _message(record: Mapping[str, Any]) -> str:
 # What a result alone tells: sizes and numbers of its files, its tables, what was repaired.
 
 
-_STREAM_FILE_PARTS = 2  # chunk-XXX/file-YYY.<suffix>
-
-
 @dataclass(slots=True)
 class TreeFigures:
     """Files and bytes of a v3.0 tree.
@@ -484,10 +481,10 @@ def measure_tree(root: Path) -> TreeFigures:
     with storage_errors(root):
         for folder, subfolders, names in os.walk(root, onerror=_raise):
             subfolders.sort()
-            relative = PurePosixPath(Path(folder).relative_to(root).as_posix())
+            relative = Path(folder).relative_to(root)
             for name in names:
                 size = Path(folder, name).stat().st_size
-                stream = _stream(relative / name)
+                stream = v3.stream_of((relative / name).as_posix())
                 if stream is None:
                     figures.other_files += 1
                     figures.other_bytes += size
@@ -501,24 +498,16 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _stream(path: PurePosixPath) -> str | None:
-    parts = path.parts
-    stream = "/".join(parts[:-_STREAM_FILE_PARTS])
-    if stream == "data" and path.suffix == ".parquet":
-        return stream
-    return stream if parts[0] == "videos" and stream != "videos" and path.suffix == ".mp4" else None
-
-
 def story_of_result(root: Path) -> RunReport:
     """Tell what a v3.0 dataset says of itself, without any record of its run."""
-    path = root / "meta" / "info.json"
+    info = v3.Dataset(root).info
     try:
-        info = json.loads(path.read_bytes())
         episodes, frames = int(info["total_episodes"]), int(info["total_frames"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
+        path = str(root / v3.INFO_PATH)
         raise UnreadableSourceError(
             f"{path} cannot be used: {error!r}.",
-            path=str(path),
+            path=path,
             next_step=f"`leconvert check {shlex.quote(str(root))}` says what else is wrong.",
         ) from error
     figures = measure_tree(root)
@@ -536,7 +525,7 @@ def story_of_result(root: Path) -> RunReport:
         ],
         other_files=figures.other_files,
         other_bytes=figures.other_bytes,
-        repairs=read_repairs(root),
+        repairs=v3.read_repairs(root),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from leconvert.arrow import innermost_type, is_list, is_number, list_length
+from leconvert.arrow import fixed_width, innermost_type, is_list, is_number, list_length
 
 __all__ = ["QUANTILES", "ImageStats", "column_stats", "downsampled", "rank_of", "sample_indices"]
 
@@ -143,8 +143,7 @@ def _primitive_values(array: pa.Array) -> Array:
     name = {"halffloat": "float16", "float": "float32", "double": "float64"}.get(
         str(array.type), str(array.type)
     )
-    kind = np.dtype(name)
-    return np.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
+    return fixed_width(array, np.dtype(name))
 
 
 # ------------------------------------------------------------------------------------------------

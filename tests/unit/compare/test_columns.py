@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from leconvert.compare.difference import floats, integers, nested_floats
+from leconvert.arrow import floats, integers, nested_floats
 
 
 @pytest.mark.parametrize(

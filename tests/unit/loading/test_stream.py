@@ -480,11 +480,11 @@ def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
         ({"fps": 0}, "fps is 0"),
         ({"fps": -30}, "fps is -30"),
         ({"fps": float("nan")}, "fps is nan"),
-        ({"fps": "fast"}, "could not convert"),
+        ({"fps": "fast"}, "fps is 'fast'"),
         ({"data_path": None}, "data_path is None"),
         ({"video_path": None}, "video_path is None"),
-        ({"features": {"action": {"dtype": None}}}, "action is None"),
-        ({"features": []}, "no attribute"),
+        ({"features": {"action": {"dtype": None}}}, "'action' has no dtype"),
+        ({"features": []}, "no table of features"),
     ],
 )
 def test_a_description_that_makes_no_sense_is_refused(

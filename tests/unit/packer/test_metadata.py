@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.trees import read_episodes
 
 import leconvert
 from leconvert.errors import WorkDirError
 from leconvert.formats.v3 import episodes_writer as episodes
-from leconvert.formats.v3 import read_episodes
 from leconvert.model import DATA_STREAM
 from leconvert.packer.assembly import write_meta
 from leconvert.repairs import RepairOptions, Repairs

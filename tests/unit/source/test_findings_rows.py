@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sound_dataset import LENGTHS, Only, Severities
+from tests.trees import read_episodes
 
 import leconvert
 from leconvert import tables
 from leconvert.errors import SourceError, UsageError
-from leconvert.formats import v3
 from leconvert.repairs import DroppedEpisode, RepairOptions
 from leconvert.source import scan_source
 from leconvert.testing import (
@@ -407,7 +407,7 @@ def test_an_episode_without_frames_can_be_left_out(
     out = tmp_path / "out"
     leconvert.convert(source, output=out, repairs=RepairOptions(on_bad_episode="drop"))
     assert leconvert.verify_pair(out, source, depth="bytes").ok
-    rows = v3.read_episodes(out)
+    rows = read_episodes(out)
     assert rows.column("length").to_pylist() == [LENGTHS[0], *LENGTHS[2:]]
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from leconvert.errors import UnreadableSourceError
-from leconvert.formats.v3 import EpisodeRecord, EpisodesReader, read_episodes, write_episodes
+from leconvert.formats.v3 import EpisodeRecord, EpisodesReader, write_episodes
 
 EPISODES = 2300
 
@@ -37,10 +37,9 @@ def test_blocks_are_all_rows_in_order(dataset: Path) -> None:
     assert reader.num_rows == EPISODES
     assert len(blocks) > 2
     assert max(block.num_rows for block in blocks) <= 1000
-    whole = read_episodes(dataset, stats=True).select(["episode_index", "stats/x/max"])
-    assert pa.concat_tables(blocks).replace_schema_metadata(None) == (
-        whole.replace_schema_metadata(None)
-    )
+    whole = pa.concat_tables(blocks)
+    assert whole.column("episode_index").to_pylist() == list(range(EPISODES))
+    assert whole.column("stats/x/max").to_pylist() == [[number] for number in range(EPISODES)]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_rows_are_those_asked_for(dataset: Path, first: int, stop: int) -> None:
 
 def test_a_damaged_file_is_named(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UnreadableSourceError, match="does not exist") as caught:
-        EpisodesReader(tmp_path)
+        _ = EpisodesReader(tmp_path).num_rows
     assert caught.value.path == str(tmp_path / "meta/episodes/chunk-000/file-000.parquet")
 
 
@@ -80,5 +79,5 @@ def test_a_page_that_was_damaged_is_named_when_its_rows_are_read(tmp_path: Path)
         list(reader.rows(0, 1, {"a"}.__contains__))
     assert caught.value.path == str(path)
     # Other columns, and other row groups, are as they were.
-    assert list(reader.blocks({"b"}.__contains__))[1].num_rows == 50
+    assert [block.num_rows for block in reader.blocks({"b"}.__contains__)] == [100]
     assert next(reader.rows(60, 61, {"a"}.__contains__)).column("a").to_pylist() == [60]

@@ -341,7 +341,7 @@ v3.write_episodes(
     fps=Fraction(30),
 )
 v3.write_tasks(root, [(0, "a")])
-v3.read_episodes(root, stats=True)
+list(v3.EpisodesReader(root).blocks(bool))
 v3.read_tasks(root)
 path = root / "meta/tasks.parquet"
 t.read_data_footer(path)

@@ -12,14 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.trees import read_episodes
 
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.formats.v3 import (
+    DATA_PATH_TEMPLATE,
+    Dataset,
     EpisodeRecord,
     EpisodesReader,
     VideoSpan,
     episodes_path,
-    read_episodes,
     read_tasks,
     write_episodes,
     write_tasks,
@@ -78,7 +80,7 @@ def test_columns_that_only_later_rows_have_are_null_before(tmp_path: Path) -> No
 
     write_episodes(tmp_path, episodes, fps=FPS)
     assert calls == 3
-    table = read_episodes(tmp_path, stats=True)
+    table = read_episodes(tmp_path)
     assert table.schema.names == [
         "episode_index",
         "data/chunk_index",
@@ -205,7 +207,7 @@ def test_truth_values_beside_numbers_are_numbers_wherever_blocks_end(
     if lacking:
         episodes[130] = record(130)
     write_episodes(tmp_path, lambda: episodes, fps=FPS)
-    found = read_episodes(tmp_path, stats=True)["stats/done/max"]
+    found = read_episodes(tmp_path)["stats/done/max"]
     kind = pa.int64() if number == 0 else pa.float64()
     assert found.type == pa.list_(pa.list_(kind))
     expected = [None if lacking and i == 130 else value for i, value in enumerate(values)]
@@ -215,10 +217,9 @@ def test_truth_values_beside_numbers_are_numbers_wherever_blocks_end(
 def test_episodes_without_statistics_are_null_beside_others(tmp_path: Path) -> None:
     episodes = [record(0), record(1, stats={"a": {"min": [1.0], "max": []}})]
     write_episodes(tmp_path, lambda: episodes, fps=FPS)
-    table = read_episodes(tmp_path, stats=True)
+    table = read_episodes(tmp_path)
     assert table["stats/a/min"].to_pylist() == [None, [1.0]]
     assert table.schema.field("stats/a/max").type == pa.list_(pa.float64())
-    assert "stats/a/min" not in read_episodes(tmp_path).schema.names
 
 
 def test_no_episode_at_all_is_an_error(tmp_path: Path) -> None:
@@ -327,7 +328,7 @@ def test_statistics_of_blocks_that_do_not_go_together_are_refused_by_name(tmp_pa
 def test_one_number_and_arrays_are_statistics_like_lists(tmp_path: Path, odd: Any) -> None:
     usual = {"a": {"min": [0.5], "max": [1.0]}}
     write_episodes(tmp_path, lambda: [record(0, stats=usual), record(1, stats=odd)], fps=FPS)
-    table = read_episodes(tmp_path, stats=True)
+    table = read_episodes(tmp_path)
     assert table["stats/a/min"].to_pylist() == [[0.5]] * 2
     assert table["stats/a/max"].to_pylist() == [[1.0]] * 2
 
@@ -337,7 +338,7 @@ def test_a_missing_statistic_is_null_and_a_feature_without_any_has_no_column(
 ) -> None:
     stats: list[Any] = [{"a": {"min": [1]}, "b": {}}, {"a": {"min": [2], "max": [3]}, "b": {}}]
     write_episodes(tmp_path, lambda: [record(i, stats=s) for i, s in enumerate(stats)], fps=FPS)
-    table = read_episodes(tmp_path, stats=True)
+    table = read_episodes(tmp_path)
     assert table["stats/a/max"].to_pylist() == [None, [3]]
     assert [name for name in table.column_names if name.startswith("stats/")] == [
         "stats/a/min",
@@ -356,10 +357,11 @@ def test_a_damaged_page_of_the_table_is_named_with_its_file(tmp_path: Path) -> N
 
 
 def test_files_whose_columns_do_not_go_together_are_named_by_their_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "meta/episodes/chunk-000"
-    folder.mkdir(parents=True)
-    for number, value in enumerate([[1], ["a"]]):
-        pq.write_table(pa.table({"length": value}), folder / f"file-00{number}.parquet")
-    with pytest.raises(UnreadableSourceError, match="length") as caught:
-        read_episodes(tmp_path)
-    assert caught.value.path == str(folder.parent)
+    (path,) = write_episodes(tmp_path, lambda: [record(0), record(1)], fps=FPS)
+    table = pq.read_table(tmp_path / path)
+    texts = table.set_column(table.column_names.index("length"), "length", pa.array(["a", "b"]))
+    pq.write_table(texts, (tmp_path / path).with_name("file-001.parquet"))
+    info = {"fps": 30, "features": {}, "data_path": DATA_PATH_TEMPLATE}
+    with pytest.raises(SourceError, match="length") as caught:
+        _ = Dataset(tmp_path, info=info).episodes
+    assert caught.value.path == str(tmp_path / "meta/episodes")

@@ -4,7 +4,15 @@ Everything here takes the dataset's folder and plain values. Nothing is synced t
 does it.
 """
 
-from leconvert.formats.v3.episodes import EpisodesReader, read_episodes
+from leconvert.formats.v3.dataset import Dataset, Slices, files_of
+from leconvert.formats.v3.episodes import (
+    LOCATION_COLUMNS,
+    EpisodesReader,
+    EpisodeTable,
+    StreamPlaces,
+    placing_columns,
+    read_episode_table,
+)
 from leconvert.formats.v3.episodes_writer import EpisodeRecord, VideoSpan, write_episodes
 from leconvert.formats.v3.info import (
     DATA_PATH_TEMPLATE,
@@ -22,12 +30,15 @@ from leconvert.formats.v3.info import (
     fps_number,
     kept_splits,
     output_path,
+    read_json_object,
     split_findings,
+    stream_of,
     write_info,
 )
 from leconvert.formats.v3.records import (
     pandas_index,
     read_repairs,
+    read_task_rows,
     read_tasks,
     write_repairs,
     write_tasks,
@@ -38,27 +49,37 @@ __all__ = [
     "DATA_PATH_TEMPLATE",
     "EPISODES_DIR",
     "INFO_PATH",
+    "LOCATION_COLUMNS",
     "REPAIRS_PATH",
     "STATS_PATH",
     "TASKS_PATH",
     "VIDEO_PATH_TEMPLATE",
+    "Dataset",
     "Declared",
     "EpisodeRecord",
+    "EpisodeTable",
     "EpisodesReader",
     "Feature",
+    "Slices",
     "StatsAggregator",
+    "StreamPlaces",
     "VideoSpan",
     "converted_info",
     "declaration",
     "episodes_path",
+    "files_of",
     "fps_number",
     "kept_splits",
     "output_path",
     "pandas_index",
-    "read_episodes",
+    "placing_columns",
+    "read_episode_table",
+    "read_json_object",
     "read_repairs",
+    "read_task_rows",
     "read_tasks",
     "split_findings",
+    "stream_of",
     "write_episodes",
     "write_info",
     "write_repairs",

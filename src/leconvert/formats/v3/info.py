@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
@@ -44,7 +45,9 @@ __all__ = [
     "fps_number",
     "kept_splits",
     "output_path",
+    "read_json_object",
     "split_findings",
+    "stream_of",
     "write_info",
 ]
 
@@ -75,6 +78,55 @@ def output_path(stream: str, number: int) -> str:
     chunk, file = divmod(number, FILES_PER_CHUNK)
     suffix = "parquet" if stream == DATA_STREAM else "mp4"
     return f"{stream}/chunk-{chunk:03d}/file-{file:03d}.{suffix}"
+
+
+def stream_of(path: str) -> str | None:
+    """Return the stream that a file of a dataset is of, by its name; None for other files."""
+    stream, _, _ = path.rpartition("/")[0].rpartition("/")
+    if stream == DATA_STREAM:
+        return stream if path.endswith(".parquet") else None
+    return stream if camera_of(stream) and path.endswith(".mp4") else None
+
+
+# ------------------------------------------------------------------------------------------------
+# JSON files, held to what LeRobot's readers take.
+
+
+# Python shows and compares what is nested less deeply than this, whoever asks it to.
+_MOST_LEVELS = 100
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file.
+
+    LeRobot opens these files as UTF-8 text, in which a byte order mark, or UTF-16, is no JSON.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    try:
+        content = json.loads(path.read_bytes().decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    if _is_deeper(content, _MOST_LEVELS):
+        raise ValueError("it is nested too deeply")
+    return content
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    level: list[Any] = [value]
+    for _ in range(levels):
+        level = [inner for each in level for inner in _inside(each)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 # ------------------------------------------------------------------------------------------------

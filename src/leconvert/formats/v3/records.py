@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import array_of
+from leconvert.arrow import array_of, floats
 from leconvert.errors import SourceError, UnreadableSourceError
-from leconvert.formats.v3.info import REPAIRS_PATH, TASKS_PATH
+from leconvert.findings import found
+from leconvert.formats.v3.info import INFO_PATH, REPAIRS_PATH, TASKS_PATH
+from leconvert.model import Finding
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.tables.footers import open_parquet, unreadable
 from leconvert.workdir.fs import make_folders_below
 
-__all__ = ["pandas_index", "read_repairs", "read_tasks", "write_repairs", "write_tasks"]
+__all__ = [
+    "pandas_index",
+    "read_repairs",
+    "read_task_rows",
+    "read_tasks",
+    "write_repairs",
+    "write_tasks",
+]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -63,17 +72,76 @@ def read_tasks(root: str | os.PathLike[str]) -> list[tuple[int, str]]:
     The column of the texts is ``task``, or the index without a name as LeRobot first wrote it.
     """
     path = Path(root) / TASKS_PATH
+    table = _read_table(path)
+    texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
+    try:
+        columns = table.select(["task_index", texts])
+    except (KeyError, pa.ArrowException) as error:
+        raise unreadable(path, error) from error
+    return list(zip(columns.column(0).to_pylist(), columns.column(1).to_pylist(), strict=True))
+
+
+def _read_table(path: Path) -> pa.Table:
     reader = open_parquet(path)
     try:
         table = reader.read_all(use_threads=False)
-        texts = _NAMELESS_INDEX if _NAMELESS_INDEX in table.column_names else "task"
-        table = table.select(["task_index", texts])
         table.validate(full=True)  # texts are texts
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException) as error:
         raise unreadable(path, error) from error
     finally:
         reader.close()
-    return list(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
+    return table
+
+
+def read_task_rows(root: Path, info: Mapping[str, Any]) -> tuple[list[str] | None, list[Finding]]:
+    """Read the table as LeRobot's readers take it: the text is the pandas index, by row.
+
+    Return the text of each row (None: the table cannot be used), and what is wrong with it.
+    """
+    path = root / TASKS_PATH
+    try:
+        table = _read_table(path)
+    except UnreadableSourceError as error:
+        code = "unreadable-file" if path.exists() else "missing-file"
+        return None, [found(code, str(error), stream="tasks", path=TASKS_PATH)]
+    return _texts_and_findings(table, info)
+
+
+def _texts_and_findings(
+    table: pa.Table, info: Mapping[str, Any]
+) -> tuple[list[str] | None, list[Finding]]:
+    findings: list[Finding] = []
+
+    def wrong(code: str, message: str, severity: str | None = None) -> None:
+        findings.append(found(code, message, stream="tasks", path=TASKS_PATH, severity=severity))
+
+    index = pandas_index(table.schema)
+    if index is None or "task_index" not in table.column_names:
+        wrong("tasks-layout", f"The columns are {table.column_names}, without an index of texts.")
+        return None, findings
+    texts = table.column(index).to_pylist()
+    if not all(isinstance(text, str) for text in texts):
+        wrong("tasks-layout", f"The index {index!r} does not hold texts alone.")
+        return None, findings
+    numbers = floats(table.column("task_index").combine_chunks())
+    rows = list(range(len(texts)))
+    if numbers is None:
+        kind = table.schema.field("task_index").type
+        wrong("tasks-order", f"task_index is {kind}, or not there for every row.")
+    elif numbers.tolist() != rows:
+        row = next(row for row in rows if numbers[row] != row)
+        wrong("tasks-order", f"Row {row} has task_index {numbers[row]:g}.")
+    first_row: dict[str, int] = {}
+    for row, text in enumerate(texts):
+        if first_row.setdefault(text, row) != row:
+            wrong("tasks-duplicate", f"Rows {first_row[text]} and {row} are both {text[:60]!r}.")
+    declared = info.get("total_tasks")
+    if declared != len(texts):
+        # LeRobot opens the table only where the total says that there are tasks.
+        message = f"total_tasks is {declared!r}; there are {len(texts)}."
+        severity = "error" if not declared else "warning"
+        findings.append(found("totals", message, path=INFO_PATH, severity=severity))
+    return texts, findings
 
 
 def _pandas_metadata() -> dict[str, Any]:

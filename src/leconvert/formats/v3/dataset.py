@@ -1,0 +1,180 @@
+"""A v3.0 dataset as it stands on disk: what it declares, where its episodes are, what it lists.
+
+Whoever loads, checks, compares or reports reads it here. A `Dataset` is strict: what cannot be read
+raises. `declaration`, `read_task_rows` and `read_episode_table`, which it is made of, return
+findings instead, for who wants to know all that is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.formats.v3.episodes import EpisodesReader, EpisodeTable, read_episode_table
+from leconvert.formats.v3.info import (
+    EPISODES_DIR,
+    INFO_PATH,
+    STATS_PATH,
+    Declared,
+    declaration,
+    read_json_object,
+)
+from leconvert.formats.v3.records import read_tasks
+from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
+
+__all__ = ["Dataset", "Slices", "files_of"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slices:
+    """The part of one file that belongs to one episode and stream; arrays of shape (E,).
+
+    Attributes:
+        paths: Every file, relative to the dataset.
+        file: Index in ``paths`` of each episode's file.
+        first: The episode's first row in it, or its first frame in the order of presentation; it
+            has as many as the episode is long.
+    """
+
+    paths: tuple[str, ...]
+    file: IntArray
+    first: IntArray
+
+
+def files_of(
+    table: EpisodeTable, declared: Declared, stream: str
+) -> tuple[tuple[str, ...], IntArray]:
+    """Return the files of a stream, and the index of each episode's file among them."""
+    placed = table.placed[stream]
+    pairs, file = np.unique(
+        np.stack([placed.chunk, placed.file], axis=1), axis=0, return_inverse=True
+    )
+    paths = tuple(declared.path(stream, *pair) for pair in pairs.tolist())
+    return paths, file.reshape(-1).astype(np.int64)
+
+
+def _dtype(feature: object) -> object:
+    return feature.get("dtype") if isinstance(feature, Mapping) else None
+
+
+class Dataset:
+    """A v3.0 dataset; each part is read when it is first asked for, and kept.
+
+    Args:
+        root: Its folder, of which no more than ``meta`` need be there.
+        info: Its ``info.json``, where it was read already.
+        name: What to call it towards the user, if not by its folder.
+
+    Raises:
+        UnreadableSourceError: From each part, where it is missing, damaged or makes no sense.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        info: Mapping[str, Any] | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.root = Path(root)
+        self.name = os.fspath(root) if name is None else name
+        self._info = info
+
+    @cached_property
+    def info(self) -> Mapping[str, Any]:
+        """``meta/info.json`` as it stands."""
+        if self._info is not None:
+            return self._info
+        try:
+            return read_json_object(self.root / INFO_PATH)
+        except (OSError, ValueError) as error:
+            raise self._unreadable(INFO_PATH, f"cannot be used: {error}") from error
+
+    @cached_property
+    def declared(self) -> Declared:
+        """What ``info.json`` says; every feature has a dtype, and every stream a path."""
+        declared, findings = declaration(self.info)
+        if declared is not None:
+            features = declared.raw["features"]
+            untyped = [key for key, ft in features.items() if not isinstance(_dtype(ft), str)]
+            cameras = [key for key, ft in features.items() if _dtype(ft) == "video"]
+            streams = {DATA_STREAM, *map(stream_of_camera, cameras)}
+            if not untyped and streams <= declared.templates.keys():
+                return declared
+        said = next(finding.message for finding in findings if finding.severity == "error")
+        what = f"is no description of a dataset: {said.rstrip('.')}"
+        raise self._unreadable(INFO_PATH, what)
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera in the order of the features."""
+        features = self.declared.raw["features"].items()
+        cameras = [key for key, feature in features if feature["dtype"] == "video"]
+        return (DATA_STREAM, *map(stream_of_camera, cameras))
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """Text of each task by ``task_index``."""
+        return tuple(text for _, text in read_tasks(self.root))
+
+    @cached_property
+    def episodes(self) -> EpisodeTable:
+        """Where all episodes are, with the places of every stream."""
+        reader = EpisodesReader(self.root)
+        for path in reader.paths:
+            reader.schema(path)  # a file that is missing or damaged is named
+        table, findings = read_episode_table(reader, self.streams)
+        fatal = [finding for finding in findings if finding.severity == "error"]
+        if table is not None and not fatal:
+            return table
+        said = fatal[0].message if fatal else "it has no rows."
+        raise SourceError(
+            f"{self.name}/{EPISODES_DIR} does not say where its episodes lie: {said}",
+            path=f"{self.name}/{EPISODES_DIR}",
+            next_step="Convert the dataset again, or restore its metadata.",
+        )
+
+    @cached_property
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
+        try:
+            stats = json.loads((self.root / STATS_PATH).read_bytes())
+            return {
+                key: {name: np.array(value) for name, value in found.items()}
+                for key, found in stats.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise self._unreadable(
+                STATS_PATH,
+                f"holds no statistics: {error}",
+                "Restore the file, or remove it: nothing is loaded by it.",
+            ) from error
+
+    def slices(self, stream: str) -> Slices:
+        """Return which part of which file each episode's slice of a stream is."""
+        table = self.episodes
+        paths, file = files_of(table, self.declared, stream)
+        if camera_of(stream) is not None:
+            begins = table.placed[stream].begin_seconds * float(self.declared.fps)
+            return Slices(paths, file, np.rint(begins).astype(np.int64))
+        first_of_file = np.full(len(paths), np.iinfo(np.int64).max)
+        np.minimum.at(first_of_file, file, table.from_index)
+        return Slices(paths, file, table.from_index - first_of_file[file])
+
+    def _unreadable(
+        self, path: str, what: str, next_step: str | None = None
+    ) -> UnreadableSourceError:
+        name = f"{self.name}/{path}"
+        advice = f"`leconvert check {shlex.quote(self.name)}` says what else is wrong."
+        return UnreadableSourceError(f"{name} {what}.", path=name, next_step=next_step or advice)
