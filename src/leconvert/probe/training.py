@@ -37,23 +37,7 @@ from torch.optim import Optimizer
 from leconvert.errors import InterruptedRunError, ProbeError, StorageError, UsageError
 from leconvert.loading import DatasetMeta, StreamLoader
 
-__all__ = [
-    "Checkpoint",
-    "PolicyShape",
-    "Ranks",
-    "SmallPolicy",
-    "StepFacts",
-    "TrainOptions",
-    "TrainReport",
-    "TrainingLog",
-    "checkpoint_dir",
-    "find_checkpoint",
-    "newest_checkpoint",
-    "policy_shape",
-    "read_checkpoint",
-    "train",
-    "write_checkpoint",
-]
+__all__ = ["StepFacts", "TrainOptions", "TrainReport", "train"]
 
 Batch = Mapping[str, Any]
 
@@ -90,22 +74,22 @@ class StepFacts(NamedTuple):
     batch: Batch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrainReport:
-    """What a run did, as its rank 0 saw it."""
+    """What a run did, as its rank 0 sees it; kept up to date while it trains."""
 
-    engine: str | None  # accelerate or torch; None with dummy
-    world_size: int
-    device: str | None  # None with dummy
-    first_step: int  # steps that the run that was resumed had done
-    steps: int  # steps that are done now
-    samples: int  # of this rank in this process, as everything below
-    seconds: float  # from the first batch's request to the last step
-    samples_per_s: float
-    wait_pct: float  # share of that time in which the model waited for data
-    first_batch_s: float
-    loss: float | None  # before the last step
-    checkpoint: str | None  # the newest
+    engine: str | None = None  # accelerate or torch; None with dummy
+    world_size: int = 1
+    device: str | None = None  # None with dummy
+    first_step: int = 0  # steps that the run that was resumed had done
+    steps: int = 0  # steps that are done now
+    samples: int = 0  # of this rank in this process, as everything below
+    seconds: float = 0.0  # from the first batch's request to the last step
+    samples_per_s: float = 0.0
+    wait_pct: float = 0.0  # share of that time in which the model waited for data
+    first_batch_s: float = 0.0
+    loss: float | None = None  # before the last step
+    checkpoint: str | None = None  # the newest
 
 
 # ------------------------------------------------------------------------------------------------
@@ -453,17 +437,15 @@ class TrainingLog:
 
     def rows(self) -> list[dict[str, float | None]]:
         """Return all whole lines; a crash may have left half of one at the end."""
-        if not self.path.exists():
-            return []
-        lines = self.path.read_text("utf-8").splitlines(keepends=True)
+        lines = self.path.read_text("utf-8").splitlines(True) if self.path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def forget_after(self, step: int) -> None:
         """Take out what came after a checkpoint's step, since it will come again."""
         if self.path.exists():
-            kept = [row for row in self.rows() if (row["step"] or 0) <= step]
+            kept = [json.dumps(row) + "\n" for row in self.rows() if (row["step"] or 0) <= step]
             shorter = self.path.with_name(f".{self.path.name}.tmp")
-            shorter.write_text("".join(f"{json.dumps(row)}\n" for row in kept), "utf-8")
+            shorter.write_text("".join(kept), "utf-8")
             _sync(shorter)
             shorter.replace(self.path)
 
@@ -498,7 +480,7 @@ def train(
         raise StorageError(f"{error.filename}: {error.strerror}.", path=error.filename) from error
     if run.ranks is not None:  # after an error nobody waits for ranks that may not have met it
         run.ranks.close()
-    return run.report()
+    return run.report
 
 
 class _Training:
@@ -507,16 +489,14 @@ class _Training:
     def __init__(self, loader: StreamLoader, options: TrainOptions) -> None:
         self.loader, self.stream, self.options = loader, loader.stream, options
         self.log = TrainingLog(options.out_dir)
-        self.first_step = self.step = self.samples = 0
-        self.seconds = self.waited = self.first_batch = 0.0
-        self.loss: float | None = None
-        self.checkpoint: Path | None = None
+        self.report = TrainReport(world_size=self.stream.world_size)
         self.ranks: Ranks | None = None
         if options.dummy:
             return
         self.ranks = Ranks(
             self.stream.rank, self.stream.world_size, options.device, options.use_accelerate
         )
+        self.report.engine, self.report.device = self.ranks.engine, str(self.ranks.device)
         resumed = self._agreed_checkpoint(self.ranks)
         torch.manual_seed(options.seed)
         shape = policy_shape(self.stream.meta, options.windows)
@@ -561,40 +541,43 @@ class _Training:
         self.bare_model.load_state_dict(checkpoint.model)
         self.optimizer.load_state_dict(dict(checkpoint.optimizer))
         torch.set_rng_state(checkpoint.generator)
-        self.first_step = self.step = checkpoint.step
-        self.checkpoint = path
+        self.report.first_step = self.report.steps = checkpoint.step
+        self.report.checkpoint = str(path)
         if self.stream.rank == 0:
             give_up_later(self.options.out_dir, path, checkpoint.step)
             self.log.forget_after(checkpoint.step)
 
     def take_steps(self, watch: Callable[[StepFacts], None], stop: Callable[[], bool]) -> None:
         """Take the steps that are left."""
-        options, began = self.options, time.perf_counter()
+        options, done = self.options, self.report
         batches = _endless(self.loader)
-        asked = logged = began
-        samples, waited = self.samples, self.waited
-        while self.step < options.steps:
+        began = asked = logged = time.perf_counter()
+        waited = 0.0
+        samples_logged, waited_logged = done.samples, waited
+        while done.steps < options.steps:
             batch = next(batches)
             wait = time.perf_counter() - asked
-            self.loss = None if self.ranks is None else self._learn(batch, self.ranks)
+            done.loss = None if self.ranks is None else self._learn(batch, self.ranks)
             asked = time.perf_counter()
-            self.step += 1
-            self.first_batch = self.first_batch or wait
-            self.waited += wait
-            self.samples += len(batch["index"])
-            self.seconds = asked - began
-            watch(StepFacts(self.step, self.loss, batch))
-            if self.step % options.log_every == 0 or self.step == options.steps:
+            done.steps += 1
+            done.samples += len(batch["index"])
+            done.seconds = asked - began
+            done.first_batch_s = done.first_batch_s or wait
+            waited += wait
+            done.samples_per_s = done.samples / done.seconds
+            done.wait_pct = 100 * waited / done.seconds
+            watch(StepFacts(done.steps, done.loss, batch))
+            if done.steps % options.log_every == 0 or done.steps == options.steps:
                 if self.stream.rank == 0:
                     seconds = asked - logged
                     self.log.append(
-                        step=self.step,
+                        step=done.steps,
                         epoch=self.loader.epoch,
-                        loss=self.loss,
-                        samples_per_s=round((self.samples - samples) / seconds, 2),
-                        wait_pct=round(100 * (self.waited - waited) / seconds, 2),
+                        loss=done.loss,
+                        samples_per_s=round((done.samples - samples_logged) / seconds, 2),
+                        wait_pct=round(100 * (waited - waited_logged) / seconds, 2),
                     )
-                logged, samples, waited = asked, self.samples, self.waited
+                logged, samples_logged, waited_logged = asked, done.samples, waited
             if self.ranks is not None:
                 self._save_where_due(self.ranks, wants_stop=stop())
                 asked = time.perf_counter()  # saving is no waiting for data
@@ -615,54 +598,31 @@ class _Training:
         return float(loss.detach())
 
     def _save_where_due(self, ranks: Ranks, *, wants_stop: bool) -> None:
-        last = self.step == self.options.steps
+        step = self.report.steps
+        last = step == self.options.steps
         stops_alone = wants_stop and ranks.world_size == 1
-        if not (last or self.step % self.options.save_every == 0 or stops_alone):
+        if not (last or step % self.options.save_every == 0 or stops_alone):
             return
         # The ranks agree here whether they stop: one that left earlier would hold up the others.
         told = ranks.gather((self.loader.state_dict(), wants_stop))
-        path = checkpoint_dir(self.options.out_dir, self.step)
+        path = checkpoint_dir(self.options.out_dir, step)
         if ranks.rank == 0:
-            checkpoint = Checkpoint(
-                step=self.step,
-                model=self.bare_model.state_dict(),
-                optimizer=self.optimizer.state_dict(),
-                generator=torch.get_rng_state(),
-                streams=[state for state, _ in told],
-            )
-            write_checkpoint(path, checkpoint)
-        self.checkpoint = path
+            states = self.bare_model.state_dict(), self.optimizer.state_dict()
+            streams = [state for state, _ in told]
+            write_checkpoint(path, Checkpoint(step, *states, torch.get_rng_state(), streams))
+        self.report.checkpoint = str(path)
         if not last and any(stops for _, stops in told):
             ranks.close()
             raise self.stopped()
 
     def stopped(self) -> InterruptedRunError:
         """Return what tells that a signal ended the run."""
-        newest = self.checkpoint
-        kept = (
-            "there is no checkpoint yet" if newest is None else f"the newest checkpoint is {newest}"
-        )
+        newest = self.report.checkpoint
+        kept = f"the newest checkpoint is {newest}" if newest else "there is no checkpoint yet"
         return InterruptedRunError(
-            f"Stopped after step {self.step}; {kept}.",
-            path=None if newest is None else str(newest),
-            next_step=None if newest is None else "Go on with --resume-from last.",
-        )
-
-    def report(self) -> TrainReport:
-        """Return what was done."""
-        return TrainReport(
-            engine=None if self.ranks is None else self.ranks.engine,
-            world_size=self.stream.world_size,
-            device=None if self.ranks is None else str(self.ranks.device),
-            first_step=self.first_step,
-            steps=self.step,
-            samples=self.samples,
-            seconds=self.seconds,
-            samples_per_s=self.samples / self.seconds if self.samples else 0.0,
-            wait_pct=100 * self.waited / self.seconds if self.samples else 0.0,
-            first_batch_s=self.first_batch,
-            loss=self.loss,
-            checkpoint=None if self.checkpoint is None else str(self.checkpoint),
+            f"Stopped after step {self.report.steps}; {kept}.",
+            path=newest,
+            next_step="Go on with --resume-from last." if newest else None,
         )
 
 
