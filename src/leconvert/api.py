@@ -233,6 +233,8 @@ def convert(
         joined(run)
         with _report_on_exit(run, page):
             if packed is None:
+                watch = f"leconvert status {shlex.quote(str(folder))}"
+                progress.say(f"Working in {folder}. Watch it with: {watch}")
                 record_invocation(run.paths, run.manifest.run_id, "convert", command)
                 packed, spent = work_and_pack(
                     run,

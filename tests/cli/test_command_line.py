@@ -25,7 +25,17 @@ from tests.program import Leconvert
         ("probe run --loaders", "There is no option --loaders; did you mean --loader?"),
         ("convert --xyzzy", "There is no option --xyzzy."),
         ("convert -x", "There is no option -x."),
-        ("convert my_dataset", "'my_dataset' is one argument too many."),
+        ("convert a b c", "'c' is one argument too many."),
+        ("convert --overwrite", "There is no option --overwrite; did you mean "
+         "--force-conversion?"),
+        ("convert --force", "There is no option --force; did you mean --force-conversion?"),
+        ("push r --force", "There is no option --force."),
+        ("convert --resume", "There is no option --resume."),
+        ("convert --yes", "There is no option --yes."),
+        ("convert --source a", "There is no option --source; did you mean --root?"),
+        ("convert --output-dir a", "There is no option --output-dir; did you mean --output?"),
+        ("convert --jobs 2", "There is no option --jobs; did you mean --num-workers?"),
+        ("convert --no-verfy", "There is no option --no-verfy; did you mean --no-verify?"),
         ("convert --layout stream", "--layout takes reference or streaming, not 'stream'; "
          "did you mean streaming?"),
         ("convert --output", "--output needs a value."),
@@ -33,7 +43,7 @@ from tests.program import Leconvert
         ("convert --restart=yes", "--restart takes no value, but 'yes' was given."),
         ("verify", "RESULT, --source are missing."),
         ("verify out", "--source is missing."),
-        ("release", "WORK_DIR is missing."),
+        ("release", "WORK_DIR|DATASET is missing."),
         ("verify out --souce in", "There is no option --souce; did you mean --source?"),
         ("verify out --source in --bytes --structure", "--structure and --bytes exclude each "
          "other."),
@@ -86,11 +96,40 @@ def test_with_json_a_mistake_is_a_document_too(leconvert_here: Leconvert) -> Non
     assert document["next_step"] == "`leconvert convert --help` lists what there is."
 
 
-def test_a_folder_given_to_convert_without_its_option_is_told_so(
-    leconvert_here: Leconvert,
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("convert a --root b", "a and --root b are two sources."),
+        ("convert a --repo-id org/b", "a and --repo-id org/b are two sources."),
+        ("convert org/a --repo-id org/b", "org/a and --repo-id org/b are two sources."),
+        ("convert a b -o c", "b and --output c are two places for one result."),
+        ("convert --root a -o b --private", "--private says how to push, and nothing would be "
+         "pushed."),
+        ("convert --root a --probe-seconds 3", "--probe-seconds goes with --probe."),
+    ],
+)  # fmt: skip
+def test_options_that_say_two_things_or_nothing_are_refused(
+    leconvert_here: Leconvert, words: str, said: str
 ) -> None:
-    refused = leconvert_here("convert", "my_dataset")
-    assert "A dataset's folder is given as --root my_dataset." in refused.stderr
+    refused = leconvert_here(*words.split())
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[0] == f"leconvert: {said}"
+
+
+@pytest.mark.parametrize(
+    ("word", "does"),
+    [
+        ("--overwrite", "--force-conversion replaces a v3.0 dataset at the target and keeps it"),
+        ("--resume", "the same command resumes an interrupted run"),
+        ("--input", "--root names the dataset's folder"),
+        ("--workers", "--num-workers says how many processes work"),
+        ("--yes", "Nothing is ever asked"),
+    ],
+)
+def test_a_word_of_other_programs_is_answered_with_what_is_meant_here(
+    leconvert_here: Leconvert, word: str, does: str
+) -> None:
+    assert does in leconvert_here("convert", word).stderr
 
 
 def test_negative_numbers_and_what_follows_two_hyphens_are_no_options(

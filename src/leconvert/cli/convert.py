@@ -7,6 +7,7 @@ import json
 import shlex
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.cli.main import stop_on_signals
@@ -19,6 +20,7 @@ from leconvert.cli.options import (
     add_proof_options,
     add_push_options,
     add_push_wish,
+    add_quiet,
     add_report_option,
     layout_options,
     lease_options,
@@ -28,6 +30,7 @@ from leconvert.cli.options import (
     repair_options,
     report_place,
     scratch_options,
+    take_arguments,
     worker_options,
 )
 from leconvert.cli.output import print_findings
@@ -35,11 +38,13 @@ from leconvert.cli.parser import some_seconds
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush
 from leconvert.cli.sources import Places, places
+from leconvert.errors import LeconvertError, UsageError
 from leconvert.progress import Progress
 from leconvert.text import amount
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
+    from leconvert.model import LayoutOptions
     from leconvert.worker_pool import WorkerOptions
 
 __all__ = []
@@ -77,7 +82,7 @@ def convert_as_asked(
         scratch=scratch_options(options),
         keep_work_dir=options.keep_work_dir,
         for_push=for_push,
-        probe_seconds=options.probe_seconds if options.probe else None,
+        probe_seconds=(options.probe_seconds or _PROBE_SECONDS) if options.probe else None,
         report=report_place(options.report, found.target),
         command=options.command_line,
         stop=stop,
@@ -85,11 +90,62 @@ def convert_as_asked(
     )
 
 
+_PROBE_SECONDS = 10.0
+
+
+# ------------------------------------------------------------------------------------------------
+# The same command once more, when its result is in place.
+
+
+def finished_before(options: argparse.Namespace) -> str | None:
+    """Return a line that says that the result of this command is in place; None where it is not.
+
+    The result is compared with the source by structure: nothing is taken for done by its name. It
+    is for a local dataset without repairs; runs that are under way, and pushes, know themselves.
+    """
+    from leconvert.repairs import RepairOptions
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.swap import is_converted, old_dir, work_dir_beside
+
+    if not isinstance(options.root, Path) or push_target(options, None) is not None:
+        return None
+    root = options.root.resolve()
+    target = root if options.output is None else options.output.resolve()
+    source = old_dir(root) if target == root else root
+    anew = proof_options(options).force_conversion or plan_options(options).restart
+    work_dir = options.work_dir or work_dir_beside(target)
+    if anew or repair_options(options) != RepairOptions() or not is_converted(target):
+        return None
+    if not source.is_dir() or WorkDir(work_dir).current_run_id() is not None:
+        return None
+    if not _is_result(target, source, layout_options(options)):
+        return None
+    return (
+        f"{target} is the v3.0 dataset of {source} already, as a comparison by structure just "
+        "found; there is nothing to do."
+    )
+
+
+def _is_result(target: Path, source: Path, layout: LayoutOptions) -> bool:
+    from leconvert.compare import verify_pair
+
+    try:
+        info = json.loads((target / "meta/info.json").read_bytes())
+        sizes = info["data_files_size_in_mb"], info["video_files_size_in_mb"]
+        if sizes != (layout.data_file_size_in_mb, layout.video_file_size_in_mb):
+            return False
+        return verify_pair(target, source).ok
+    except (LeconvertError, OSError, ValueError, KeyError):
+        return False
+
+
 # ------------------------------------------------------------------------------------------------
 # What ``leconvert convert`` says when it is done.
 
 
-def show_outcome(report: ConversionReport | None, push: ConvertPush, *, as_json: bool) -> int:
+def show_outcome(
+    report: ConversionReport | None, push: ConvertPush, *, as_json: bool, quiet: bool
+) -> int:
     """Push if that is wanted, print what was done, and return the exit code."""
     # Where the result was converted but could not be measured, the probe's code.
     code = int((report.probe or {}).get("exit_code", 0)) if report else 0
@@ -98,6 +154,11 @@ def show_outcome(report: ConversionReport | None, push: ConvertPush, *, as_json:
         done = {} if report is None else report.as_record()
         print(json.dumps({**done, "push": pushed}, indent=2))
         return push_code or code
+    if quiet:
+        push.run()
+        if report is not None:
+            print_findings(report.findings)
+        return code
     if report is None:
         print("The dataset was converted before; only the push is left.")
     else:
@@ -174,18 +235,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_probe_wish(parser)
     add_report_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    add_quiet(parser)
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Convert, and say what was done."""
+    take_arguments(options)
+    if options.probe_seconds is not None and not options.probe:
+        raise UsageError("--probe-seconds goes with --probe.", next_step="Write --probe too.")
     if options.dry_run:
         from leconvert.cli import plan
 
         return plan.run(options, replaces=proof_options(options).force_conversion)
+    if not options.json:
+        done = finished_before(options)
+        if done is not None:
+            print(done)
+            return 0
     workers = worker_options(options)
     push_target(options, None)  # contradictions are told before anything is fetched
-    progress = progress_for(quiet=options.json)
+    progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
         found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)
         if isinstance(found, str):
@@ -197,7 +267,7 @@ def run(options: argparse.Namespace) -> int:
             wanted = push.repo_id is not None
             report = convert_as_asked(options, found, workers, stop, progress, for_push=wanted)
             found.release()
-    return show_outcome(report, push, as_json=options.json)
+    return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
 
 
 def _add_probe_wish(parser: argparse.ArgumentParser) -> None:
@@ -207,7 +277,6 @@ def _add_probe_wish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--probe-seconds",
         type=some_seconds,
-        default=10.0,
         metavar="S",
-        help="for so long (default: 10)",
+        help="how long to measure with --probe (default: 10)",
     )

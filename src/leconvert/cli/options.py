@@ -59,6 +59,7 @@ __all__ = [
     "add_proof_options",
     "add_push_options",
     "add_push_wish",
+    "add_quiet",
     "add_report_option",
     "add_scratch_options",
     "add_slurm_options",
@@ -86,6 +87,7 @@ __all__ = [
     "site",
     "slurm_options",
     "source_at",
+    "take_arguments",
     "worker_options",
 ]
 
@@ -139,8 +141,8 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
         "--episodes-per-batch",
         type=whole(1),
         metavar="N",
-        help="lease N episodes of all cameras at a time instead of whole output files; changes how "
-        "work is shared, not the result",
+        help="N episodes per batch, with all their cameras (default: whole output files); changes "
+        "how work is shared, not the result",
     )
     group.add_argument(
         "--block-align", type=block_align, metavar="auto|BYTES|0",
@@ -177,14 +179,16 @@ def add_repair_options(parser: argparse.ArgumentParser) -> None:
         "--on-bad-episode", choices=("fail", "drop"),
         help="drop: leave damaged episodes out and number the others anew (default: fail)",
     )  # fmt: skip
-    group.add_argument("--retime", action="store_true", help="timestamps become frame / fps")
+    group.add_argument(
+        "--retime", action="store_true", help="set every timestamp to frame_index / fps"
+    )
     group.add_argument(
         "--reindex", action="store_true",
         help="count frame_index, episode_index and index anew",
     )  # fmt: skip
     group.add_argument(
         "--remap-tasks", action="store_true",
-        help="number tasks from 0 without gaps, each text once",
+        help="number tasks from 0 without gaps, and merge duplicates",
     )  # fmt: skip
     group.add_argument(
         "--unwrap-scalars", action="store_true",
@@ -341,7 +345,7 @@ def add_lease_options(parser: argparse.ArgumentParser, *, trouble: bool) -> None
     )  # fmt: skip
     group.add_argument(
         "--max-attempts", type=whole(1), metavar="N",
-        help="set a batch aside after N errors (default: 3)",
+        help="give a batch up as failed after N errors (default: 3)",
     )  # fmt: skip
     if trouble:
         group.add_argument(
@@ -429,8 +433,74 @@ def source_at(
 # Options of a plan: which dataset goes where, and how; ``plan`` and ``convert`` share them.
 
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def take_arguments(options: argparse.Namespace) -> None:
+    """Make ``--root`` or ``--repo-id``, and ``--output``, of the arguments DATASET and OUTPUT.
+
+    DATASET is a URL where ``://`` is in it, a folder where it exists or is not of the form
+    ORG/NAME, and else a name on the Hub, unless both readings make sense.
+    """
+    if options.result is not None:
+        if options.output is not None and options.output.resolve() != options.result.resolve():
+            raise UsageError(
+                f"{options.result} and --output {options.output} are two places for one result.",
+                next_step="Give one of them.",
+            )
+        options.output = options.result
+    given = options.dataset
+    if given is None:
+        return
+    if _is_hub_name(given):
+        if options.repo_id not in (None, given):
+            raise _two_sources(given, f"--repo-id {options.repo_id}")
+        options.repo_id = given
+        return
+    root = path_or_url(given)
+    for flag, other in (("--root", options.root), ("--repo-id", options.repo_id)):
+        if other is not None and not (flag == "--root" and _is_same(other, root)):
+            raise _two_sources(given, f"{flag} {other}")
+    options.root = root
+
+
+def _is_hub_name(given: str) -> bool:
+    if "://" in given or not _HUB_NAME.fullmatch(given):
+        return False
+    downloaded = (lerobot_home() / given).is_dir()
+    if os.path.lexists(given):
+        is_unclear = downloaded and not Path(given).samefile(lerobot_home() / given)
+    else:
+        is_unclear = not downloaded and Path(given).parent.is_dir()
+    if is_unclear:
+        word = shlex.quote(given)
+        raise UsageError(
+            f"{given} can be a folder here, and a dataset on the Hub.",
+            next_step=f"Write --root {word} for the folder, --repo-id {word} for the Hub.",
+        )
+    return not os.path.lexists(given)
+
+
+def _is_same(one: Path | str, other: Path | str) -> bool:
+    if isinstance(one, Path) and isinstance(other, Path):
+        return one.resolve() == other.resolve()
+    return one == other
+
+
+def _two_sources(given: str, option: str) -> UsageError:
+    return UsageError(f"{given} and {option} are two sources.", next_step="Give one of them.")
+
+
 def add_plan_options(parser: argparse.ArgumentParser) -> None:
-    """Add what says which dataset goes where, and how it is cut."""
+    """Add what says which dataset goes where, and how it is cut; see `take_arguments`."""
+    parser.add_argument(
+        "dataset", nargs="?", metavar="DATASET",
+        help="the dataset: a folder (as --root), ORG/NAME on the Hub (as --repo-id), or a URL",
+    )  # fmt: skip
+    parser.add_argument(
+        "result", nargs="?", type=local_path, metavar="OUTPUT",
+        help="where the v3.0 dataset goes (as --output)",
+    )  # fmt: skip
     parser.add_argument(
         "--repo-id",
         metavar="ORG/NAME",
@@ -446,6 +516,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "hf://datasets/ORG/NAME@REV or s3://BUCKET/NAME",
     )
     parser.add_argument(
+        "-o",
         "--output",
         type=local_path,
         metavar="DIR",
@@ -464,12 +535,12 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add_repair_options(parser)
     group = _group(parser, "runs")
     group.add_argument(
-        "--restart", action="store_true", help="give up a run under way and begin a new one"
+        "--restart", action="store_true", help="discard the unfinished run and begin a new one"
     )
     group.add_argument(
         "--one-host", action="store_true",
-        help="let no host but this one work on the run, as where there are no hard links; for a "
-        "mount of which check-fs --peer says so",
+        help="let only this host work on the run; needed where `check-fs --peer` says that the "
+        "file system is not safe to share",
     )  # fmt: skip
     add_version_option(group)
 
@@ -527,8 +598,8 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
     """Add ``--report``; `report_place` reads it."""
     parser.add_argument(
         "--report", type=Path, nargs="?", const=Path(), metavar="FILE",
-        help="tell what happened as one HTML page, also where it fails once there is a plan "
-        "(default: <target>.report.html)",
+        help="write an HTML report, also where the run fails after planning (default: "
+        "<target>.report.html)",
     )  # fmt: skip
 
 
@@ -542,7 +613,14 @@ def report_place(given: Path | None, target: Path) -> Path | None:
 
 
 # ------------------------------------------------------------------------------------------------
-# ``--json``, which nearly every command has.
+# ``--json``, which nearly every command has, and ``--quiet``.
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """Add ``--quiet``."""
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="show no progress and no summary, only problems"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -555,17 +633,17 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 _NUMBERS = (
-    ("nodes", "nodes' worth of workers (default: 1)"),
-    ("workers-per-node", "workers of a node's worth (default: 4)"),
-    ("cpus-per-task", "cores of a worker (default: 1)"),
+    ("nodes", "number of nodes (default: 1)"),
+    ("workers-per-node", "workers per node (default: 4)"),
+    ("cpus-per-task", "cores per worker (default: 1)"),
 )
 _TEXTS = (
-    ("mem", "SIZE", "memory of a worker (default: 1G)"),
+    ("mem", "SIZE", "memory per worker (default: 1G)"),
     ("time", "HH:MM:SS", "the longest run time of a worker (default: 04:00:00)"),
     ("constraint", "FEATURES", "features that a node must have"),
-    ("account", "NAME", "who pays (default: $ACCOUNT)"),
-    ("partition", "NAME", "which nodes (default: $PARTITION)"),
-    ("qos", "NAME", "quality of service (default: $QOS)"),
+    ("account", "NAME", "SLURM account (default: $ACCOUNT)"),
+    ("partition", "NAME", "SLURM partition (default: $PARTITION)"),
+    ("qos", "NAME", "SLURM quality of service (default: $QOS)"),
     ("conda-env", "NAME", "a conda environment to activate on a node"),
     ("program", "COMMAND", "what starts leconvert on a node (default: leconvert)"),
 )
@@ -582,7 +660,7 @@ def add_slurm_worker_options(parser: argparse.ArgumentParser, *, title: str = "S
         group.add_argument(f"--{name}", metavar=metavar, help=what)
     group.add_argument(
         "--signal", type=whole(1), metavar="S", dest="signal_seconds",
-        help="ask a worker to hand back S seconds before its time is over (default: 120)",
+        help="stop S seconds before the time limit, and hand the batch back (default: 120)",
     )  # fmt: skip
     group.add_argument(
         "--slurm-extra", action="append", metavar="OPTION",
@@ -741,7 +819,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "can join with `leconvert work`",
     )  # fmt: skip
     parser.add_argument(
-        "--num-workers", type=worker_count, metavar="N|auto",
+        "-j", "--num-workers", type=worker_count, metavar="N|auto",
         help="work in N processes; auto, as with --engine local without it: as many as cores and "
         "free memory feed",
     )  # fmt: skip
@@ -821,8 +899,8 @@ def add_slurm_options(parser: argparse.ArgumentParser, *, named: bool) -> None:
             metavar=f"[NAME=]{metavar}" if named else metavar,
             help=f"{what}; of one job with its name, may be given again" if named else what,
         )  # fmt: skip
-    group.add_argument("--account", metavar="NAME", help="who pays (default: $ACCOUNT)")
-    group.add_argument("--partition", metavar="NAME", help="which nodes (default: $PARTITION)")
+    group.add_argument("--account", metavar="NAME", help="SLURM account (default: $ACCOUNT)")
+    group.add_argument("--partition", metavar="NAME", help="SLURM partition (default: $PARTITION)")
     group.add_argument("--qos", metavar="NAME", help="quality of service (default: $QOS)")
     group.add_argument(
         "--conda-env", metavar="NAME", help="a conda environment to activate on a node"
@@ -945,6 +1023,8 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
         )
         raise UsageError(f"{which} and {wish_option} contradict each other.")
     local = options.root is not None or options.output is not None
+    if refused or (not asked and local):
+        _refuse_push_options(options)
     if refused or (not asked and (origin is None or local)):
         return None
     found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
@@ -953,6 +1033,20 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
             "It is not said where to push to.", next_step="Pass --push-repo-id ORG/NAME."
         )
     return str(found)
+
+
+def _refuse_push_options(options: argparse.Namespace) -> None:
+    for name, flag in (
+        ("private", "--private"),
+        ("branch", "--branch"),
+        ("force", "--force-push"),
+        ("card", "--no-card"),
+    ):
+        if hasattr(options, name):
+            raise UsageError(
+                f"{flag} says how to push, and nothing would be pushed.",
+                next_step="Write --push-repo-id ORG/NAME too, or leave it out.",
+            )
 
 
 def push_result(options: argparse.Namespace, result: Path, repo_id: str) -> PushReport:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_json,
     add_proof_options,
+    add_quiet,
     add_report_option,
     add_version_option,
     proof_options,
@@ -17,6 +21,10 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.parser import seconds
 from leconvert.cli.progress import progress_for
+
+if TYPE_CHECKING:
+    from leconvert.progress import Progress
+    from leconvert.workdir.run import OpenedRun
 
 __all__ = ["add_arguments", "run"]
 
@@ -35,7 +43,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_version_option(parser)
     add_report_option(parser)
+    add_quiet(parser)
     add_json(parser)
+
+
+def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
+    """Tell how many batches have no result yet: without workers none ever will."""
+    from leconvert.worker_pool import LeaseOptions, WorkerPool
+
+    board = WorkerPool(run, LeaseOptions(), threading.Event()).look()
+    if board.all_settled():
+        return
+    root = shlex.quote(str(run.work_dir.root))
+    progress.say(
+        f"Waiting for workers: {len(board.done_ids()):,} of {run.manifest.num_batches:,} batches "
+        f"are done. Start a worker, on any host, with: leconvert work {root}"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +73,9 @@ def run(options: argparse.Namespace) -> int:
     page = report_place(options.report, Path(opened.manifest.target))
     with report_on_exit(opened, page), stop_on_signals() as stop:
         record_invocation(opened.paths, opened.manifest.run_id, "pack", options.command_line)
-        progress = progress_for(quiet=options.json)
+        progress = progress_for(quiet=options.json or options.quiet)
+        if not options.no_wait:
+            _say_what_it_waits_for(opened, progress)
         packed = pack_run(
             opened,
             proof_options(options),
@@ -61,6 +86,8 @@ def run(options: argparse.Namespace) -> int:
         note_result(opened, packed.kept, for_push=False, progress=progress)
     if options.json:
         print(json.dumps(packed.as_record(), indent=2))
+        return 0
+    if options.quiet:
         return 0
     print(f"v3.0 dataset  {packed.target}")
     if packed.kept is not None:

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import takewhile
@@ -40,31 +41,31 @@ __all__ = [
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert": (
         ("see it work on a dataset that it makes itself", "leconvert demo"),
-        ("convert a dataset of this machine", "leconvert convert --root my_dataset"),
+        ("convert a dataset of this machine", "leconvert convert my_dataset"),
     ),
     "leconvert convert": (
-        ("in place; the source is kept as my_dataset_old", "leconvert convert --root my_dataset"),
-        ("beside the source", "leconvert convert --root my_dataset --output my_dataset_v30"),
+        ("in place; the source is kept as my_dataset_old", "leconvert convert my_dataset"),
+        ("beside the source", "leconvert convert my_dataset my_dataset_v30"),
         (
             "from the Hub and back to it, in one commit with the tag v3.0",
-            "leconvert convert --repo-id ORG/NAME",
+            "leconvert convert ORG/NAME",
         ),
         (
             "by 8 processes; more can join from other hosts",
-            "leconvert convert --root my_dataset --num-workers 8",
+            "leconvert convert my_dataset -j 8",
         ),
         (
             "by 40 workers that SLURM starts",
-            "leconvert convert --root my_dataset --engine slurm --nodes 10",
+            "leconvert convert my_dataset --engine slurm --nodes 10",
         ),
-        ("show what would be done", "leconvert convert --root my_dataset --dry-run"),
+        ("show what would be done", "leconvert convert my_dataset --dry-run"),
     ),
     "leconvert plan": (
         (
             "plan for workers on several hosts; every path on a file system they share",
-            "leconvert plan --root my_dataset --output out --work-dir my_run",
+            "leconvert plan my_dataset out --work-dir my_run",
         ),
-        ("show the plan, and write nothing", "leconvert plan --root my_dataset --dry-run"),
+        ("show the plan, and write nothing", "leconvert plan my_dataset --dry-run"),
     ),
     "leconvert work": (
         ("until nothing is left; on as many hosts as you like", "leconvert work my_run"),
@@ -86,7 +87,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("look again every 10 seconds", "leconvert status my_run --watch 10"),
     ),
     "leconvert release": (
-        ("what was set aside, once its cause is mended", "leconvert release my_run --failed"),
+        ("failed batches, once the cause is fixed", "leconvert release my_run --failed"),
         ("take batch 7 from a worker that is gone", "leconvert release my_run 7"),
     ),
     "leconvert clean": (
@@ -224,7 +225,11 @@ def examples_text(prog: str) -> str:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Fills a text of one line; leaves one of several as it is."""
+    """Fills a text of one line, breaking between words alone; leaves one of several as it is."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        words = " ".join(text.split())
+        return textwrap.wrap(words, width, break_on_hyphens=False, break_long_words=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n" in text.strip():
@@ -253,7 +258,7 @@ _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _WORDED = tuple(
     (re.compile(pattern), said)
     for pattern, said in (
-        (r"^argument (\S+): ", r"\1 "),
+        (r"^argument (?:-\w/)?(\S+): ", r"\1 "),
         (r"expected (?:at least )?one argument", "needs a value"),
         (r"ignored explicit argument (.*)", r"takes no value, but \1 was given"),
         (r"not allowed with argument (\S+)", r"and \1 exclude each other"),
@@ -286,12 +291,67 @@ def unknown_options(words: Iterable[str], known: Container[str]) -> Iterator[str
             yield name
 
 
-def nearest(word: str, known: Sequence[str]) -> str:
+def nearest(word: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
     """Return ``; did you mean NAME?`` for the known name that is most alike, or an empty string."""
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     # What was cut short is nearer than difflib thinks.
     found = found or [name for name in known if len(word) > 2 and name.startswith(word)][:1]
     return f"; did you mean {found[0]}?" if found else ""
+
+
+_REPLACES = (
+    "--force-conversion",
+    "replaces a v3.0 dataset at the target and keeps it as <target>_old",
+)
+_RESUMES = "--restart", "is only for beginning anew: the same command resumes an interrupted run"
+_WORKERS = "--num-workers", "says how many processes work"
+_OUTPUT = "--output", "says where the v3.0 dataset goes"
+_SOURCE = "--root", "names the dataset's folder, or its URL"
+# Words of other programs: the option that is meant here, and what that does.
+_MEANT = {
+    "--overwrite": _REPLACES,
+    "--force": _REPLACES,
+    "--replace": _REPLACES,
+    "--resume": _RESUMES,
+    "--continue": _RESUMES,
+    "--source": _SOURCE,
+    "--src": _SOURCE,
+    "--input": _SOURCE,
+    "--input-dir": _SOURCE,
+    "--dataset": _SOURCE,
+    "--out": _OUTPUT,
+    "--out-dir": _OUTPUT,
+    "--output-dir": _OUTPUT,
+    "--destination": _OUTPUT,
+    "--target": _OUTPUT,
+    "--workers": _WORKERS,
+    "--jobs": _WORKERS,
+    "--processes": _WORKERS,
+}
+# What is offered for a misspelling of itself alone: these take a safeguard away.
+_SAFEGUARDS = (
+    "--accept",
+    "--allow-mixed-versions",
+    "--delete-source",
+    "--force-conversion",
+    "--force-push",
+    "--no-verify",
+    "--restart",
+)
+
+
+def meant_option(name: str, known: Sequence[str]) -> tuple[str, str | None]:
+    """Return how an unknown option is answered: what may be meant, and what that does."""
+    option, does = _MEANT.get(name, ("", ""))
+    if option in known:
+        if (option, does) == _RESUMES:
+            return "", f"{option} {does}."
+        return f"; did you mean {option}?", f"{option} {does}."
+    if name in ("--yes", "-y"):
+        return "", "Nothing is ever asked, so that there is nothing to confirm."
+    misspelled = difflib.get_close_matches(name, _SAFEGUARDS, n=1, cutoff=0.85)
+    offered = [option for option in known if option not in _SAFEGUARDS or option in misspelled]
+    return nearest(name, offered, cutoff=0.8), None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -394,16 +454,17 @@ class Parser(argparse.ArgumentParser):
     def _refuse_unknown_options(self, words: Iterable[str]) -> None:
         known = self._option_string_actions
         for name in unknown_options(words, known):
-            near = nearest(name, [option for option in known if option.startswith("--")])
-            step = self._help_step()
+            long = [option for option in known if option.startswith("--")]
+            near, does = meant_option(name, long)
+            step = f"{does} {self._help_step()}" if does else self._help_step()
             if os.path.lexists(name):
                 step = f"What is called so here is given as {shlex.quote(f'./{name}')}. {step}"
             raise UsageError(f"There is no option {name}{near or '.'}", next_step=step)
 
     def _refuse_words(self, words: Sequence[str]) -> NoReturn:
         step = self._help_step()
-        if "--root" in self._option_string_actions:
-            step = f"A dataset's folder is given as --root {shlex.quote(words[0])}. {step}"
+        if sum(action.nargs == "?" and not action.option_strings for action in self._actions) > 1:
+            step = f"Arguments stand together, before the options or after them. {step}"
         raise UsageError(f"{words[0]!r} is one argument too many.", next_step=step)
 
     def _help_step(self) -> str:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 from leconvert.cli.options import (
     add_json,
     add_plan_options,
+    add_quiet,
     layout_options,
     plan_options,
     proof_options,
     repair_options,
+    take_arguments,
 )
 from leconvert.cli.output import print_findings, table
 from leconvert.cli.progress import progress_for
@@ -104,6 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     add_plan_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    add_quiet(parser)
     add_json(parser)
 
 
@@ -114,13 +117,14 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
         options: The command's options.
         replaces: Whether a v3.0 dataset at the target may be replaced, which the packer is told.
     """
+    take_arguments(options)
     from leconvert.planner import draft_plan, is_outline, open_or_plan, summarize
     from leconvert.workdir.activity import record_invocation
     from leconvert.workdir.records import default_work_dir
     from leconvert.workdir.swap import check_places
 
     layout, repairs = layout_options(options), repair_options(options)
-    progress = progress_for(quiet=options.json)
+    progress = progress_for(quiet=options.json or options.quiet)
     with ExitStack() as cleanup:
         given = options.work_dir
         if options.dry_run:  # what is fetched to plan with goes again

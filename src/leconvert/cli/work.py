@@ -11,6 +11,7 @@ from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_json,
     add_lease_options,
+    add_quiet,
     add_scratch_options,
     add_version_option,
     lease_options,
@@ -18,7 +19,7 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.parser import seconds, whole
 from leconvert.cli.progress import progress_for
-from leconvert.text import amount
+from leconvert.text import amount, count
 
 __all__ = ["add_arguments", "run"]
 
@@ -36,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_scratch_options(parser)
     add_version_option(parser)
+    add_quiet(parser)
     add_json(parser)
+
+
+def _failed(attempts: int) -> str:
+    return f"{count(attempts, 'failed attempt')}" if attempts else "no failed attempts"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,13 +59,13 @@ def run(options: argparse.Namespace) -> int:
             allow_mixed_versions=options.allow_mixed_versions,
             command=options.command_line,
             stop=stop,
-            progress=progress_for(quiet=options.json),
+            progress=progress_for(quiet=options.json or options.quiet),
         )
     if options.json:
         print(json.dumps(asdict(summary), indent=2))
-    else:
+    elif not options.quiet:
         print(
             f"Did {summary.batches_done} batches, {amount(summary.written_bytes)}, "
-            f"in {summary.seconds:.1f} s; {summary.batches_failed} tries failed."
+            f"in {summary.seconds:.1f} s; {_failed(summary.batches_failed)}."
         )
     return 0

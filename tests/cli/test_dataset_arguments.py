@@ -1,0 +1,82 @@
+"""``leconvert convert DATASET [OUTPUT]``: what DATASET stands for, and a command given again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from leconvert.cli.main import build_parser, main
+from leconvert.cli.options import take_arguments
+from leconvert.errors import UsageError
+from tests.trees import snapshot
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def taken(*words: str) -> argparse.Namespace:
+    options: argparse.Namespace = build_parser().parse_args(["convert", *words])
+    take_arguments(options)
+    return options
+
+
+@pytest.mark.parametrize("folder", ["set", "./org/set", "/data/org/set", "a/b/c", "../set"])
+def test_what_is_no_name_of_the_hub_is_a_folder(folder: str) -> None:
+    options = taken(folder, "out")
+    assert (options.root, options.repo_id, options.output) == (Path(folder), None, Path("out"))
+
+
+def test_org_and_name_are_a_dataset_of_the_hub_unless_such_a_folder_exists(here: Path) -> None:
+    options = taken("org/set")
+    assert (options.root, options.repo_id) == (None, "org/set")
+    (here / "org/set").mkdir(parents=True)
+    options = taken("org/set")
+    assert (options.root, options.repo_id) == (Path("org/set"), None)
+
+
+def test_a_name_that_can_be_both_is_refused_with_both_readings(here: Path) -> None:
+    (here / "org").mkdir()
+    with pytest.raises(UsageError, match="a folder here, and a dataset on the Hub") as refused:
+        taken("org/set")
+    assert "--root org/set" in str(refused.value.next_step)
+    assert "--repo-id org/set" in str(refused.value.next_step)
+    (here / "home/org/set").mkdir(parents=True)
+    assert taken("org/set").repo_id == "org/set"
+    (here / "org/set").mkdir()
+    with pytest.raises(UsageError, match="a folder here, and a dataset on the Hub"):
+        taken("org/set")
+
+
+def test_a_url_stays_as_it_is() -> None:
+    assert taken("s3://bucket/set", "out").root == "s3://bucket/set"
+
+
+def test_a_finished_command_says_so_when_it_is_given_again(
+    small_source: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["convert", str(small_source), "out", "-j", "1", "-q"]
+    assert main(command) == 0
+    assert capsys.readouterr().out == ""
+    before = snapshot(here / "out")
+    assert main(command) == 0
+    assert "there is nothing to do" in capsys.readouterr().out
+    assert snapshot(here / "out") == before
+    assert main([*command, "--video-file-size-in-mb", "7"]) == 5
+    assert main([*command, "--quantiles"]) == 5
+    (here / "out/meta/tasks.parquet").unlink()
+    assert main(command) == 5
+
+
+def test_a_conversion_in_place_given_again_says_so(
+    source_copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", str(source_copy)]) == 0
+    assert "leconvert status" in capsys.readouterr().err
+    assert main(["convert", str(source_copy)]) == 0
+    assert "there is nothing to do" in capsys.readouterr().out
