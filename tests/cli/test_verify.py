@@ -76,7 +76,7 @@ def test_json_names_episode_stream_file_and_both_values(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sample", "0"], "A sample is a share above 0"),
+        (["--sample", "0"], "sample must be above 0"),
         (["--max-workers", "0"], "--max-workers takes a whole number of at least 1, not '0'."),
         (["--decode", "-1"], "--decode takes a whole number of at least 0, not '-1'."),
     ],

@@ -41,7 +41,7 @@ def test_frames_are_found_in_their_episodes() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"share": 0.0}, "A sample is a share above 0 and up to 1, not 0."),
+        ({"share": 0.0}, "sample must be above 0 and at most 1, not 0."),
         ({"share": 1.5}, "not 1.5"),
         ({"share": float("nan")}, "not nan"),
         ({"decode": -1}, "--decode takes 0 or more, not -1."),
