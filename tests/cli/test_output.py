@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -142,7 +141,7 @@ def test_a_permission_that_is_missing_is_called_so(
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(tmp_path / "info.json"))
 
-    monkeypatch.setattr("leconvert.check.dataset.check_dataset", denied)
+    monkeypatch.setattr("leconvert.check.check_dataset", denied)
     refused = leconvert_here("check", tmp_path)
     assert refused.returncode == 11
     assert refused.stderr.splitlines() == [
@@ -244,15 +243,19 @@ def test_a_version_that_nobody_reads_says_which_way_to_look(
 
 
 @pytest.mark.parametrize("command", ["run", "limit", "train", "resample"])
-def test_the_probe_without_torch_says_what_to_install(
-    leconvert_here: Leconvert, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
+def test_the_probe_without_torch_says_what_to_install(tmp_path: Path, command: str) -> None:
+    code = (
+        "import importlib.util, sys\n"
+        "sys.modules['torch'], find = None, importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'torch' else "
+        "find(name, *more)\n"
+        "from leconvert.cli.main import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
     )
-    monkeypatch.setitem(sys.modules, "torch", None)
-    refused = leconvert_here("probe", command, "--root", tmp_path)
+    refused = subprocess.run(
+        [sys.executable, "-c", code, "probe", command, "--root", str(tmp_path)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert refused.returncode == 19, refused.stderr
     sentence, step = refused.stderr.splitlines()
     assert sentence.endswith(" needs torch, which is not installed.")

@@ -64,7 +64,13 @@ def test_elsewhere_each_stage_ends_with_one_plain_line(small_source: Path, tmp_p
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     lines = done.stderr.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["scan", "work", "pack", "verify"]
+    assert [line.split(":")[0] for line in lines] == [
+        "scan",
+        f"Working in {tmp_path}/.out.leconvert-work. Watch it with",
+        "work",
+        "pack",
+        "verify",
+    ]
     assert lines[0].startswith("scan: 15 files (")
     assert "\r" not in done.stderr
 

@@ -111,7 +111,7 @@ def test_a_source_that_is_refused_for_its_findings_has_no_plan_and_so_no_page(
     assert "missing-file" in capsys.readouterr().err
     assert not page.exists()
     assert main(["convert", "--help"]) == 0
-    assert "also where it fails once there is a plan" in " ".join(capsys.readouterr().out.split())
+    assert "also where the run fails after planning" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("place", ["nothing", "."])

@@ -239,7 +239,7 @@ def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_succes
     ("module", "step"),
     [
         ("leconvert.packer.assembly", "write_meta"),
-        ("leconvert.tables", "write_tasks"),
+        ("leconvert.formats.v3", "write_tasks"),
         ("leconvert.media", "join_clips"),
         ("leconvert.packer.run", "prove_tree"),
     ],

@@ -54,10 +54,10 @@ def _say_what_it_waits_for(run: OpenedRun, progress: Progress) -> None:
     board = WorkerPool(run, LeaseOptions(), threading.Event()).look()
     if board.all_settled():
         return
-    root = shlex.quote(str(run.work_dir.root))
     progress.say(
         f"Waiting for workers: {len(board.done_ids()):,} of {run.manifest.num_batches:,} batches "
-        f"are done. Start a worker, on any host, with: leconvert work {root}"
+        f"are done. Start a worker, on any host, with: leconvert work "
+        f"{shlex.quote(str(run.work_dir.root))}"
     )
 
 

@@ -683,7 +683,7 @@ def test_a_file_whose_index_is_not_read_is_left_to_torchcodec(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"video_backend": "vlc"}, "no video backend"),
+        ({"video_backend": "vlc"}, "video_backend must be auto, torchcodec or pyav"),
         ({"decode_device": "mps"}, "cpu or cuda"),
         ({"decode_device": "cuda", "video_backend": "pyav"}, "Only torchcodec"),
         ({"on_unreadable": "ignore"}, "raise or count"),
