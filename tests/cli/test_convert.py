@@ -72,7 +72,7 @@ def test_a_conversion_in_place_keeps_the_source_beside_it(
     assert json.loads((source_copy / "meta/info.json").read_bytes())["codebase_version"] == "v3.0"
     again = leconvert("convert", "--root", source_copy)
     assert again.returncode == 0
-    assert "there is nothing to do" in again.stdout
+    assert "There is nothing to do" in again.stdout
 
 
 def test_underscores_and_the_lerobot_spelling_work(
@@ -174,7 +174,7 @@ def test_an_existing_result_is_never_overwritten_without_a_word(
     before = snapshot(out)
     again = leconvert(*convert)
     assert again.returncode == 0
-    assert "there is nothing to do" in again.stdout
+    assert "There is nothing to do" in again.stdout
     refused = leconvert(*convert, "--recompute-stats")
     assert refused.returncode == 5
     assert "already holds a v3.0 dataset" in refused.stderr

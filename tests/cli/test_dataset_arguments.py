@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -65,10 +66,16 @@ def test_a_finished_command_says_so_when_it_is_given_again(
     assert capsys.readouterr().out == ""
     before = snapshot(here / "out")
     assert main(command) == 0
-    assert "there is nothing to do" in capsys.readouterr().out
+    assert "There is nothing to do" in capsys.readouterr().out
     assert snapshot(here / "out") == before
-    assert main([*command, "--video-file-size-in-mb", "7"]) == 5
-    assert main([*command, "--quantiles"]) == 5
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"already_converted": str(here / "out")}
+    for more in (
+        ["--video-file-size-in-mb", "7"], ["--quantiles"], ["--layout", "streaming"],
+        ["--block-align", "0"], ["--verify", "bytes"], ["--report", "page.html"],
+    ):  # fmt: skip
+        assert main([*command, *more]) == 5, more
+    assert snapshot(here / "out") == before
     (here / "out/meta/tasks.parquet").unlink()
     assert main(command) == 5
 
@@ -79,4 +86,4 @@ def test_a_conversion_in_place_given_again_says_so(
     assert main(["convert", str(source_copy)]) == 0
     assert "leconvert status" in capsys.readouterr().err
     assert main(["convert", str(source_copy)]) == 0
-    assert "there is nothing to do" in capsys.readouterr().out
+    assert "There is nothing to do" in capsys.readouterr().out

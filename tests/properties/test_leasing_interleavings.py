@@ -259,11 +259,10 @@ class FileLeases(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-PureLeases.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+PureLeases.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 FileLeases.TestCase.settings = settings(
     max_examples=40,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 

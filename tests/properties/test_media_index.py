@@ -18,7 +18,6 @@ from leconvert.media.encode import encode_clip
 
 FUZZ = settings(
     max_examples=400,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 # One table of 8 bytes a sample is at most as large as the file; a few are needed.

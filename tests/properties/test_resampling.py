@@ -39,7 +39,7 @@ def batches(draw: st.DrawFn, columns: int = 3) -> list[Trajectory]:
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batch=batches(), hz=st.sampled_from([50.0, 20.0, 333.0, 7.3]))
 def test_even_targets_are_what_interp_gives(batch: list[Trajectory], hz: float) -> None:
     got = resample(*padded(batch), hz=hz)
@@ -58,7 +58,7 @@ def test_even_targets_are_what_interp_gives(batch: list[Trajectory], hz: float) 
         assert np.array_equal(got.values["n"][row, :count].numpy(), one.columns["n"][before])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batch=batches(), data=st.data())
 def test_any_targets_are_what_interp_gives(batch: list[Trajectory], data: st.DataObject) -> None:
     times, values, lengths = padded(batch)
@@ -77,7 +77,7 @@ def test_any_targets_are_what_interp_gives(batch: list[Trajectory], data: st.Dat
             assert np.abs(got[row, :, column].numpy() - wanted).max() <= 1e-5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     steps=st.lists(st.integers(1, 60), min_size=1, max_size=25),

@@ -7,6 +7,7 @@ import json
 import shlex
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,11 +98,13 @@ _PROBE_SECONDS = 10.0
 # The same command once more, when its result is in place.
 
 
-def finished_before(options: argparse.Namespace) -> str | None:
-    """Return a line that says that the result of this command is in place; None where it is not.
+def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
+    """Return the result of this command and its source where both are in place; else None.
 
     The result is compared with the source by structure: nothing is taken for done by its name. It
-    is for a local dataset without repairs; runs that are under way, and pushes, know themselves.
+    is for a local dataset without repairs, and for a command that asks for nothing but the result:
+    a proof, a layout, a removal, a report or a measurement was not looked at. Runs that are under
+    way, and pushes, know themselves.
     """
     from leconvert.repairs import RepairOptions
     from leconvert.workdir.records import WorkDir
@@ -112,18 +115,21 @@ def finished_before(options: argparse.Namespace) -> str | None:
     root = options.root.resolve()
     target = root if options.output is None else options.output.resolve()
     source = old_dir(root) if target == root else root
-    anew = proof_options(options).force_conversion or plan_options(options).restart
+    layout, proof = layout_options(options), proof_options(options)
+    usual = type(layout)()
+    asks_more = options.probe or options.report is not None or options.keep_work_dir
+    if asks_more or proof != type(proof)(max_wait_seconds=proof.max_wait_seconds):
+        return None
+    if replace(layout, block_align=None, layout=usual.layout) != layout:
+        return None
     work_dir = options.work_dir or work_dir_beside(target)
-    if anew or repair_options(options) != RepairOptions() or not is_converted(target):
+    if plan_options(options).restart or repair_options(options) != RepairOptions():
         return None
-    if not source.is_dir() or WorkDir(work_dir).current_run_id() is not None:
+    if not is_converted(target) or not source.is_dir():
         return None
-    if not _is_result(target, source, layout_options(options)):
+    if WorkDir(work_dir).current_run_id() is not None or not _is_result(target, source, layout):
         return None
-    return (
-        f"{target} is the v3.0 dataset of {source} already, as a comparison by structure just "
-        "found; there is nothing to do."
-    )
+    return target, source
 
 
 def _is_result(target: Path, source: Path, layout: LayoutOptions) -> bool:
@@ -248,11 +254,13 @@ def run(options: argparse.Namespace) -> int:
         from leconvert.cli import plan
 
         return plan.run(options, replaces=proof_options(options).force_conversion)
-    if not options.json:
-        done = finished_before(options)
-        if done is not None:
-            print(done)
-            return 0
+    done = finished_before(options)
+    if done is not None:
+        target, source = map(str, done)
+        said = f"{target} is the v3.0 dataset of {source} already: a comparison by structure "
+        said += "found no difference. There is nothing to do."
+        print(json.dumps({"already_converted": target}) if options.json else said)
+        return 0
     workers = worker_options(options)
     push_target(options, None)  # contradictions are told before anything is fetched
     progress = progress_for(quiet=options.json or options.quiet)

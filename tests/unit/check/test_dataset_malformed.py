@@ -106,7 +106,7 @@ def replaced(value: Any, path: tuple[Any, ...], other: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["meta/info.json", "meta/stats.json"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_value_anywhere_in_a_json_file(dataset: Path, name: str, data: st.DataObject) -> None:
     path = dataset / name
@@ -121,7 +121,7 @@ def test_any_value_anywhere_in_a_json_file(dataset: Path, name: str, data: st.Da
     "pattern",
     ["data/*/*", "videos/*/*/*", "meta/tasks.parquet", "meta/episodes/*/*", "meta/*.json"],
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_bytes_anywhere_in_a_file(dataset: Path, pattern: str, data: st.DataObject) -> None:
     path = sorted(dataset.glob(pattern))[0]
