@@ -109,7 +109,7 @@ troubles = {}
 for name in sys.argv[1:]:
     try:
         importlib.import_module(name)
-    except BaseException as error:
+    except BaseException as error:  # SystemExit and the panics of Rust are no Exception
         said = str(error).strip().splitlines() or [""]
         troubles[name] = f"{type(error).__name__}: {said[0]}".removesuffix(": ")
 print(json.dumps(troubles))

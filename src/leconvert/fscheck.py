@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import IncompleteError, StorageError
+from leconvert.workdir.exclusion import lock_excludes
 from leconvert.workdir.fs import (
     LOCAL,
     AlreadyPublishedError,
@@ -333,19 +334,9 @@ def _exchange(place: Path, fs: FileSystem) -> str:
 
 
 def _lock(place: Path, _fs: FileSystem) -> str:
-    from filelock import FileLock, Timeout
-
-    one, other = (
-        FileLock(place / "lock", timeout=0, fallback_to_soft=False, is_singleton=False)
-        for _ in range(2)
-    )
-    with one:
-        try:
-            other.acquire()
-        except Timeout:
-            return ""
-        other.release()
+    if not lock_excludes(place / "lock"):
         raise BrokenPromiseError("two descriptors held it at once")
+    return ""
 
 
 def _sync_file(place: Path, fs: FileSystem) -> str:

@@ -527,13 +527,20 @@ def test_two_conversions_of_one_dataset_that_start_together_lose_nothing(
 ) -> None:
     command = [sys.executable, "-m", "leconvert", "convert", "--root", str(dataset), "--work-dir"]
     processes = [
-        subprocess.Popen([*command, str(tmp_path / name)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(tmp_path / name)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for name in ("one", "two")
     ]
-    said = [process.communicate(timeout=120)[1] for process in processes]
+    said = [process.communicate(timeout=120)[0] for process in processes]
     codes = [process.returncode for process in processes]
     assert sorted(codes)[0] == 0, said
-    assert sorted(codes)[1] in {3, 4, 5, 12}, said
+    # Where one began after the other had ended, it finds its command finished.
+    finished = [" already: " in one for one in said]
+    assert sorted(codes)[1] in {3, 4, 5, 12} or (codes == [0, 0] and sum(finished) == 1), said
     assert verify_pair(dataset, four, depth="bytes").ok
     kept = snapshot(dataset.with_name("set_old"))
     assert {name: rest[2] for name, rest in kept.items()} == {

@@ -103,14 +103,14 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
 
     The result is compared with the source by structure: nothing is taken for done by its name. It
     is for a local dataset without repairs, and for a command that asks for nothing but the result:
-    a proof, a layout, a removal, a report or a measurement was not looked at. Runs that are under
-    way, and pushes, know themselves.
+    a proof, a layout, a removal, a report or a measurement was not looked at. A run that is under
+    way knows itself how far it is, and so does a push.
     """
     from leconvert.repairs import RepairOptions
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import is_converted, old_dir, work_dir_beside
 
-    if not isinstance(options.root, Path) or push_target(options, None) is not None:
+    if not isinstance(options.root, Path):
         return None
     root = options.root.resolve()
     target = root if options.output is None else options.output.resolve()
@@ -254,7 +254,8 @@ def run(options: argparse.Namespace) -> int:
         from leconvert.cli import plan
 
         return plan.run(options, replaces=proof_options(options).force_conversion)
-    done = finished_before(options)
+    # Contradictions of the options of a push are told before anything is read or fetched.
+    done = finished_before(options) if push_target(options, None) is None else None
     if done is not None:
         target, source = map(str, done)
         said = f"{target} is the v3.0 dataset of {source} already: a comparison by structure "
@@ -262,7 +263,6 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"already_converted": target}) if options.json else said)
         return 0
     workers = worker_options(options)
-    push_target(options, None)  # contradictions are told before anything is fetched
     progress = progress_for(quiet=options.json or options.quiet)
     with stop_on_signals() as stop:
         found = places(options, stream=bool(workers.orchestrate), stop=stop, progress=progress)

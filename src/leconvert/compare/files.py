@@ -20,7 +20,7 @@ from leconvert.compare.rows import DataSchemas, compare_footer, naming
 from leconvert.compare.videos import compare_header
 from leconvert.dataset_files import files_below, names_to_keep
 from leconvert.errors import LeconvertError
-from leconvert.formats.v2 import DatasetInfo, SourcePaths, load_info
+from leconvert.formats.v2 import LEGACY_META_FILES, DatasetInfo, SourcePaths, load_info
 from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
@@ -97,14 +97,6 @@ def compare_whole_files(
 
 
 _SHOWN = 3
-# What a conversion replaces by files of another form; `verify_pair` compares their content.
-_CONVERTED = {
-    "meta/info.json",
-    "meta/episodes.jsonl",
-    "meta/episodes_stats.jsonl",
-    "meta/stats.json",
-    "meta/tasks.jsonl",
-}
 
 
 def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
@@ -146,7 +138,8 @@ def _other_files(source: Path, repairs: Repairs) -> list[str]:
     compared = {paths.relative(stream, index) for stream in streams for index in episodes}
     # Links to folders of episodes; what they lead to stays.
     on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
-    known = compared | on_the_way | _CONVERTED
+    # The tables are replaced by files of another form; `verify_pair` compares their content.
+    known = {*compared, *on_the_way, *LEGACY_META_FILES}
     return sorted(name for name in names_to_keep(source) if name not in known)
 
 

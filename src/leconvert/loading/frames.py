@@ -154,13 +154,13 @@ class FrameReader:
         return [(camera, int(files.file[place])) for camera, files in cameras.items()]
 
     def _spans(self, clip: Clip, key: _FileKey, place: int) -> list[tuple[int, int]]:
-        first = int(self._meta.episodes.cameras[key[0]].first_frame[place])
+        first = int(self._meta.episodes.cameras[key[0]].first[place])
         return clip.spans(first, int(self._meta.episodes.length[place]))
 
     def _grouped(self, request: FrameRequest, write: Writer, trouble: Trouble) -> list[_Group]:
         camera = self._meta.episodes.cameras[request.camera]
         files = camera.file[request.places]
-        ranks = camera.first_frame[request.places] + request.frames
+        ranks = camera.first[request.places] + request.frames
         order = np.lexsort((ranks, files))
         heads = np.flatnonzero(np.diff(files[order])) + 1
         return [

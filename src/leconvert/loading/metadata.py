@@ -20,23 +20,7 @@ from leconvert.formats import v3
 from leconvert.loading.files import Files
 from leconvert.model import DATA_STREAM, IntArray, camera_of
 
-__all__ = ["PAD_SUFFIX", "CameraFiles", "DatasetMeta", "Window", "load_meta", "make_windows"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CameraFiles:
-    """Where the frames of one camera lie; arrays of shape (E,).
-
-    Attributes:
-        paths: Every file, relative to the dataset.
-        file: Place in ``paths`` of each episode's file.
-        first_frame: Number of the episode's first frame within the file, in the order of
-            presentation.
-    """
-
-    paths: tuple[str, ...]
-    file: IntArray
-    first_frame: IntArray
+__all__ = ["PAD_SUFFIX", "DatasetMeta", "Window", "load_meta", "make_windows"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +34,7 @@ class EpisodeTable:
         data_paths: Every data file, relative to the dataset.
         data_file: Place in ``data_paths`` of each episode's file.
         first_row: First row within that file.
-        cameras: Video files by camera, in the order of the features.
+        cameras: Video files and first frames by camera, in the order of the features.
     """
 
     index: IntArray
@@ -59,7 +43,7 @@ class EpisodeTable:
     data_paths: tuple[str, ...]
     data_file: IntArray
     first_row: IntArray
-    cameras: Mapping[str, CameraFiles]
+    cameras: Mapping[str, v3.Slices]
 
     def __len__(self) -> int:
         return len(self.index)
@@ -113,7 +97,7 @@ class DatasetMeta:
         digest.update(json.dumps([self.fps, self.features], sort_keys=True).encode())
         table = self.episodes
         arrays = [table.index, table.length, table.from_index, table.first_row, *table.files()]
-        arrays += [camera.first_frame for camera in table.cameras.values()]
+        arrays += [camera.first for camera in table.cameras.values()]
         for numbers in arrays:
             digest.update(np.ascontiguousarray(numbers, np.int64))
         return digest.hexdigest()
@@ -183,10 +167,7 @@ def _read(dataset: v3.Dataset) -> DatasetMeta:
             path=f"{dataset.name}/{v3.EPISODES_DIR}",
             next_step="Convert the dataset again, or restore its metadata.",
         )
-    cameras = {}
-    for stream in dataset.streams[1:]:
-        slices = dataset.slices(stream)
-        cameras[str(camera_of(stream))] = CameraFiles(slices.paths, slices.file, slices.first)
+    cameras = {str(camera_of(stream)): dataset.slices(stream) for stream in dataset.streams[1:]}
     return DatasetMeta(
         root=dataset.name,
         info=dataset.info,

@@ -28,6 +28,7 @@ __all__ = [
     "OneHostFileSystem",
     "admit_host",
     "check_still_alone",
+    "lock_excludes",
     "plan_one_host",
     "probe_exclusion",
     "read_one_host",
@@ -175,8 +176,9 @@ def probe_exclusion(
             for path in (first, second, given):
                 with suppress(OSError):
                     fs.remove_file(path)
-        if _locks_once(lock):
-            return Exclusion.LOCK, why
+        with suppress(NotImplementedError, OSError):
+            if lock_excludes(lock):
+                return Exclusion.LOCK, why
     raise StorageError(
         f"Cannot use {folder}: its file system has neither hard links ({why}) nor exclusive renames"
         " nor locks, so nothing tells which of two workers was first.",
@@ -222,22 +224,25 @@ def _renames_once(first: Path, second: Path, fs: FileSystem) -> bool:
     return False
 
 
-def _locks_once(path: Path) -> bool:
+def lock_excludes(path: Path) -> bool:
+    """Tell whether a lock is refused to a second descriptor while the first one holds it.
+
+    Raises:
+        NotImplementedError: There are no locks.
+        OSError: The lock file cannot be made or locked.
+    """
     from filelock import FileLock, Timeout
 
     one, other = (
         FileLock(path, timeout=0, fallback_to_soft=False, is_singleton=False) for _ in range(2)
     )
-    try:
-        with one:
-            try:
-                other.acquire()
-            except Timeout:
-                return True
-            other.release()
-    except (NotImplementedError, OSError):
+    with one:
+        try:
+            other.acquire()
+        except Timeout:
+            return True
+        other.release()
         return False
-    return False
 
 
 # ------------------------------------------------------------------------------------------------

@@ -599,7 +599,7 @@ def test_one_damaged_frame_costs_its_group_of_pictures_only(v30_copy: Path, back
     camera = stream.meta.episodes.cameras[TOP]
     path = v30_copy / camera.paths[camera.file[3]]
     index = read_clip_index(path)
-    hurt = int(camera.first_frame[3]) + 4
+    hurt = int(camera.first[3]) + 4
     data = bytearray(path.read_bytes())
     begin = int(index.offsets[hurt])
     data[begin : begin + int(index.sizes[hurt])] = b"\xff" * int(index.sizes[hurt])
@@ -619,7 +619,7 @@ def test_a_video_that_is_too_short_is_unreadable_beyond_its_end(v30_copy: Path) 
     stream = EpisodeStream(v30_copy, on_unreadable="count", shuffle=False)
     camera = stream.meta.episodes.cameras[TOP]
     last = int(np.flatnonzero(camera.file == camera.file[-1])[-1])
-    camera.first_frame[last] += 2
+    camera.first[last] += 2
     list(stream)
     lost = {(one.episode_index, one.frame_index) for one in stream.unreadable()}
     assert lost == {(last, LENGTHS[last] - 2), (last, LENGTHS[last] - 1)}

@@ -15,9 +15,10 @@ import torch
 from schema_checker import violations
 
 from leconvert.errors import ProbeError
+from leconvert.formats.v3 import Slices
 from leconvert.loading import decoders
 from leconvert.loading.files import RemoteFile, dataset_files
-from leconvert.loading.metadata import CameraFiles, load_meta
+from leconvert.loading.metadata import load_meta
 from leconvert.probe import environment
 from leconvert.probe import limit as verdicts
 from leconvert.probe.diagnose import _Pieces, diagnose_decoding, missing_pieces
@@ -81,7 +82,7 @@ def test_videos_of_every_camera_are_decoded_spread_over_its_files(several_files:
 def test_a_dataset_of_no_episodes_has_no_video_to_decode(several_files: Path) -> None:
     meta = load_meta(dataset_files(several_files))
     nothing = np.empty(0, np.int64)
-    cameras = {key: CameraFiles((), nothing, nothing) for key in meta.video_keys}
+    cameras = {key: Slices((), nothing, nothing) for key in meta.video_keys}
     empty = replace(meta, episodes=replace(meta.episodes, cameras=cameras))
 
     with pytest.raises(ProbeError, match="has no videos"):
