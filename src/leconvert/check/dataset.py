@@ -14,12 +14,8 @@ import numpy as np
 from leconvert.check.data_files import DataFileReport, check_data_file
 from leconvert.check.meta import (
     EpisodeStats,
-    Ranges,
-    RoutedFile,
     check_order,
-    check_ranges,
     check_stats,
-    files_of,
     has_stats,
     left_over,
     streaming_findings,
@@ -40,10 +36,14 @@ from leconvert.formats.v3 import (
     Declared,
     EpisodesReader,
     EpisodeTable,
+    Ranges,
+    RoutedFile,
+    check_ranges,
     declaration,
     read_episode_table,
     read_json_object,
     read_task_rows,
+    routed_files,
     split_findings,
 )
 from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
@@ -211,7 +211,7 @@ class _Check:
         num_tasks: int | None,
     ) -> None:
         files = {
-            stream: files_of(table, declared, stream)
+            stream: routed_files(table, declared, stream)
             for stream in streams
             if stream in declared.templates and stream in table.placed
         }

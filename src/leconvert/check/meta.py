@@ -15,27 +15,20 @@ import pyarrow as pa
 
 from leconvert.arrow import FloatArray, nested_floats
 from leconvert.findings import found
-from leconvert.formats import v3
 from leconvert.formats.v3 import (
     EPISODES_DIR,
-    INFO_PATH,
     STATS_PATH,
-    Declared,
-    EpisodeTable,
     Feature,
+    RoutedFile,
     read_json_object,
 )
-from leconvert.model import DATA_STREAM, Finding, IntArray, camera_of
+from leconvert.model import DATA_STREAM, Finding, camera_of
 from leconvert.repairs import DEFAULT_COLUMNS
 
 __all__ = [
     "EpisodeStats",
-    "Ranges",
-    "RoutedFile",
     "check_order",
-    "check_ranges",
     "check_stats",
-    "files_of",
     "has_stats",
     "left_over",
     "streaming_findings",
@@ -299,89 +292,6 @@ def _differences(
 
 # ------------------------------------------------------------------------------------------------
 # From ``meta/episodes`` to files: which episodes each file holds, and which files nobody names.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
-    """The rows of each episode in the whole dataset, arrays of shape (E,)."""
-
-    start: IntArray
-    length: IntArray
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RoutedFile:
-    """One file and the episodes that name it, ascending.
-
-    Attributes:
-        stream: Its stream.
-        path: Relative to the dataset.
-        episodes: Rows of meta/episodes.
-    """
-
-    stream: str
-    path: str
-    episodes: IntArray
-
-
-def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[Finding]]:
-    """Return the rows of each episode, and where the table contradicts itself or info.json.
-
-    Lengths and ranges say the same thing twice. Where they differ, those are believed that add up
-    to ``total_frames``.
-    """
-    findings: list[Finding] = []
-    number = np.arange(len(table))
-    rows = np.flatnonzero(table.episode_index != number)
-    if len(rows):
-        first = int(rows[0])
-        message = (
-            f"{len(rows):,} rows, first row {first}: episode_index is {table.episode_index[first]}."
-        )
-        findings.append(
-            found("episode-order", message, episode=first, stream="episodes", path=EPISODES_DIR)
-        )
-    ends = np.cumsum(table.length)
-    wrong = (
-        (table.length < 1) | (table.from_index != ends - table.length) | (table.to_index != ends)
-    )
-    length = table.length
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        message = (
-            f"{np.count_nonzero(wrong):,} episodes, first {first}: length {length[first]}, rows "
-            f"{table.from_index[first]} to {table.to_index[first]}; the lengths before it add up "
-            f"to {ends[first] - length[first]}."
-        )
-        findings.append(
-            found("episode-range", message, episode=first, stream="episodes", path=EPISODES_DIR)
-        )
-        spans = table.to_index - table.from_index
-        chained = np.array_equal(table.from_index[1:], table.to_index[:-1])
-        if chained and table.from_index[0] == 0 and spans.min() > 0:
-            total = declared.raw.get("total_frames")
-            if length.min() < 1 or (ends[-1] != total and spans.sum() == total):
-                length = spans
-    length = np.maximum(length, 0)
-    totals = {"total_episodes": len(table), "total_frames": int(length.sum())}
-    for key, value in totals.items():
-        said = declared.raw.get(key)
-        if said != value:
-            message = f"{key} is {said!r}; meta/episodes has {value:,}."
-            findings.append(found("totals", message, path=INFO_PATH))
-    return Ranges(np.cumsum(length) - length, length), findings
-
-
-def files_of(table: EpisodeTable, declared: Declared, stream: str) -> list[RoutedFile]:
-    """Return a stream's files in the order of their first episode."""
-    paths, file = v3.files_of(table, declared, stream)
-    order = np.argsort(file, kind="stable")
-    edges = np.flatnonzero(np.diff(file[order])) + 1
-    files = [
-        RoutedFile(stream, paths[file[episodes[0]]], episodes)
-        for episodes in np.split(order, edges)
-    ]
-    return sorted(files, key=lambda routed: int(routed.episodes[0]))
 
 
 def check_order(files: list[RoutedFile]) -> Iterator[Finding]:

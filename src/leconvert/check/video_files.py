@@ -19,10 +19,9 @@ import numpy.typing as npt
 
 from leconvert import media
 from leconvert.arrow import FloatArray
-from leconvert.check.meta import Ranges, RoutedFile
 from leconvert.errors import UnreadableSourceError
 from leconvert.findings import found
-from leconvert.formats.v3 import Feature, StreamPlaces
+from leconvert.formats.v3 import Feature, Ranges, RoutedFile, StreamPlaces
 from leconvert.model import Finding, IntArray
 
 __all__ = ["check_video_file"]

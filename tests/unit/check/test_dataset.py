@@ -35,11 +35,12 @@ from dataset_damage import (
 
 import leconvert
 from leconvert import media
-from leconvert.check import check_dataset, data_files
+from leconvert.check import check_dataset
 from leconvert.check.dataset import DatasetReport
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.findings import V3_CATALOGUE, shortened
 from leconvert.float32_tolerance import frames_out_of_reach
+from leconvert.formats.v3 import rows
 from leconvert.model import Finding, LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -568,7 +569,7 @@ def test_rows_are_counted_where_their_column_does_not_tell(
 def test_wrong_rows_are_counted_over_blocks_and_the_first_is_told(
     broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_files, "ROWS_AT_A_TIME", 8)
+    monkeypatch.setattr(rows, "ROWS_AT_A_TIME", 8)
     rewrite(DATA, set_cells("frame_index", r13=0, r43=0))(broken)
     (finding,) = check_dataset(broken).findings
     assert "2 rows, first frame 1 of episode 1, where it is 0 and not 1" in finding.message

@@ -43,6 +43,14 @@ from leconvert.formats.v3.records import (
     write_repairs,
     write_tasks,
 )
+from leconvert.formats.v3.rows import (
+    ROWS_AT_A_TIME,
+    Ranges,
+    RoutedFile,
+    RowCheck,
+    check_ranges,
+    routed_files,
+)
 from leconvert.formats.v3.statistics import StatsAggregator, write_stats
 
 __all__ = [
@@ -51,6 +59,7 @@ __all__ = [
     "INFO_PATH",
     "LOCATION_COLUMNS",
     "REPAIRS_PATH",
+    "ROWS_AT_A_TIME",
     "STATS_PATH",
     "TASKS_PATH",
     "VIDEO_PATH_TEMPLATE",
@@ -60,10 +69,14 @@ __all__ = [
     "EpisodeTable",
     "EpisodesReader",
     "Feature",
+    "Ranges",
+    "RoutedFile",
+    "RowCheck",
     "Slices",
     "StatsAggregator",
     "StreamPlaces",
     "VideoSpan",
+    "check_ranges",
     "converted_info",
     "declaration",
     "episodes_path",
@@ -78,6 +91,7 @@ __all__ = [
     "read_repairs",
     "read_task_rows",
     "read_tasks",
+    "routed_files",
     "split_findings",
     "stream_of",
     "write_episodes",
