@@ -15,22 +15,15 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from leconvert.compare.difference import Difference
-from leconvert.compare.metadata import SourceEpisodes
+from leconvert.compare.metadata import Expected
+from leconvert.compare.result import ResultTables
 from leconvert.compare.rows import DataSchemas, compare_footer, naming
 from leconvert.compare.videos import compare_header
 from leconvert.dataset_files import files_below, names_to_keep
 from leconvert.errors import LeconvertError
-from leconvert.formats.v2 import LEGACY_META_FILES, DatasetInfo, SourcePaths, load_info
-from leconvert.formats.v3 import (
-    EPISODES_DIR,
-    INFO_PATH,
-    REPAIRS_PATH,
-    STATS_PATH,
-    TASKS_PATH,
-    episodes_path,
-    output_path,
-)
-from leconvert.model import DATA_STREAM, IntArray, stream_of_camera
+from leconvert.formats import open_dataset
+from leconvert.formats.v3 import REPAIRS_PATH
+from leconvert.model import DATA_STREAM, IntArray
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.repairs import Repairs
 from leconvert.source.changes import extra_files
@@ -48,10 +41,8 @@ __all__ = [
 
 
 def compare_whole_files(
-    result: Path,
-    paths: SourcePaths,
-    info: DatasetInfo,
-    episodes: SourceEpisodes,
+    result: ResultTables,
+    expected: Expected,
     file_numbers: Mapping[str, IntArray],
     differing: Collection[str],
 ) -> list[Difference]:
@@ -59,21 +50,19 @@ def compare_whole_files(
 
     It costs O(files): of a video its index is read and that of one clip, of a table two footers.
     """
-    schemas = DataSchemas(info, paths, episodes.index.tolist(), episodes.repairs)
-    ends = np.cumsum(episodes.length)
+    schemas = DataSchemas(expected)
 
     def look(stream: str, first: int, stop: int) -> Iterator[Difference]:
-        path = output_path(stream, int(file_numbers[stream][first]))
-        indices = episodes.index[first:stop].tolist()
-        lengths = episodes.length[first:stop]
+        path = result.path(stream, int(file_numbers[stream][first]))
+        lengths = expected.length[first:stop].tolist()
         if stream == DATA_STREAM:
-            begins = (ends[first:stop] - lengths).tolist()
+            begins = expected.begins[first:stop].tolist()
             yield from compare_footer(
-                result, path, schemas, indices, lengths.tolist(), range(first, stop), begins
+                result.root, path, schemas, lengths, range(first, stop), begins
             )
         elif path not in differing:
-            (clip,) = paths.absolute(stream, indices[:1])
-            yield from compare_header(result, path, stream, lengths.tolist(), clip, info.fps)
+            clip = expected.path(stream, first)
+            yield from compare_header(result.root, path, stream, lengths, clip, expected.source.fps)
 
     files = [
         (stream, first, stop)
@@ -130,16 +119,12 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
 
 def _other_files(source: Path, repairs: Repairs) -> list[str]:
     """Return every name but those whose content `verify_pair` compares; strays among them."""
-    with (source / "meta/episodes.jsonl").open("rb") as lines:
-        episodes = [int(json.loads(line)["episode_index"]) for line in lines if line.strip()]
-    info = load_info(source, repairs)
-    paths = SourcePaths(source, info)
-    streams = [DATA_STREAM, *map(stream_of_camera, info.camera_keys)]
-    compared = {paths.relative(stream, index) for stream in streams for index in episodes}
+    dataset = open_dataset(source, repairs)
+    compared = {path for stream in dataset.streams for path in dataset.slices(stream).paths}
     # Links to folders of episodes; what they lead to stays.
     on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}
     # The tables are replaced by files of another form; `verify_pair` compares their content.
-    known = {*compared, *on_the_way, *LEGACY_META_FILES}
+    known = {*compared, *on_the_way, *dataset.tables()}
     return sorted(name for name in names_to_keep(source) if name not in known)
 
 
@@ -197,23 +182,22 @@ def special_files(root: Path) -> Iterator[str]:
 
 
 def compare_other_files(
-    result: Path, source: Path, paths: SourcePaths, repairs: Repairs, *, read_bytes: bool
+    tables: ResultTables, expected: Expected, *, read_bytes: bool
 ) -> Iterator[Difference]:
     """Yield what is missing, left over, or not as the source has it.
 
     Of the files of episodes this only says which are links into the source: whether they are there
     and hold what they should is for others to say.
     """
-    along = [path for path in extra_files(source, paths.slice_of) if path not in GIT_FILES]
-    wanted = {INFO_PATH, STATS_PATH, TASKS_PATH, *along, *([REPAIRS_PATH] if repairs else [])}
+    result, source, repairs = tables.root, expected.source.root, expected.repairs
+    along = [
+        path for path in extra_files(source, expected.source.slice_of) if path not in GIT_FILES
+    ]
     found = {path: at for path, at in files_below(result) if path not in GIT_FILES}
+    wanted = {*tables.own_files(found), *along, *([REPAIRS_PATH] if repairs else [])}
     if is_pushed_card(result):
         found.pop(README_PATH, None)
         wanted.discard(README_PATH)
-    tables = sorted(
-        path for path in found if path.startswith(f"{EPISODES_DIR}/") and path.endswith(".parquet")
-    )
-    wanted.update(episodes_path(number) for number in range(max(1, len(tables))))
     for path in sorted(found):
         # Elsewhere a link may lead: downloads from the Hub are links into a cache.
         if (result / path).is_symlink() and _leads_into(result / path, source):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import islice, zip_longest
+from functools import cached_property
+from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +21,18 @@ from leconvert import media, tables
 from leconvert.arrow import FloatArray, int64_values
 from leconvert.compare.difference import Difference
 from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
-from leconvert.formats import v3
-from leconvert.formats.v2 import STATS_PATH as LEGACY_STATS_PATH
-from leconvert.formats.v2 import (
-    DatasetInfo,
-    EpisodeLines,
-    SourcePaths,
-    episode_length,
-    load_tasks,
-    said_version,
-)
+from leconvert.formats import Dataset, Slices, v2, v3
+from leconvert.formats.v2 import said_version
 from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
     LOCATION_COLUMNS,
     REPAIRS_PATH,
     STATS_PATH,
-    TASKS_PATH,
     episodes_path,
-    output_path,
-    pandas_index,
     read_json_object,
 )
-from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, stream_of_camera
+from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import SOURCE_VERSIONS, Repairs
 from leconvert.source.file_checks import ClipFacts, declared_as_encoded
 from leconvert.source.modality import read_modality, task_columns
@@ -51,11 +40,10 @@ from leconvert.tables.schemas import HUGGINGFACE_KEY, feature_of_type
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
 __all__ = [
+    "Expected",
     "Routes",
-    "SourceEpisodes",
     "compare_aggregate_form",
     "compare_cameras",
-    "compare_episodes",
     "compare_info",
     "compare_location",
     "compare_own_values",
@@ -63,9 +51,9 @@ __all__ = [
     "compare_stats",
     "compare_tasks",
     "file_runs",
-    "kept_lines",
+    "flattened",
     "read_routes",
-    "read_source_episodes",
+    "same_json",
     "same_statistic",
     "unreadable_metadata",
     "unusable_columns",
@@ -203,23 +191,44 @@ def _same(expected: object, found: object) -> bool:
 # The tables under ``meta/`` of a result against those of its source.
 
 
-_EPISODES = "meta/episodes"
-_TASK_COLUMNS = ["task", "task_index"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SourceEpisodes:
-    """The source's episodes as the result must hold them; arrays of shape (E,).
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """A source as the result must hold it: the episodes that were kept, in their order there.
 
     Attributes:
-        index: Index in the source.
-        length: Frames.
+        source: The source.
         repairs: What the conversion changed.
+        kept: Place of each episode in the source, shape (E,).
+        index: Number of each episode in the source, shape (E,).
+        length: Their frames, shape (E,).
+        slices: Where their files are in the source, by stream of the result.
     """
 
+    source: Dataset
+    repairs: Repairs
+    kept: IntArray
     index: IntArray
     length: IntArray
-    repairs: Repairs
+    slices: Mapping[str, Slices]
+
+    @classmethod
+    def of(cls, source: Dataset, repairs: Repairs) -> Expected:
+        """Read which episodes a source has."""
+        episodes = source.episodes
+        dropped = [dropped.episode for dropped in repairs.dropped_episodes]
+        kept = np.flatnonzero(~np.isin(episodes.episode_index, dropped))
+        return cls(
+            source=source,
+            repairs=repairs,
+            kept=kept,
+            index=episodes.episode_index[kept],
+            length=episodes.length[kept],
+            slices={
+                stream: source.slices(stream).select(kept)
+                for stream in source.streams
+                if camera_of(stream) not in repairs.dropped_features
+            },
+        )
 
     def __len__(self) -> int:
         return len(self.index)
@@ -229,17 +238,79 @@ class SourceEpisodes:
         """Frames of all episodes."""
         return int(self.length.sum())
 
+    @property
+    def streams(self) -> list[str]:
+        """Streams of the result."""
+        return list(self.slices)
 
-def read_source_episodes(lines: EpisodeLines, repairs: Repairs) -> SourceEpisodes:
-    """Read lengths from ``episodes.jsonl``, a line at a time, of the episodes that were kept."""
-    dropped = {dropped.episode for dropped in repairs.dropped_episodes}
-    each = (
-        episode_length(lines.path, line, may_be_empty=line["episode_index"] in dropped)
-        for line in lines
-    )
-    lengths = np.fromiter(each, np.int64, count=len(lines))
-    kept = ~np.isin(lines.episode_index, list(dropped))
-    return SourceEpisodes(lines.episode_index[kept], lengths[kept], repairs)
+    @property
+    def cameras(self) -> list[str]:
+        """Cameras of the result."""
+        return [camera for stream in self.slices if (camera := camera_of(stream)) is not None]
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """Features of the result, as the source declares them."""
+        return self.repairs.features(self.source.features)
+
+    @property
+    def tasks(self) -> list[tuple[int, str]]:
+        """Index and text of each task of the result."""
+        return self.repairs.tasks(list(self.source.task_table))
+
+    @property
+    def splits(self) -> dict[str, str] | None:
+        """Splits by the result's numbering; None where they are the source's own."""
+        if not self.repairs:
+            return None
+        return v3.kept_splits(self.source.info.get("splits"), self.index)
+
+    @cached_property
+    def begins(self) -> IntArray:
+        """Place of each episode's first frame in the result, shape (E,)."""
+        begins: IntArray = np.cumsum(self.length) - self.length
+        return begins
+
+    def path(self, stream: str, position: int) -> str:
+        """Return the source's file of an episode."""
+        return f"{self.source.root}/{self.slices[stream].path(position)}"
+
+    def first_in_file(self, stream: str, positions: IntArray) -> Iterable[int | None]:
+        """Return the first row or frame of some episodes in the source's file.
+
+        None for an episode whose file holds nothing else.
+        """
+        slices = self.slices[stream]
+        if slices.whole:
+            return itertools.repeat(None, len(positions))
+        first: list[int | None] = slices.first[positions].tolist()
+        return first
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what the source says of each episode, see `leconvert.formats.Dataset`."""
+        return self._of_kept(self.source.lines())
+
+    def stats(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the statistics that are copied: those of features that stay and are not computed.
+
+        Nothing of the source is read where none are.
+        """
+        repairs = self.repairs
+        if repairs.replaces_stats(self.source.features):
+            yield from ({} for _ in range(len(self)))
+            return
+        found = self._of_kept(self.source.episode_stats())
+        for index, stats in zip(self.index.tolist(), found, strict=True):
+            yield {
+                name: values
+                for name, values in stats.items()
+                if name not in repairs.dropped_features and not repairs.computes_stats(name, index)
+            }
+
+    def _of_kept[Item](self, items: Iterable[Item]) -> Iterator[Item]:
+        is_kept = np.zeros(len(self.source.episodes), np.bool_)
+        is_kept[self.kept] = True
+        return compress(items, is_kept.tolist())
 
 
 def unreadable_metadata(result: Path, error: Exception, expected: str = "its tables") -> Difference:
@@ -251,141 +322,70 @@ def unreadable_metadata(result: Path, error: Exception, expected: str = "its tab
     return Difference("readable metadata", place, expected, said)
 
 
-def compare_tasks(result: Path, source: Path, repairs: Repairs) -> Iterator[Difference]:
-    """Compare the tasks, by index and text, and how the table presents them to pandas."""
-    expected, found = repairs.tasks(load_tasks(source, repairs)), v3.read_tasks(result)
+def compare_tasks(
+    path: str, expected: Sequence[tuple[int, str]], found: Sequence[tuple[int, str]]
+) -> Iterator[Difference]:
+    """Compare the tasks, by index and text."""
     for have, wanted in zip_longest(found, expected):
         if have != wanted:
-            yield Difference("tasks", TASKS_PATH, _task(wanted), _task(have))
-    schema = tables.read_data_schema(result / TASKS_PATH)
-    if pandas_index(schema) != "task":
-        found_layout = f"the columns {schema.names} without such an index"
-        yield Difference("layout", TASKS_PATH, "texts as pandas index", found_layout)
-    if sorted(schema.names) != _TASK_COLUMNS:
-        yield Difference("columns", TASKS_PATH, str(_TASK_COLUMNS), str(sorted(schema.names)))
-    elif (kind := schema.field("task_index").type) != pa.int64():
-        yield Difference("type of column 'task_index'", TASKS_PATH, "int64", str(kind))
+            yield Difference("tasks", path, _task(wanted), _task(have))
 
 
 def _task(task: tuple[int, str] | None) -> str:
     return "no such row" if task is None else f"task {task[0]}, {task[1]!r}"
 
 
-def compare_episodes(
-    table: v3.EpisodesReader,
-    episodes: SourceEpisodes,
-    lines: EpisodeLines,
-    placing: Sequence[str],
-) -> Iterator[Difference]:
-    """Compare ``meta/episodes`` without its statistics and routes, row by row."""
-    if table.num_rows != len(episodes):
-        yield Difference("episodes", _EPISODES, str(len(episodes)), str(table.num_rows))
-        return
-    ends = np.cumsum(episodes.length)
-    expected = {
-        "episode_index": np.arange(len(episodes)),
-        "length": episodes.length,
-        "dataset_from_index": ends - episodes.length,
-        "dataset_to_index": ends,
-    }
-    source_lines = kept_lines(lines, episodes)
-    first = 0
-    for block in table.blocks(lambda name: not name.startswith("stats/")):
-        stop = first + block.num_rows
-        for name, values in expected.items():
-            wanted, found = values[first:stop], int64_values(block.column(name))
-            for row in np.flatnonzero(wanted != found).tolist():
-                index = int(episodes.index[first + row])
-                yield Difference(name, _EPISODES, str(wanted[row]), str(found[row]), index)
-        own = [name for name in block.column_names if name not in placing]
-        rows = {name: block.column(name).to_pylist() for name in own}
-        block_lines = list(islice(source_lines, block.num_rows))
-        yield from compare_own_values(block_lines, rows, placing)
-        first = stop
-
-
-def kept_lines(lines: EpisodeLines, episodes: SourceEpisodes) -> Iterator[dict[str, Any]]:
-    """Yield a line for each episode that was kept; one without statistics where there is none."""
-    remaining = iter(lines)
-    line = next(remaining, None)
-    for index in episodes.index.tolist():
-        while line is not None and line["episode_index"] < index:
-            line = next(remaining, None)
-        is_there = line is not None and line["episode_index"] == index
-        yield line if is_there and line is not None else {"episode_index": index, "stats": {}}
-
-
 def compare_stats(
-    result: Path,
-    table: v3.EpisodesReader,
-    lines: Iterator[dict[str, Any]],
-    repairs: Repairs,
+    result: Path, path: str, expected: Expected, found: Iterable[Mapping[str, Any]]
 ) -> Iterator[Difference]:
     """Compare every episode's statistics, and the dataset's with their aggregate.
 
     Statistics that the conversion computed are not compared here but with the rows that they are
     of; those of videos are taken as they stand.
+
+    Args:
+        path: The table that holds them.
+        found: The statistics that the result has of each episode, by column
+            ``stats/<feature>/<name>``.
     """
     try:
-        yield from _compare_stats(result, table, lines, repairs)
+        yield from _compare_stats(result, path, expected, found)
     except SourceError as error:
-        if isinstance(error, UnreadableSourceError) or not repairs.computed_stats:
+        if isinstance(error, UnreadableSourceError) or not expected.repairs.computed_stats:
             raise
         # The source's own could be added up when the conversion began; the result's cannot.
-        yield Difference("computed statistics", _EPISODES, "ones that add up", str(error))
+        yield Difference("computed statistics", path, "ones that add up", str(error))
 
 
 def _compare_stats(
-    result: Path,
-    table: v3.EpisodesReader,
-    lines: Iterator[dict[str, Any]],
-    repairs: Repairs,
+    result: Path, path: str, expected: Expected, found: Iterable[Mapping[str, Any]]
 ) -> Iterator[Difference]:
+    repairs = expected.repairs
     aggregate = v3.StatsAggregator()
-    features: Set[str] = frozenset()
+    known: tuple[Set[str], Set[str]] = frozenset(), frozenset()
     names: list[str] = []
-    for rows in table.blocks(lambda name: name.startswith("stats/")):
-        columns = enumerate(rows.column_names)  # a name may be there twice
-        block = {name: rows.column(number).to_pylist() for number, name in columns}
-        for row, record in enumerate(islice(lines, rows.num_rows)):
-            index = int(record["episode_index"])
-            stats = {
-                name: values
-                for name, values in _source_stats(record, index).items()
-                if name not in repairs.dropped_features and not repairs.computes_stats(name, index)
-            }
-            expected = dict(_flatten(stats, "stats"))
-            for name in repairs.computed_stats:
-                if not repairs.computes_stats(name, index):
-                    continue
-                found_stats = stats_of_row(block, name, row)
-                if not found_stats:
-                    yield Difference(
-                        f"statistics of {name!r}", _EPISODES, "computed ones", "none", episode=index
-                    )
-                stats[name] = found_stats
-                expected |= _flatten({name: found_stats}, "stats")
-            aggregate.update(stats, episode_index=index)
-            if expected.keys() != features:
-                features = frozenset(expected)
-                names = sorted(block.keys() | features)
-            for name in names:
-                wanted, found = expected.get(name), block[name][row] if name in block else None
-                if wanted != found and not same_statistic(_nested(wanted), _nested(found)):
-                    yield Difference(name, _EPISODES, str(wanted), str(found), episode=index)
+    rows = zip(found, expected.index.tolist(), expected.stats(), strict=False)
+    for have, index, copied in rows:
+        stats = dict(copied)
+        wanted = dict(flattened(stats, "stats"))
+        for name in repairs.computed_stats:
+            if not repairs.computes_stats(name, index):
+                continue
+            computed = _stats_of(have, name)
+            if not computed:
+                what = f"statistics of {name!r}"
+                yield Difference(what, path, "computed ones", "none", episode=index)
+            stats[name] = computed
+            wanted |= flattened({name: computed}, "stats")
+        aggregate.update(stats, episode_index=index)
+        if (wanted.keys(), have.keys()) != known:
+            known = frozenset(wanted), frozenset(have)
+            names = sorted(wanted.keys() | have.keys())
+        for name in names:
+            theirs, ours = wanted.get(name), have.get(name)
+            if theirs != ours and not same_statistic(_nested(theirs), _nested(ours)):
+                yield Difference(name, path, str(theirs), str(ours), episode=index)
     yield from _compare_aggregate(result, _plain(aggregate.result()))
-
-
-def _source_stats(record: Mapping[str, Any], episode: int) -> Mapping[str, Any]:
-    stats = record.get("stats")
-    if stats is None:
-        return {}
-    if not isinstance(stats, Mapping):
-        raise SourceError(
-            f"{LEGACY_STATS_PATH} of the source has no table of statistics for episode {episode}.",
-            next_step="Mend the line, or restore the table from another copy of the dataset.",
-        )
-    return stats
 
 
 def compare_aggregate_form(result: Path) -> Iterator[Difference]:
@@ -444,20 +444,21 @@ def same_statistic(expected: object, found: object) -> bool:
     return expected != expected and found != found  # noqa: PLR0124
 
 
-def stats_of_row(block: Mapping[str, Sequence[Any]], feature: str, row: int) -> dict[str, Any]:
-    """Return one feature's statistics of one episode, from columns ``stats/<feature>/<name>``."""
+def _stats_of(row: Mapping[str, Any], feature: str) -> dict[str, Any]:
+    """Return one feature's statistics, from columns ``stats/<feature>/<name>``."""
     prefix = f"stats/{feature}/"
     return {
-        column.removeprefix(prefix): values[row]
-        for column, values in block.items()
-        if column.startswith(prefix) and values[row] is not None
+        column.removeprefix(prefix): value
+        for column, value in row.items()
+        if column.startswith(prefix) and value is not None
     }
 
 
-def _flatten(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def flattened(value: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield what is in nested mappings, under names ``<prefix>/<key>/...``."""
     for key, entry in value.items():
         if isinstance(entry, dict):
-            yield from _flatten(entry, f"{prefix}/{key}")
+            yield from flattened(entry, f"{prefix}/{key}")
         else:
             yield f"{prefix}/{key}", entry
 
@@ -482,13 +483,14 @@ class Routes:
 
     Attributes:
         file_number: Number of the output file.
-        from_timestamp: Start in a video file, in seconds; none for data.
+        from_timestamp: Start in a video file, in seconds; none for data, and where the result does
+            not say it.
         to_timestamp: End in it.
     """
 
-    file_number: dict[str, IntArray]
-    from_timestamp: dict[str, FloatArray]
-    to_timestamp: dict[str, FloatArray]
+    file_number: Mapping[str, IntArray]
+    from_timestamp: Mapping[str, FloatArray]
+    to_timestamp: Mapping[str, FloatArray]
 
 
 def read_routes(reader: v3.EpisodesReader, streams: Sequence[str]) -> Routes:
@@ -515,51 +517,31 @@ def file_runs(numbers: IntArray) -> Iterator[tuple[int, int]]:
 # ``meta/info.json`` of a result against that of its source, key by key.
 
 
-# The conversion's own choice, which the source does not tell.
-_SIZE_LIMITS = ("data_files_size_in_mb", "video_files_size_in_mb")
-
-
 def compare_info(
-    result: Path,
-    source_info: Mapping[str, Any],
-    fps: Fraction,
-    episodes: SourceEpisodes,
-    source: Path,
+    info: Mapping[str, Any], expected: Mapping[str, Any], limits: Sequence[str] = ()
 ) -> Iterator[Difference]:
-    """Compare ``info.json``: totals, rate, templates, every feature, and keys that were added."""
-    try:
-        info = read_json_object(result / INFO_PATH)
-    except (OSError, ValueError) as error:
-        raise_storage_trouble(error, result / INFO_PATH)
-        yield Difference("readable metadata", INFO_PATH, "a JSON object", str(error))
-        return
-    repairs = episodes.repairs
-    features = repairs.features(source_info["features"])
-    splits = source_info.get("splits")
-    expected = v3.converted_info(
-        {**source_info, "features": features},
-        fps=fps,
-        data_file_size_in_mb=info.get(_SIZE_LIMITS[0], math.nan),
-        video_file_size_in_mb=info.get(_SIZE_LIMITS[1], math.nan),
-        has_videos=any(feature.get("dtype") == "video" for feature in features.values()),
-        total_episodes=len(episodes),
-        total_frames=episodes.num_frames,
-        total_tasks=len(repairs.tasks(load_tasks(source, repairs))),
-        splits=v3.kept_splits(splits, episodes.index) if repairs else None,
-    )
+    """Compare ``info.json``: totals, rate, templates, every feature, and keys that were added.
+
+    Args:
+        limits: Keys whose value is the conversion's own choice, a positive number.
+    """
     for key in [*expected, *(key for key in info if key not in expected)]:
         if key == "features":
             yield from _compare_features(expected[key], info.get(key))
-        elif key in _SIZE_LIMITS:
+        elif key in limits:
             limit = info.get(key)
             if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
                 yield Difference(key, INFO_PATH, "a positive number", _shown(info, key))
-        elif not _same_json(expected.get(key), info.get(key)) or (key in expected) != (key in info):
+        elif not same_json(expected.get(key), info.get(key)) or (key in expected) != (key in info):
             yield Difference(key, INFO_PATH, _shown(expected, key), _shown(info, key))
 
 
 def compare_cameras(
-    result: Path, features: Mapping[str, Any], routes: Routes, fps: Fraction
+    result: Path,
+    features: Mapping[str, Any],
+    routes: Routes,
+    path_of: Callable[[str, int], str],
+    fps: Fraction,
 ) -> Iterator[Difference]:
     """Compare what is declared of each camera with what the result's own files are.
 
@@ -572,7 +554,7 @@ def compare_cameras(
         numbers = routes.file_number[stream]
         clips: Counter[ClipFacts] = Counter()
         for first, stop in file_runs(numbers) if len(numbers) else ():
-            path = result / output_path(stream, int(numbers[first]))
+            path = result / path_of(stream, int(numbers[first]))
             try:
                 clips[ClipFacts.of(media.read_clip_index(path))] += stop - first
             except (UnreadableSourceError, OSError) as error:
@@ -582,7 +564,7 @@ def compare_cameras(
         usual = max(clips, key=clips.__getitem__)
         expected = declared_as_encoded(feature, usual, fps)
         for key in expected:
-            if not _same_json(expected[key], feature.get(key)):
+            if not same_json(expected[key], feature.get(key)):
                 what = f"{key} of camera {camera!r}, whose files differ"
                 yield Difference(what, INFO_PATH, _shown(expected, key), _shown(feature, key))
 
@@ -598,12 +580,12 @@ def _compare_features(expected: Mapping[str, Any], found: object) -> Iterator[Di
             yield Difference(f"feature {name!r}", INFO_PATH, str(feature), str(have))
             continue
         for key in {**feature, **have}:
-            if not _same_json(feature.get(key), have.get(key)) or (key in feature) != (key in have):
+            if not same_json(feature.get(key), have.get(key)) or (key in feature) != (key in have):
                 what = f"{key} of feature {name!r}"
                 yield Difference(what, INFO_PATH, _shown(feature, key), _shown(have, key))
 
 
-def _same_json(expected: object, found: object) -> bool:
+def same_json(expected: object, found: object) -> bool:
     """Tell whether two JSON values are the same: 1 is neither 1.0 nor true."""
     return json.dumps(expected, sort_keys=True) == json.dumps(found, sort_keys=True)
 
@@ -617,41 +599,30 @@ def _shown(record: Mapping[str, Any], key: str) -> str:
 
 
 def compare_repairs(
-    declared: Repairs,
-    expected: Repairs | None,
-    info: DatasetInfo,
-    paths: SourcePaths,
-    lines: EpisodeLines,
+    declared: Repairs, expected: Repairs | None, source: Dataset
 ) -> Iterator[Difference]:
     """Yield where a result tells of repairs that were not made, or that nobody could make."""
     if expected is not None and declared != expected:
         yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
-    version = info.raw.get("codebase_version")
-    if (declared.assumed_version is None) != (version in SOURCE_VERSIONS):
-        said = f"{said_version(version)[5:]}; read as {declared.assumed_version}"
-        yield Difference("version", REPAIRS_PATH, "that of the source", said)
-    for file in declared.located_files:
-        # Only what is not where its template says is taken from elsewhere.
-        template = paths.template_path(file.stream, file.episode)
-        if (paths.root / template).exists():
-            yield Difference("place of a file", REPAIRS_PATH, template, file.path, file.episode)
+    if isinstance(source, v2.Dataset):
+        yield from _compare_reading(declared, source)
     indices = task_columns(
-        read_modality(paths.root), _first_schema(paths, lines) if declared.task_columns else None
+        read_modality(source.root), _first_schema(source) if declared.task_columns else None
     )
     if not set(declared.task_columns) <= set(indices) or (
         declared.task_columns and declared.task_map is None
     ):
         said = ", ".join(declared.task_columns)
         yield Difference("columns of task indices", REPAIRS_PATH, str(indices), said)
-    features = {*info.features, *declared.added_columns}
+    features = {*source.features, *declared.added_columns}
     unknown = set(declared.dropped_features) - features
     # A column that is not declared can be left out, too.
-    unknown -= _stored(unknown, paths, lines)
+    unknown -= _stored(unknown, source)
     named = {*declared.computed_stats, *declared.unwrapped_columns}
     strange = sorted(unknown | (named - features))
     if strange:
         yield Difference("repaired features", REPAIRS_PATH, "the source's", ", ".join(strange))
-    episodes = set(lines.episode_index.tolist())
+    episodes = set(source.episodes.episode_index.tolist())
     dropped = [dropped.episode for dropped in declared.dropped_episodes]
     lost = [episode for episode in dropped if episode not in episodes]
     if lost:
@@ -659,20 +630,37 @@ def compare_repairs(
         yield Difference("episodes left out", REPAIRS_PATH, "some of the source", said)
 
 
-def _first_schema(paths: SourcePaths, lines: EpisodeLines) -> pa.Schema | None:
-    for path in paths.absolute(DATA_STREAM, lines.episode_index.tolist()):
+def _compare_reading(declared: Repairs, source: v2.Dataset) -> Iterator[Difference]:
+    """Compare how the result says that a v2.x source was read with how it is to be read."""
+    version = source.info.get("codebase_version")
+    if (declared.assumed_version is None) != (version in SOURCE_VERSIONS):
+        said = f"{said_version(version)[5:]}; read as {declared.assumed_version}"
+        yield Difference("version", REPAIRS_PATH, "that of the source", said)
+    for file in declared.located_files:
+        # Only what is not where its template says is taken from elsewhere.
+        template = source.paths.template_path(file.stream, file.episode)
+        if (source.root / template).exists():
+            yield Difference("place of a file", REPAIRS_PATH, template, file.path, file.episode)
+
+
+def _first_schema(source: Dataset) -> pa.Schema | None:
+    for path in _tables(source):
         with suppress(UnreadableSourceError):
             return tables.read_data_schema(path)
     return None
 
 
-def _stored(names: Set[str], paths: SourcePaths, lines: EpisodeLines) -> set[str]:
+def _stored(names: Set[str], source: Dataset) -> set[str]:
     """Return which of some names are columns of the source's tables, mostly told by the first."""
     found: set[str] = set()
-    for path in paths.absolute(DATA_STREAM, lines.episode_index.tolist()):
+    for path in _tables(source):
         if found == names:
             break
         # Nothing is known of a table that cannot be read; that it cannot is said elsewhere.
         with suppress(UnreadableSourceError):
             found |= names & set(tables.read_data_schema(path).names)
     return found
+
+
+def _tables(source: Dataset) -> Iterator[str]:
+    return (f"{source.root}/{path}" for path in source.slices(DATA_STREAM).paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,45 +15,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from leconvert import media, tables
+from leconvert import media
+from leconvert.arrow import FloatArray
 from leconvert.compare.difference import Difference, VerificationReport
 from leconvert.compare.files import compare_other_files, compare_whole_files, special_files
 from leconvert.compare.metadata import (
+    Expected,
     Routes,
-    SourceEpisodes,
     compare_aggregate_form,
     compare_cameras,
-    compare_episodes,
-    compare_info,
-    compare_location,
     compare_repairs,
-    compare_stats,
-    compare_tasks,
     file_runs,
-    kept_lines,
-    read_routes,
-    read_source_episodes,
     unreadable_metadata,
-    unusable_columns,
 )
+from leconvert.compare.result import ResultTables, V3Tables
 from leconvert.compare.rows import RowRules, RowSpan, compare_rows
 from leconvert.compare.videos import Span, check_video, compare_clips
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
-from leconvert.formats import v3
-from leconvert.formats.v2 import (
-    EPISODES_PATH,
-    STATS_PATH,
-    DatasetInfo,
-    EpisodeLines,
-    SourcePaths,
-    load_info,
-    tasks_of_episodes,
-)
-from leconvert.formats.v3 import output_path
-from leconvert.model import DATA_STREAM, IntArray, stream_of_camera
+from leconvert.formats import open_dataset, v2, v3
+from leconvert.model import DATA_STREAM, IntArray
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.tables import StoredGroups
 from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
 
 __all__ = ["Comparer", "Place", "Sampling", "chosen", "verify_pair"]
@@ -107,26 +91,20 @@ class _Opened(threading.local):
 
     def __init__(self) -> None:
         self._path = ""
-        self._file: tables.StoredGroups | media.ClipIndex | None = None
-        self._episodes: v3.EpisodesReader | None = None
+        self._file: StoredGroups | media.ClipIndex | None = None
         self._tasks: tuple[dict[int, str], dict[str, int]] | None = None
 
-    def file(self, path: str, *, is_table: bool) -> tables.StoredGroups | media.ClipIndex:
+    def file(self, path: str, *, is_table: bool) -> StoredGroups | media.ClipIndex:
         if self._file is None or self._path != path:
             self._file = None
-            self._file = tables.StoredGroups(path) if is_table else media.read_clip_index(path)
+            self._file = StoredGroups(path) if is_table else media.read_clip_index(path)
             self._path = path
         return self._file
 
-    def episodes(self, root: Path) -> v3.EpisodesReader:
-        self._episodes = self._episodes or v3.EpisodesReader(root)
-        return self._episodes
-
-    def tasks(self, source: Path, result: Path) -> tuple[dict[int, str], dict[str, int]]:
+    def tasks(self, source: Path, result: ResultTables) -> tuple[dict[int, str], dict[str, int]]:
         """Return the text that the source lists for an episode, and the result's index of one."""
         if self._tasks is None:
-            listed = {text: index for index, text in reversed(v3.read_tasks(result))}
-            self._tasks = tasks_of_episodes(source), listed
+            self._tasks = v2.tasks_of_episodes(source), result.task_indices()
         return self._tasks
 
 
@@ -135,20 +113,16 @@ class Comparer:
     """Compares pieces. Threads may share it, and it can be sent to another process.
 
     Attributes:
-        result: The v3.0 dataset.
-        paths: Where the source's files are.
-        info: The source's ``info.json``.
-        episodes: The source's episodes as the result must hold them.
-        routes: Where the result says that they are.
+        tables: The result.
+        expected: The source, as the result must hold it.
+        routes: Where the result says that its episodes are.
         read_bytes: Compare coded bytes and rows, not only headers.
         clip_digests: See `leconvert.compare.pair.verify_pair`.
         chosen: Which episodes to compare, shape (E,); None for all.
     """
 
-    result: Path
-    paths: SourcePaths
-    info: DatasetInfo
-    episodes: SourceEpisodes
+    tables: ResultTables
+    expected: Expected
     routes: Routes
     read_bytes: bool
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None
@@ -170,28 +144,35 @@ class Comparer:
                     raise_storage_trouble(error, error.path)
                 raise
 
+    @property
+    def result(self) -> Path:
+        """The result's folder."""
+        return self.tables.root
+
     def num_compared(self, piece: Piece) -> int:
         """Return how many episodes of a piece are compared."""
         return len(self._positions(piece))
 
     def frames_of(self, piece: Piece) -> int:
         """Return how many frames or rows a piece compares."""
-        return int(self.episodes.length[self._positions(piece)].sum())
+        return int(self.expected.length[self._positions(piece)].sum())
 
     @property
     def compared_lengths(self) -> IntArray:
         """Frames of each episode, 0 for those that are not compared, shape (E,)."""
-        lengths = self.episodes.length
+        lengths = self.expected.length
         return lengths if self.chosen is None else np.where(self.chosen, lengths, 0)
 
     @property
     def row_rules(self) -> RowRules:
         """What rows must be."""
-        return RowRules(self.info, self.episodes.repairs, self._computed_stats, self._task_of)
+        source, repairs = self.expected.source, self.expected.repairs
+        stats = self.tables.computed_stats
+        return RowRules(source.fps, source.features, repairs, stats, self._task_of)
 
     def path_of(self, stream: str, position: int) -> str:
         """Return the output file of an episode, relative to the result."""
-        return output_path(stream, int(self.routes.file_number[stream][position]))
+        return self.tables.path(stream, int(self.routes.file_number[stream][position]))
 
     def place_in_file(self, stream: str, position: int) -> int:
         """Return how many episodes stand before one in its output file."""
@@ -206,7 +187,7 @@ class Comparer:
         return span
 
     def _task_of(self, episode: int) -> int | None:
-        texts, indices = self._opened.tasks(self.paths.root, self.result)
+        texts, indices = self._opened.tasks(self.expected.source.root, self.tables)
         text = texts.get(episode)
         return None if text is None else indices.get(text, -1)
 
@@ -229,13 +210,13 @@ class Comparer:
                 what, wanted = ("parquet", "a footer") if is_table else ("MP4", "an index")
                 yield Difference(f"readable {what}", path, wanted, str(error), None, piece.stream)
             return
-        if isinstance(file, tables.StoredGroups):
+        if isinstance(file, StoredGroups):
             yield from self._compare_table(piece, path, file, positions)
         else:
             yield from self._compare_video(piece, path, file, positions)
 
     def _compare_table(
-        self, piece: Piece, path: str, file: tables.StoredGroups, positions: IntArray
+        self, piece: Piece, path: str, file: StoredGroups, positions: IntArray
     ) -> Iterator[Difference]:
         episodes = piece.file_stop - piece.file_first
         if len(file.rows) != episodes:
@@ -247,45 +228,41 @@ class Comparer:
         yield from compare_rows(path, file, spans, self.row_rules, read_rows=self.read_bytes)
 
     def _row_spans(self, file_first: int, positions: IntArray) -> Iterator[RowSpan]:
-        lengths = self.episodes.length
-        stop = int(positions[-1]) + 1 if len(positions) else 0
-        begins = np.cumsum(lengths[:stop]) - lengths[:stop]
-        indices = self.episodes.index[positions].tolist()
+        expected, stream = self.expected, DATA_STREAM
         return map(
             RowSpan,
-            indices,
-            lengths[positions].tolist(),
-            self.paths.absolute(DATA_STREAM, indices),
+            expected.index[positions].tolist(),
+            expected.length[positions].tolist(),
+            (expected.path(stream, position) for position in positions.tolist()),
+            expected.first_in_file(stream, positions),
             positions.tolist(),
-            begins[positions].tolist(),
+            expected.begins[positions].tolist(),
             (positions - file_first).tolist(),
         )
 
     def _compare_video(
         self, piece: Piece, path: str, index: media.ClipIndex, positions: IntArray
     ) -> Iterator[Difference]:
-        in_file = self.episodes.length[piece.file_first : piece.file_stop]
-        frames = int(in_file.sum())
+        in_file = self.expected.length[piece.file_first : piece.file_stop]
+        frames, fps = int(in_file.sum()), self.expected.source.fps
         if piece.first == piece.file_first:
-            fps = self.info.fps
             yield from check_video(self.result, path, piece.stream, index, frames, fps)
         if index.num_samples != frames:
             return
-        indices = self.episodes.index[positions].tolist()
+        expected, stream = self.expected, piece.stream
         first_frames = (np.cumsum(in_file) - in_file)[positions - piece.file_first]
         spans = map(
             Span,
-            indices,
-            self.episodes.length[positions].tolist(),
+            expected.index[positions].tolist(),
+            expected.length[positions].tolist(),
             first_frames.tolist(),
-            self.routes.from_timestamp[piece.stream][positions].tolist(),
-            self.routes.to_timestamp[piece.stream][positions].tolist(),
-            self.paths.absolute(piece.stream, indices),
-            self._digests(piece.stream, positions),
+            _seconds(self.routes.from_timestamp, stream, positions),
+            _seconds(self.routes.to_timestamp, stream, positions),
+            (expected.path(stream, position) for position in positions.tolist()),
+            expected.first_in_file(stream, positions),
+            self._digests(stream, positions),
         )
-        yield from compare_clips(
-            path, piece.stream, index, list(spans), self.info.fps, read_bytes=self.read_bytes
-        )
+        yield from compare_clips(path, stream, index, list(spans), fps, read_bytes=self.read_bytes)
 
     def _digests(self, stream: str, positions: IntArray) -> Iterator[str | None]:
         known = None if self.clip_digests is None else self.clip_digests.get(stream)
@@ -293,13 +270,12 @@ class Comparer:
             return itertools.repeat(None, len(positions))
         return (digest.decode("ascii") for digest in known[positions].tolist())
 
-    def _computed_stats(self, position: int) -> dict[str, Any]:
-        names = self.episodes.repairs.computed_stats
-        prefixes = tuple(f"stats/{name}/" for name in names)
-        reader = self._opened.episodes(self.result)
-        rows = next(reader.rows(position, position + 1, lambda name: name.startswith(prefixes)))
-        row: dict[str, Any] = rows.to_pylist()[0]
-        return row
+
+def _seconds(
+    times: Mapping[str, FloatArray], stream: str, positions: IntArray
+) -> Iterable[float | None]:
+    found = times.get(stream)
+    return itertools.repeat(None) if found is None else found[positions].tolist()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -456,10 +432,8 @@ def verify_pair(
         declared = v3.read_repairs(result)
     except UnreadableSourceError:
         declared = NO_REPAIRS  # what is wrong with it is said below
-    info = load_info(source, repairs or declared, guess_version=True)
-    paths = SourcePaths(source, info)
-    # Every line is parsed when its episode is compared.
-    episodes = EpisodeLines(source / EPISODES_PATH, validated=True)
+    original = open_dataset(source, repairs or declared)
+    original.check()
     differences: list[Difference] = []
     reads_bytes = depth == "bytes"
     if sampling.deep:
@@ -467,6 +441,7 @@ def verify_pair(
 
         check_lerobot()  # it fails before the work, not after it
 
+    tables = V3Tables(result)
     try:
         differences += [
             Difference("file", path, "a file", "a pipe, a socket or a device")
@@ -475,53 +450,45 @@ def verify_pair(
         if differences:
             return VerificationReport(depth, differences, 0, 0, 0, 0)
         declared = v3.read_repairs(result)
-        differences += compare_repairs(declared, repairs, info, paths, episodes)
-        repairs = repairs or declared
-        expected = read_source_episodes(episodes, repairs)
-        frames = expected.num_frames
-        cameras = [key for key in info.camera_keys if key not in repairs.dropped_features]
-        streams = [DATA_STREAM, *map(stream_of_camera, cameras)]
-        table = v3.EpisodesReader(result)
-        differences += compare_info(result, info.raw, info.fps, expected, source)
-        differences += compare_tasks(result, source, repairs)
-        unusable = [*unusable_columns(table, streams)]
+        differences += compare_repairs(declared, repairs, original)
+        expected = Expected.of(original, repairs or declared)
+        streams, frames = expected.streams, expected.num_frames
+        differences += tables.compare_info(expected)
+        differences += tables.compare_tasks(expected)
+        unusable = [*tables.unusable(streams)]
         if unusable:
             return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
-        differences += compare_location(table)
-        routes = read_routes(table, streams)
-        differences += compare_cameras(
-            result, repairs.features(info.raw["features"]), routes, info.fps
-        )
-        placing = v3.placing_columns(streams)
-        of_episodes = [*compare_episodes(table, expected, episodes, placing)]
+        differences += tables.compare_form()
+        routes = tables.routes(streams)
+        differences += compare_cameras(result, expected.features, routes, tables.path, original.fps)
+        of_episodes = [*tables.compare_episodes(expected)]
     except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
         differences.append(_held_against(result, error))
         return VerificationReport(depth, differences, 0, 0, 0, 0)
-    differences += compare_other_files(result, source, paths, repairs, read_bytes=reads_bytes)
+    differences += compare_other_files(tables, expected, read_bytes=reads_bytes)
     differences += of_episodes
     if reads_bytes:
         try:
-            lines = _stats_lines(source, info, expected)
-            differences += compare_stats(result, table, lines, repairs)
+            differences += tables.compare_stats(expected)
         except UnreadableSourceError as error:
             differences.append(_held_against(result, error, "statistics"))
     else:
         differences += compare_aggregate_form(result)
     if not len(expected):
         differences.append(Difference("episodes", "meta/episodes", "one at least", "none"))
-    if table.num_rows != len(expected) or not len(expected):
+    if tables.num_episodes != len(expected) or not len(expected):
         return VerificationReport(depth, differences, 0, 0, 0, 0)
 
-    files, found = _files(routes)
+    files, found = _files(tables, routes)
     differences += found
     differences += _left_over(result, files)
     chosen = sampling.episodes(len(expected))
-    compare = Comparer(result, paths, info, expected, routes, reads_bytes, clip_digests, chosen)
+    compare = Comparer(tables, expected, routes, reads_bytes, clip_digests, chosen)
     frames = int(compare.compared_lengths.sum())
     with progress.stage("verify", frames * len(streams), "rows and camera frames") as stage:
         differences += _compare_pieces(compare, stage, spread, max_workers, stop)
     differing = {difference.path for difference in differences}
-    differences += compare_whole_files(result, paths, info, expected, routes.file_number, differing)
+    differences += compare_whole_files(tables, expected, routes.file_number, differing)
     pictures = samples = 0
     if not differences:
         pictures, samples, differences = _look_closer(compare, sampling, progress, stop)
@@ -530,7 +497,7 @@ def verify_pair(
         differences=tuple(differences),
         files=len(files),
         episodes=int(np.count_nonzero(compare.compared_lengths)),
-        video_frames=frames * len(cameras),
+        video_frames=frames * len(expected.cameras),
         rows=frames,
         share=sampling.share,
         pictures=pictures,
@@ -595,13 +562,13 @@ def _check_stop(stop: threading.Event | None) -> None:
         )
 
 
-def _files(routes: Routes) -> tuple[set[str], list[Difference]]:
+def _files(tables: ResultTables, routes: Routes) -> tuple[set[str], list[Difference]]:
     """Return every file that episodes lead to, and those that several runs of them lead to."""
     files: set[str] = set()
     found: list[Difference] = []
     for stream, numbers in routes.file_number.items():
         for first, _ in file_runs(numbers):
-            path = output_path(stream, int(numbers[first]))
+            path = tables.path(stream, int(numbers[first]))
             if path in files:
                 found.append(Difference("episodes of a file", path, "one run", "several"))
             files.add(path)
@@ -619,16 +586,6 @@ def _held_against(result: Path, error: Exception, expected: str = "its tables") 
         raise error
     raise_storage_trouble(error, getattr(error, "path", None) or result)
     return unreadable_metadata(result, error, expected)
-
-
-def _stats_lines(
-    source: Path, info: DatasetInfo, episodes: SourceEpisodes
-) -> Iterator[dict[str, Any]]:
-    path = source / STATS_PATH
-    keeps_stats = info.has_episode_stats and not episodes.repairs.replaces_stats(info.features)
-    if keeps_stats and path.exists():
-        return kept_lines(EpisodeLines(path, validated=True), episodes)
-    return ({"episode_index": index, "stats": {}} for index in episodes.index.tolist())
 
 
 def _left_over(result: Path, expected: set[str]) -> Iterator[Difference]:

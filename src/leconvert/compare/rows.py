@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,8 @@ import pyarrow.parquet as pq
 from leconvert import tables
 from leconvert.arrow import is_list
 from leconvert.compare.difference import Difference
-from leconvert.compare.metadata import same_statistic
+from leconvert.compare.metadata import Expected, same_statistic
 from leconvert.errors import UnreadableSourceError
-from leconvert.formats.v2 import DatasetInfo, SourcePaths
 from leconvert.model import DATA_STREAM
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
 from leconvert.tables.schemas import HUGGINGFACE_KEY
@@ -62,28 +62,26 @@ class DataSchemas:
     others are looked at only where the file's own first episode does not. Threads may share it.
 
     Args:
-        info: The source's ``info.json``.
-        paths: Where its episodes' files are.
-        episodes: The indices of those that are in the result.
-        repairs: What the conversion changed.
+        expected: The source, as the result must hold it.
     """
 
-    def __init__(
-        self, info: DatasetInfo, paths: SourcePaths, episodes: Sequence[int], repairs: Repairs
-    ) -> None:
-        self._features = repairs.features(info.features)
-        self._paths = paths
-        self._episodes = episodes
-        self._repairs = repairs
+    def __init__(self, expected: Expected) -> None:
+        self._features = expected.features
+        self._expected = expected
         self._lock = threading.Lock()
         self._known: list[pa.Schema] = []
         self._is_complete = False
 
-    def of(self, episode: int) -> pa.Schema:
+    def of(self, position: int) -> pa.Schema:
         """Return the schema of a file that is made of one episode."""
-        (path,) = self._paths.absolute(DATA_STREAM, [episode])
-        source = tables.repaired_schema(tables.read_data_schema(path), self._repairs)
+        path = self._expected.path(DATA_STREAM, position)
+        source = tables.repaired_schema(tables.read_data_schema(path), self._expected.repairs)
         return _plain(tables.output_schema(source, self._features))
+
+    def episodes(self, positions: Sequence[int]) -> list[int]:
+        """Return the numbers of some episodes in the source."""
+        numbers: list[int] = self._expected.index[positions].tolist()
+        return numbers
 
     def unreadable(self, found: pa.Schema, path: str) -> Iterator[Difference]:
         """Yield what LeRobot would not read as the result's ``info.json`` is to declare it."""
@@ -107,8 +105,8 @@ class DataSchemas:
         """Tell whether any episode of the source gives a schema."""
         with self._lock:
             if not self._is_complete:
-                for episode in self._episodes:
-                    schema = self.of(episode)
+                for position in range(len(self._expected)):
+                    schema = self.of(position)
                     if not any(_same(schema, known) for known in self._known):
                         self._known.append(schema)
                 self._is_complete = True
@@ -119,7 +117,6 @@ def compare_footer(
     root: Path,
     path: str,
     schemas: DataSchemas,
-    episodes: Sequence[int],
     lengths: Sequence[int],
     positions: Sequence[int],
     first_indices: Sequence[int],
@@ -135,13 +132,14 @@ def compare_footer(
     except (UnreadableSourceError, OSError, pa.ArrowException) as error:
         raise_storage_trouble(error, root / path)
         return
-    expected = schemas.of(episodes[0])
+    expected = schemas.of(positions[0])
     if not _same(found, expected) and not schemas.allow(found):
         for what, wanted, have in _schema_differences(expected, found):
             yield Difference(what, path, wanted, have, stream=DATA_STREAM)
     yield from schemas.unreadable(found, path)
     if counts != list(lengths):
         return
+    episodes = schemas.episodes(positions)
     groups = zip(episodes, lengths, positions, first_indices, strict=True)
     extremes = tables.row_group_extremes(str(root / path), ("index", "episode_index"))
     for (episode, length, position, first), stated in zip(groups, extremes, strict=False):
@@ -358,6 +356,7 @@ class RowSpan:
         episode: Its index in the source.
         length: Its rows.
         source: The parquet file it came from.
+        source_first: Its first row there; None where all rows are its own.
         position: Its place in the result.
         first_index: Place of its first row in the result.
         row_group: Place of its row group in the file.
@@ -366,6 +365,7 @@ class RowSpan:
     episode: int
     length: int
     source: str
+    source_first: int | None
     position: int
     first_index: int
     row_group: int
@@ -376,15 +376,17 @@ class RowRules:
     """What rows must be, beside copies.
 
     Attributes:
-        info: The source's ``info.json``.
+        fps: Frames a second.
+        features: Those that the source declares.
         repairs: What the conversion changed.
-        computed_stats: Gives the statistics of ``meta/episodes`` that it computed, columns
-            ``stats/<feature>/<name>``, of the episode at a position of the result.
+        computed_stats: Gives the statistics that the result has of the episode at a position,
+            columns ``stats/<feature>/<name>``.
         task_of: Gives the result's index of the task that ``episodes.jsonl`` lists for an episode
             of the source; None where it lists another number of them.
     """
 
-    info: DatasetInfo
+    fps: Fraction
+    features: Mapping[str, Mapping[str, Any]]
     repairs: Repairs
     computed_stats: Callable[[int], Mapping[str, Any]]
     task_of: Callable[[int], int | None]
@@ -397,8 +399,11 @@ class RowRules:
     @property
     def computed_features(self) -> list[str]:
         """Features whose statistics are computed again from rows."""
-        cameras = self.info.camera_keys
-        return [name for name in self.repairs.computed_stats if name not in cameras]
+        return [
+            name
+            for name in self.repairs.computed_stats
+            if self.features.get(name, {}).get("dtype") != "video"
+        ]
 
 
 def compare_rows(
@@ -449,6 +454,7 @@ def compare_rows(
             if (
                 is_same
                 and not rules.decodes
+                and span.source_first is None
                 and tables.ExpectedCopies.can_say(file.metadata.created_by)
             ):
                 copies = copies or tables.ExpectedCopies(file.schema_arrow)
@@ -458,7 +464,9 @@ def compare_rows(
 
 
 def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
-    """Tell whether a row group's bytes are those of its source."""
+    """Tell whether a row group's bytes are those of its source, where that is a file of its own."""
+    if span.source_first is not None:
+        return False
     with tables.OpenedTable(span.source) as source:
         ranges = table.copied_from(span.row_group, source)
         if ranges is None:
@@ -492,21 +500,50 @@ def _compare_columns(
 
 def expected_rows(span: RowSpan, rules: RowRules, found: pa.Schema | None = None) -> pa.Table:
     """Return an episode's rows as the source and the repairs demand them."""
-    try:
-        with pq.ParquetFile(span.source) as file:
-            expected = file.read(use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableSourceError(
-            f"The parquet file {span.source} cannot be read: {error}.", path=span.source
-        ) from error
+    expected = source_rows(span.source, span.source_first, span.length)
     if rules.repairs.change_rows:
         return _repaired(expected, span, rules, pa.schema([]) if found is None else found)
     return expected
 
 
+def source_rows(
+    path: str, first: int | None, length: int, columns: list[str] | None = None
+) -> pa.Table:
+    """Return the rows of an episode, of all columns or some.
+
+    Args:
+        first: The first of them; None for all rows of the file, however many there are.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            if first is None:
+                return file.read(columns, use_threads=False)
+            groups, skipped = _groups_of_rows(file.metadata, first, first + length)
+            rows = file.read_row_groups(groups, columns, use_threads=False)
+            return rows.slice(first - skipped, length)
+    except (OSError, pa.ArrowException) as error:
+        raise UnreadableSourceError(
+            f"The parquet file {path} cannot be read: {error}.", path=path
+        ) from error
+
+
+def _groups_of_rows(metadata: pq.FileMetaData, first: int, stop: int) -> tuple[list[int], int]:
+    """Return the row groups that hold some rows, and how many rows come before these."""
+    groups: list[int] = []
+    begin = skipped = 0
+    for group in range(metadata.num_row_groups):
+        end = begin + metadata.row_group(group).num_rows
+        if end <= first:
+            skipped = end
+        elif begin < stop:
+            groups.append(group)
+        begin = end
+    return groups, skipped
+
+
 def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema) -> pa.Table:
     """Return the rows as the repairs demand them, found in another way than the worker's."""
-    repairs, fps = rules.repairs, rules.info.fps
+    repairs, fps = rules.repairs, rules.fps
     columns = {name: table.column(name) for name in table.column_names}
     for name in repairs.dropped_features:
         columns.pop(name, None)
@@ -556,7 +593,7 @@ def _compare_stats(
 
     expected = table_stats(
         found,
-        rules.repairs.features(rules.info.features),
+        rules.repairs.features(rules.features),
         names=names,
         quantiles=rules.repairs.quantiles,
     )

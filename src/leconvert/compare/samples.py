@@ -20,9 +20,8 @@ import pyarrow.parquet as pq
 from leconvert import media
 from leconvert.compare.difference import Difference
 from leconvert.compare.pair import Comparer, Place, Sampling
-from leconvert.compare.rows import expected_rows
+from leconvert.compare.rows import expected_rows, source_rows
 from leconvert.errors import InstallationError, UnreadableSourceError
-from leconvert.formats.v2 import DatasetInfo, load_tasks
 from leconvert.model import DATA_STREAM, stream_of_camera
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
@@ -34,9 +33,9 @@ Picture = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
 
 def picture_features(compare: Comparer) -> list[str]:
     """Return the features that are pictures, videos first; without those that were dropped."""
-    info = compare.info
-    dropped = compare.episodes.repairs.dropped_features
-    return [key for key in (*info.camera_keys, *info.image_keys) if key not in dropped]
+    expected = compare.expected
+    images = [key for key, ft in sorted(expected.features.items()) if ft["dtype"] == "image"]
+    return [*expected.cameras, *images]
 
 
 def compare_pictures(
@@ -54,8 +53,8 @@ def compare_pictures(
         frames = [place.frame for _, place in places]
         expected = source.pictures(key, position, frames)
         path, pictures = _found(compare, key, position, frames)
-        stream = stream_of_camera(key) if key in compare.info.camera_keys else DATA_STREAM
-        episode = int(compare.episodes.index[position])
+        stream = _stream_of(compare, key)
+        episode = int(compare.expected.index[position])
         for frame, theirs, ours in zip(frames, expected, pictures, strict=True):
             if isinstance(ours, Exception):
                 what = f"picture of frame {frame} of {key!r}"
@@ -74,26 +73,30 @@ class SourcePictures:
 
     def pictures(self, key: str, position: int, frames: list[int]) -> list[Picture]:
         """Return the pictures of one episode, in the order asked for, which ascends."""
-        compare = self._compare
-        index = int(compare.episodes.index[position])
-        depth = is_depth(compare.info, key)
-        if key in compare.info.camera_keys:
-            (path,) = compare.paths.absolute(stream_of_camera(key), [index])
-            return [picture for _, picture in media.decode_shown(path, frames, is_depth=depth)]
-        (path,) = compare.paths.absolute(DATA_STREAM, [index])
+        expected, stream = self._compare.expected, _stream_of(self._compare, key)
+        depth = is_depth(expected.features, key)
+        path = expected.path(stream, position)
+        (first,) = expected.first_in_file(stream, np.array([position]))
+        if stream != DATA_STREAM:
+            shown = [(first or 0) + frame for frame in frames]
+            return [picture for _, picture in media.decode_shown(path, shown, is_depth=depth)]
         try:
-            with pq.ParquetFile(path) as file:
-                rows = file.read([key], use_threads=False)
+            rows = source_rows(path, first, int(expected.length[position]), [key])
             return _decoded_rows(rows, key, frames, depth)
-        except (OSError, KeyError, TypeError, pa.ArrowException) as error:
+        except (UnreadableSourceError, KeyError, TypeError) as error:
             raise UnreadableSourceError(
                 f"The images {key!r} of {path} cannot be read: {error}.", path=path
             ) from error
 
 
-def is_depth(info: DatasetInfo, key: str) -> bool:
+def _stream_of(compare: Comparer, key: str) -> str:
+    """Return the stream that holds a feature's pictures."""
+    return stream_of_camera(key) if key in compare.expected.cameras else DATA_STREAM
+
+
+def is_depth(features: Mapping[str, Mapping[str, Any]], key: str) -> bool:
     """Tell whether a feature's pictures are distances."""
-    feature = info.features[key]
+    feature = features[key]
     facts = feature.get("info") or feature.get("video_info") or {}
     return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
 
@@ -102,9 +105,9 @@ def _found(
     compare: Comparer, key: str, position: int, frames: list[int]
 ) -> tuple[str, list[Picture | Exception]]:
     """Return the path of what holds an episode's pictures in the result, and these."""
-    depth = is_depth(compare.info, key)
+    depth = is_depth(compare.expected.features, key)
     data_path = compare.path_of(DATA_STREAM, position)
-    is_video = key in compare.info.camera_keys
+    is_video = key in compare.expected.cameras
     path = compare.path_of(stream_of_camera(key), position) if is_video else data_path
     try:
         with pq.ParquetFile(compare.result / data_path) as file:
@@ -190,13 +193,12 @@ def compare_samples(
     except Exception as error:  # noqa: BLE001 - LeRobot's errors are of many kinds
         yield Difference("loads in LeRobot", "meta/", "a dataset", _first_line(error))
         return
-    begins = np.cumsum(compare.episodes.length) - compare.episodes.length
-    repairs = compare.episodes.repairs
-    tasks = dict(repairs.tasks(load_tasks(compare.paths.root, repairs)))
+    begins = compare.expected.begins
+    tasks = dict(compare.expected.tasks)
     for _, place in sampling.frames(sampling.deep, compare.compared_lengths):
         number = int(begins[place.position]) + place.frame
         path = compare.path_of(DATA_STREAM, place.position)
-        episode = int(compare.episodes.index[place.position])
+        episode = int(compare.expected.index[place.position])
         try:
             sample: Mapping[str, Any] = dataset[number]
         except Exception as error:  # noqa: BLE001 - see above

@@ -35,9 +35,10 @@ class Span:
         episode: The episode's index.
         length: Its frames.
         first_frame: Place of its first frame in the file.
-        from_timestamp: Start in the file, in seconds.
+        from_timestamp: Start in the file, in seconds; None where the result does not say it.
         to_timestamp: End in the file, in seconds.
         source: Path of the clip it came from.
+        source_first: Its first frame there; None where the clip holds nothing else.
         order_digest: What `leconvert.media.order_digest` gave when the clip was read; None has the
             clip read again.
     """
@@ -45,9 +46,10 @@ class Span:
     episode: int
     length: int
     first_frame: int
-    from_timestamp: float
-    to_timestamp: float
+    from_timestamp: float | None
+    to_timestamp: float | None
     source: str
+    source_first: int | None = None
     order_digest: str | None = None
 
 
@@ -96,9 +98,10 @@ def compare_clips(
             found = list(_placed(index, part, lead, span, places))
             if span.order_digest is None or read_bytes:
                 with joinable(next(clips), span.source, fps) as clip:
-                    found += _against_source(index, part, lead, clip)
-                    if read_bytes and clip.num_samples == span.length:
-                        found += _same_packets(index, part, clip, result)
+                    theirs = _part_of(clip, span)
+                    found += _against_source(index, part, lead, clip, theirs)
+                    if read_bytes and theirs.stop - theirs.start == span.length:
+                        found += _same_packets(index, part, clip, theirs, result)
             for what, expected, have in found:
                 yield Difference(what, path, str(expected), str(have), span.episode, stream)
 
@@ -132,7 +135,7 @@ def _placed(
         ("to_timestamp", span.to_timestamp, stop),
     ):
         seconds = frames * places.rate.denominator / places.rate.numerator
-        if have != seconds:
+        if have is not None and have != seconds:
             yield name, seconds, have
     if not index.keyframes[start]:
         yield "first frame", "a keyframe", "a dependent frame"
@@ -166,31 +169,40 @@ def _exact_times(
         )
 
 
+def _part_of(clip: media.ClipIndex, span: Span) -> slice:
+    """Return which samples of its clip are an episode's; fewer than it has where it ends early."""
+    if span.source_first is None:
+        return slice(0, clip.num_samples)
+    first = min(span.source_first, clip.num_samples)
+    return slice(first, min(first + span.length, clip.num_samples))
+
+
 def _against_source(
-    index: media.ClipIndex, part: slice, lead: _Lead, clip: media.ClipIndex
+    index: media.ClipIndex, part: slice, lead: _Lead, clip: media.ClipIndex, theirs: slice
 ) -> _Found:
-    if clip.num_samples != part.stop - part.start:
-        yield "frames of its clip", clip.num_samples, part.stop - part.start
+    frames, length = theirs.stop - theirs.start, part.stop - part.start
+    if frames != length:
+        yield "frames of its clip", frames, length
         return
-    for name, ours, theirs in (
-        ("packet sizes", index.sizes[part], clip.sizes),
-        ("keyframes", index.keyframes[part], clip.keyframes),
+    for name, ours, wanted in (
+        ("packet sizes", index.sizes[part], clip.sizes[theirs]),
+        ("keyframes", index.keyframes[part], clip.keyframes[theirs]),
     ):
-        if not np.array_equal(ours, theirs):
-            yield name, _digest(theirs), _digest(ours)
-    wanted = clip.reordering(0, clip.num_samples)
-    if lead is not wanted and not np.array_equal(_whole(lead, clip), _whole(wanted, clip)):
-        yield "order of frames", _digest(_whole(wanted, clip)), _digest(_whole(lead, clip))
+        if not np.array_equal(ours, wanted):
+            yield name, _digest(wanted), _digest(ours)
+    order = clip.reordering(theirs.start, theirs.stop)
+    if lead is not order and not np.array_equal(_whole(lead, length), _whole(order, length)):
+        yield "order of frames", _digest(_whole(order, length)), _digest(_whole(lead, length))
 
 
 def _same_packets(
-    index: media.ClipIndex, part: slice, clip: media.ClipIndex, result: int
+    index: media.ClipIndex, part: slice, clip: media.ClipIndex, theirs: slice, result: int
 ) -> _Found:
     source = os.open(clip.path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         place = first_difference(
             source,
-            clip.byte_runs(0, clip.num_samples),
+            clip.byte_runs(theirs.start, theirs.stop),
             result,
             index.byte_runs(part.start, part.stop),
             paths=(clip.path, index.path),
@@ -199,19 +211,19 @@ def _same_packets(
         os.close(source)
     if place is None:
         return
-    ends = np.cumsum(clip.sizes)
-    packet = min(int(np.searchsorted(ends, place, side="right")), clip.num_samples - 1)
-    at = part.start + packet
+    ends = np.cumsum(clip.sizes[theirs])
+    packet = min(int(np.searchsorted(ends, place, side="right")), len(ends) - 1)
+    at, there = part.start + packet, theirs.start + packet
     yield (
         f"coded bytes from packet {packet} on (SHA-256 of that packet)",
-        media.samples_sha256(clip, packet, packet + 1),
+        media.samples_sha256(clip, there, there + 1),
         media.samples_sha256(index, at, at + 1),
     )
 
 
-def _whole(lead: _Lead, clip: media.ClipIndex) -> npt.NDArray[np.int32]:
+def _whole(lead: _Lead, length: int) -> npt.NDArray[np.int32]:
     """Return place in the order of presentation minus that in the order of decoding, of each."""
-    return np.zeros(clip.num_samples, np.int32) if lead is None else lead
+    return np.zeros(length, np.int32) if lead is None else lead
 
 
 @contextmanager

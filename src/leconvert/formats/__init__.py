@@ -1,4 +1,23 @@
 """LeRobot datasets as they stand on disk: `v2` and `v3` each read and write their own format.
 
-Whoever scans, checks, compares, loads or reports on a dataset reads it through these rooms.
+Whoever scans, checks, compares, loads or reports on a dataset reads it through these rooms; who
+need not know its version, through the interface that the `Dataset` of both has.
 """
+
+from pathlib import Path
+
+from leconvert.formats import v2, v3
+from leconvert.formats.dataset import Dataset, Episodes, Slices
+from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.workdir.swap import is_converted
+
+__all__ = ["Dataset", "Episodes", "Slices", "open_dataset"]
+
+
+def open_dataset(root: Path, repairs: Repairs = NO_REPAIRS) -> Dataset:
+    """Return the dataset in a folder, to be read by its version.
+
+    Args:
+        repairs: Which decide how a v2.x dataset is read, see `v2.Dataset`.
+    """
+    return v3.Dataset(root) if is_converted(root) else v2.Dataset(root, repairs)

@@ -1,4 +1,4 @@
-"""``meta/info.json`` of a v2.x dataset, checked before anything relies on it."""
+"""LeRobot v2.x: ``info.json``, the tables under ``meta/``, and where files lie."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ import orjson
 from leconvert.dataset_files import files_below
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.findings import TASKS_FROM_EPISODES, V2_CATALOGUE, Observation, RepeatedObservations
+from leconvert.formats.dataset import Slices
 from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
 from leconvert.text import count, shown
@@ -36,6 +38,8 @@ __all__ = [
     "NO_TASK",
     "STATS_PATH",
     "TASKS_PATH",
+    "TOTAL_STATS_PATH",
+    "Dataset",
     "DatasetInfo",
     "EpisodeLines",
     "EpisodeTable",
@@ -112,6 +116,7 @@ def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
 INFO_PATH = "meta/info.json"
 EPISODES_PATH = "meta/episodes.jsonl"
 STATS_PATH = "meta/episodes_stats.jsonl"
+TOTAL_STATS_PATH = "meta/stats.json"
 TASKS_PATH = "meta/tasks.jsonl"
 _DEFAULT_CHUNK_SIZE = 1000
 _GIVE_THE_FOLDER = "Give the dataset folder itself, which holds meta/, data/ and videos/."
@@ -331,7 +336,7 @@ LEGACY_META_FILES = (
     INFO_PATH,
     "meta/episodes.jsonl",
     "meta/episodes_stats.jsonl",
-    "meta/stats.json",
+    TOTAL_STATS_PATH,
     "meta/tasks.jsonl",
 )
 _CHUNK, _INDEX, _CAMERA = "episode_chunk", "episode_index", "video_key"
@@ -927,3 +932,176 @@ def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
 def _few(numbers: Sequence[int]) -> str:
     shown_numbers = ", ".join(map(str, numbers[:_SHOWN]))
     return f"{shown_numbers}, ..." if len(numbers) > _SHOWN else shown_numbers
+
+
+# ------------------------------------------------------------------------------------------------
+# A v2.x dataset as it stands on disk.
+
+
+class _EpisodePaths(Sequence[str]):
+    """The paths of one stream's files, made when they are asked for: there are many."""
+
+    def __init__(self, paths: SourcePaths, stream: str, index: IntArray) -> None:
+        self._paths = paths
+        self._stream = stream
+        self._index = index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        return self._paths.relative(self._stream, int(self._index[at]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Episodes:
+    """The episodes that ``episodes.jsonl`` lists; arrays of shape (E,), ascending.
+
+    Attributes:
+        episode_index: The number that each has in file names.
+        length: Frames.
+    """
+
+    episode_index: IntArray
+    length: IntArray
+
+    def __len__(self) -> int:
+        return len(self.episode_index)
+
+
+class Dataset:
+    """A v2.x dataset, see `leconvert.formats.Dataset`.
+
+    Args:
+        root: Its folder, of which no more than ``meta`` need be there.
+        repairs: Which decide how it is read: its version, rate and declarations, where files lie.
+
+    Raises:
+        SourceError: From each part, where it is missing, damaged or makes no sense.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], repairs: Repairs = NO_REPAIRS) -> None:
+        self.root = Path(root)
+        self._repairs = repairs
+
+    @cached_property
+    def declared(self) -> DatasetInfo:
+        """What ``info.json`` says, checked."""
+        return load_info(self.root, self._repairs, guess_version=True)
+
+    @property
+    def version(self) -> str:
+        """``v2.1``, or ``v2.0``, which has no statistics of episodes."""
+        return self.declared.codebase_version
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """``meta/info.json`` as it stands."""
+        return self.declared.raw
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second, the exact fraction of the decimal."""
+        return self.declared.fps
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by key."""
+        return self.declared.features
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera, sorted."""
+        return (DATA_STREAM, *map(stream_of_camera, self.declared.camera_keys))
+
+    @cached_property
+    def paths(self) -> SourcePaths:
+        """Where its files are."""
+        return SourcePaths(self.root, self.declared)
+
+    def check(self) -> None:
+        """Raise if the tables that say where files are cannot be used."""
+        self.slices(DATA_STREAM)
+
+    def tables(self) -> frozenset[str]:
+        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+        return frozenset(LEGACY_META_FILES)
+
+    def slice_of(self, path: str) -> tuple[str, int] | None:
+        """Return the stream and the episode that a file's name stands for; None for others."""
+        return self.paths.slice_of(path)
+
+    @cached_property
+    def task_table(self) -> list[tuple[int, str]]:
+        """Index and text of each task, in ascending order of the index."""
+        return load_tasks(self.root, self._repairs)
+
+    @cached_property
+    def table(self) -> EpisodeLines:
+        """The lines of ``episodes.jsonl``, which are parsed when they are asked for."""
+        return EpisodeLines(self.root / EPISODES_PATH, validated=True)
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """Numbers and lengths; an episode that the repairs leave out may have no frame."""
+        dropped = {dropped.episode for dropped in self._repairs.dropped_episodes}
+        each = (
+            episode_length(self.table.path, line, may_be_empty=line["episode_index"] in dropped)
+            for line in self.table
+        )
+        lengths = np.fromiter(each, np.int64, count=len(self.table))
+        return Episodes(self.table.episode_index, lengths)
+
+    @cached_property
+    def stats(self) -> Mapping[str, Mapping[str, Any]]:
+        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
+        path = self.root / TOTAL_STATS_PATH
+        try:
+            stats = json.loads(path.read_bytes())
+            return {
+                key: {name: np.array(value) for name, value in found.items()}
+                for key, found in stats.items()
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            raise UnreadableSourceError(
+                f"{path} holds no statistics: {error}.", path=str(path), next_step=_GET_IT_AGAIN
+            ) from error
+
+    def slices(self, stream: str) -> Slices:
+        """Return the file of each episode, which is its own."""
+        paths, index = self.paths, self.table.episode_index
+        of_episodes = _EpisodePaths(paths, stream, index)
+        number = np.arange(len(index), dtype=np.int64)
+        return Slices(of_episodes, number, np.zeros(len(index), np.int64), whole=True)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the lines of ``episodes.jsonl``, in ascending order of the episodes."""
+        return iter(self.table)
+
+    def episode_stats(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the statistics of each episode, by feature; empty where there are none."""
+        path = self.root / STATS_PATH
+        lines: Iterator[dict[str, Any]] = iter(())
+        if self.declared.has_episode_stats and path.exists():
+            lines = iter(EpisodeLines(path, validated=True))
+        line = next(lines, None)
+        for index in self.table.episode_index.tolist():
+            while line is not None and line["episode_index"] < index:
+                line = next(lines, None)
+            is_there = line is not None and line["episode_index"] == index
+            stats = line.get("stats") if is_there and line is not None else None
+            if stats is not None and not isinstance(stats, dict):
+                raise SourceError(
+                    f"{path} has no table of statistics for episode {index}.",
+                    path=str(path),
+                    next_step="Mend the line, or restore the table from another copy.",
+                )
+            yield stats or {}

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.errors import SourceError, UnreadableSourceError, UsageError
-from leconvert.formats import v3
+from leconvert.formats import Slices, v3
 from leconvert.loading.files import Files
 from leconvert.model import DATA_STREAM, IntArray, camera_of
 
@@ -43,7 +43,7 @@ class EpisodeTable:
     data_paths: tuple[str, ...]
     data_file: IntArray
     first_row: IntArray
-    cameras: Mapping[str, v3.Slices]
+    cameras: Mapping[str, Slices]
 
     def __len__(self) -> int:
         return len(self.index)
@@ -178,7 +178,7 @@ def _read(dataset: v3.Dataset) -> DatasetMeta:
             index=table.episode_index,
             length=length,
             from_index=table.from_index,
-            data_paths=data.paths,
+            data_paths=tuple(data.paths),
             data_file=data.file,
             first_row=data.first,
             cameras=cameras,

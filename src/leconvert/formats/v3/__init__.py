@@ -4,7 +4,7 @@ Everything here takes the dataset's folder and plain values. Nothing is synced t
 does it.
 """
 
-from leconvert.formats.v3.dataset import Dataset, Slices, files_of
+from leconvert.formats.v3.dataset import Dataset, files_of
 from leconvert.formats.v3.episodes import (
     LOCATION_COLUMNS,
     EpisodesReader,
@@ -72,7 +72,6 @@ __all__ = [
     "Ranges",
     "RoutedFile",
     "RowCheck",
-    "Slices",
     "StatsAggregator",
     "StreamPlaces",
     "VideoSpan",

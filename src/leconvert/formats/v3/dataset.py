@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,19 @@ from typing import Any
 import numpy as np
 
 from leconvert.errors import SourceError, UnreadableSourceError
-from leconvert.formats.v3.episodes import EpisodesReader, EpisodeTable, read_episode_table
+from leconvert.formats.dataset import Slices
+from leconvert.formats.v3.episodes import (
+    LOCATION_COLUMNS,
+    EpisodesReader,
+    EpisodeTable,
+    placing_columns,
+    read_episode_table,
+)
 from leconvert.formats.v3.info import (
     EPISODES_DIR,
     INFO_PATH,
     STATS_PATH,
+    TASKS_PATH,
     Declared,
     declaration,
     read_json_object,
@@ -31,23 +39,9 @@ from leconvert.formats.v3.info import (
 from leconvert.formats.v3.records import read_tasks
 from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
 
-__all__ = ["Dataset", "Slices", "files_of"]
+__all__ = ["Dataset", "files_of"]
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Slices:
-    """The part of one file that belongs to one episode and stream; arrays of shape (E,).
-
-    Attributes:
-        paths: Every file, relative to the dataset.
-        file: Index in ``paths`` of each episode's file.
-        first: The episode's first row in it, or its first frame in the order of presentation; it
-            has as many as the episode is long.
-    """
-
-    paths: tuple[str, ...]
-    file: IntArray
-    first: IntArray
+_STATS = "stats/"
 
 
 def files_of(
@@ -67,7 +61,7 @@ def _dtype(feature: object) -> object:
 
 
 class Dataset:
-    """A v3.0 dataset; each part is read when it is first asked for, and kept.
+    """A v3.0 dataset, see `leconvert.formats.Dataset`.
 
     Args:
         root: Its folder, of which no more than ``meta`` need be there.
@@ -121,10 +115,31 @@ class Dataset:
         cameras = [key for key, feature in features if feature["dtype"] == "video"]
         return (DATA_STREAM, *map(stream_of_camera, cameras))
 
+    @property
+    def version(self) -> str:
+        """``v3.0``."""
+        return "v3.0"
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second, the exact fraction of the decimal."""
+        return self.declared.fps
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by key."""
+        features: Mapping[str, Mapping[str, Any]] = self.declared.raw["features"]
+        return features
+
     @cached_property
+    def task_table(self) -> Sequence[tuple[int, str]]:
+        """Index and text of each task, in row order."""
+        return read_tasks(self.root)
+
+    @property
     def tasks(self) -> tuple[str, ...]:
         """Text of each task by ``task_index``."""
-        return tuple(text for _, text in read_tasks(self.root))
+        return tuple(text for _, text in self.task_table)
 
     @cached_property
     def episodes(self) -> EpisodeTable:
@@ -161,6 +176,27 @@ class Dataset:
                 "Restore the file, or remove it: nothing is loaded by it.",
             ) from error
 
+    def check(self) -> None:
+        """Raise if the tables that say where files are cannot be used."""
+        self.slices(DATA_STREAM)
+
+    def tables(self) -> frozenset[str]:
+        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+        episodes = EpisodesReader(self.root).paths
+        return frozenset((INFO_PATH, STATS_PATH, TASKS_PATH, *episodes))
+
+    def slice_of(self, path: str) -> tuple[str, int] | None:
+        """Return stream and number of the file that a path is; None for other paths."""
+        return self._files.get(path)
+
+    @cached_property
+    def _files(self) -> dict[str, tuple[str, int]]:
+        return {
+            path: (stream, number)
+            for stream in self.streams
+            for number, path in enumerate(self.slices(stream).paths)
+        }
+
     def slices(self, stream: str) -> Slices:
         """Return which part of which file each episode's slice of a stream is."""
         table = self.episodes
@@ -171,6 +207,31 @@ class Dataset:
         first_of_file = np.full(len(paths), np.iinfo(np.int64).max)
         np.minimum.at(first_of_file, file, table.from_index)
         return Slices(paths, file, table.from_index - first_of_file[file])
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what is said of each episode beside where it lies; keys without a value are none.
+
+        Each has its ``episode_index``.
+        """
+        places = {*placing_columns(self.streams), *LOCATION_COLUMNS}
+        places -= {"episode_index", "length"}
+        for block in EpisodesReader(self.root).blocks(
+            lambda name: name not in places and not name.startswith(_STATS)
+        ):
+            for row in block.to_pylist():
+                yield {key: value for key, value in row.items() if value is not None}
+
+    def episode_stats(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the statistics of each episode, by feature; empty where there are none."""
+        for block in EpisodesReader(self.root).blocks(lambda name: name.startswith(_STATS)):
+            names = [name.removeprefix(_STATS).rpartition("/") for name in block.column_names]
+            columns = [column.to_pylist() for column in block.columns]
+            for row in range(block.num_rows):
+                stats: dict[str, dict[str, Any]] = {}
+                for (feature, _, statistic), values in zip(names, columns, strict=True):
+                    if values[row] is not None:
+                        stats.setdefault(feature, {})[statistic] = values[row]
+                yield stats
 
     def _unreadable(
         self, path: str, what: str, next_step: str | None = None

@@ -1,0 +1,220 @@
+"""What the tables of a result say, each read by its format: one interface for all versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from leconvert import tables
+from leconvert.arrow import int64_values
+from leconvert.compare.difference import Difference
+from leconvert.compare.metadata import (
+    Expected,
+    Routes,
+    compare_info,
+    compare_location,
+    compare_own_values,
+    compare_stats,
+    compare_tasks,
+    read_routes,
+    unusable_columns,
+)
+from leconvert.formats import v3
+from leconvert.formats.v3 import (
+    EPISODES_DIR,
+    INFO_PATH,
+    STATS_PATH,
+    TASKS_PATH,
+    episodes_path,
+    pandas_index,
+    read_json_object,
+)
+from leconvert.workdir.storage_errors import raise_storage_trouble
+
+__all__ = ["ResultTables", "V3Tables"]
+
+
+class ResultTables(Protocol):
+    """The tables of a result; what cannot be read of them raises.
+
+    Attributes:
+        root: The result.
+    """
+
+    root: Path
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that the result lists."""
+
+    def path(self, stream: str, number: int) -> str:
+        """Return the path of a file of a stream, relative to the result."""
+
+    def compare_info(self, expected: Expected) -> Iterator[Difference]:
+        """Compare ``info.json``."""
+
+    def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
+        """Compare the tasks, and how the table presents them to its readers."""
+
+    def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:
+        """Yield what is wrong with the table of episodes so that nothing can be compared."""
+
+    def compare_form(self) -> Iterator[Difference]:
+        """Compare what the table of episodes says of itself."""
+
+    def routes(self, streams: Sequence[str]) -> Routes:
+        """Return which files hold the episodes."""
+
+    def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
+        """Compare the table of episodes without statistics and files."""
+
+    def compare_stats(self, expected: Expected) -> Iterator[Difference]:
+        """Compare the statistics of episodes, and those of the dataset with their aggregate."""
+
+    def own_files(self, there: Mapping[str, bool]) -> set[str]:
+        """Return the tables that there must be, given all files that there are."""
+
+    def computed_stats(self, position: int) -> Mapping[str, Any]:
+        """Return the statistics of an episode, by column ``stats/<feature>/<name>``."""
+
+    def task_indices(self) -> dict[str, int]:
+        """Return the index of each task's text, the first where a text has several."""
+
+
+# The conversion's own choice, which the source does not tell.
+_SIZE_LIMITS = ("data_files_size_in_mb", "video_files_size_in_mb")
+_EPISODES = "meta/episodes"
+_TASK_COLUMNS = ["task", "task_index"]
+
+
+class V3Tables:
+    """The tables of a v3.0 result, see `ResultTables`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def _episodes(self) -> v3.EpisodesReader:
+        return v3.EpisodesReader(self.root)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that the result lists."""
+        return self._episodes.num_rows
+
+    def path(self, stream: str, number: int) -> str:
+        """Return the path of a file of a stream, relative to the result."""
+        return v3.output_path(stream, number)
+
+    def compare_info(self, expected: Expected) -> Iterator[Difference]:
+        """Compare ``info.json``."""
+        info = _read_info(self.root)
+        if isinstance(info, Difference):
+            yield info
+            return
+        nan = float("nan")
+        wanted = v3.converted_info(
+            {**expected.source.info, "features": expected.features},
+            fps=expected.source.fps,
+            data_file_size_in_mb=info.get(_SIZE_LIMITS[0], nan),
+            video_file_size_in_mb=info.get(_SIZE_LIMITS[1], nan),
+            has_videos=bool(expected.cameras),
+            total_episodes=len(expected),
+            total_frames=expected.num_frames,
+            total_tasks=len(expected.tasks),
+            splits=expected.splits,
+        )
+        yield from compare_info(info, wanted, _SIZE_LIMITS)
+
+    def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
+        """Compare the tasks, by index and text, and how the table presents them to pandas."""
+        yield from compare_tasks(TASKS_PATH, expected.tasks, v3.read_tasks(self.root))
+        schema = tables.read_data_schema(self.root / TASKS_PATH)
+        if pandas_index(schema) != "task":
+            found_layout = f"the columns {schema.names} without such an index"
+            yield Difference("layout", TASKS_PATH, "texts as pandas index", found_layout)
+        if sorted(schema.names) != _TASK_COLUMNS:
+            yield Difference("columns", TASKS_PATH, str(_TASK_COLUMNS), str(sorted(schema.names)))
+        elif (kind := schema.field("task_index").type) != pa.int64():
+            yield Difference("type of column 'task_index'", TASKS_PATH, "int64", str(kind))
+
+    def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:
+        """Yield columns without which nothing can be compared."""
+        yield from unusable_columns(self._episodes, streams)
+
+    def compare_form(self) -> Iterator[Difference]:
+        """Compare what files of ``meta/episodes`` say of themselves with their names and types."""
+        yield from compare_location(self._episodes)
+
+    def routes(self, streams: Sequence[str]) -> Routes:
+        """Return which files hold the episodes."""
+        return read_routes(self._episodes, streams)
+
+    def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
+        """Compare ``meta/episodes`` without its statistics and routes, row by row."""
+        if self.num_episodes != len(expected):
+            yield Difference("episodes", _EPISODES, str(len(expected)), str(self.num_episodes))
+            return
+        placing = v3.placing_columns(expected.streams)
+        wanted_columns = {
+            "episode_index": np.arange(len(expected)),
+            "length": expected.length,
+            "dataset_from_index": expected.begins,
+            "dataset_to_index": expected.begins + expected.length,
+        }
+        lines = expected.lines()
+        first = 0
+        for block in self._episodes.blocks(lambda name: not name.startswith("stats/")):
+            stop = first + block.num_rows
+            for name, values in wanted_columns.items():
+                wanted, found = values[first:stop], int64_values(block.column(name))
+                for row in np.flatnonzero(wanted != found).tolist():
+                    index = int(expected.index[first + row])
+                    yield Difference(name, _EPISODES, str(wanted[row]), str(found[row]), index)
+            own = [name for name in block.column_names if name not in placing]
+            rows = {name: block.column(name).to_pylist() for name in own}
+            yield from compare_own_values(list(islice(lines, block.num_rows)), rows, placing)
+            first = stop
+
+    def compare_stats(self, expected: Expected) -> Iterator[Difference]:
+        """Compare the statistics of episodes, and those of the dataset with their aggregate."""
+        yield from compare_stats(self.root, _EPISODES, expected, self._stats())
+
+    def _stats(self) -> Iterator[Mapping[str, Any]]:
+        for rows in self._episodes.blocks(lambda name: name.startswith("stats/")):
+            columns = enumerate(rows.column_names)  # a name may be there twice
+            block = {name: rows.column(number).to_pylist() for number, name in columns}
+            for row in range(rows.num_rows):
+                yield {name: values[row] for name, values in block.items()}
+
+    def own_files(self, there: Mapping[str, bool]) -> set[str]:
+        """Return the tables that there must be, given all files that there are."""
+        number = sum(
+            path.startswith(f"{EPISODES_DIR}/") and path.endswith(".parquet") for path in there
+        )
+        files = map(episodes_path, range(max(1, number)))
+        return {INFO_PATH, STATS_PATH, TASKS_PATH, *files}
+
+    def computed_stats(self, position: int) -> Mapping[str, Any]:
+        """Return the statistics of an episode, by column ``stats/<feature>/<name>``."""
+        rows = self._episodes.rows(position, position + 1, lambda name: name.startswith("stats/"))
+        row: dict[str, Any] = next(rows).to_pylist()[0]
+        return row
+
+    def task_indices(self) -> dict[str, int]:
+        """Return the index of each task's text, the first where a text has several."""
+        return {text: index for index, text in reversed(v3.read_tasks(self.root))}
+
+
+def _read_info(root: Path) -> dict[str, Any] | Difference:
+    try:
+        return read_json_object(root / INFO_PATH)
+    except (OSError, ValueError) as error:
+        raise_storage_trouble(error, root / INFO_PATH)
+        return Difference("readable metadata", INFO_PATH, "a JSON object", str(error))

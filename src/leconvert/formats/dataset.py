@@ -1,0 +1,121 @@
+"""What a LeRobot dataset on disk tells of itself, whatever its version is.
+
+`v2.Dataset` and `v3.Dataset` both are such a `Dataset`: who reads through this interface need not
+know which. Each part is read when it is first asked for, and kept; all of it can be pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol
+
+from leconvert.model import IntArray
+
+__all__ = ["Dataset", "Episodes", "Slices"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slices:
+    """The part of one file that belongs to one episode and stream; arrays of shape (E,).
+
+    Attributes:
+        paths: Every file, relative to the dataset.
+        file: Index in ``paths`` of each episode's file.
+        first: The episode's first row in it, or its first frame in the order of presentation; it
+            has as many as the episode is long.
+        whole: Whether each episode's file is its own, with nothing else in it.
+    """
+
+    paths: Sequence[str]
+    file: IntArray
+    first: IntArray
+    whole: bool = False
+
+    def select(self, positions: IntArray) -> Slices:
+        """Return the slices of some episodes, in the order given."""
+        return replace(self, file=self.file[positions], first=self.first[positions])
+
+    def path(self, position: int) -> str:
+        """Return the file of one episode, relative to the dataset."""
+        return self.paths[int(self.file[position])]
+
+
+class Episodes(Protocol):
+    """The episodes of a dataset; arrays of shape (E,)."""
+
+    @property
+    def episode_index(self) -> IntArray:
+        """The number that the dataset gives each."""
+
+    @property
+    def length(self) -> IntArray:
+        """Their frames."""
+
+    def __len__(self) -> int:
+        """Return how many there are, E."""
+
+
+class Dataset(Protocol):
+    """A dataset of any version.
+
+    Attributes:
+        root: Its folder.
+    """
+
+    root: Path
+
+    @property
+    def version(self) -> str:
+        """``v2.0``, ``v2.1`` or ``v3.0``, by which its files are read."""
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """``meta/info.json`` as it stands."""
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second, the exact fraction of the decimal."""
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Declared features by key."""
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """``data``, and the stream of each camera."""
+
+    @property
+    def task_table(self) -> Sequence[tuple[int, str]]:
+        """Index and text of each task, as the table lists them."""
+
+    @property
+    def episodes(self) -> Episodes:
+        """Their numbers and lengths."""
+
+    @property
+    def stats(self) -> Mapping[str, Mapping[str, Any]]:
+        """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
+
+    def check(self) -> None:
+        """Raise if the tables that say where files are cannot be used."""
+
+    def tables(self) -> frozenset[str]:
+        """Return what the format itself keeps below ``meta/``, whether it is there or not."""
+
+    def slice_of(self, path: str) -> tuple[str, int] | None:
+        """Return stream and number of the episode, or file, that a path is of; None for others."""
+
+    def slices(self, stream: str) -> Slices:
+        """Return which part of which file each episode's slice of a stream is."""
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what is said of each episode beside where it lies: tasks, length, keys of its own.
+
+        Each has its ``episode_index``.
+        """
+
+    def episode_stats(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the statistics of each episode, by feature; empty where there are none."""
