@@ -12,7 +12,7 @@ import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dataset_damage import (
+from tests.dataset_damage import (
     DATA,
     EPISODES,
     TASKS,

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from dataset_damage import edit_json, folder_instead, pipe_instead, remove
 from mutation import BYTES, DATA, EPISODES, SPARE_DATA, SPARE_TOP, STRUCTURE, TOP, Mutation
+from tests.dataset_damage import edit_json, folder_instead, pipe_instead, remove
 
 from leconvert.formats import v3
 from leconvert.repairs import NO_REPAIRS

@@ -10,8 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from dataset_damage import byte_order_mark, edit_feature, edit_info, edit_json, rewrite, set_cells
 from mutation import BYTES, DATA, EPISODES, SPARE_TOP, STRUCTURE, TOP, Mutation
+from tests.dataset_damage import (
+    byte_order_mark,
+    edit_feature,
+    edit_info,
+    edit_json,
+    rewrite,
+    set_cells,
+)
 
 __all__ = ["MUTATIONS"]
 

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dataset_damage import edit_feature, edit_json, rewrite, set_cells
 from mutation import DATA, EPISODES, TOP
+from tests.dataset_damage import edit_feature, edit_json, rewrite, set_cells
 from tests.pictures import CAMERA, IMAGE
 
 import leconvert

@@ -1,0 +1,35 @@
+"""Every test file runs alone: what it imports lies in its own folder or in the package `tests`."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def top_level_imports(file: Path) -> set[str]:
+    names = set[str]()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_no_test_imports_a_helper_from_another_folder_of_tests() -> None:
+    """pytest adds each folder to the path as it meets it, so this would depend on the order."""
+    files = [file for file in TESTS.rglob("*.py") if file.name != "__init__.py"]
+    folders_of: dict[str, set[Path]] = {}
+    for file in files:
+        folders_of.setdefault(file.stem, set()).add(file.parent)
+    assert folders_of["trees"] == {TESTS}
+
+    foreign = [
+        f"{file.relative_to(TESTS)} imports {name}"
+        for file in files
+        for name in sorted(top_level_imports(file) & folders_of.keys())
+        if file.parent not in folders_of[name]
+    ]
+    assert foreign == []
