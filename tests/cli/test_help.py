@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from leconvert import errors
+from leconvert.cli.main import COMMANDS as MAIN_COMMANDS
 from leconvert.cli.main import build_parser
 from leconvert.cli.parser import EXAMPLES, Parser
 
@@ -91,6 +92,15 @@ def test_every_error_has_a_code_that_the_help_and_the_table_explain() -> None:
         assert about.meaning.endswith(".")
         assert about.remedy or code in {0, 141}
     assert max(map(len, table.splitlines())) <= 80
+
+
+def test_the_help_shows_every_command_below_what_people_come_for() -> None:
+    listed = COMMANDS["leconvert"].format_help().partition("COMMAND\n")[2].partition("\n\n")[0]
+    headings = re.findall(r"^ {4}(\S.*):$", listed, re.MULTILINE)
+    assert headings == list(MAIN_COMMANDS)
+    names = re.findall(r"^ {6}([a-z][a-z-]*) ", listed, re.MULTILINE)
+    assert names == [name for group in MAIN_COMMANDS.values() for name, _ in group]
+    assert set(names) == {prog.split()[1] for prog in COMMANDS if len(prog.split()) == 2}
 
 
 def test_the_docs_name_every_command_and_every_option_of_convert() -> None:

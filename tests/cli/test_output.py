@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
 
 from leconvert.cli.check_fs import check_lines
+from leconvert.cli.output import folded
 from leconvert.fscheck import CheckReport, probe_folder
 from leconvert.workdir.fs import Mount
 from tests.program import Leconvert
@@ -260,3 +266,55 @@ def test_the_probe_without_torch_says_what_to_install(tmp_path: Path, command: s
     sentence, step = refused.stderr.splitlines()
     assert sentence.endswith(" needs torch, which is not installed.")
     assert "pip install 'leconvert[probe]'" in step
+
+
+# ------------------------------------------------------------------------------------------------
+# Sentences fit a terminal between words, and are one line each for `grep`.
+
+
+LONG_MISTAKE = ["convert", "--output", "s3://bucket/name"]
+
+
+def _on_a_terminal(columns: int, *arguments: str) -> list[str]:
+    """Return what the program says on a terminal of this width."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    subprocess.run(
+        [*PROGRAM, *arguments], stdout=follower, stderr=follower, env=environment, check=False
+    )
+    os.close(follower)
+    said = b""
+    with contextlib.suppress(OSError):  # nobody else has the other side open
+        while block := os.read(leader, 65536):
+            said += block
+    os.close(leader)
+    return said.decode().splitlines()
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_a_mistake_is_broken_between_words_on_a_terminal(columns: int) -> None:
+    piped = subprocess.run([*PROGRAM, *LONG_MISTAKE], capture_output=True, text=True, check=False)
+    lines = piped.stderr.splitlines()
+    assert len(lines) == 2
+    assert len(lines[0]) > 80
+    shown = _on_a_terminal(columns, *LONG_MISTAKE)
+    assert max(map(len, shown)) <= columns
+    assert len(shown) > 2
+    assert " ".join(line.strip() for line in shown) == " ".join(line.strip() for line in lines)
+    assert all(line.startswith(("leconvert: ", "  ")) for line in shown)
+
+
+def test_a_command_to_copy_is_not_broken() -> None:
+    command = f"`leconvert push {'/a long folder' * 4} --push-repo-id ORG/NAME`"
+    line = f"  → The dataset is converted: then {command} is enough, and nothing else is left."
+    assert folded(line, 60, "    ") == [
+        "  → The dataset is converted: then",
+        f"    {command}",
+        "    is enough, and nothing else is left.",
+    ]
+
+
+def test_a_single_backtick_is_a_letter_like_others() -> None:
+    assert folded("one `two three four", 10, "  ") == ["one `two", "  three", "  four"]
+    assert folded("short", 10, "  ") == ["short"]

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import NoReturn
 
 from leconvert._version import __version__
+from leconvert.cli.output import print_findings, print_sentence
 from leconvert.cli.parser import Parser, examples_text
 from leconvert.errors import (
     EXIT_CODES,
@@ -46,29 +47,40 @@ __all__ = [
 # Every command of the program, and the parser that knows them.
 
 
-# Name and one line of help; `leconvert.cli.<name>` declares options and runs.
-COMMANDS = (
-    ("convert", "convert a v2.x dataset to v3.0: plan, work, pack, verify, swap, push"),
-    ("plan", "scan a dataset and write the plan that workers share"),
-    ("work", "run one worker on a work dir, on any host"),
-    ("submit", "hand a plan to SLURM: workers, and a packer after them"),
-    ("pack", "assemble what the workers wrote and swap it into place"),
-    ("status", "show the progress of a run"),
-    ("release", "retry failed or stuck batches of a run"),
-    ("clean", "remove what finished and discarded runs left"),
-    ("undo", "put the source of a conversion in place back"),
-    ("check", "list what is wrong with one dataset, v2.x or v3.0"),
-    ("check-fs", "test whether a file system is safe to share"),
-    ("doctor", "show what is installed here, and what is missing or broken"),
-    ("report", "write an HTML report of a run or a dataset"),
-    ("verify", "compare a result with its source"),
-    ("push", "upload a v3.0 dataset to the Hub, in one commit"),
-    ("mirror", "send a v3.0 dataset to a bucket or another store"),
-    ("probe", "measure how fast and how correctly a v3.0 dataset loads"),
-    ("demo", "make a small dataset, convert it, verify it"),
-    ("explain", "explain an exit code or a finding, and what to do"),
-    ("completion", "print a script that completes command lines in a shell"),
-)
+# By what people come for: name and one line of help; `leconvert.cli.<name>` declares options and
+# runs.
+COMMANDS = {
+    "convert and edit": (
+        ("convert", "convert a v2.x dataset to v3.0: plan, work, pack, verify, swap, push"),
+        ("undo", "put the source of a conversion in place back"),
+        ("clean", "remove what finished and discarded runs left"),
+    ),
+    "on many hosts": (
+        ("plan", "scan a dataset and write the plan that workers share"),
+        ("work", "run one worker on a work dir, on any host"),
+        ("submit", "hand a plan to SLURM: workers, and a packer after them"),
+        ("pack", "assemble what the workers wrote and swap it into place"),
+        ("status", "show the progress of a run"),
+        ("release", "retry failed or stuck batches of a run"),
+        ("check-fs", "test whether a file system is safe to share"),
+    ),
+    "look and prove": (
+        ("check", "list what is wrong with one dataset, v2.x or v3.0"),
+        ("verify", "compare a result with its source"),
+        ("report", "write an HTML report of a run or a dataset"),
+    ),
+    "Hub and other stores": (
+        ("push", "upload a v3.0 dataset to the Hub, in one commit"),
+        ("mirror", "send a v3.0 dataset to a bucket or another store"),
+    ),
+    "load": (("probe", "measure how fast and how correctly a v3.0 dataset loads"),),
+    "first steps and help": (
+        ("demo", "make a small dataset, convert it, verify it"),
+        ("explain", "explain an exit code or a finding, and what to do"),
+        ("doctor", "show what is installed here, and what is missing or broken"),
+        ("completion", "print a script that completes command lines in a shell"),
+    ),
+}
 _CODE_COLUMN = 31  # two beside each other fit into 80
 
 
@@ -192,19 +204,18 @@ def fail(error: LeconvertError, *, as_json: bool) -> int:
     """
     if as_json:
         print(json.dumps(_public(error.as_record()), indent=2))
-    print(f"leconvert: {without_credentials(error.message)}", file=sys.stderr)
+    print_sentence(f"leconvert: {without_credentials(error.message)}", margin="  ")
     if isinstance(error, FindingsError):
-        from leconvert.cli.output import print_findings
         from leconvert.model import Finding
 
         print_findings([Finding.from_record(finding) for finding in error.findings])
     for line in error.details:
-        print(f"  {without_credentials(line)}", file=sys.stderr)
+        print_sentence(f"  {without_credentials(line)}", margin="    ")
     if error.next_step:
-        print(f"  → {without_credentials(error.next_step)}", file=sys.stderr)
+        print_sentence(f"  → {without_credentials(error.next_step)}", margin="    ")
     elif not isinstance(error, UsageError):
         step = f"`leconvert explain {shlex.quote(str(error.exit_code))}` says what to do."
-        print(f"  → {step}", file=sys.stderr)
+        print_sentence(f"  → {step}", margin="    ")
     return error.exit_code
 
 

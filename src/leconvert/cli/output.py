@@ -16,7 +16,7 @@ from leconvert.text import count
 if TYPE_CHECKING:
     from leconvert.model import Extent, Finding
 
-__all__ = ["findings_lines", "print_findings", "said_extent", "table"]
+__all__ = ["findings_lines", "folded", "print_findings", "print_sentence", "said_extent", "table"]
 
 
 def table(rows: Iterable[Sequence[object]]) -> str:
@@ -33,6 +33,42 @@ def table(rows: Iterable[Sequence[object]]) -> str:
         ]
         lines.append("  ".join(aligned).rstrip())
     return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------
+# Sentences: lines that fit a terminal, and one line each for `grep`.
+
+
+# What stands between backticks is to be copied: a terminal that folds it copies one line.
+_WORD = re.compile(r"(?:[^\s`]|`[^`]*`|`)+")
+
+
+def print_sentence(text: str, *, margin: str) -> None:
+    """Print on stderr; on a terminal break between words, and indent what follows by the margin.
+
+    Where stderr is no terminal every line stays whole, so that `grep` finds what it says.
+    """
+    for line in text.splitlines():
+        if not sys.stderr.isatty():
+            print(line, file=sys.stderr)
+            continue
+        for piece in folded(line, shutil.get_terminal_size().columns, margin):
+            print(piece, file=sys.stderr)
+
+
+def folded(line: str, width: int, margin: str) -> list[str]:
+    """Return a line as lines of at most ``width``, longer only where one word is."""
+    if len(line) <= width:
+        return [line]
+    pieces = [line[: len(line) - len(line.lstrip())]]
+    is_empty = True
+    for word in _WORD.findall(line):
+        if not is_empty and len(pieces[-1]) + 1 + len(word) > width:
+            pieces.append(margin)
+            is_empty = True
+        pieces[-1] += word if is_empty else f" {word}"
+        is_empty = False
+    return pieces
 
 
 # ------------------------------------------------------------------------------------------------

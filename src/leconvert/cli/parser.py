@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import takewhile
 from pathlib import Path
@@ -237,6 +237,27 @@ class HelpFormatter(argparse.HelpFormatter):
         return super()._fill_text(text, width, indent)
 
 
+class _CommandGroup(argparse.Action):
+    """A heading of the help with commands below it."""
+
+    def __init__(self, heading: str, commands: Sequence[argparse.Action]) -> None:
+        super().__init__([], dest="", metavar=f"{heading}:")
+        self._commands = commands
+
+    def _get_subactions(self) -> Sequence[argparse.Action]:
+        return self._commands
+
+
+class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: SLF001
+    """Commands that the help shows below headings."""
+
+    def gather(self, heading: str) -> None:
+        """Put the commands that were added since the last heading below this one."""
+        shown = self._choices_actions
+        fresh = [action for action in shown if not isinstance(action, _CommandGroup)]
+        shown[-len(fresh) :] = [_CommandGroup(heading, fresh)]
+
+
 def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
     """Return the usage with no options but those that must be given."""
     words = []
@@ -380,21 +401,31 @@ class Parser(argparse.ArgumentParser):
         self.commands: dict[str, Parser] = {}
 
     def add_commands(
-        self, dest: str, commands: Iterable[tuple[str, str]], module_of: Callable[[str], str]
+        self,
+        dest: str,
+        commands: Mapping[str, Iterable[tuple[str, str]]],
+        module_of: Callable[[str], str],
     ) -> None:
         """Add commands below this one.
 
         Args:
+            commands: Name and line of each, below a heading; the empty one is not shown.
             module_of: Returns the module of a command.
         """
-        below = self.add_subparsers(dest=dest, metavar="COMMAND", title="commands", required=True)
-        for name, line in commands:
-            self.commands[name] = below.add_parser(
-                name,
-                help=line,
-                description=f"{line[0].upper()}{line[1:]}.",
-                module=module_of(name),
-            )
+        below = self.add_subparsers(
+            dest=dest, metavar="COMMAND", title="commands", required=True, action=_Commands
+        )
+        assert isinstance(below, _Commands)
+        for heading, group in commands.items():
+            for name, line in group:
+                self.commands[name] = below.add_parser(
+                    name,
+                    help=line,
+                    description=f"{line[0].upper()}{line[1:]}.",
+                    module=module_of(name),
+                )
+            if heading:
+                below.gather(heading)
 
     def declare(self) -> None:
         """Declare the options and examples, unless that was done."""

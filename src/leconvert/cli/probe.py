@@ -26,7 +26,7 @@ _WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
 
 def add_arguments(parser: Parser) -> None:
     """Declare the commands."""
-    parser.add_commands("probe_command", _COMMANDS, _module_name)
+    parser.add_commands("probe_command", {"": _COMMANDS}, _module_name)
 
 
 def run(options: argparse.Namespace) -> int:
