@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from leconvert.cli.main import build_parser
+from leconvert.cli.options import push_target, take_arguments
 from leconvert.cli.parser import block_align, megabytes, seconds, size_in_bytes, some_seconds, whole
 from tests.program import Leconvert
 
@@ -105,7 +107,19 @@ def test_with_json_a_mistake_is_a_document_too(leconvert_here: Leconvert) -> Non
         ("convert a b -o c", "b and --output c are two places for one result."),
         ("convert --root a -o b --private", "--private says how to push, and nothing would be "
          "pushed."),
+        ("convert --root a -o b --private --dry-run", "--private says how to push, and nothing "
+         "would be pushed."),
         ("convert --root a --probe-seconds 3", "--probe-seconds goes with --probe."),
+        ("convert a b --loader-workers 4", "--loader-workers goes with --layout streaming."),
+        ("convert a b --scratch-limit 3G", "--scratch-limit is for files that workers fetch from "
+         "the Hub; a is no dataset of the Hub."),
+        ("convert --repo-id org/a --scratch-dir b", "--scratch-dir is for files that workers fetch "
+         "batch by batch; here the whole of org/a would be downloaded first."),
+        ("convert --root s3://bucket/a -o b --repo-id org/a", "s3://bucket/a and --repo-id org/a "
+         "are two sources."),
+        ("verify a --source b --seed 3", "--seed goes with --sample, --decode or --deep."),
+        ("verify a --source b --scratch-dir c", "--scratch-dir is for a source that a URL names, "
+         "and b is a folder."),
     ],
 )  # fmt: skip
 def test_options_that_say_two_things_or_nothing_are_refused(
@@ -114,6 +128,18 @@ def test_options_that_say_two_things_or_nothing_are_refused(
     refused = leconvert_here(*words.split())
     assert refused.returncode == 2
     assert refused.stderr.splitlines()[0] == f"leconvert: {said}"
+
+
+@pytest.mark.parametrize("words", [("hf://datasets/org/a",), ("--root", "hf://datasets/org/a")])
+def test_options_of_a_push_go_with_a_url_of_the_hub(
+    words: tuple[str, ...],
+) -> None:
+    options = build_parser().parse_args(["convert", *words, "--private"])
+    take_arguments(options)
+    assert (options.repo_id, options.root) == ("org/a", None)
+    assert push_target(options, None) is None  # where it came from is known when it is here
+    take_arguments(options)  # as a dry run does once more
+    assert options.repo_id == "org/a"
 
 
 @pytest.mark.parametrize(

@@ -250,12 +250,13 @@ def run(options: argparse.Namespace) -> int:
     take_arguments(options)
     if options.probe_seconds is not None and not options.probe:
         raise UsageError("--probe-seconds goes with --probe.", next_step="Write --probe too.")
+    # Contradictions of the options of a push are told before anything is read or fetched.
+    pushes = push_target(options, None) is not None
     if options.dry_run:
         from leconvert.cli import plan
 
         return plan.run(options, replaces=proof_options(options).force_conversion)
-    # Contradictions of the options of a push are told before anything is read or fetched.
-    done = finished_before(options) if push_target(options, None) is None else None
+    done = None if pushes else finished_before(options)
     if done is not None:
         target, source = map(str, done)
         said = f"{target} is the v3.0 dataset of {source} already: a comparison by structure "

@@ -78,6 +78,7 @@ __all__ = [
     "proof_options",
     "push_result",
     "push_target",
+    "refuse_scratch_options",
     "refuse_slurm_options",
     "refuse_source_as_output",
     "repair_options",
@@ -165,6 +166,10 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
     """Return what decides the layout."""
     from leconvert.model import LayoutOptions
 
+    if hasattr(options, "loader_workers") and options.layout != "streaming":
+        raise UsageError(
+            "--loader-workers goes with --layout streaming.", next_step="Write both, or neither."
+        )
     return filled(LayoutOptions, options)
 
 
@@ -315,6 +320,35 @@ def scratch_options(options: argparse.Namespace) -> ScratchOptions:
     return filled(ScratchOptions, options)
 
 
+def refuse_scratch_options(options: argparse.Namespace, *, stream: bool) -> None:
+    """Refuse a scratch folder where no worker fetches anything.
+
+    Args:
+        stream: Whether a dataset on the Hub would be fetched batch by batch.
+    """
+    flag = next(
+        (
+            flag
+            for name, flag in (("folder", "--scratch-dir"), ("limit_bytes", "--scratch-limit"))
+            if hasattr(options, name)
+        ),
+        None,
+    )
+    if flag is None or (stream and options.repo_id is not None):
+        return
+    if options.repo_id is None:
+        raise UsageError(
+            f"{flag} is for files that workers fetch from the Hub; {options.root} is no dataset "
+            "of the Hub.",
+            next_step=f"Leave {flag} out.",
+        )
+    raise UsageError(
+        f"{flag} is for files that workers fetch batch by batch; here the whole of "
+        f"{options.repo_id} would be downloaded first.",
+        next_step="Write --orchestrate too, to fetch batch by batch.",
+    )
+
+
 # ------------------------------------------------------------------------------------------------
 # Options of those who work on a run: their leases, versions and patience.
 
@@ -439,6 +473,8 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def take_arguments(options: argparse.Namespace) -> None:
     """Make ``--root`` or ``--repo-id``, and ``--output``, of the arguments DATASET and OUTPUT.
 
+    A URL of the Hub becomes ``--repo-id`` and ``--revision``.
+
     DATASET is a URL where ``://`` is in it, a folder where it exists or is not of the form
     ORG/NAME, and else a name on the Hub, unless both readings make sense.
     """
@@ -449,19 +485,20 @@ def take_arguments(options: argparse.Namespace) -> None:
                 next_step="Give one of them.",
             )
         options.output = options.result
-    given = options.dataset
-    if given is None:
-        return
-    if _is_hub_name(given):
+    given, options.dataset = options.dataset, None
+    if given is not None and _is_hub_name(given):
         if options.repo_id not in (None, given):
             raise _two_sources(given, f"--repo-id {options.repo_id}")
         options.repo_id = given
-        return
-    root = path_or_url(given)
-    for flag, other in (("--root", options.root), ("--repo-id", options.repo_id)):
-        if other is not None and not (flag == "--root" and _is_same(other, root)):
-            raise _two_sources(given, f"{flag} {other}")
-    options.root = root
+    elif given is not None:
+        root = path_or_url(given)
+        for flag, other in (("--root", options.root), ("--repo-id", options.repo_id)):
+            if other is not None and not (flag == "--root" and _is_same(other, root)):
+                raise _two_sources(given, f"{flag} {other}")
+        options.root = root
+    name_on_the_hub(options)
+    if isinstance(options.root, str) and options.repo_id is not None:
+        raise _two_sources(options.root, f"--repo-id {options.repo_id}")
 
 
 def _is_hub_name(given: str) -> bool:
@@ -504,8 +541,8 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repo-id",
         metavar="ORG/NAME",
-        help="the dataset's name; its folder is $HF_LEROBOT_HOME/ORG/NAME, where it is "
-        "downloaded to from the Hub if it is not there",
+        help="the dataset's name on the Hub; its folder is $HF_LEROBOT_HOME/ORG/NAME, or that of "
+        "--root, where it is downloaded to if it is not there",
     )
     add_revision(parser)
     parser.add_argument(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from leconvert.cli.options import (
     local_root,
-    name_on_the_hub,
     plan_options,
     proof_options,
+    refuse_scratch_options,
     refuse_source_as_output,
     scratch_options,
 )
@@ -99,8 +99,8 @@ def places(
     """
     from leconvert.workdir.swap import work_dir_beside
 
-    name_on_the_hub(options)
     local = local_root(options).resolve()
+    refuse_scratch_options(options, stream=stream)
     refuse_source_as_output(options, local)
     target = local if options.output is None else Path(options.output).resolve()
     named = options.work_dir

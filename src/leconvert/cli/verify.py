@@ -144,9 +144,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--deep", type=whole(0), default=0, metavar="N",
         help="also load N random samples through LeRobot's dataset; needs lerobot",
     )  # fmt: skip
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="which ones are random (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, metavar="N", help="which ones are random (default: 0)")
     parser.add_argument(
         "--max-workers", type=whole(1), metavar="N",
         help="compare in up to N processes (default: one a core; one where there is little to do)",
@@ -160,6 +158,14 @@ def run(options: argparse.Namespace) -> int:
 
     result = options.result.resolve()
     given = options.source
+    random = options.sample != 1.0 or options.decode or options.deep
+    if options.seed is not None and not random:
+        raise UsageError("--seed goes with --sample, --decode or --deep.")
+    if options.scratch_dir is not None and isinstance(given, Path):
+        raise UsageError(
+            f"--scratch-dir is for a source that a URL names, and {given} is a folder.",
+            next_step="Leave --scratch-dir out.",
+        )
     check_places(result, given.resolve() if isinstance(given, Path) else given)
     progress = progress_for(quiet=options.json)
     with (
@@ -173,7 +179,7 @@ def run(options: argparse.Namespace) -> int:
             depth=options.depth,
             progress=progress,
             max_workers=options.max_workers,
-            sampling=Sampling(options.sample, options.decode, options.deep, options.seed),
+            sampling=Sampling(options.sample, options.decode, options.deep, options.seed or 0),
             stop=stop,
         )
     if report.ok and record is not None:
