@@ -30,7 +30,7 @@ __all__ = ["COMMANDS", "drawn", "main", "recorded"]
 
 COMMANDS = (
     "leconvert demo",
-    "leconvert convert --root leconvert-demo/demo_v21 --output arm_v30 --verify bytes",
+    "leconvert convert leconvert-demo/demo_v21 arm_v30 --verify bytes",
     "leconvert check arm_v30",
 )
 COLUMNS, ROWS = 108, 40

@@ -139,16 +139,17 @@ class Places:
             shutil.copytree(template, place)
 
     def _before_conversion(self, options: argparse.Namespace) -> None:
-        if options.repo_id is not None:
+        if REPO in (options.repo_id, options.dataset):
             self._hub_has_the_dataset()
-            root = _of_repo(options.repo_id)
+            root = _of_repo(REPO)
             for place in (root, root.with_name(f"{root.name}_old")):
                 _remove(place)
         else:
-            self.anywhere(options.root, self._templates.v21)
-            root = _local(options.root)
-        made = [options.output] if options.output else [root.with_name(f"{root.name}_old")]
-        for place in (*made, options.work_dir):
+            given = options.root or options.dataset
+            self.anywhere(given, self._templates.v21)
+            root = _local(given)
+        output = options.output or options.result
+        for place in (output or root.with_name(f"{root.name}_old"), options.work_dir):
             if place is not None:
                 _remove(place)
 
