@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leconvert.engines import JobRequest, Submitter
 from leconvert.errors import (
@@ -46,6 +46,9 @@ from leconvert.workdir.swap import is_converted, old_dir, source_as_output, work
 from leconvert.worker import WorkerSummary
 from leconvert.worker_pool import LeaseOptions, WorkerOptions, WorkerPool, work_and_pack
 
+if TYPE_CHECKING:
+    from leconvert.hub.push import PushOptions, PushReport
+
 __all__ = ["ConversionReport", "Submission", "convert", "run_worker", "submit_run"]
 
 
@@ -77,6 +80,7 @@ class ConversionReport:
             measured. Where it could not be, the error.
         report: The page that tells what happened, or None.
         work_dir: Where the run's records are kept; None where they were removed.
+        push: What the push did; None where nothing was to be pushed.
         peak_memory_bytes: The most that processes had resident: ``command``, this one, whose
             threads may be workers too; ``workers``, the largest of the other processes that worked,
             on any host, None where there was none. 0 is not known.
@@ -104,6 +108,7 @@ class ConversionReport:
     report: Path | None = None
     work_dir: Path | None = None
     peak_memory_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    push: PushReport | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -127,6 +132,7 @@ def convert(
     leases: LeaseOptions = LeaseOptions(),
     proof: ProofOptions = ProofOptions(),
     scratch: ScratchOptions = ScratchOptions(),
+    push: PushOptions | None = None,
     keep_work_dir: bool = False,
     for_push: bool = False,
     probe_seconds: float | None = None,
@@ -155,9 +161,12 @@ def convert(
         leases: Lease time and attempts.
         proof: What is proven before the swap, and what it may replace and remove.
         scratch: Where workers keep what they fetch of a source on the Hub.
+        push: Push the result, to `PushOptions.repo_id` or to where ``arrival`` came from; None for
+            not at all. Where the push fails, the error says so, and the result is in its place.
         keep_work_dir: Keep the run's records after success.
-        for_push: Write the record that a push goes by beside the result, which costs reading all
-            of it; where the source came from the Hub it is written in any case.
+        for_push: Write the record that a later push goes by beside the result, which costs reading
+            all of it; with ``push``, and where the source came from the Hub, it is written in any
+            case.
         probe_seconds: Measure for so long how fast the result loads; None for not at all. Needs
             torch. A result that cannot be measured is converted all the same.
         report: Where to write a page that tells what happened, also where the conversion fails
@@ -183,6 +192,8 @@ def convert(
     ):
         if not isinstance(given, kind):
             raise TypeError(f"{name} must be {kind.__name__}(...), not {given!r}.")
+    if push is not None:
+        _check_push(push, arrival)
     if probe_seconds is not None:
         from leconvert.probe import require_packages
 
@@ -247,14 +258,31 @@ def convert(
                     progress=progress,
                 )
                 seconds |= spent
-            note_result(run, packed.kept, for_push=for_push, progress=progress)
+            wanted = for_push or push is not None
+            note_result(run, packed.kept, for_push=wanted, progress=progress)
             done = _report(run, packed, seconds, time.monotonic() - started)
             if probe_seconds is not None:
                 done = replace(done, probe=_probe(run, target, probe_seconds))
     removes = not keep_work_dir and work_dir is None
     if removes and not remove_work_dir(folder, run.manifest.run_id, target):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
+    if push is not None:
+        from leconvert.hub.push import push_converted
+
+        done = replace(done, push=push_converted(target, push, progress=progress))
     return replace(done, report=page, work_dir=None if removes else folder)
+
+
+def _check_push(push: PushOptions, arrival: HubOrigin | None) -> None:
+    """Refuse before any work what could not be pushed after it."""
+    from leconvert.hub.push import PushOptions  # nobody else pays for its imports
+
+    if not isinstance(push, PushOptions):
+        raise TypeError(f"push must be PushOptions(...), not {push!r}.")
+    if push.repo_id is None and arrival is None:
+        raise UsageError(
+            "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
+        )
 
 
 @contextmanager

@@ -17,10 +17,11 @@ from huggingface_hub import HfApi
 from leconvert import api as conversion
 from leconvert.api import convert
 from leconvert.cli.main import main
-from leconvert.errors import StorageError
+from leconvert.errors import HubAccessError, StorageError, UsageError
 from leconvert.hub import provenance
 from leconvert.hub import push as push_module
 from leconvert.hub.provenance import provenance_path, read_provenance, write_provenance
+from leconvert.hub.push import PushOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
@@ -613,3 +614,43 @@ def test_verifying_needs_no_disk_that_can_be_written(
     (out / "meta/info.json").write_bytes((out / "meta/info.json").read_bytes()[:-1])
     assert main(["push", str(out), "--push-repo-id=tester/other"]) == 0
     assert "done, but not noted: The disk cannot be written." in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------
+# ``convert(..., push=...)`` of Python.
+
+
+def test_a_conversion_from_python_pushes_what_it_made(
+    logged_in: StandIn, small_source: Path, tmp_path: Path
+) -> None:
+    how = PushOptions(repo_id="tester/new", branch="trial")
+    report = convert(small_source, output=tmp_path / "out", push=how)
+    assert report.push is not None
+    assert (report.push.repo_id, report.push.branch, report.push.created) == (
+        *("tester/new", "trial"), True,
+    )  # fmt: skip
+    assert logged_in.repo("tester/new").branches["trial"] == report.push.commit
+    assert report.as_record()["push"]["commit"] == report.push.commit
+    known = read_provenance(tmp_path / "out")
+    assert known is not None
+    assert known.pushed
+
+
+def test_a_push_from_python_that_fails_says_that_only_the_push_is_left(
+    logged_in: StandIn, small_source: Path, tmp_path: Path
+) -> None:
+    logged_in.break_requests(Fault("status", path="/api/", status=403, times=None))
+    with pytest.raises(HubAccessError) as refused:
+        convert(small_source, output=tmp_path / "out", push=PushOptions(repo_id="tester/new"))
+    again = f"leconvert push {tmp_path}/out --push-repo-id tester/new"
+    assert f"The dataset is converted: then `{again}` is enough." in str(refused.value.next_step)
+    logged_in.break_requests()
+    assert main(shlex.split(again)[1:]) == 0
+
+
+def test_a_push_to_nowhere_is_refused_before_any_work(small_source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="It is not said where to push to"):
+        convert(small_source, output=tmp_path / "out", push=PushOptions())
+    with pytest.raises(TypeError, match="push must be PushOptions"):
+        convert(small_source, output=tmp_path / "out", push="tester/new")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from tests.hub import StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
 from leconvert.api import convert
-from leconvert.hub.push import push
+from leconvert.hub.push import PushOptions, push
 from leconvert.testing import read_label
 
 __all__ = ["api_of", "hub", "lone_client", "pauses"]
@@ -24,7 +24,7 @@ def test_every_frame_of_a_pushed_dataset_loads_from_the_hub(
 ) -> None:  # fmt: skip
     hub.add_repo("tester/arm", small_source, tags=("v2.1",))
     convert(small_source, output=tmp_path / "out", for_push=True)
-    push(tmp_path / "out", "tester/arm", api=api_of())
+    push(tmp_path / "out", PushOptions(repo_id="tester/arm"), api=api_of())
 
     dataset = LeRobotDataset("tester/arm", root=tmp_path / "downloaded")
     assert dataset.revision == "v3.0"

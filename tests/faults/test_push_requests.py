@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import huggingface_hub
@@ -57,8 +57,7 @@ class Scene:
     def push(self) -> None:
         push(
             self.result,
-            self.repo_id,
-            PushOptions(commit_operations=self.operations),
+            PushOptions(repo_id=self.repo_id, commit_operations=self.operations),
             api=self.api,
             pause=lambda _: None,
         )
@@ -327,7 +326,7 @@ def test_of_two_pushes_at_once_one_is_there_whole_and_the_other_says_so(
 
         def push_of(folder: Path, repo_id: str = repo_id, how: PushOptions = options) -> bool:
             try:
-                push(folder, repo_id, how, api=api_of(), pause=lambda _: None)
+                push(folder, replace(how, repo_id=repo_id), api=api_of(), pause=lambda _: None)
             except HubConflictError:
                 return False
             return True

@@ -56,8 +56,10 @@ def proving_and_pushing() -> None:
     proof = leconvert.verify_pair(Path("result"), Path("source"), depth="bytes")
     assert_type(proof, leconvert.VerificationReport)
     assert_type(proof.ok, bool)
-    pushed = leconvert.push(Path("result"), "me/result", leconvert.PushOptions(dry_run=True))
+    how = leconvert.PushOptions(repo_id="me/result", dry_run=True)
+    pushed = leconvert.push(Path("result"), how)
     assert_type(pushed, leconvert.PushReport)
+    assert_type(leconvert.convert("source", push=how).push, leconvert.PushReport | None)
 
 
 def loading() -> None:

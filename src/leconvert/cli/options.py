@@ -13,7 +13,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,6 @@ from leconvert.cli.parser import (
     whole,
     worker_count,
 )
-from leconvert.cli.progress import progress_for
 from leconvert.engines import BUILT_IN, EngineNames, make_engine, parse_engine_options
 from leconvert.errors import UsageError
 from leconvert.machine import lerobot_home
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from leconvert.engines import Engine, RayOptions, SlurmOptions
     from leconvert.engines.slurm import Site
     from leconvert.hub.provenance import Origin
-    from leconvert.hub.push import PushReport
+    from leconvert.hub.push import PushOptions
     from leconvert.hub.scratch import ScratchOptions
     from leconvert.model import LayoutOptions
     from leconvert.packer import ProofOptions
@@ -76,7 +75,7 @@ __all__ = [
     "path_or_url",
     "plan_options",
     "proof_options",
-    "push_result",
+    "push_options",
     "push_target",
     "refuse_scratch_options",
     "refuse_slurm_options",
@@ -1086,11 +1085,11 @@ def _refuse_push_options(options: argparse.Namespace) -> None:
             )
 
 
-def push_result(options: argparse.Namespace, result: Path, repo_id: str) -> PushReport:
-    """Push a result as the options say."""
-    from leconvert.hub.push import PushOptions, push
+def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOptions:
+    """Return where and how to push."""
+    from leconvert.hub.push import PushOptions
 
     # Where a source came from there is a repo, or a mistake: only one that is named is made.
     named = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
-    how = filled(PushOptions, options, create=named)
-    return push(result, repo_id, how, progress=progress_for(quiet=options.json))
+    # The flag --repo-id names the source.
+    return replace(filled(PushOptions, options, create=named), repo_id=repo_id)

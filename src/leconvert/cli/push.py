@@ -13,11 +13,12 @@ from leconvert.cli.options import (
     add_push_options,
     layout_options,
     proof_options,
-    push_result,
+    push_options,
     push_target,
     repair_options,
 )
-from leconvert.errors import LeconvertError, TargetError, UsageError
+from leconvert.cli.progress import progress_for
+from leconvert.errors import LeconvertError, TargetError
 from leconvert.text import amount
 
 if TYPE_CHECKING:
@@ -86,28 +87,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Push, and say what was done."""
-    result = options.result.resolve()
-    report = push_result(options, result, _target(options, result))
+    from leconvert.hub.push import push
+
+    how = push_options(options, options.push_repo_id)
+    report = push(options.result.resolve(), how, progress=progress_for(quiet=options.json))
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
     else:
         show_push(report)
     return 0
-
-
-def _target(options: argparse.Namespace, result: Path) -> str:
-    if options.push_repo_id is not None:
-        return str(options.push_repo_id)
-    from leconvert.hub.provenance import noted_origin
-
-    origin = noted_origin(result)
-    if origin is None:
-        raise UsageError(
-            f"It is not known where {result} came from.",
-            path=str(result),
-            next_step="Pass --push-repo-id ORG/NAME.",
-        )
-    return origin.repo_id
 
 
 # ------------------------------------------------------------------------------------------------
@@ -190,17 +178,10 @@ class ConvertPush:
         """Push, if that is wanted."""
         if self.repo_id is None:
             return None
-        try:
-            return push_result(self._options, self._target, self.repo_id)
-        except LeconvertError as error:
-            again = (
-                f"`leconvert push {shlex.quote(str(self._target))} "
-                f"--push-repo-id {shlex.quote(self.repo_id)}`"
-            )
-            error.next_step = (
-                f"{error.next_step or ''} The dataset is converted: then {again} is enough."
-            ).strip()
-            raise
+        from leconvert.hub.push import push_converted
+
+        how = push_options(self._options, self.repo_id)
+        return push_converted(self._target, how, progress=progress_for(quiet=self._options.json))
 
     def show(self, report: PushReport | None) -> None:
         """Print what the push did, or that there was none."""

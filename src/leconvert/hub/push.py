@@ -19,6 +19,7 @@ request takes no parent: it is compared just before, and the listing just after.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -35,6 +36,7 @@ from leconvert.errors import (
     HubConflictError,
     HubError,
     HubUnavailableError,
+    LeconvertError,
     StorageError,
     UsageError,
     VerificationError,
@@ -56,7 +58,12 @@ from leconvert.hub.preflight import (
     not_as_proven,
     read_repo_state,
 )
-from leconvert.hub.provenance import Provenance, read_provenance, write_provenance
+from leconvert.hub.provenance import (
+    Provenance,
+    noted_origin,
+    read_provenance,
+    write_provenance,
+)
 from leconvert.hub.push_plan import (
     CARD_PATH,
     COMMIT_OPERATIONS,
@@ -94,6 +101,7 @@ class PushOptions:
     """How to push.
 
     Attributes:
+        repo_id: Where to, ``ORG/NAME``; None for where the source came from.
         branch: The branch; made from ``main`` where it does not exist.
         create_pr: Leave everything in a pull request that somebody else merges.
         create: Make the repo where it does not exist.
@@ -107,6 +115,7 @@ class PushOptions:
         commit_payload_bytes: Bytes a commit may carry itself.
     """
 
+    repo_id: str | None = None
     branch: str = MAIN
     create_pr: bool = False
     create: bool = True
@@ -341,8 +350,7 @@ _MOST_ASKED_SECONDS = 900.0
 
 def push(
     result: Path,
-    repo_id: str,
-    options: PushOptions | None = None,
+    options: PushOptions = PushOptions(),
     *,
     api: HfApi | None = None,
     pause: Callable[[float], None] = time.sleep,
@@ -355,8 +363,7 @@ def push(
 
     Args:
         result: Its folder; only read.
-        repo_id: The target, ``ORG/NAME``.
-        options: How.
+        options: Where to, and how.
         api: A client; None for one with ``HF_ENDPOINT`` and the user's token.
         pause: Waits so many seconds between tries.
         progress: Where to report.
@@ -365,6 +372,7 @@ def push(
         What was sent and removed, and the commit that holds it.
 
     Raises:
+        UsageError: It is not said where to, and not known where the source came from.
         SourceError: The folder holds no v3.0 dataset.
         VerificationError: The dataset is not complete, or not what was converted and proven.
         HubError: There is no such repo, or the Hub does not answer.
@@ -372,9 +380,9 @@ def push(
         HubConflictError: The repo changed meanwhile, holds another dataset, or is public and must
             not be.
     """
-    options = options or PushOptions()
     if options.create_pr and options.branch != MAIN:
         raise UsageError("--create-pr and --branch exclude each other: pull requests are to main.")
+    repo_id = options.repo_id or _origin_of(result)
     info = checked_result(result, progress=progress)
     api = api or make_api()
     if not options.dry_run and not _has_token(api):
@@ -402,6 +410,32 @@ def push(
     if not options.dry_run:
         job.note_pushed()
     return report
+
+
+def _origin_of(result: Path) -> str:
+    origin = noted_origin(result)
+    if origin is None:
+        raise UsageError(
+            f"It is not known where {result} came from.",
+            path=str(result),
+            next_step="Pass --push-repo-id ORG/NAME.",
+        )
+    return origin.repo_id
+
+
+def push_converted(
+    result: Path, options: PushOptions, *, progress: Progress = NO_PROGRESS
+) -> PushReport:
+    """Push what was just converted; an error says that only the push is left."""
+    try:
+        return push(result, options, progress=progress)
+    except LeconvertError as error:
+        to = f" --push-repo-id {shlex.quote(options.repo_id)}" if options.repo_id else ""
+        again = f"`leconvert push {shlex.quote(str(result))}{to}`"
+        error.next_step = (
+            f"{error.next_step or ''} The dataset is converted: then {again} is enough."
+        ).strip()
+        raise
 
 
 def _has_token(api: HfApi) -> bool:

@@ -65,8 +65,7 @@ def pushed(hub: StandIn, api_of: Callable[..., HfApi]) -> Callable[..., PushRepo
         progress = options.pop("progress", NO_PROGRESS)
         return push(
             result,
-            repo_id,
-            PushOptions(**options),  # type: ignore[arg-type]
+            PushOptions(repo_id=repo_id, **options),  # type: ignore[arg-type]
             api=api_of() if token is None else api_of(token),
             pause=lambda _: None,
             progress=progress,  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from leconvert.errors import (
 )
 from leconvert.formats.v3 import write_repairs
 from leconvert.hub.preflight import NOTHING, check_complete, read_repo_state
-from leconvert.hub.push import PushReport, push
+from leconvert.hub.push import PushOptions, PushReport, push
 from leconvert.hub.push_plan import RemoteFile, git_hash
 from leconvert.progress import SilentProgress
 from leconvert.repairs import DroppedEpisode, Repairs
@@ -558,7 +558,13 @@ def test_a_hub_that_asks_to_wait_is_waited_for(
     said = Said()
 
     def run() -> PushReport:
-        return push(result, "tester/new", api=api_of(), pause=paused.append, progress=said)
+        return push(
+            result,
+            PushOptions(repo_id="tester/new"),
+            api=api_of(),
+            pause=paused.append,
+            progress=said,
+        )
 
     hub.break_requests(Fault("status", status=429, headers=headers, times=refused))
     assert run().tag == "set"
@@ -573,7 +579,7 @@ def test_a_hub_that_asks_for_too_long_is_not_waited_for(
     paused: list[float] = []
     hub.break_requests(Fault("status", status=429, headers={"Retry-After": "400"}, times=None))
     with pytest.raises(HubUnavailableError) as caught:
-        push(result, "tester/new", api=api_of(), pause=paused.append)
+        push(result, PushOptions(repo_id="tester/new"), api=api_of(), pause=paused.append)
     assert paused == [400.0, 400.0]
     assert caught.value.next_step == "Wait 6 min 40 s. Run the same command again."
     assert pickle.loads(pickle.dumps(caught.value)).wait_seconds == 400.0

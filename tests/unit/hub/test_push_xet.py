@@ -11,7 +11,7 @@ from tests.hub.fixtures import xet_hub
 from tests.unit.hub.conftest import REPO
 
 from leconvert.errors import HubUnavailableError
-from leconvert.hub.push import push
+from leconvert.hub.push import PushOptions, push
 
 __all__ = ["xet_hub"]
 
@@ -30,7 +30,7 @@ def test_a_push_through_xet_reads_back_and_a_second_sends_nothing(
 ) -> None:
     assert xet_hub.xet is not None
     before, _ = xet_hub.xet.sent()
-    report = push(result, REPO, api=api)
+    report = push(result, PushOptions(repo_id=REPO), api=api)
     after, shards = xet_hub.xet.sent()
     assert 0 < after - before < report.added_bytes
     assert not [r for r in xet_hub.log if r.method == "PUT"]
@@ -43,7 +43,7 @@ def test_a_push_through_xet_reads_back_and_a_second_sends_nothing(
     for path in result.rglob("*"):
         if path.is_file() and path.name != "README.md":
             assert (copy / path.relative_to(result)).read_bytes() == path.read_bytes()
-    assert push(result, REPO, api=api).added == 0
+    assert push(result, PushOptions(repo_id=REPO), api=api).added == 0
     assert xet_hub.xet.sent() == (after, shards)
 
 
@@ -53,8 +53,8 @@ def test_contents_that_went_up_before_a_push_failed_are_not_sent_again(
     assert xet_hub.xet is not None
     xet_hub.break_requests(Fault("drop_before", path="/commit/", times=None))
     with pytest.raises(HubUnavailableError):
-        push(result, REPO, api=api, pause=lambda _: None)
+        push(result, PushOptions(repo_id=REPO), api=api, pause=lambda _: None)
     blocks, _ = xet_hub.xet.sent()
     xet_hub.break_requests()
-    assert push(result, REPO, api=api).tag == "set"
+    assert push(result, PushOptions(repo_id=REPO), api=api).tag == "set"
     assert xet_hub.xet.sent()[0] == blocks
