@@ -45,7 +45,7 @@ from leconvert import tables
 from leconvert._version import __version__
 from leconvert.formats import v3
 from leconvert.layout import cut_batches, layout_streams
-from leconvert.model import Batch, LayoutOptions, SourceScan, StreamLayout, StreamScan
+from leconvert.model import Batch, FileTable, LayoutOptions, SourceScan, StreamLayout, StreamScan
 from leconvert.workdir.run import Manifest, tool_versions
 
 CAMERAS = 4
@@ -63,12 +63,14 @@ def simulated_scan(episodes: int) -> SourceScan:
 
     def stream(name: str, mean_bytes: int) -> StreamScan:
         sizes = chance.integers(mean_bytes // 2, mean_bytes * 2, episodes)
-        return StreamScan(
-            name, sizes, sizes + 10**18, np.arange(episodes), zeros + FRAMES, sizes, zeros
+        files = FileTable(np.arange(episodes), sizes, sizes + 10**18, np.arange(episodes))
+        return StreamScan.of_whole_files(
+            name, files, frames=zeros + FRAMES, roll_bytes=sizes, group=zeros
         )
 
     return SourceScan(
         root="/simulated",
+        codebase_version="v2.1",
         info={},
         fps=Fraction(30),
         episode_index=np.arange(episodes),
@@ -89,9 +91,10 @@ def simulated_manifest(
 ) -> Manifest:
     """Return the head of a simulated plan."""
     return Manifest(
-        run_id=RUN_ID, source=scan.root, target="/result", options={}, versions=tool_versions(),
-        fps=scan.fps, block_align=0, streams=layouts, num_episodes=scan.num_episodes,
-        num_frames=scan.num_episodes * FRAMES, source_bytes=scan.source_bytes,
+        run_id=RUN_ID, source=scan.root, codebase_version=scan.codebase_version, target="/result",
+        options={}, versions=tool_versions(), fps=scan.fps, block_align=0, streams=layouts,
+        num_episodes=scan.num_episodes, num_frames=scan.num_episodes * FRAMES,
+        source_bytes=scan.source_bytes,
         num_batches=len(batches), meta_digest=scan.meta_digest, data_schema=scan.data_schema,
         extra_files=(), findings=(),
     )  # fmt: skip

@@ -23,7 +23,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert.loading": ("EpisodeStream", "StreamFacts", "StreamLoader", "UnreadableFrame"),
     "leconvert.probe": ("Comparison", "compare_with_map"),
     "leconvert.resampling": ("Resampled", "resample"),
-    "leconvert.media": ("ClipRange", "JoinedFile", "join_clips"),
+    "leconvert.media": ("ClipRange", "JoinedFile", "LastIndex", "join_clips"),
     "leconvert.float32_tolerance": None,
     "leconvert.testing": None,
 }

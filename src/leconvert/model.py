@@ -1,15 +1,16 @@
 """The plain values that everything passes around: no I/O, no decisions.
 
 A dataset is a sequence of *episodes*. An episode's **position** is its place in that sequence,
-0..E−1; its **index** is the number that its file names carry. Each episode has one slice in every
-**stream**: ``data`` (parquet) and one ``videos/<camera key>`` a camera. Whatever has one value per
-episode is a NumPy array of length E, so that a million episodes with four cameras fit in memory.
+0..E−1; its **index** is the number that the source gives it. Each episode has one **slice** in
+every **stream**: ``data`` (parquet) and one ``videos/<camera key>`` a camera. A slice is a part of
+one source file, or all of it. Whatever has one value per episode is a NumPy array of length E, so
+that a million episodes with four cameras fit in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from typing import Any
 
@@ -21,9 +22,13 @@ from leconvert.repairs import NO_REPAIRS, Repairs
 __all__ = [
     "DATA_STREAM",
     "FILES_PER_CHUNK",
+    "FILE_COLUMNS",
     "MEBIBYTE",
+    "SLICE_COLUMNS",
+    "V3_FILES_PER_CHUNK_KEY",
     "Batch",
     "Extent",
+    "FileTable",
     "Finding",
     "IntArray",
     "LayoutOptions",
@@ -35,11 +40,14 @@ __all__ = [
     "StreamScan",
     "camera_of",
     "stream_of_camera",
+    "v3_file_key",
 ]
 
 DATA_STREAM = "data"
 _VIDEO_PREFIX = "videos/"
 FILES_PER_CHUNK = 1000
+V3_FILES_PER_CHUNK_KEY = 1 << 31
+"""More than any dataset has files in a chunk; see `v3_file_key`."""
 MEBIBYTE = 1024**2
 
 IntArray = npt.NDArray[np.int64]
@@ -119,40 +127,130 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StreamScan:
-    """What a scan learned about one stream's source files; arrays have shape (E,).
+class FileTable:
+    """Source files of one stream, as they were when they were scanned; arrays have shape (F,).
 
     Attributes:
-        stream: ``data`` or ``videos/<camera key>``.
+        key: Which file it is. v2.x, where a file is an episode: the episode's index. v3.0: see
+            `v3_file_key`.
         size_bytes: Size on disk.
         mtime_ns: Modification time, as the file system gives it.
         inode: Inode number; with the two above it tells a replaced file. 0 where the file system
             keeps none.
-        frames: Rows of the parquet file, or samples of the video track.
-        roll_bytes: What counts towards the file size limit: uncompressed column bytes for data,
-            size on disk for video.
-        group: Decoder configuration of a clip, numbered in order of appearance; 0 for data. A new
-            output file starts where it changes.
     """
 
-    stream: str
+    key: IntArray
     size_bytes: IntArray
     mtime_ns: IntArray
     inode: IntArray
+
+    def __len__(self) -> int:
+        """Number of files, F."""
+        return len(self.key)
+
+    def take(self, rows: IntArray) -> FileTable:
+        """Return some of the files, in the order of their rows."""
+        return FileTable(*(getattr(self, name)[rows] for name in FILE_COLUMNS))
+
+
+FILE_COLUMNS = tuple(field.name for field in fields(FileTable))
+
+
+def v3_file_key(chunk_index: IntArray, file_index: IntArray) -> IntArray:
+    """Return what a `FileTable` calls the files of a v3.0 dataset; the keys sort as the files."""
+    return chunk_index * V3_FILES_PER_CHUNK_KEY + file_index
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamScan:
+    """One stream's slices: what a scan learned of each, and of the files that they are parts of.
+
+    An episode's slice is the rows ``first`` to ``first + frames`` of a parquet file, or these
+    samples of a video track in decode order. A file of a v2.x dataset is one slice. Arrays but
+    those of ``files`` have shape (E,).
+
+    Attributes:
+        stream: ``data`` or ``videos/<camera key>``.
+        files: The files, each once.
+        file: Row of ``files`` that the slice is in.
+        first: First row or sample of the slice within its file.
+        frames: Rows or samples of the slice.
+        size_bytes: Bytes of the slice. A whole file: its size on disk; a part of a video: the bytes
+            of its samples; a part of a table: its share of the file's bytes.
+        roll_bytes: What counts towards the file size limit: uncompressed column bytes for data,
+            `size_bytes` for video.
+        group: Decoder configuration, numbered in order of appearance; 0 for data. A new output file
+            starts where it changes.
+    """
+
+    stream: str
+    files: FileTable
+    file: IntArray
+    first: IntArray
     frames: IntArray
+    size_bytes: IntArray
     roll_bytes: IntArray
     group: IntArray
+
+    @classmethod
+    def of_whole_files(
+        cls,
+        stream: str,
+        files: FileTable,
+        *,
+        frames: IntArray,
+        roll_bytes: IntArray,
+        group: IntArray,
+    ) -> StreamScan:
+        """Return the scan of a stream in which each episode has a file of its own, in order."""
+        return cls(
+            stream,
+            files,
+            file=np.arange(len(files), dtype=np.int64),
+            first=np.zeros(len(files), dtype=np.int64),
+            frames=frames,
+            size_bytes=files.size_bytes,
+            roll_bytes=roll_bytes,
+            group=group,
+        )
+
+    @property
+    def key(self) -> IntArray:
+        """Key of each slice's file, shape (E,)."""
+        return self.files.key[self.file]
+
+    @property
+    def is_whole(self) -> npt.NDArray[np.bool_]:
+        """Whether the slice is all of its file, shape (E,)."""
+        whole: npt.NDArray[np.bool_] = self.size_bytes == self.files.size_bytes[self.file]
+        return whole
+
+    def select(self, positions: IntArray) -> StreamScan:
+        """Return the scan of some episodes, in the order given, and of their files alone."""
+        rows, file = np.unique(self.file[positions], return_inverse=True)
+        of_slices = {name: getattr(self, name)[positions] for name in SLICE_COLUMNS}
+        of_slices["file"] = file.astype(np.int64)
+        return StreamScan(self.stream, self.files.take(rows), **of_slices)
+
+
+SLICE_COLUMNS = tuple(field.name for field in fields(StreamScan))[2:]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceScan:
     """A whole source as the planner sees it.
 
+    It is of one source. Several would be numbered: `FileTable` then has a column ``source`` beside
+    ``key``, ``episode_index`` is the index in the episode's source, and ``root``,
+    ``codebase_version``, ``info``, ``extra_files``, ``meta_digest`` and ``repairs`` become a value
+    a source; slices, lengths and groups stay as they are.
+
     Attributes:
         root: The source folder.
+        codebase_version: The format of its files: ``v2.0``, ``v2.1`` or ``v3.0``.
         info: ``meta/info.json`` as it stands.
         fps: Frame rate as the exact fraction of the decimal in ``info.json``.
-        episode_index: Index of each episode, ascending, shape (E,).
+        episode_index: Index of each episode in the source, shape (E,).
         length: Frames of each episode, shape (E,).
         streams: One scan a stream: data first, then cameras in sorted order.
         extra_files: Files that come along unchanged, relative paths, sorted.
@@ -163,6 +261,7 @@ class SourceScan:
     """
 
     root: str
+    codebase_version: str
     info: Mapping[str, Any]
     fps: Fraction
     episode_index: IntArray
@@ -181,7 +280,7 @@ class SourceScan:
 
     @property
     def source_bytes(self) -> int:
-        """Size on disk of all data and video files."""
+        """Bytes of all slices, which for v2.x are the sizes of all data and video files."""
         return sum(int(stream.size_bytes.sum()) for stream in self.streams)
 
 

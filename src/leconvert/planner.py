@@ -561,6 +561,7 @@ def _write(
     manifest = Manifest(
         run_id=run_id,
         source=str(source),
+        codebase_version=scan.codebase_version,
         target=str(target),
         options=options,
         versions=tool_versions(),

@@ -11,7 +11,7 @@ import copy
 import re
 import shlex
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -256,10 +256,10 @@ class Repairs:
             if feature["dtype"] not in TEXT_DTYPES
         )
 
-    def tasks(self, tasks: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    def tasks(self, tasks: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
         """Return the result's tasks as (index, text), given those of the source."""
         if self.task_map is None:
-            return tasks
+            return list(tasks)
         texts = {self.task_map[index]: text for index, text in tasks if index in self.task_map}
         return sorted(texts.items())
 

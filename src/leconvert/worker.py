@@ -33,7 +33,8 @@ from leconvert.errors import (
     StorageError,
     UnreadableSourceError,
 )
-from leconvert.formats.v2 import SourcePaths, load_info, load_tasks, tasks_of_episodes
+from leconvert.formats import open_dataset
+from leconvert.formats.v2 import tasks_of_episodes
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch, IntArray, Shard, StreamScan, camera_of
@@ -54,7 +55,7 @@ __all__ = ["Notifier", "ShardWriter", "Worker", "WorkerSummary"]
 _STATS_SUFFIX = ".stats.jsonl"
 
 Files = Callable[[int], str]
-"""Returns the path of the source file at a place of a shard, valid until the next call."""
+"""Returns the path of the source file of a shard's slice, valid until the next call."""
 
 
 class Inputs(Protocol):
@@ -63,7 +64,10 @@ class Inputs(Protocol):
     def files(
         self, sources: Sequence[str], should_stop: Callable[[], bool]
     ) -> AbstractContextManager[Files]:
-        """Provide the files that stand for some paths in the plan's source, for a block."""
+        """Provide the files that stand for some paths in the plan's source, for a block.
+
+        A path that occurs several times is one file.
+        """
 
 
 class ShardWriter:
@@ -81,14 +85,28 @@ class ShardWriter:
         self._run = run
         self._inputs = inputs
         self._root = Path(run.manifest.source)
-        self._info = load_info(self._root, run.manifest.repairs)
-        self._paths = SourcePaths(self._root, self._info)
+        self._source = open_dataset(
+            self._root, run.manifest.repairs, version=run.manifest.codebase_version
+        )
+        self._features = self._source.features
         self._schema = tables.deserialize_schema(run.manifest.data_schema)
         self._repairs = run.manifest.repairs
         cameras = {camera_of(layout.stream) for layout in run.manifest.streams}
         self._column_stats = tuple(
             name for name in self._repairs.computed_stats if name not in cameras
         )
+        # Several shards may be cut from one file, which is then opened and parsed once.
+        self._last_table = tables.LastTable()
+        self._last_index = media.LastIndex()
+
+    @contextmanager
+    def open_between_shards(self) -> Iterator[None]:
+        """Let what was read last stay open for the block, in which shards are written."""
+        try:
+            yield
+        finally:
+            self._last_table.close()
+            self._last_index.forget()
 
     def write(
         self,
@@ -105,10 +123,11 @@ class ShardWriter:
             should_stop: Asked now and then; True ends the work.
         """
         scan, episode_index = self._run.scan.stream(shard.stream, shard.first, shard.stop)
-        sources = list(self._paths.absolute(shard.stream, episode_index.tolist()))
+        paths = list(self._source.absolute(shard.stream, scan.files.key.tolist()))
+        sources = [paths[file] for file in scan.file.tolist()]
 
         def check_unchanged() -> None:
-            changes = changed_files(self._paths, scan, episode_index)
+            changes = changed_files(self._source, shard.stream, scan.files)
             if changes:
                 raise source_changed(self._root, changes)
 
@@ -164,16 +183,25 @@ class ShardWriter:
                 range(shard.first, shard.stop),
                 self._first_indices[shard.first : shard.stop].tolist(),
             )
-        # One at a time: a file that had to be fetched may be gone when the next one is there.
         ranges = (
-            tables.RowRange(files(place), rows, repair=repair)
-            for place, (rows, repair) in enumerate(zip(scan.frames.tolist(), repairs, strict=False))
+            tables.RowRange(source, rows, None if is_whole else first, repair)
+            for source, rows, is_whole, first, repair in zip(
+                sources,
+                scan.frames.tolist(),
+                scan.is_whole.tolist(),
+                scan.first.tolist(),
+                repairs,
+                strict=False,
+            )
         )
         with self._stats_file(path, bool(self._column_stats)) as stats:
             table = tables.join_tables(
                 ranges,
                 path,
                 schema=self._schema,
+                stored=files,
+                # What was fetched goes when its shard is written.
+                last_table=self._last_table if self._inputs is None else None,
                 # To join tables is quick: one word at the end. To decode their pictures is not.
                 on_table=self._table_observer(shard, sources, scan, episodes, stats, tell)
                 if self._column_stats
@@ -194,7 +222,7 @@ class ShardWriter:
         # Only runs that compute statistics pay for these imports.
         from leconvert.statistics import table_stats
 
-        features = self._repairs.features(self._info.features)
+        features = self._repairs.features(self._features)
         positions = iter(range(shard.first, shard.stop))
 
         def observe(table: pa.Table) -> None:
@@ -231,12 +259,22 @@ class ShardWriter:
         camera = str(camera_of(shard.stream))
         decodes = camera in self._repairs.computed_stats
         joined = media.join_clips(
-            [media.ClipRange(source) for source in sources],
+            [
+                media.ClipRange(source, first, None if is_whole else frames)
+                for source, first, frames, is_whole in zip(
+                    sources,
+                    scan.first.tolist(),
+                    scan.frames.tolist(),
+                    scan.is_whole.tolist(),
+                    strict=True,
+                )
+            ],
             path,
             fps=self._run.manifest.fps,
             block_align=self._run.manifest.block_align,
             scratch_dir=path.parent,
             coded=files,
+            last_index=self._last_index,
             # To decode takes a hundred times as long as to copy: a clip's bytes count when it is.
             on_bytes=_nothing if decodes else tell,
             should_stop=should_stop,
@@ -249,7 +287,11 @@ class ShardWriter:
             )
         with self._stats_file(path, decodes) as stats:
             if decodes:
-                self._observe_clips(camera, shard, files, scan, episodes, stats, tell, should_stop)
+                for place, found in enumerate(
+                    self._clip_stats(camera, files, scan, episodes, should_stop)
+                ):
+                    stats.add(shard.first + place, found)
+                    tell(int(scan.size_bytes[place]))
         return {
             "size_bytes": joined.size_bytes,
             "copied_bytes": joined.copied_bytes,
@@ -258,31 +300,42 @@ class ShardWriter:
             **stats.record(),
         }
 
-    def _observe_clips(
+    def _clip_stats(
         self,
         camera: str,
-        shard: Shard,
         files: Files,
         scan: StreamScan,
         episodes: Sequence[int],
-        stats: _StatsFile,
-        tell: Callable[[int], None],
         should_stop: Callable[[], bool],
-    ) -> None:
+    ) -> Iterator[dict[str, Any]]:
+        """Yield a camera's statistics of each episode of a shard, empty where none are wanted."""
         from leconvert.statistics import clip_stats, is_depth_map
 
-        is_depth = is_depth_map(self._info.features[camera])
-        quantiles = self._repairs.quantiles
-        clips = zip(episodes, scan.frames.tolist(), scan.size_bytes.tolist(), strict=True)
-        for place, (episode, length, size_bytes) in enumerate(clips):
-            found = {}
-            if self._repairs.computes_stats(camera, episode):
-                source = files(place)
+        is_depth = is_depth_map(self._features[camera])
+        file, first, frames = scan.file.tolist(), scan.first.tolist(), scan.frames.tolist()
+        place = 0
+        while place < len(episodes):
+            if not self._repairs.computes_stats(camera, episodes[place]):
+                yield {}
+                place += 1
+                continue
+            # Slices that follow each other in a file are decoded in one pass over it.
+            stop = place + 1
+            while (
+                stop < len(episodes)
+                and file[stop] == file[place]
+                and first[stop] >= first[stop - 1] + frames[stop - 1]
+                and self._repairs.computes_stats(camera, episodes[stop])
+            ):
+                stop += 1
+            source = files(place)
+            slices = list(zip(first[place:stop], frames[place:stop], strict=True))
+            found = clip_stats(source, slices, is_depth=is_depth, quantiles=self._repairs.quantiles)
+            for _ in slices:
                 if should_stop():
                     raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
-                found[camera] = clip_stats(source, length, is_depth=is_depth, quantiles=quantiles)
-            stats.add(shard.first + place, found)
-            tell(size_bytes)
+                yield {camera: next(found)}
+            place = stop
 
     @contextmanager
     def _stats_file(self, shard_path: Path, is_wanted: bool) -> Iterator[_StatsFile]:
@@ -299,7 +352,7 @@ class ShardWriter:
     @cached_property
     def _tasks(self) -> dict[int, int]:
         """The result's task of each episode that lists one, by its index in the source."""
-        listed = self._repairs.tasks(load_tasks(self._root, self._repairs))
+        listed = self._repairs.tasks(self._source.task_table)
         of_text = {text: index for index, text in reversed(listed)}
         return {index: of_text[text] for index, text in tasks_of_episodes(self._root).items()}
 
@@ -637,19 +690,20 @@ class Worker:
             return lease_lost.is_set() or self._stop.is_set()
 
         written: list[dict[str, Any]] = []
-        for shard in batch.shards:
-            record: dict[str, Any] = {}
-            with storage_errors(lease.attempt_dir / shard.name):
-                # It is `should_stop` that ends it early; why is asked below.
-                with suppress(InterruptedRunError):
-                    record = self._shards.write(
-                        shard, lease.attempt_dir, on_bytes=self._tell, should_stop=should_stop
-                    )
-                if lease_lost.is_set():
-                    raise LeaseLostError(f"batch {batch.batch_id} was taken over")
-                if self._stop.is_set():
-                    raise _stopped()
-            written.append(record)
+        with self._shards.open_between_shards():
+            for shard in batch.shards:
+                record: dict[str, Any] = {}
+                with storage_errors(lease.attempt_dir / shard.name):
+                    # It is `should_stop` that ends it early; why is asked below.
+                    with suppress(InterruptedRunError):
+                        record = self._shards.write(
+                            shard, lease.attempt_dir, on_bytes=self._tell, should_stop=should_stop
+                        )
+                    if lease_lost.is_set():
+                        raise LeaseLostError(f"batch {batch.batch_id} was taken over")
+                    if self._stop.is_set():
+                        raise _stopped()
+                written.append(record)
         return written
 
     def _tell(self, size_bytes: int) -> None:

@@ -20,7 +20,7 @@ from leconvert.hub.scratch import ScratchOptions, hold_slot
 from leconvert.leasing import Board, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.machine import Machine
-from leconvert.model import DATA_STREAM, MEBIBYTE, camera_of
+from leconvert.model import DATA_STREAM, MEBIBYTE, IntArray, StreamScan, camera_of
 from leconvert.packer import PackReport, ProofOptions, WorkerMonitor, check_all_done, pack_run
 from leconvert.progress import Progress, Stage
 from leconvert.tables import deserialize_schema
@@ -369,8 +369,9 @@ def worker_bytes(run: OpenedRun) -> int:
     - 6 times the largest episode's table (in its file, or uncompressed): a worker that has to
       encode rows anew holds it as read, as rows, and as written; copying pages needs next to
       nothing, but what is copied only its file tells;
-    - 640 bytes a column and episode of the fullest data file: its footer;
-    - 64 bytes a frame of the fullest video file: its sample tables;
+    - 640 bytes a column and episode of the fullest data file: its footer; and of the fullest file
+      that several episodes are cut from;
+    - 64 bytes a frame of the fullest video file: its sample tables; and likewise;
     - 512 bytes a batch: a view of which are free;
     - 64 MiB where statistics are computed: pictures that are decoded.
 
@@ -382,9 +383,13 @@ def worker_bytes(run: OpenedRun) -> int:
     layouts = {layout.stream: layout for layout in manifest.streams}
     columns = len(deserialize_schema(manifest.data_schema))
     fullest_table = int(np.diff(layouts.pop(DATA_STREAM).starts).max())
+    fullest_table += _most_in_a_file(data, np.ones_like(length))
     fullest_video = max(
         (int(np.add.reduceat(length, layout.starts[:-1]).max()) for layout in layouts.values()),
         default=0,
+    )
+    fullest_video += max(
+        (_most_in_a_file(run.scan.stream(s)[0], length) for s in layouts), default=0
     )
     return (
         _BYTES_OF_ANY_WORKER
@@ -394,6 +399,19 @@ def worker_bytes(run: OpenedRun) -> int:
         + _BYTES_A_BATCH * manifest.num_batches
         + (_BYTES_OF_STATISTICS if manifest.repairs.computed_stats else 0)
     )
+
+
+def _most_in_a_file(scan: StreamScan, values: IntArray) -> int:
+    """Return about how much of something a file holds at most of those that episodes are cut from.
+
+    Args:
+        values: How much of it each episode has; the rest of a file has as much a byte.
+    """
+    if scan.is_whole.all():
+        return 0
+    found = np.bincount(scan.file, weights=values)
+    size_bytes = np.bincount(scan.file, weights=scan.size_bytes)
+    return int((found * scan.files.size_bytes / np.maximum(size_bytes, 1)).max())
 
 
 def handling_seconds(manifest: Manifest) -> float:

@@ -20,7 +20,7 @@ from leconvert.workdir.exclusion import Exclusion, read_one_host
 from leconvert.workdir.identity import HostIdentity
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import RunPaths, WorkDir, read_record
-from leconvert.workdir.run import BatchFile, ScanTable, read_manifest
+from leconvert.workdir.run import MANIFEST_VERSION, BatchFile, ScanTable, read_manifest
 
 GOLDEN = Path(__file__).parent / "v1"
 RUN_ID = "20260102T030405-abcdef"
@@ -99,8 +99,32 @@ def test_a_plan_is_read(run: RunPaths) -> None:
     assert batches.read(1) == list(batches)[1] == Batch(1, shards, 4994, 6)
     scan = ScanTable(run, manifest.streams)
     assert [column.tolist() for column in scan.lengths()] == [[0, 1, 2, 3], [3, 2, 4, 1]]
-    frames, _ = scan.stream(CAMERA, 1, 3)
-    assert frames.frames.tolist() == [2, 4]
+    part, index = scan.stream(CAMERA, 1, 3)
+    assert (index.tolist(), part.frames.tolist()) == ([1, 2], [2, 4])
+    # A slice was a whole file, and an episode's files were called by its index.
+    assert (part.key.tolist(), part.first.tolist()) == ([1, 2], [0, 0])
+    assert part.is_whole.all()
+    assert scan.files(CAMERA).key.tolist() == [0, 1, 2, 3]
+
+
+def test_a_plan_of_slices_is_read(tmp_path: Path) -> None:
+    work = WorkDir(Path(shutil.copytree(GOLDEN.parent / "v2", tmp_path / "work")))
+    assert work.current_run_id() == RUN_ID
+    run = work.run(RUN_ID)
+    manifest = read_manifest(run, RUN_ID, check_files=True)
+    assert (manifest.source, manifest.codebase_version) == ("/data/set", "v3.0")
+    assert (manifest.num_episodes, manifest.num_frames, manifest.source_bytes) == (3, 9, 7800)
+    scan = ScanTable(run, manifest.streams)
+    assert [column.tolist() for column in scan.lengths()] == [[4, 0, 1], [4, 2, 3]]
+    part, index = scan.stream(CAMERA, 0, 2)
+    assert index.tolist() == [4, 0]
+    assert part.key.tolist() == [(1 << 31) + 7, 0]
+    assert [part.first.tolist(), part.frames.tolist()] == [[5, 0], [4, 2]]
+    assert [part.size_bytes.tolist(), part.group.tolist()] == [[2400, 1200], [1, 0]]
+    files = scan.files(CAMERA)
+    assert [files.key.tolist(), files.size_bytes.tolist()] == [[0, (1 << 31) + 7], [4000, 6000]]
+    assert [files.mtime_ns.tolist(), files.inode.tolist()] == [[10, 20], [11, -21]]
+    assert BatchFile(run, manifest.streams).read(0).shards[0].stop == 3
 
 
 def test_lease_logs_are_read(run: RunPaths) -> None:
@@ -222,8 +246,10 @@ REFUSING: dict[str, Callable[[RunPaths], object]] = {
 @pytest.mark.parametrize("name", REFUSING)
 def test_what_decides_is_refused_in_a_version_of_the_future(tmp_path: Path, name: str) -> None:
     root = Path(shutil.copytree(GOLDEN, tmp_path / "work"))
-    change(root / name, version=2)
-    with pytest.raises(WorkDirError, match="version 2; this program knows up to 1") as caught:
+    newest = MANIFEST_VERSION if name.endswith("manifest.json") else 1
+    change(root / name, version=newest + 1)
+    said = f"version {newest + 1}; this program knows up to {newest}"
+    with pytest.raises(WorkDirError, match=said) as caught:
         REFUSING[name](WorkDir(root).run(RUN_ID))
     assert caught.value.path == str(root / name)
     assert "version that began this run" in str(caught.value.next_step)

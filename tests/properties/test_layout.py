@@ -23,6 +23,7 @@ from leconvert.layout import (
 )
 from leconvert.model import (
     MEBIBYTE,
+    FileTable,
     IntArray,
     LayoutOptions,
     Shard,
@@ -39,7 +40,8 @@ def stream_scan(name: str, sizes: list[int], groups: list[int] | None = None) ->
     values = np.array(sizes, dtype=np.int64)
     zeros = np.zeros_like(values)
     group = zeros if groups is None else np.array(groups, dtype=np.int64)
-    return StreamScan(name, values, zeros, zeros, zeros + 10, values, group)
+    files = FileTable(np.arange(len(sizes)), values, zeros, zeros)
+    return StreamScan.of_whole_files(name, files, frames=zeros + 10, roll_bytes=values, group=group)
 
 
 def reference_files(sizes: list[int], limit_in_mb: float) -> list[list[int]]:
@@ -58,7 +60,9 @@ def reference_files(sizes: list[int], limit_in_mb: float) -> list[list[int]]:
 def source_scan(lengths: list[int], streams: list[StreamScan], fps: str = "30") -> SourceScan:
     length = np.array(lengths, dtype=np.int64)
     episode_index = np.arange(len(lengths))
-    return SourceScan("source", {}, Fraction(fps), episode_index, length, streams, (), "", b"", ())
+    return SourceScan(
+        "source", "v2.1", {}, Fraction(fps), episode_index, length, streams, (), "", b"", ()
+    )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from leconvert import parallel as spread
-from leconvert.model import SourceScan
+from leconvert.model import FILE_COLUMNS, SLICE_COLUMNS, SourceScan
 from leconvert.parallel import Spread, parallel_map, spread_for
 from leconvert.progress import SilentProgress, Stage
 from leconvert.source import scan, scan_source
@@ -40,7 +40,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
 def numbers_of(scan: SourceScan) -> list[list[int]]:
     return [
         np.concatenate(
-            [s.size_bytes, s.mtime_ns, s.inode, s.frames, s.roll_bytes, s.group]
+            [
+                *(getattr(s.files, name) for name in FILE_COLUMNS),
+                *(getattr(s, name) for name in SLICE_COLUMNS),
+            ]
         ).tolist()
         for s in scan.streams
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from leconvert import planner
 from leconvert.errors import StorageError
-from leconvert.model import MEBIBYTE, Batch, Shard, StreamScan
+from leconvert.model import MEBIBYTE, Batch, FileTable, Shard, StreamScan
 from leconvert.planner import Room, SpaceNeeded, can_link, check_room, free_bytes_of, space_needed
 
 VIDEO = "videos/observation.images.top"
@@ -21,7 +21,8 @@ ALIGN = 4096
 
 def scan(stream: str, *sizes: int) -> StreamScan:
     zeros = np.zeros(len(sizes), dtype=np.int64)
-    return StreamScan(stream, np.array(sizes), zeros, zeros, zeros, zeros, zeros)
+    files = FileTable(np.arange(len(sizes)), np.array(sizes), zeros, zeros)
+    return StreamScan.of_whole_files(stream, files, frames=zeros, roll_bytes=zeros, group=zeros)
 
 
 STREAMS = [scan("data", 10, 20), scan(VIDEO, 1000, 2000)]

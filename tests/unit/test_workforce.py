@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leconvert.machine import Machine
-from leconvert.model import IntArray, StreamLayout, StreamScan
+from leconvert.model import FileTable, IntArray, StreamLayout, StreamScan
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.tables import deserialize_schema
 from leconvert.workdir.run import OpenedRun, ScanTable
@@ -69,7 +69,10 @@ class Lengths(ScanTable):
 
     def stream(self, stream: str, *_: object) -> tuple[StreamScan, IntArray]:
         nothing = np.zeros(2, dtype=np.int64)
-        scan = StreamScan(stream, self._size, nothing, nothing, self._frames, self._roll, nothing)
+        files = FileTable(np.arange(2), self._size, nothing, nothing)
+        scan = StreamScan.of_whole_files(
+            stream, files, frames=self._frames, roll_bytes=self._roll, group=nothing
+        )
         return scan, nothing
 
     def lengths(self, *_: object) -> tuple[IntArray, IntArray]:

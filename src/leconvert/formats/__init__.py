@@ -14,10 +14,14 @@ from leconvert.workdir.swap import is_converted
 __all__ = ["Dataset", "Episodes", "Slices", "open_dataset"]
 
 
-def open_dataset(root: Path, repairs: Repairs = NO_REPAIRS) -> Dataset:
+def open_dataset(
+    root: Path, repairs: Repairs = NO_REPAIRS, *, version: str | None = None
+) -> Dataset:
     """Return the dataset in a folder, to be read by its version.
 
     Args:
         repairs: Which decide how a v2.x dataset is read, see `v2.Dataset`.
+        version: The version that a plan found; None to look.
     """
-    return v3.Dataset(root) if is_converted(root) else v2.Dataset(root, repairs)
+    is_v3 = is_converted(root) if version is None else version == v3.CODEBASE_VERSION
+    return v3.Dataset(root) if is_v3 else v2.Dataset(root, repairs)

@@ -6,7 +6,7 @@ know which. Each part is read when it is first asked for, and kept; all of it ca
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -107,6 +107,12 @@ class Dataset(Protocol):
 
     def slice_of(self, path: str) -> tuple[str, int] | None:
         """Return stream and number of the episode, or file, that a path is of; None for others."""
+
+    def relative(self, stream: str, key: int) -> str:
+        """Return the path of the file that a scan's `FileTable` calls ``key``."""
+
+    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each of some files, the dataset's folder included."""
 
     def slices(self, stream: str) -> Slices:
         """Return which part of which file each episode's slice of a stream is."""

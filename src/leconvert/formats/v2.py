@@ -1037,6 +1037,14 @@ class Dataset:
         """Return the stream and the episode that a file's name stands for; None for others."""
         return self.paths.slice_of(path)
 
+    def relative(self, stream: str, key: int) -> str:
+        """Return the path of an episode's file by the episode's index, which is its key."""
+        return self.paths.relative(stream, key)
+
+    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each of some files, the dataset's folder included."""
+        return self.paths.absolute(stream, keys)
+
     @cached_property
     def task_table(self) -> list[tuple[int, str]]:
         """Index and text of each task, in ascending order of the index."""

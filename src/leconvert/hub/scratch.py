@@ -502,16 +502,21 @@ class HubInputs:
             should_stop: Asked while anybody waits.
 
         Yields:
-            What returns the path of the whole file at a place; valid until the next call.
+            What returns the path of the whole file at a place; valid until the next call, and
+            until the block ends where no other file is asked for.
         """
         prefix = f"{self._tree}/"
         listed = self._listing.find([source.removeprefix(prefix) for source in sources])
         fetched: list[RemoteFile] = []
+        numbers: dict[str, int] = {}  # of what is fetched, which several slices may be parts of
         places: dict[int, int] = {}
         for place, (file, is_whole) in enumerate(listed):
-            if not is_whole:
-                places[place] = len(fetched)
+            if is_whole:
+                continue
+            if file.path not in numbers:
+                numbers[file.path] = len(fetched)
                 fetched.append(file)
+            places[place] = numbers[file.path]
         if not fetched:
             yield sources.__getitem__
             return

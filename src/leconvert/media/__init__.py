@@ -4,7 +4,7 @@ from leconvert.media.boxes import UnsupportedClipError
 from leconvert.media.clip import ClipIndex, codec_of, order_digest, samples_sha256
 from leconvert.media.header import FileHeader, FileSamples, build_header, frame_ticks
 from leconvert.media.index import read_clip_index, read_clip_indexes
-from leconvert.media.join import ClipRange, JoinedFile, join_clips
+from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
 from leconvert.media.pyav import (
     CodedPacket,
     coded_packets,
@@ -20,6 +20,7 @@ __all__ = [
     "FileHeader",
     "FileSamples",
     "JoinedFile",
+    "LastIndex",
     "UnsupportedClipError",
     "build_header",
     "codec_of",

@@ -97,6 +97,7 @@ class ClipIndex:
     _offsets: IntArray | None = field(default=None, init=False, repr=False)
     _decode_times: IntArray | None = field(default=None, init=False, repr=False)
     _presentation_times: IntArray | None = field(default=None, init=False, repr=False)
+    _cuts: BoolArray | None = field(default=None, init=False, repr=False)
 
     @property
     def num_samples(self) -> int:
@@ -171,6 +172,16 @@ class ClipIndex:
         if not np.count_nonzero(times[1:] < times[:-1]):
             return None
         return (presentation_ranks(times) - np.arange(stop - first)).astype(np.int32)
+
+    def can_cut(self, sample: int) -> bool:
+        """Whether all samples before ``sample`` are shown before all from it on."""
+        if isinstance(self.shown, range) or not 0 < sample < len(self.shown):
+            return True
+        if self._cuts is None:
+            latest = np.maximum.accumulate(self.shown[:-1])
+            earliest = np.minimum.accumulate(self.shown[:0:-1])[::-1]
+            self._cuts = latest <= earliest
+        return bool(self._cuts[sample - 1])
 
     def frames_off_their_place(self, fps: Fraction) -> int:
         """Count frames whose stored time is half a frame or more from rank / ``fps``."""

@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from leconvert.errors import (
     InterruptedRunError,
@@ -235,7 +236,7 @@ class RangeMover:
 
 @dataclass(frozen=True, slots=True)
 class ClipRange:
-    """One episode's samples: all of a clip, or a part of a file that was joined before.
+    """One episode's samples: all of a clip, or a part of a file that holds several episodes.
 
     Attributes:
         path: The file.
@@ -246,6 +247,28 @@ class ClipRange:
     path: str
     first_sample: int = 0
     num_samples: int | None = None
+
+
+class LastIndex:
+    """The index of the file that a join cut last, so that the next join need not read it again.
+
+    For joins one after another while the files stay as they are; it holds one index at most.
+    """
+
+    def __init__(self) -> None:
+        self._index: ClipIndex | None = None
+
+    def forget(self) -> None:
+        """Hold none."""
+        self._index = None
+
+    def of(self, path: str) -> ClipIndex | None:
+        """Return the index of a file if it is the one."""
+        return self._index if self._index is not None and self._index.path == path else None
+
+    def keep(self, index: ClipIndex, stop: int) -> None:
+        """Hold an index if samples are left behind those that were cut out of the file."""
+        self._index = index if stop < index.num_samples else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +306,7 @@ def join_clips(
     block_align: int = 0,
     scratch_dir: str | os.PathLike[str] | None = None,
     coded: Callable[[int], str] | None = None,
+    last_index: LastIndex | None = None,
     on_bytes: Callable[[int], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> JoinedFile:
@@ -303,6 +327,7 @@ def join_clips(
             re-encoding; the folder of the destination by default. Needs their size.
         coded: Says where the coded bytes of a clip are, by its place in ``clips``: a path that is
             valid until the next is asked for. For clips whose own files hold the index alone.
+        last_index: What the join before held, and what this one leaves for the next.
         on_bytes: Called with the number of coded bytes as they arrive.
         should_stop: Asked now and then; when it answers True the join ends.
 
@@ -325,7 +350,9 @@ def join_clips(
     target = Path(destination)
     with ExitStack() as cleanup:
         scratch = _Scratch(Path(scratch_dir or target.parent), fps, cleanup)
-        episodes, digests, samples, first = _read_episodes(clips, scratch)
+        episodes, digests, samples, first = _read_episodes(
+            clips, scratch, LastIndex() if last_index is None else last_index
+        )
         header = build_header(
             samples,
             fps=fps,
@@ -343,13 +370,18 @@ def join_clips(
                 should_stop=should_stop,
             )
             mover.write(header.content, 0)
-            for place, (episode, position) in enumerate(
-                zip(episodes, header.positions, strict=True)
-            ):
-                # A clip that was remuxed was read whole, and lies in the scratch folder.
-                is_own = episode.path == clips[place].path
-                path = coded(place) if coded is not None and is_own else episode.path
-                _move_episode(mover, path, episode.runs, position)
+            with _OpenedSource() as source:
+                for place, (episode, position) in enumerate(
+                    zip(episodes, header.positions, strict=True)
+                ):
+                    # A clip that was remuxed was read whole, and lies in the scratch folder.
+                    is_own = episode.path == clips[place].path
+                    where = partial(coded, place) if coded is not None and is_own else None
+                    source.open(episode.path, where)
+                    arrived = position
+                    for start, length in episode.runs:
+                        mover.move(source.descriptor, source.path, start, length, arrived)
+                        arrived += length
         except BaseException:
             with suppress(OSError):
                 target.unlink()
@@ -405,17 +437,19 @@ _path = attrgetter("path")
 
 
 def _read_episodes(
-    clips: Sequence[ClipRange], scratch: _Scratch
+    clips: Sequence[ClipRange], scratch: _Scratch, last: LastIndex
 ) -> tuple[list[_Episode], list[str], FileSamples, ClipIndex]:
     """Return where each episode's bytes lie, its digest, all samples, and the first index."""
     episodes: list[_Episode] = []
     digests: list[str] = []
     samples = FileSamples()
     first: ClipIndex | None = None
-    index: ClipIndex | None = None
-    path = ""
-    # Parts of one joined file follow each other: its index is not read once for each.
-    found = read_clip_indexes([path for path, _ in groupby(clips, _path)], read_ahead=True)
+    path, stop = clips[0].path, 0
+    index = last.of(path)
+    last.forget()
+    # Episodes of one file follow each other: its index is not read once for each.
+    names = [name for name, _ in groupby(clips, _path)]
+    found = read_clip_indexes(names if index is None else names[1:], read_ahead=True)
     for clip in clips:
         if index is None or clip.path != path:
             path, answer = clip.path, next(found)
@@ -442,8 +476,10 @@ def _read_episodes(
                 path=clip.path,
             )
         sizes, keyframes = index.sizes[start:stop], index.keyframes[start:stop]
-        if not keyframes[0]:
-            raise broken(clip.path, f"frame {start} should begin an episode but is no keyframe")
+        if count < index.num_samples:
+            _check_cut(index, clip.path, start, stop)
+        elif not keyframes[0]:
+            raise broken(clip.path, "it does not begin with a keyframe")
         lead = index.reordering(start, stop)
         if lead is not None and lead[0]:
             raise broken(clip.path, "it shows a frame before its first keyframe")
@@ -458,22 +494,57 @@ def _read_episodes(
         episodes.append(_Episode(index.path, runs))
         digests.append(order_digest(sizes, keyframes, lead))
     assert first is not None
+    assert index is not None
+    last.keep(index, stop)
     return episodes, digests, samples, first
 
 
-def _move_episode(
-    mover: RangeMover, path: str, runs: Sequence[tuple[int, int]], position: int
-) -> None:
-    try:
-        source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    try:
-        for start, length in runs:
-            mover.move(source, path, start, length, position)
-            position += length
-    finally:
-        os.close(source)
+def _check_cut(index: ClipIndex, path: str, start: int, stop: int) -> None:
+    """Refuse to cut out samples that cannot be decoded without others, or are shown among them."""
+    if not index.keyframes[start]:
+        reason = f"frame {start} begins an episode and is no keyframe"
+    elif not (index.can_cut(start) and index.can_cut(stop)):
+        reason = f"other frames are shown among frames {start} to {stop - 1}, which are an episode"
+    else:
+        return
+    raise UnreadableSourceError(
+        f"{path} cannot be cut without encoding it again: {reason}.",
+        path=path,
+        next_step="Leave the episode out (--on-bad-episode drop).",
+    )
+
+
+class _OpenedSource:
+    """The file that coded bytes are read from; it stays open while episodes of it follow."""
+
+    def __init__(self) -> None:
+        self.descriptor = -1
+        self.path = ""
+        self._name: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def open(self, name: str, where: Callable[[], str] | None) -> None:
+        """Open a file unless it is; ``where`` tells where its coded bytes are, if elsewhere."""
+        if name == self._name:
+            return
+        # Before the next is asked for: this one may have to make room for it.
+        self._close()
+        self.path = name if where is None else where()
+        try:
+            self.descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        self._name = name
+
+    def _close(self) -> None:
+        if self._name is not None:
+            self._name = None
+            os.close(self.descriptor)
 
 
 def _create(target: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import shlex
 import shutil
@@ -281,28 +280,33 @@ class Assembly:
         frames = scan.frames.tolist()
         if file.stream == DATA_STREAM:
             rows = [
-                tables.RowRange(str(path), frames[position - file.first], group)
-                for shard, path in shards
-                for group, position in enumerate(range(shard.first, shard.stop))
+                tables.RowRange(str(path), count, first)
+                for path, first, count in _parts(file, shards, frames)
             ]
             schema = tables.deserialize_schema(self._run.manifest.data_schema)
             tables.join_tables(rows, target, schema=schema)
             return
-        clips = []
-        for shard, path in shards:
-            part = frames[shard.first - file.first : shard.stop - file.first]
-            ends = list(itertools.accumulate(part))
-            clips += [
-                media.ClipRange(str(path), end - count, count)
-                for end, count in zip(ends, part, strict=True)
-            ]
         media.join_clips(
-            clips,
+            [
+                media.ClipRange(str(path), first, count)
+                for path, first, count in _parts(file, shards, frames)
+            ],
             target,
             fps=self._run.manifest.fps,
             block_align=self._run.manifest.block_align,
             scratch_dir=target.parent,
         )
+
+
+def _parts(
+    file: OutputFile, shards: list[tuple[Shard, Path]], frames: Sequence[int]
+) -> Iterator[tuple[Path, int, int]]:
+    """Yield the part, the first row or sample in it, and their number, of each episode."""
+    for shard, path in shards:
+        first = 0
+        for count in frames[shard.first - file.first : shard.stop - file.first]:
+            yield path, first, count
+            first += count
 
 
 # ------------------------------------------------------------------------------------------------

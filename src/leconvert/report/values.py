@@ -685,7 +685,7 @@ def _streams(run: OpenedRun, found: AttemptsFound, tree: TreeFigures | None) -> 
         rows.append(
             StreamFigures(
                 stream=layout.stream,
-                source_files=len(scan.size_bytes),
+                source_files=len(scan.files),
                 source_bytes=int(scan.size_bytes.sum()),
                 result_files=there,
                 planned_files=layout.num_files,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from leconvert.dataset_files import EPISODE_FOLDERS, Links, files_below
 from leconvert.errors import SourceChangedError
 from leconvert.findings import Observation
-from leconvert.formats import v3
+from leconvert.formats import Dataset, open_dataset, v3
 from leconvert.formats.v2 import (
     EPISODES_PATH,
     LEGACY_META_FILES,
@@ -26,7 +26,7 @@ from leconvert.formats.v2 import (
     SourcePaths,
     load_info,
 )
-from leconvert.model import IntArray, StreamScan, camera_of
+from leconvert.model import FileTable, camera_of
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.text import count, shown
 from leconvert.workdir.fs import forget_old_names, status_now
@@ -273,12 +273,8 @@ def meta_digest(root: Path) -> str:
     return digest.hexdigest()
 
 
-def changed_files(
-    paths: SourcePaths,
-    stream: StreamScan,
-    episode_index: IntArray,
-) -> list[str]:
-    """Say which source files differ from the scan.
+def changed_files(dataset: Dataset, stream: str, files: FileTable) -> list[str]:
+    """Say which source files of a stream differ from the scan.
 
     Returns:
         One line a file that is gone, replaced, or of another size or time.
@@ -286,29 +282,29 @@ def changed_files(
     changes: list[str] = []
     with ExitStack() as open_pool:
         pool: ThreadPoolExecutor | None = None
-        for first in range(0, len(episode_index), _FILES_AT_A_TIME):
+        for first in range(0, len(files), _FILES_AT_A_TIME):
             block = slice(first, first + _FILES_AT_A_TIME)
-            indices = episode_index[block].tolist()
-            files = list(
+            keys = files.key[block].tolist()
+            planned = list(
                 zip(
-                    paths.absolute(stream.stream, indices),
-                    stream.size_bytes[block].tolist(),
-                    stream.mtime_ns[block].tolist(),
-                    stream.inode[block].tolist(),
+                    dataset.absolute(stream, keys),
+                    files.size_bytes[block].tolist(),
+                    files.mtime_ns[block].tolist(),
+                    files.inode[block].tolist(),
                     strict=True,
                 )
             )
-            forget_old_names(file[0] for file in files)
+            forget_old_names(file[0] for file in planned)
             if pool is None:
                 with Latency() as latency:
-                    found = [_change(file) for file in files]
-                if latency.dominates and len(episode_index) > block.stop:
+                    found = [_change(file) for file in planned]
+                if latency.dominates and len(files) > block.stop:
                     pool = open_pool.enter_context(ThreadPoolExecutor(THREADS_THAT_WAIT))
             else:
-                found = list(pool.map(_change, files))
+                found = list(pool.map(_change, planned))
             changes += [
-                f"{paths.relative(stream.stream, index)}: {change}"
-                for index, change in zip(indices, found, strict=True)
+                f"{dataset.relative(stream, key)}: {change}"
+                for key, change in zip(keys, found, strict=True)
                 if change is not None
             ]
     return changes
@@ -339,10 +335,9 @@ def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
     root = root or Path(manifest.source)
     changes = _changed_tables(run, root)
     if not changes:
-        paths = SourcePaths(root, load_info(root, manifest.repairs))
+        dataset = open_dataset(root, manifest.repairs, version=manifest.codebase_version)
         for layout in manifest.streams:
-            scan, episode_index = run.scan.stream(layout.stream)
-            changes += changed_files(paths, scan, episode_index)
+            changes += changed_files(dataset, layout.stream, run.scan.files(layout.stream))
     if changes:
         raise source_changed(root, changes)
 

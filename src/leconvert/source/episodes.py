@@ -29,7 +29,7 @@ from leconvert.formats.v2 import (
     read_lines,
     refuse_pointers,
 )
-from leconvert.model import DATA_STREAM, IntArray, StreamScan, camera_of
+from leconvert.model import DATA_STREAM, FileTable, IntArray, StreamScan, camera_of
 from leconvert.source.changes import FileFacts, signed_inode
 from leconvert.source.file_checks import (
     NOT_KNOWN,
@@ -446,17 +446,18 @@ class Slices:
         found: BoolArray = readable[self.kind]
         return found
 
-    def scan(self, kept: BoolArray, *, grouped: bool) -> StreamScan:
-        """Return the scan of the episodes that are kept."""
+    def scan(self, kept: BoolArray, episode_index: IntArray, *, grouped: bool) -> StreamScan:
+        """Return the scan of the episodes that are kept, whose files have their indices as keys."""
         size_bytes, mtime_ns, inode, frames, roll_bytes = self.numbers[kept].T.copy()
-        group: IntArray = np.zeros(len(size_bytes), dtype=np.int64)
+        files = FileTable(episode_index[kept], np.maximum(size_bytes, 0), mtime_ns, inode)
+        group: IntArray = np.zeros(len(files), dtype=np.int64)
         if grouped and len(group):
             _, firsts, numbers = np.unique(self.kind[kept], return_index=True, return_inverse=True)
             order: IntArray = np.empty(len(firsts), dtype=np.int64)
             order[np.argsort(firsts)] = np.arange(len(firsts))
             group = order[numbers]
-        return StreamScan(
-            self.stream, np.maximum(size_bytes, 0), mtime_ns, inode, frames, roll_bytes, group
+        return StreamScan.of_whole_files(
+            self.stream, files, frames=frames, roll_bytes=roll_bytes, group=group
         )
 
 

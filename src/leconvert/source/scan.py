@@ -45,6 +45,7 @@ from leconvert.formats.v2 import (
 )
 from leconvert.model import (
     DATA_STREAM,
+    FileTable,
     IntArray,
     SourceScan,
     StreamScan,
@@ -138,7 +139,7 @@ def scan_source(
         said = error.message.removesuffix(".")
         said += f"; on disk there is {shown(near)}." if near else "; there is no table on disk."
         remarks.append(Observation("path-template", said, path=INFO_PATH))
-        nothing = [_nothing(stream, len(episodes.index)) for stream in streams]
+        nothing = [_nothing(stream, episodes.index) for stream in streams]
         settled = resolve_repairs(
             remarks,
             options,
@@ -231,7 +232,7 @@ def scan_source(
     stale = stale_extensions(survey.extra_files, settled.repairs)
     settled = replace(settled, findings=(*settled.findings, *stale))
     scans = [
-        slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM)
+        slices.scan(settled.kept, episodes.index, grouped=slices.stream != DATA_STREAM)
         for slices in gathered.slices
     ]
     schema = _result_schema(info, columns, settled.repairs)
@@ -532,6 +533,7 @@ def _scan(
 ) -> SourceScan:
     return SourceScan(
         root=str(root),
+        codebase_version=info.codebase_version,
         info=info.raw,
         fps=info.fps,
         episode_index=episodes.index[settled.kept],
@@ -545,10 +547,11 @@ def _scan(
     )
 
 
-def _nothing(stream: str, num_episodes: int) -> StreamScan:
+def _nothing(stream: str, episode_index: IntArray) -> StreamScan:
     """Return the scan of a stream whose files nobody can name."""
-    none = np.zeros(num_episodes, dtype=np.int64)
-    return StreamScan(stream, none, none, none, none, none, none)
+    none = np.zeros_like(episode_index)
+    files = FileTable(episode_index, none, none, none)
+    return StreamScan.of_whole_files(stream, files, frames=none, roll_bytes=none, group=none)
 
 
 class _Membership:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -72,23 +73,37 @@ def table_stats(
 
 
 def clip_stats(
-    path: str | os.PathLike[str], length: int, *, is_depth: bool = False, quantiles: bool
-) -> dict[str, Any]:
-    """Compute the statistics of one camera in one episode from sampled frames of its clip.
+    path: str | os.PathLike[str],
+    episodes: Sequence[tuple[int, int]],
+    *,
+    is_depth: bool = False,
+    quantiles: bool,
+) -> Iterator[dict[str, Any]]:
+    """Compute the statistics of one camera in some episodes of one file, in one pass over it.
 
-    Returns:
-        Statistics of shape (3, 1, 1) in 0..1, or (1, 1, 1) in stored values for depth.
+    They are those of sampled frames; memory is that of one frame.
+
+    Args:
+        episodes: First frame of each in the order of presentation, and its number of frames; in
+            the order of the file.
+
+    Yields:
+        Statistics of each episode, of shape (3, 1, 1) in 0..1, or (1, 1, 1) in stored values for
+        depth.
     """
-    if length < 1:
+    if any(length < 1 for _, length in episodes):
         raise UnreadableSourceError(
             f"The statistics of {path} cannot be computed: its episode has no frames.",
             path=os.fspath(path),
             next_step="Drop the episode (--on-bad-episode drop).",
         )
-    stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
-    for _, picture in decode_shown(path, sample_indices(length), is_depth=is_depth):
-        stats.add(picture)
-    return stats.result()
+    samples = [[first + rank for rank in sample_indices(length)] for first, length in episodes]
+    pictures = decode_shown(path, itertools.chain.from_iterable(samples), is_depth=is_depth)
+    for wanted in samples:
+        stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
+        for _, picture in itertools.islice(pictures, len(wanted)):
+            stats.add(picture)
+        yield stats.result()
 
 
 def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from leconvert.tables.footers import (
 )
 from leconvert.tables.join import (
     JoinedTable,
+    LastTable,
     RowRange,
     RowRepair,
     join_tables,
@@ -44,6 +45,7 @@ __all__ = [
     "DataFooter",
     "ExpectedCopies",
     "JoinedTable",
+    "LastTable",
     "OpenedTable",
     "Reading",
     "RowRange",

@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,8 +22,16 @@ import pyarrow.parquet as pq
 
 from leconvert.arrow import int64_array, int64_values, is_list, list_length
 from leconvert.errors import InterruptedRunError, TargetError, UnreadableSourceError
+from leconvert.model import IntArray
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
-from leconvert.tables.footers import MAGIC, TRAILER_BYTES, OpenedTable, open_parquet, unreadable
+from leconvert.tables.footers import (
+    MAGIC,
+    TRAILER_BYTES,
+    OpenedTable,
+    open_parquet,
+    row_group_rows,
+    unreadable,
+)
 from leconvert.tables.parquet_copy import SequentialOutput, TableCopier
 from leconvert.tables.raw_footer import FileFooter
 from leconvert.tables.schemas import align_table
@@ -299,23 +308,60 @@ def _computed_type(name: str, stored: pa.DataType | None) -> pa.DataType:
 # that joins large episodes does not keep the allocator's leftovers of all of them.
 _RELEASE_AFTER_BYTES = 64 * 1024**2
 _IMAGE_READ_BUFFER_BYTES = 64 * 1024
+# How many rows are decoded at a time where a row group holds several episodes.
+_ROWS_PER_BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """The rows of one episode: a whole file, or one row group of a part file.
+    """The rows of one episode: a whole file, or some rows of one that holds several episodes.
 
     Attributes:
         path: A parquet file.
         rows: Rows that the episode has.
-        row_group: The row group to take, or None for the whole file.
+        first: Its first row in the file, or None where the file holds nothing else.
         repair: What becomes of the rows, or None to take them as they are.
     """
 
     path: str
     rows: int
-    row_group: int | None = None
+    first: int | None = None
     repair: RowRepair | None = None
+
+
+class LastTable:
+    """The file that a join took rows from last, open, so that the next join need not open it.
+
+    For joins one after another with one schema while the files stay as they are. It holds one file
+    at most, until it is closed.
+    """
+
+    def __init__(self) -> None:
+        self._copier: TableCopier | None = None
+        self._name = ""
+        self._source: _Source | None = None
+
+    def close(self) -> None:
+        """Close the file, and forget what was learned of footers."""
+        self._copier = None
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def copier(self, schema: pa.Schema) -> TableCopier:
+        """Return what copies row groups; what it learned of footers is of use to all joins."""
+        if self._copier is None:
+            self._copier = TableCopier(schema)
+        return self._copier
+
+    def take(self) -> tuple[str, _Source | None]:
+        """Hand out the file and what it is called."""
+        source, self._source = self._source, None
+        return self._name, source
+
+    def keep(self, name: str, source: _Source | None) -> None:
+        """Hold a file, which is then this object's to close."""
+        self._name, self._source = name, source
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +388,8 @@ def join_tables(
     destination: str | os.PathLike[str],
     *,
     schema: pa.Schema,
+    stored: Callable[[int], str] | None = None,
+    last_table: LastTable | None = None,
     on_rows: Callable[[int], None] | None = None,
     on_table: Callable[[pa.Table], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -349,18 +397,24 @@ def join_tables(
     """Write the rows of ``episodes`` into one new parquet file, a row group an episode, in order.
 
     The bytes depend on the sources, the schema and the versions of this program and pyarrow alone:
-    joining files that this function wrote, row group by row group, gives the bytes of joining their
+    joining files that this function wrote, episode by episode, gives the bytes of joining their
     sources. Nothing is synced to disk. Images are carried as bytes, never decoded.
 
-    A row group is copied if it needs no repair, is an episode's only one, was written by Arrow with
-    the schema's columns and types, and is compressed with Snappy and has statistics throughout.
-    Whether it has dictionaries, how long its pages are and how exact its statistics is then as in
-    the source. What
-    the pages hold is not looked at, but their headers are: see
-    :func:`~leconvert.tables.parquet_copy.check_pages`. All other episodes are decoded and encoded
-    again     with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
+    A row group is copied if it needs no repair, is all that an episode has and of no other episode,
+    was written by Arrow with the schema's columns and types, and is compressed with Snappy and has
+    statistics throughout. Whether it has dictionaries, how long its pages are and how exact its
+    statistics is then as in the source. What the pages hold is not looked at, but their headers
+    are: see :func:`~leconvert.tables.parquet_copy.check_pages`. All other episodes are decoded and
+    encoded again with Snappy, dictionaries and statistics. Memory is bounded by one such episode.
+
+    Episodes of one file that follow each other in it are read in one pass. One that comes after a
+    later one in the same row group makes that row group be read again.
 
     Args:
+        stored: Says where the file of an episode is, by the episode's place in ``episodes``: a path
+            that is valid until the next is asked for. The paths in ``episodes`` only tell files
+            apart then.
+        last_table: What the join before held, and what this one leaves for the next.
         on_rows: Called with the number of rows after each episode.
         on_table: Called with the rows of each episode as they are in the result; they are then
             read even where their pages are copied.
@@ -377,15 +431,15 @@ def join_tables(
             next_step="Remove it, or write elsewhere.",
         ) from error
     try:
-        with _Join(descriptor, target, schema, on_table) as join:
-            for episode in episodes:
+        with _Join(descriptor, target, schema, on_table, last_table) as join:
+            for place, episode in enumerate(episodes):
                 if should_stop is not None and should_stop():
                     raise InterruptedRunError(
                         f"Stopped while writing {target}.",
                         path=str(target),
                         next_step="Run the same command again; it goes on from here.",
                     )
-                join.add(episode)
+                join.add(episode, None if stored is None else partial(stored, place))
                 if on_rows is not None:
                     on_rows(episode.rows)
             return join.finish()
@@ -410,22 +464,22 @@ class _Join:
         target: Path,
         schema: pa.Schema,
         on_table: Callable[[pa.Table], None] | None,
+        last: LastTable | None,
     ) -> None:
         self._target = target
         self._schema = schema
         self._on_table = on_table
-        self._copier = TableCopier(schema)
+        self._last = last
+        self._copier = TableCopier(schema) if last is None else last.copier(schema)
         self._output = SequentialOutput(descriptor)
         self._output.append(MAGIC)
         self._entries: list[bytes] = []
         self._rows = 0
         self._copied = 0
         self._reencoded: list[tuple[str, str]] = []
-        # The file that is open, and its footer or why it is not for copying. A part file serves
-        # many episodes in a row, and its footer is long.
-        self._source: OpenedTable | None = None
-        self._footer: FileFooter | str = ""
-        self._reader: pq.ParquetReader | None = None
+        # The file that is open, and what it is called. It may serve many episodes in a row, and
+        # its footer is long then.
+        self._source_name, self._source = ("", None) if last is None else last.take()
         self._encoder: RowGroupEncoder | None = None
         self._encoder_start = 0
         self._passed_bytes = 0
@@ -439,26 +493,28 @@ class _Join:
         if self._encoder is not None:
             self._encoder.abandon()
 
-    def add(self, episode: RowRange) -> None:
-        """Append one episode."""
+    def add(self, episode: RowRange, where: Callable[[], str] | None = None) -> None:
+        """Append one episode; ``where`` tells where its file is, if not at its path."""
         source = self._source
-        if source is None or source.path != episode.path:
+        if source is None or self._source_name != episode.path:
+            # Before the next is asked for: this one may have to make room for it.
             self._close_source()
-            source = self._source = OpenedTable(episode.path)
-            self._footer = self._copier.footer_of(source)
+            path = episode.path if where is None else where()
+            source = self._source = _Source(path, self._copier, self._buffer_bytes)
+            self._source_name = episode.path
         if episode.repair is not None:
             reason: str | None = "its rows are repaired"
-        elif isinstance(self._footer, str):
-            reason = self._footer
+        elif isinstance(source.footer, str):
+            reason = source.footer
         else:
-            reason = self._copy(source, self._footer, episode)
+            reason = self._copy(source, source.footer, episode)
         if reason is not None:
             self._reencoded.append((episode.path, reason))
         if reason is not None or self._on_table is not None:
-            self._decode(episode, encode=reason is not None)
+            self._decode(source, episode, encode=reason is not None)
         self._rows += episode.rows
-        if episode.row_group is None:
-            self._close_source()  # it may be a file that goes before the next one comes
+        if episode.first is None:
+            self._close_source()
 
     def finish(self) -> JoinedTable:
         """Write the footer."""
@@ -466,6 +522,9 @@ class _Join:
         footer = self._copier.writer.footer(self._entries, self._rows)
         self._output.append(footer)
         self._output.flush()
+        if self._last is not None:
+            self._last.keep(self._source_name, self._source)
+            self._source = None
         return JoinedTable(
             self._output.position,
             self._rows,
@@ -474,23 +533,30 @@ class _Join:
             tuple(self._reencoded),
         )
 
-    def _copy(self, source: OpenedTable, footer: FileFooter, episode: RowRange) -> str | None:
+    def _copy(self, source: _Source, footer: FileFooter, episode: RowRange) -> str | None:
         """Copy an episode's row group, or say why that cannot be."""
-        plan = self._copier.plan(source, footer, episode.row_group, episode.rows)
+        group = None
+        if episode.first is not None:
+            group = source.row_group_of(episode.first, episode.rows)
+            if group is None:
+                return "it shares a row group, or has several"
+        plan = self._copier.plan(source.opened, footer, group, episode.rows)
         if isinstance(plan, str):
             return plan
         self._end_encoding()
         self._entries.append(self._copier.writer.row_group(plan.row_group, self._output.position))
         for start, size in plan.ranges:
-            self._output.copy(source, start, size)
+            self._output.copy(source.opened, start, size)
         self._copied += 1
         return None
 
-    def _decode(self, episode: RowRange, *, encode: bool) -> None:
+    def _decode(self, source: _Source, episode: RowRange, *, encode: bool) -> None:
         """Read an episode's rows; show them to whoever asked, and encode them where wanted."""
-        if self._reader is None:
-            self._reader = open_parquet(episode.path, buffer_bytes=self._buffer_bytes)
-        table = _read(self._reader, episode, self._schema)
+        table = source.read(episode)
+        if episode.repair is not None:
+            table = episode.repair(table, path=source.path)
+        # Pages are cut at chunk boundaries, so chunks would show in the bytes.
+        table = align_table(table, self._schema, path=source.path).combine_chunks()
         if encode:
             if self._encoder is None:
                 self._encoder = RowGroupEncoder(self._schema, self._output.append)
@@ -519,37 +585,121 @@ class _Join:
         if self._source is not None:
             self._source.close()
             self._source = None
+
+
+class _Source:
+    """One file that rows are taken from.
+
+    Memory holds its footer, and what was decoded of a row group but belongs to the next episode.
+
+    Attributes:
+        path: Where it is.
+        opened: Its bytes.
+        footer: Its footer, or why its row groups are not for copying.
+    """
+
+    def __init__(self, path: str, copier: TableCopier, buffer_bytes: int) -> None:
+        self.path = path
+        self.opened = OpenedTable(path)
+        self._buffer_bytes = buffer_bytes
+        self._reader: pq.ParquetReader | None = None
+        self._starts: IntArray | None = None
+        # Rows of a row group, batch by batch, and where in the file the next of them is.
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._rest: pa.RecordBatch | None = None
+        self._next_row = 0
+        self._last_row = 0
+        try:
+            self.footer = copier.footer_of(self.opened)
+        except BaseException:
+            self.opened.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._batches, self._rest = iter(()), None
+        self.opened.close()
         if self._reader is not None:
             self._reader.close()
-            self._reader = None
 
+    def row_group_of(self, first: int, rows: int) -> int | None:
+        """Return the row group that holds some rows and no others; None where there is none."""
+        starts = self._row_group_starts
+        group = int(np.searchsorted(starts, first, side="right")) - 1
+        # What begins with the same row before it is empty.
+        is_one = rows > 0 and starts[group : group + 2].tolist() == [first, first + rows]
+        return group if is_one else None
 
-def _read(reader: pq.ParquetReader, episode: RowRange, schema: pa.Schema) -> pa.Table:
-    metadata = reader.metadata
-    if episode.row_group is None:
-        rows = metadata.num_rows
-    elif 0 <= episode.row_group < metadata.num_row_groups:
-        rows = metadata.row_group(episode.row_group).num_rows
-    else:
-        raise UnreadableSourceError(
-            f"The parquet file {episode.path} has {metadata.num_row_groups} row groups and no "
-            f"row group {episode.row_group}.",
-            path=episode.path,
-        )
-    if rows != episode.rows:
-        raise UnreadableSourceError(
-            f"The episode in {episode.path} has {rows} rows where {episode.rows} are expected.",
-            path=episode.path,
-            next_step="Plan again if the file changed, or repair the episode's length.",
-        )
-    try:
-        if episode.row_group is None:
-            table = reader.read_all(use_threads=False)
-        else:
-            table = reader.read_row_group(episode.row_group, use_threads=False)
-    except (OSError, pa.ArrowException) as error:
-        raise unreadable(episode.path, error) from error
-    if episode.repair is not None:
-        table = episode.repair(table, path=episode.path)
-    # Pages are cut at chunk boundaries, so chunks would show in the bytes.
-    return align_table(table, schema, path=episode.path).combine_chunks()
+    def read(self, episode: RowRange) -> pa.Table:
+        """Decode the rows of an episode."""
+        if self._reader is None:
+            self._reader = open_parquet(self.path, buffer_bytes=self._buffer_bytes)
+        stored = self._reader.metadata.num_rows
+        if episode.first is None and stored != episode.rows:
+            raise UnreadableSourceError(
+                f"The episode in {self.path} has {stored} rows where {episode.rows} are expected.",
+                path=self.path,
+                next_step="Plan again if the file changed, or repair the episode's length.",
+            )
+        first = episode.first or 0
+        if not 0 <= first <= first + episode.rows <= stored:
+            raise UnreadableSourceError(
+                f"The parquet file {self.path} has {stored} rows, not {episode.rows} from row "
+                f"{first} on.",
+                path=self.path,
+                next_step="Plan again if the file changed, or repair the episode's length.",
+            )
+        try:
+            if episode.first is None:
+                return self._reader.read_all(use_threads=False)
+            return self._read_range(self._reader, first, episode.rows)
+        except (OSError, pa.ArrowException) as error:
+            raise unreadable(self.path, error) from error
+
+    @property
+    def _row_group_starts(self) -> IntArray:
+        """First row of each row group and, last, the number of rows; shape (G + 1,)."""
+        if self._starts is None:
+            if isinstance(self.footer, str):
+                rows = row_group_rows(self.path)
+            else:
+                rows = [group.rows for group in self.footer.row_groups]
+            self._starts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
+        return self._starts
+
+    def _read_range(self, reader: pq.ParquetReader, first: int, rows: int) -> pa.Table:
+        """Decode some rows: whole row groups at once, others batch by batch."""
+        starts = self._row_group_starts
+        begin, end = np.searchsorted(starts, (first, first + rows), side="right").tolist()
+        begin -= 1
+        if not rows or (starts[begin] == first and starts[end - 1] == first + rows):
+            groups = range(begin, end - 1) if rows else ()
+            return reader.read_row_groups(list(groups), use_threads=False)
+        pieces: list[pa.RecordBatch] = []
+        if not self._next_row <= first < self._last_row:
+            self._begin_batches(reader, begin)
+        while rows:
+            if self._rest is None:
+                if self._next_row == self._last_row:
+                    begin = int(np.searchsorted(starts, self._next_row, side="right")) - 1
+                    self._begin_batches(reader, begin)
+                self._rest = next(self._batches, None)
+                if self._rest is None:
+                    raise pa.ArrowInvalid(f"it ends before row {self._next_row}")
+            skipped = min(first - self._next_row, len(self._rest))
+            taken = min(rows, len(self._rest) - skipped)
+            if taken:
+                pieces.append(self._rest.slice(skipped, taken))
+            used = skipped + taken
+            self._rest = self._rest.slice(used) if used < len(self._rest) else None
+            self._next_row += used
+            first += taken
+            rows -= taken
+        return pa.Table.from_batches(pieces)
+
+    def _begin_batches(self, reader: pq.ParquetReader, group: int) -> None:
+        starts = self._row_group_starts
+        batch_rows = _IMAGE_ROWS_PER_BATCH if self._buffer_bytes else _ROWS_PER_BATCH
+        self._batches = reader.iter_batches(batch_rows, row_groups=[group], use_threads=False)
+        self._rest = None
+        self._next_row, self._last_row = int(starts[group]), int(starts[group + 1])

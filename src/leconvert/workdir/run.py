@@ -26,7 +26,17 @@ import pyarrow.parquet as pq
 from leconvert._version import __version__
 from leconvert.arrow import int64_array, int64_values
 from leconvert.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
-from leconvert.model import Batch, Finding, IntArray, Shard, SourceScan, StreamLayout, StreamScan
+from leconvert.model import (
+    FILE_COLUMNS,
+    Batch,
+    FileTable,
+    Finding,
+    IntArray,
+    Shard,
+    SourceScan,
+    StreamLayout,
+    StreamScan,
+)
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.workdir.exclusion import (
     OneHost,
@@ -60,9 +70,15 @@ __all__ = [
 ]
 
 
-MANIFEST_VERSION = 1
+MANIFEST_VERSION = 2
 _ROWS_PER_GROUP = 16_384
-_SCAN_COLUMNS = ("size_bytes", "mtime_ns", "inode", "frames", "roll_bytes", "group")
+# Columns of a slice's file, in the order of `FileTable`, and of the slice itself.
+_FILE_COLUMNS = ("key", "file_size_bytes", "mtime_ns", "inode")
+_SLICE_COLUMNS = ("first", "frames", "size_bytes", "roll_bytes", "group")
+# Those of version 1, in which a slice was a whole file and its key the episode's index.
+_WHOLE_FILE_COLUMNS = ("size_bytes", "mtime_ns", "inode", "frames", "roll_bytes", "group")
+# What version 1 does not say: all its sources are of this format.
+_V2 = "v2.x"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +88,7 @@ class Manifest:
     Attributes:
         run_id: The run it belongs to.
         source: The source folder.
+        codebase_version: The format of the source's files: ``v2.0``, ``v2.1`` or ``v3.0``.
         target: Where the result will stand.
         options: Every option that decides bytes or batches; compared when a run is resumed.
         versions: Versions of the libraries that write bytes; other versions may write others.
@@ -80,7 +97,7 @@ class Manifest:
         streams: Output files of each stream.
         num_episodes: Episodes, E.
         num_frames: Frames of the dataset (rows of its data stream).
-        source_bytes: Bytes of all data and video files.
+        source_bytes: Bytes of all slices.
         num_batches: Lines of ``batches.jsonl``.
         meta_digest: SHA-256 of the source's converted ``meta/`` files.
         data_schema: Arrow schema of the data files, IPC-serialised.
@@ -93,6 +110,7 @@ class Manifest:
 
     run_id: str
     source: str
+    codebase_version: str
     target: str
     options: Mapping[str, Any]
     versions: Mapping[str, str]
@@ -149,6 +167,7 @@ def write_plan(
     _write_batches(run, manifest.streams, batches)
     fields = {
         "source": manifest.source,
+        "codebase_version": manifest.codebase_version,
         "target": manifest.target,
         "options": dict(manifest.options),
         "versions": dict(manifest.versions),
@@ -218,6 +237,7 @@ def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
     return Manifest(
         run_id=run_id,
         source=fields["source"],
+        codebase_version=fields.get("codebase_version", _V2),
         target=fields["target"],
         options=fields["options"],
         versions=fields["versions"],
@@ -324,7 +344,9 @@ class BatchFile:
 def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
     columns: dict[str, IntArray] = {"episode_index": scan.episode_index, "length": scan.length}
     for number, stream in enumerate(scan.streams):
-        columns |= {f"{number}/{name}": getattr(stream, name) for name in _SCAN_COLUMNS}
+        for name, attribute in zip(_FILE_COLUMNS, FILE_COLUMNS, strict=True):
+            columns[f"{number}/{name}"] = getattr(stream.files, attribute)[stream.file]
+        columns |= {f"{number}/{name}": getattr(stream, name) for name in _SLICE_COLUMNS}
     table = pa.Table.from_arrays([int64_array(v) for v in columns.values()], names=list(columns))
     pq.write_table(table, run.scan_table, row_group_size=_ROWS_PER_GROUP, compression="zstd")
     sync_file(run.scan_table)
@@ -345,19 +367,51 @@ class ScanTable:
     def stream(
         self, stream: str, first: int = 0, stop: int | None = None
     ) -> tuple[StreamScan, IntArray]:
-        """Return one stream's scan and the episodes' indices for positions first to stop."""
-        prefix = f"{self._numbers[stream]}/"
-        names = [prefix + name for name in _SCAN_COLUMNS]
-        values = self._columns(["episode_index", *names], first, stop)
-        return StreamScan(stream, *values[1:]), values[0]
+        """Return one stream's scan and the episodes' indices for positions first to stop.
+
+        The scan has the files of these episodes, in the order of their keys.
+        """
+        names = ["episode_index", *self._names(stream, (*_FILE_COLUMNS, *_SLICE_COLUMNS))]
+        values = self._columns(names, first, stop)
+        if values is None:
+            names = ["episode_index", *self._names(stream, _WHOLE_FILE_COLUMNS)]
+            index, size, mtime, inode, frames, roll_bytes, group = self._found(names, first, stop)
+            files = FileTable(index, size, mtime, inode)
+            whole = StreamScan.of_whole_files(
+                stream, files, frames=frames, roll_bytes=roll_bytes, group=group
+            )
+            return whole, index
+        index, key = values[:2]
+        _, rows, file = np.unique(key, return_index=True, return_inverse=True)
+        files = FileTable(*values[1:5]).take(rows)
+        return StreamScan(stream, files, file.astype(np.int64), *values[5:]), index
+
+    def files(self, stream: str) -> FileTable:
+        """Return the source files of one stream, each once, in the order of their keys."""
+        values = self._columns(self._names(stream, _FILE_COLUMNS), 0, None)
+        if values is None:
+            return self.stream(stream)[0].files
+        _, rows = np.unique(values[0], return_index=True)
+        return FileTable(*values).take(rows)
 
     def lengths(self, first: int = 0, stop: int | None = None) -> tuple[IntArray, IntArray]:
         """Return indices and lengths of the episodes at positions first to stop."""
-        index, length = self._columns(["episode_index", "length"], first, stop)
+        index, length = self._found(["episode_index", "length"], first, stop)
         return index, length
 
-    def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray]:
+    def _names(self, stream: str, columns: Sequence[str]) -> list[str]:
+        return [f"{self._numbers[stream]}/{name}" for name in columns]
+
+    def _found(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray]:
+        values = self._columns(names, first, stop)
+        assert values is not None, f"{self._path} has no such columns: {', '.join(names)}"
+        return values
+
+    def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray] | None:
+        """Read some columns; None where the table is of a version without them."""
         with pq.ParquetFile(self._path) as file:
+            if not set(names) <= set(file.schema_arrow.names):
+                return None
             stop = file.metadata.num_rows if stop is None else stop
             first_group, last_group = first // _ROWS_PER_GROUP, (stop - 1) // _ROWS_PER_GROUP
             table = file.read_row_groups(

@@ -77,6 +77,29 @@ def planned(tmp_path: Path) -> OpenedRun:
     )
 
 
+def test_a_file_of_several_slices_is_fetched_once(
+    arm: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    download = window.Window._bring
+
+    def noted(self: window.Window, place: int) -> None:
+        fetched.append(self._files[place].path)
+        download(self, place)
+
+    monkeypatch.setattr(window.Window, "_bring", noted)
+    tree = hub_source.fetch_sparse(REPO, None, tmp_path / "work").source
+    first, second = sorted(map(str, tree.rglob("*.mp4")))[:2]
+    slices = [first, second, second, first]
+    with (
+        window.hold_slot(ScratchOptions(tmp_path / "scratch"), "run") as slot,
+        window.HubInputs(tree, slot, None).files(slices, lambda: False) as files,
+    ):
+        contents = [Path(files(place)).read_bytes() for place in range(len(slices))]
+    assert sorted(fetched) == [path.removeprefix(f"{tree}/") for path in (first, second)]
+    assert contents[0] == contents[3] != contents[1] == contents[2]
+
+
 @pytest.mark.parametrize(
     ("limit", "per_batch"), [(None, None), ("largest", None), ("largest", 2), ("twice", None)]
 )

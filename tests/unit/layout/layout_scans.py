@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from leconvert.model import MEBIBYTE, SourceScan, StreamScan
+from leconvert.model import MEBIBYTE, FileTable, SourceScan, StreamScan
 
 
 def stream_of(
@@ -22,11 +22,12 @@ def stream_of(
     zeros = np.zeros_like(sizes)
     stored = sizes if stored_bytes is None else np.array(stored_bytes, dtype=np.int64)
     group = zeros if groups is None else np.array(groups, dtype=np.int64)
-    return StreamScan(name, stored, zeros, zeros, zeros, sizes, group)
+    files = FileTable(np.arange(len(sizes)), stored, zeros, zeros)
+    return StreamScan.of_whole_files(name, files, frames=zeros, roll_bytes=sizes, group=group)
 
 
 def source_of(lengths: Sequence[int], *streams: StreamScan, fps: str = "30") -> SourceScan:
     """A source of episodes of so many frames."""
     length = np.array(lengths, dtype=np.int64)
     index = np.arange(len(length))
-    return SourceScan("source", {}, Fraction(fps), index, length, streams, (), "", b"", ())
+    return SourceScan("source", "v2.1", {}, Fraction(fps), index, length, streams, (), "", b"", ())

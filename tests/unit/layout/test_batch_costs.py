@@ -7,7 +7,7 @@ import pytest
 
 from leconvert.errors import UsageError
 from leconvert.layout import cut_batches
-from leconvert.model import MEBIBYTE, Batch, StreamLayout, StreamScan
+from leconvert.model import MEBIBYTE, Batch, FileTable, StreamLayout, StreamScan
 
 FRAMES = 10
 
@@ -16,7 +16,10 @@ def stream(name: str, *mebibytes: float) -> StreamScan:
     """A stream of one episode a size, each with ten frames."""
     sizes = np.array([int(size * MEBIBYTE) for size in mebibytes], dtype=np.int64)
     zeros = np.zeros_like(sizes)
-    return StreamScan(name, sizes, zeros, zeros, zeros + FRAMES, sizes, zeros)
+    files = FileTable(np.arange(len(sizes)), sizes, zeros, zeros)
+    return StreamScan.of_whole_files(
+        name, files, frames=zeros + FRAMES, roll_bytes=sizes, group=zeros
+    )
 
 
 def files(scan: StreamScan, *starts: int) -> StreamLayout:

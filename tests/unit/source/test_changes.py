@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.errors import StorageError, UnreadableSourceError
-from leconvert.formats.v2 import SourcePaths, load_info
+from leconvert.formats.v2 import Dataset
 from leconvert.parallel import Latency
 from leconvert.source import changed_files, changes, scan_source
 from leconvert.source import scan as scanning
@@ -26,16 +26,16 @@ def test_every_change_is_told_in_order(
     monkeypatch.setattr(changes, "_FILES_AT_A_TIME", 1)
     monkeypatch.setattr(Latency, "dominates", waits)
     scan = scan_source(source_copy)
-    paths = SourcePaths(source_copy, load_info(source_copy))
+    dataset = Dataset(source_copy)
     data = scan.streams[0]
-    assert changed_files(paths, data, scan.episode_index) == []
+    assert changed_files(dataset, data.stream, data.files) == []
 
     (source_copy / DATA.format(0)).unlink()
     with (source_copy / DATA.format(2)).open("ab") as file:
         file.write(b"more")
     os.utime(source_copy / DATA.format(4), ns=(1, 1))
     size_bytes = int(data.size_bytes[2])
-    assert changed_files(paths, data, scan.episode_index) == [
+    assert changed_files(dataset, data.stream, data.files) == [
         f"{DATA.format(0)}: No such file or directory",
         f"{DATA.format(2)}: {size_bytes} bytes when planned, {size_bytes + 4} now",
         f"{DATA.format(4)}: replaced or touched since it was planned",
@@ -50,17 +50,17 @@ def test_inode_numbers_count_where_the_file_system_keeps_them(
     monkeypatch.setattr(scanning, "devices_with_fleeting_inodes", lambda: fleeting)
     scan = scan_source(source_copy)
     data = scan.streams[0]
-    assert (data.inode == 0).all() == (not kept)
+    assert (data.files.inode == 0).all() == (not kept)
     first, second = (source_copy / DATA.format(index) for index in (0, 1))
     time_ns = first.stat().st_mtime_ns
     shutil.copyfile(first, first.with_name("other"))
     first.with_name("other").replace(first)
     os.utime(first, ns=(time_ns, time_ns))
     os.utime(second, ns=(1, 1))
-    paths = SourcePaths(source_copy, load_info(source_copy))
+    dataset = Dataset(source_copy)
     touched = [f"{DATA.format(1)}: replaced or touched since it was planned"]
     replaced = [f"{DATA.format(0)}: replaced or touched since it was planned"]
-    changes = changed_files(paths, data, scan.episode_index)
+    changes = changed_files(dataset, data.stream, data.files)
     assert changes == (replaced + touched if kept else touched)
 
 
@@ -68,14 +68,14 @@ def test_a_server_that_fails_is_no_change(
     source_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scan = scan_source(source_copy)
-    paths = SourcePaths(source_copy, load_info(source_copy))
+    dataset = Dataset(source_copy)
 
     def stale(path: str) -> os.stat_result:
         raise OSError(errno.ESTALE, "Stale file handle", path)
 
     monkeypatch.setattr(changes, "status_now", stale)
     with pytest.raises(StorageError, match="episode_000000"):
-        changed_files(paths, scan.streams[0], scan.episode_index)
+        changed_files(dataset, "data", scan.streams[0].files)
 
 
 def test_a_file_that_may_not_be_read_is_no_change(
@@ -91,9 +91,9 @@ def test_a_file_that_may_not_be_read_is_no_change(
         return real(path, flags, mode)
 
     monkeypatch.setattr(os, "open", open_or_refuse)
-    paths = SourcePaths(source_copy, load_info(source_copy))
+    dataset = Dataset(source_copy)
     with pytest.raises(StorageError, match=f"Cannot use {refused}: permission is denied"):
-        changed_files(paths, scan.streams[0], scan.episode_index)
+        changed_files(dataset, "data", scan.streams[0].files)
 
 
 def test_a_named_pipe_in_a_files_place_is_told_and_not_waited_for(source_copy: Path) -> None:

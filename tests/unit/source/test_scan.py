@@ -46,7 +46,7 @@ def test_the_number_of_threads_does_not_change_a_scan(small_source: Path) -> Non
     one, many = (scan_source(small_source, spread=Spread(threads=n)) for n in (1, 8))
     assert one.meta_digest == many.meta_digest
     for left, right in zip(one.streams, many.streams, strict=True):
-        assert left.mtime_ns.tolist() == right.mtime_ns.tolist()
+        assert left.files.mtime_ns.tolist() == right.files.mtime_ns.tolist()
         assert left.roll_bytes.tolist() == right.roll_bytes.tolist()
 
 

@@ -215,16 +215,16 @@ def test_a_clips_statistics_are_those_of_its_sampled_frames(tmp_path: Path) -> N
     every = decoded_pictures(path)
     for length in (150, 140, 1):
         sampled = [every[rank] for rank in sample_indices(length)]
-        assert clip_stats(path, length, quantiles=True) == expected_image_stats(sampled)
+        assert [*clip_stats(path, [(0, length)], quantiles=True)] == [expected_image_stats(sampled)]
 
 
 def test_a_clip_with_fewer_frames_than_its_episode_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     encode_clip(path, [np.zeros((32, 32, 3), np.uint8)] * 5, fps=Fraction(30))
     with pytest.raises(UnreadableSourceError, match=r"clip\.mp4.*no frame 5"):
-        clip_stats(path, 6, quantiles=False)
+        [*clip_stats(path, [(0, 6)], quantiles=False)]
 
 
 def test_a_clip_without_frames_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(UnreadableSourceError, match=r"clip\.mp4"):
-        clip_stats(tmp_path / "clip.mp4", 0, quantiles=False)
+        [*clip_stats(tmp_path / "clip.mp4", [(0, 0)], quantiles=False)]

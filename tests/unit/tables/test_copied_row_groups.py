@@ -2,7 +2,7 @@
 
 import os
 import random
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,10 +119,9 @@ def test_parts_of_both_kinds_join_to_the_bytes_of_the_direct_way(
     for first, stop in pairwise(cuts):
         part = tmp_path / f"part-{first}"
         join_tables(sources[first:stop], part, schema=schema)
-        pieces += [
-            RowRange(str(part), source.rows, group)
-            for group, source in enumerate(sources[first:stop])
-        ]
+        rows = [source.rows for source in sources[first:stop]]
+        firsts = accumulate(rows[:-1], initial=0)
+        pieces += [RowRange(str(part), *span) for span in zip(rows, firsts, strict=True)]
     joined = join_tables(pieces, tmp_path / "joined", schema=schema)
     assert (tmp_path / "joined").read_bytes() == (tmp_path / "direct").read_bytes()
     # What was encoded by the first join is copied by the second, but for the empty episode.

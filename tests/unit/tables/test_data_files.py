@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,13 @@ def episode_rows(seed: int, rows: int) -> pa.Table:
         list(range(seed * 1000, seed * 1000 + rows)),
     ]
     return pa.table(columns, schema=PLAIN)
+
+
+def parts_of(path: Path, episodes: list[RowRange]) -> list[RowRange]:
+    """Return the rows of episodes that were joined into one file."""
+    rows = [episode.rows for episode in episodes]
+    firsts = accumulate(rows[:-1], initial=0)
+    return [RowRange(str(path), *part) for part in zip(rows, firsts, strict=True)]
 
 
 def write_episodes(folder: Path, lengths: list[int], **options: Any) -> list[RowRange]:
@@ -122,10 +129,7 @@ def test_joining_parts_gives_the_bytes_of_joining_the_sources(
     for first, stop in pairwise(cuts):
         part = tmp_path / f"part-{first}.parquet"
         join_tables(ranges[first:stop], part, schema=schema)
-        pieces += [
-            RowRange(str(part), episode.rows, group)
-            for group, episode in enumerate(ranges[first:stop])
-        ]
+        pieces += parts_of(part, ranges[first:stop])
     joined = tmp_path / "from-parts.parquet"
     result = join_tables(pieces, joined, schema=schema)
     assert joined.read_bytes() == direct.read_bytes()
@@ -246,13 +250,15 @@ def test_missing_and_superfluous_columns_are_named(tmp_path: Path) -> None:
         join_tables([RowRange(str(path), 1)], target, schema=schema)
 
 
-def test_a_wrong_number_of_rows_or_row_group_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_number_of_rows_or_first_row_is_refused(tmp_path: Path) -> None:
     (episode,) = write_episodes(tmp_path, [5])
     schema = output_schema(PLAIN, {})
     for wrong in (
         RowRange(episode.path, 6),
-        RowRange(episode.path, 5, row_group=1),
-        RowRange(episode.path, 4, row_group=0),
+        RowRange(episode.path, 4),
+        RowRange(episode.path, 5, first=1),
+        RowRange(episode.path, 1, first=5),
+        RowRange(episode.path, 1, first=-1),
     ):
         with pytest.raises(UnreadableSourceError, match=r"row"):
             join_tables([wrong], tmp_path / "joined", schema=schema)

@@ -29,7 +29,7 @@ def test_row_groups_of_one_file_are_encoded_with_the_file_open_once(
 
     monkeypatch.setattr(join_module, "open_parquet", counted)
     result = join_tables(
-        [RowRange(source, 4, group) for group in (2, 0, 1)], target, schema=ROWS.schema
+        [RowRange(source, 4, first) for first in (8, 0, 4)], target, schema=ROWS.schema
     )
     assert (result.copied_row_groups, len(result.reencoded), opened) == (0, 3, [source])
     assert pq.read_table(target)["n"].to_pylist() == [8, 9, 10, 11, *range(8)]

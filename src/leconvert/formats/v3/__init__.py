@@ -15,6 +15,7 @@ from leconvert.formats.v3.episodes import (
 )
 from leconvert.formats.v3.episodes_writer import EpisodeRecord, VideoSpan, write_episodes
 from leconvert.formats.v3.info import (
+    CODEBASE_VERSION,
     DATA_PATH_TEMPLATE,
     EPISODES_DIR,
     INFO_PATH,
@@ -54,6 +55,7 @@ from leconvert.formats.v3.rows import (
 from leconvert.formats.v3.statistics import StatsAggregator, write_stats
 
 __all__ = [
+    "CODEBASE_VERSION",
     "DATA_PATH_TEMPLATE",
     "EPISODES_DIR",
     "INFO_PATH",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,13 @@ from leconvert.formats.v3.info import (
     read_json_object,
 )
 from leconvert.formats.v3.records import read_tasks
-from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
+from leconvert.model import (
+    DATA_STREAM,
+    V3_FILES_PER_CHUNK_KEY,
+    IntArray,
+    camera_of,
+    stream_of_camera,
+)
 
 __all__ = ["Dataset", "files_of"]
 
@@ -232,6 +238,15 @@ class Dataset:
                     if values[row] is not None:
                         stats.setdefault(feature, {})[statistic] = values[row]
                 yield stats
+
+    def relative(self, stream: str, key: int) -> str:
+        """Return the path of the file that a scan's `FileTable` calls ``key``."""
+        return self.declared.path(stream, *divmod(key, V3_FILES_PER_CHUNK_KEY))
+
+    def absolute(self, stream: str, keys: Iterable[int]) -> Iterator[str]:
+        """Yield the path of each of some files, the dataset's folder included."""
+        for key in keys:
+            yield f"{self.root}/{self.relative(stream, key)}"
 
     def _unreadable(
         self, path: str, what: str, next_step: str | None = None

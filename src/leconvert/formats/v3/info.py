@@ -30,6 +30,7 @@ from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.workdir.fs import make_folders_below
 
 __all__ = [
+    "CODEBASE_VERSION",
     "DATA_PATH_TEMPLATE",
     "EPISODES_DIR",
     "INFO_PATH",
@@ -339,7 +340,7 @@ def _shown(value: object) -> str:
 # The ``meta/info.json`` that a conversion writes.
 
 
-_CODEBASE_VERSION = "v3.0"
+CODEBASE_VERSION = "v3.0"
 # v2.x counted these; in v3.0 files and chunks are found through meta/episodes.
 _DROPPED_KEYS = frozenset({"total_chunks", "total_videos"})
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
@@ -383,7 +384,7 @@ def converted_info(
             renamed = {"video_info": "info"}
             features[key] = {renamed.get(name, name): value for name, value in feature.items()}
     converted: dict[str, Any] = {
-        "codebase_version": _CODEBASE_VERSION,
+        "codebase_version": CODEBASE_VERSION,
         "fps": rate,
         "features": features,
         "total_episodes": total_episodes,
