@@ -1,4 +1,10 @@
-"""What one host can see by itself: each probe tries the real operation in a folder of its own."""
+"""What a file system promises: tried by one host, and by two that share a folder.
+
+What one host can see by itself is tried by the real operations in a folder of its own. What only a
+second host can see (links, locks, names, delays) is tried by two that follow one script and talk
+through files in the folder in question. What leconvert does where a promise does not hold is
+decided here too, from plain values.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +220,7 @@ class CheckReport:
 
 
 # ------------------------------------------------------------------------------------------------
-# What one host can see by itself: each probe tries the real operation in a folder of its own.
+# One host: each probe tries the real operation.
 
 
 _PREFIX = ".leconvert-check-"

@@ -1,4 +1,8 @@
-"""Looks at a run again and again, and reads only what is new."""
+"""The progress of a run: batches, workers and how fast they are, jobs of a scheduler.
+
+One look reads the records of the work dir and writes nothing. Who looks again and again reads only
+what is new.
+"""
 
 from __future__ import annotations
 
@@ -510,7 +514,7 @@ class WorkerObserver:
 
 
 # ------------------------------------------------------------------------------------------------
-# Looks at a run again and again, and reads only what is new.
+# A run, looked at again and again; only what is new is read.
 
 
 _RECORDS_A_LOOK = 2_000

@@ -1,4 +1,4 @@
-"""A folder in a store that `fsspec` knows."""
+"""Datasets in stores that `fsspec` knows: a folder there, a download, and an upload."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Removes what finished and given-up runs left, and nothing that may still be needed.
+"""Looks after what runs leave: removes it, puts a kept source back, gives batches back.
 
-What may go is decided from records and from what is there, never from names or ages alone:
+**Removal.** What may go is decided from records and from what is there, never from names or ages
+alone:
 
 - a run that its work dir no longer names was given up by ``--restart``, or was never planned to the
   end; unless it was interrupted between the moves of its swap: then the dataset lies elsewhere;

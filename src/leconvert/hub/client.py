@@ -1,4 +1,7 @@
-"""The one place that makes a client of the Hub."""
+"""The client of the Hub: made in one place, and its errors as errors of leconvert.
+
+Where it would ask, and with which token, is told without asking anything.
+"""
 
 from __future__ import annotations
 

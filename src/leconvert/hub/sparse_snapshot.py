@@ -1,4 +1,4 @@
-"""The outline of a dataset on the Hub: what a plan needs of it, in the work dir.
+"""Sparse snapshots: what a plan needs of a dataset on the Hub, in the work dir.
 
     WORK/outlines/<commit>/
       tree/                every file at its path, with its size; the scan and the packer read it
@@ -18,6 +18,7 @@ from files that it fetched and checked by hash, never from a hole.
 when it is complete; after a crash those that are there are kept, and the others made. The planner's
 lock keeps two planners apart. The plan remembers size, time and inode of each file of the tree, as
 of any source, so that a tree that somebody touches is noticed.
+
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ class _Window(io.RawIOBase):
 
 
 # ------------------------------------------------------------------------------------------------
-# The outline of a dataset on the Hub: what a plan needs of it, in the work dir.
+# The snapshot: made, kept, and opened again.
 
 
 _KIND, _VERSION = "outline", 1

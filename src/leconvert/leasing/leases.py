@@ -1,4 +1,9 @@
-"""A worker's claim on one batch, from heartbeat to its end."""
+"""Leases on disk: the log of claims, the claim on one batch, and the heartbeat that keeps it.
+
+`LeaseStore` reads and writes the log and claims batches, a `Lease` is one worker's claim up to its
+end, and a `HeartbeatKeeper` keeps it alive while its holder works. Which transitions there are is
+decided in `leconvert.leasing.state`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Results as files: one JSON document a measurement, and the same flattened to CSV.
+"""Results as files: one JSON document a measurement, its CSV, and tables and pictures of many.
 
 Every document begins with format and version, and says by ``kind`` what it is: ``run``, ``limit``,
 ``diagnose`` or ``resample``. ``docs/formats/probe-result.schema.json`` describes them all. Readers
 pass over keys that they do not know, and over documents of a later version.
+
 """
 
 from __future__ import annotations

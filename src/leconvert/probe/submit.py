@@ -1,4 +1,4 @@
-"""Which jobs a benchmark is made of; plain values in, plain values out.
+"""The jobs of a benchmark on SLURM: which there are, their scripts, and how they are submitted.
 
 Jobs of one benchmark run one after the other, whatever becomes of the one before: two at a time
 would share a network or a file server, and each would measure the other.
@@ -95,7 +95,7 @@ def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Which jobs a benchmark is made of; plain values in, plain values out.
+# Jobs and what they ask for, from plain values.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: bars of sizes, throughput, durations.
+"""The charts of a report as inline SVG: safe markup, bars, and the timeline of attempts.
 
 Every chart is a `figure`: an image with a title and a description for those who do not see it, a
 caption that says the same in words, and a table where numbers matter. Horizontal places are per
@@ -273,7 +273,7 @@ def ticks(axis: TimeAxis) -> list[tuple[float, float]]:
 
 
 # ------------------------------------------------------------------------------------------------
-# Charts as inline SVG: bars of sizes, throughput, durations.
+# Bars: sizes, throughput, durations.
 
 
 WIDTH_UNITS = 10_000

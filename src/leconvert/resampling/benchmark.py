@@ -1,10 +1,11 @@
-"""Ways timed side by side on the same trajectories in the same order.
+"""Pipelines timed side by side on the same trajectories in the same order.
 
-For every batch each way runs once, and who begins changes from batch to batch: whatever else the
-machine does, and whatever the one before left in the caches, falls on all of them alike. A repeat
-is ``num_epochs`` passes over the set in full batches; figures are medians over repeats, ratios
-medians of the ratios within a repeat. Beside the clock on the wall the processor's time of this
-process is taken: work of others on the same cores lengthens the one far more than the other.
+For every batch each pipeline runs once, and the first changes from batch to batch: whatever else
+the machine does, and whatever the one before left in the caches, falls on all of them alike. A
+repeat is ``num_epochs`` passes over the set in full batches; figures are medians over repeats,
+ratios medians of the ratios within a repeat. Beside the clock on the wall the processor's time of
+this process is taken: work of others on the same cores lengthens the one far more than the other.
+
 """
 
 from __future__ import annotations
@@ -108,11 +109,11 @@ class GpuUse:
 
 
 # ------------------------------------------------------------------------------------------------
-# Ways timed side by side on the same trajectories in the same order.
+# Pipelines side by side.
 
 
 STAGES = ("load", "pack", "copy_in", "kernel", "copy_out", "resample", "collate")
-"""Every stage that a way can have, in order."""
+"""Every stage that a pipeline can have, in order."""
 
 _COPIES = ("copy_in", "copy_out")
 # The processor's clock may stand still for what is shorter.
@@ -127,7 +128,7 @@ def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[l
 
 
 def measure_batch_size(
-    ways: Sequence[Pipeline],
+    pipelines: Sequence[Pipeline],
     task: Task,
     *,
     batch_size: int,
@@ -137,22 +138,22 @@ def measure_batch_size(
     seed: int,
     stage: Stage,
 ) -> list[dict[str, Any]]:
-    """Time ways with one batch size.
+    """Time pipelines with one batch size.
 
     Returns:
-        A row a way, as ``results`` of ``docs/formats/probe-result.schema.json`` has them. Key
+        A row a pipeline, as ``results`` of ``docs/formats/probe-result.schema.json`` has them. Key
         ``raw`` holds what each repeat took.
     """
-    errors = {way.key: 0.0 for way in ways}
+    errors = {pipeline.key: 0.0 for pipeline in pipelines}
     for number, places in enumerate(batches_of(len(task.source), batch_size, seed, 0)):
         if number == warmup_batches:
             break
         exact = _exact(task, places)
-        for way in ways:
-            errors[way.key] = max(errors[way.key], _error(way.run(places)[1], exact))
-    timed = {way.key: _Timed() for way in ways}
+        for pipeline in pipelines:
+            errors[pipeline.key] = max(errors[pipeline.key], _error(pipeline.run(places)[1], exact))
+    timed = {pipeline.key: _Timed() for pipeline in pipelines}
     batches = 0
-    readers = {way.device: gpu_reader(way.device) for way in ways}
+    readers = {pipeline.device: gpu_reader(pipeline.device) for pipeline in pipelines}
     with GpuUse(next((reader for reader in readers.values() if reader), None)) as gpu:
         for repeat in range(repeats):
             for times in timed.values():
@@ -162,12 +163,12 @@ def measure_batch_size(
             for epoch in range(num_epochs):
                 epoch_number = repeat * num_epochs + epoch
                 for places in batches_of(len(task.source), batch_size, seed, epoch_number):
-                    turn = batches % len(ways)
+                    turn = batches % len(pipelines)
                     batches += 1
-                    for way in [*ways[turn:], *ways[:turn]]:
-                        times = timed[way.key]
+                    for pipeline in [*pipelines[turn:], *pipelines[:turn]]:
+                        times = timed[pipeline.key]
                         cpu_began = time.process_time()
-                        seconds, _ = way.run(places)
+                        seconds, _ = pipeline.run(places)
                         times.cpu_seconds[-1] += time.process_time() - cpu_began
                         times.batch_seconds.append(sum(seconds.values()))
                         for name, taken in seconds.items():
@@ -175,20 +176,20 @@ def measure_batch_size(
             stage.advance(1)
     return [
         _row(
-            way,
-            timed[way.key],
+            pipeline,
+            timed[pipeline.key],
             batch_size=batch_size,
             batches=batches,
-            error=errors[way.key],
-            gpu_use_pct=gpu.mean_pct if way.device != "cpu" else None,
+            error=errors[pipeline.key],
+            gpu_use_pct=gpu.mean_pct if pipeline.device != "cpu" else None,
         )
-        for way in ways
+        for pipeline in pipelines
     ]
 
 
 @dataclass(slots=True)
 class _Timed:
-    """What one way took: stages and processor's time of each repeat, seconds of each batch."""
+    """What one pipeline took: stages and processor's time of each repeat, seconds of each batch."""
 
     stages: list[dict[str, float]] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
@@ -196,7 +197,7 @@ class _Timed:
 
 
 def _row(
-    way: Pipeline,
+    pipeline: Pipeline,
     timed: _Timed,
     *,
     batch_size: int,
@@ -207,15 +208,15 @@ def _row(
     trajectories = batches * batch_size
     repeats, cpu_seconds, batch_seconds = timed.stages, timed.cpu_seconds, timed.batch_seconds
     totals = [sum(stages.values()) for stages in repeats]
-    kernels = [stages[way.kernel_stage] for stages in repeats]
+    kernels = [stages[pipeline.kernel_stage] for stages in repeats]
     inside = [
         total - sum(stages.get(name, 0.0) for name in _COPIES)
         for total, stages in zip(totals, repeats, strict=True)
     ]
     return {
-        "way": way.name,
-        "dtype": way.dtype,
-        "device": way.device,
+        "way": pipeline.name,
+        "dtype": pipeline.dtype,
+        "device": pipeline.device,
         "batch_size": batch_size,
         "batches": batches,
         "trajectories": trajectories,
@@ -246,7 +247,7 @@ def _row(
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return how many times as fast as the baseline each other way is, by batch size.
+    """Return how many times as fast as the baseline each other pipeline is, by batch size.
 
     ``with_packing`` compares everything, the baseline's collation included; ``kernel`` the
     resampling alone on both sides; ``without_copies`` leaves the ways to and from a GPU out, and

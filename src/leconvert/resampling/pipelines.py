@@ -1,4 +1,4 @@
-"""The ways from trajectories to a resampled batch, each with a clock on every stage.
+"""Pipelines from trajectories to a resampled batch, each with a clock on every stage.
 
 ============  ==================================================================================
 ``baseline``  NumPy, one trajectory after the other, then collated into a padded batch
@@ -8,6 +8,7 @@
 
 All three end with the same thing: padded tensors and lengths on the host, so on a GPU the result's
 way back is timed as well. Before a clock is read the device has finished.
+
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ from leconvert.resampling.sources import TrajectorySource
 __all__ = [
     "BASELINES",
     "Baseline",
-    "BaselineWay",
-    "BatchedWay",
+    "BaselinePipeline",
+    "BatchedPipeline",
     "Pipeline",
     "Task",
     "collate",
@@ -190,7 +191,7 @@ def collate(results: Sequence[Mapping[str, Array]]) -> Collated:
 
 
 # ------------------------------------------------------------------------------------------------
-# The ways from trajectories to a resampled batch, each with a clock on every stage.
+# The three pipelines, with a clock on every stage.
 
 
 TORCH_TYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -218,7 +219,7 @@ class Stages:
 
 
 class Pipeline(ABC):
-    """One way; `run` is called for one batch after the other.
+    """One pipeline; `run` is called for one batch after the other.
 
     Attributes:
         name: See the module.
@@ -238,7 +239,7 @@ class Pipeline(ABC):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells ways apart."""
+        """What tells pipelines apart."""
         return self.name, self.dtype, self.device
 
 
@@ -266,7 +267,7 @@ class Task:
         ]
 
 
-class BaselineWay(Pipeline):
+class BaselinePipeline(Pipeline):
     """See the module; ``preloaded`` says that the set is in memory, so that loading is no stage."""
 
     name = "baseline"
@@ -287,7 +288,7 @@ class BaselineWay(Pipeline):
         return stages.seconds, values
 
 
-class BatchedWay(Pipeline):
+class BatchedPipeline(Pipeline):
     """See the module. With ``is_table`` all is packed and moved here, outside of all clocks."""
 
     def __init__(

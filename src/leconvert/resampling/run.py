@@ -1,4 +1,4 @@
-"""One run of ``probe resample``: the set, the ways, and a document of what they did."""
+"""One run of ``probe resample``: the set, the pipelines, and a document of what they did."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from leconvert.resampling.methods import Method
 from leconvert.resampling.pipelines import (
     BASELINES,
     Baseline,
-    BaselineWay,
-    BatchedWay,
+    BaselinePipeline,
+    BatchedPipeline,
     Pipeline,
     Task,
     faster_baseline,
@@ -159,7 +159,7 @@ class ResampleOptions:
 
 
 # ------------------------------------------------------------------------------------------------
-# One run of ``probe resample``: the set, the ways, and a document of what they did.
+# The run and its document.
 
 
 _SYNTHETIC_COUNT = 512
@@ -254,20 +254,20 @@ def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) 
 
 
 def _results(options: ResampleOptions, task: Task, progress: Progress) -> list[dict[str, Any]]:
-    ways: list[Pipeline] = []
+    pipelines: list[Pipeline] = []
     if options.mode != "batched":
-        ways.append(BaselineWay(task, preloaded=options.preload))
+        pipelines.append(BaselinePipeline(task, preloaded=options.preload))
     if options.mode != "baseline":
         for device, dtype in product(options.devices, options.dtypes):
-            ways.append(BatchedWay(task, dtype, device, preloaded=options.preload))
+            pipelines.append(BatchedPipeline(task, dtype, device, preloaded=options.preload))
             if options.preload:
-                ways.append(BatchedWay(task, dtype, device, is_table=True))
+                pipelines.append(BatchedPipeline(task, dtype, device, is_table=True))
     rows: list[dict[str, Any]] = []
     sizes = _sizes(options)
     with progress.stage("timing", options.repeats * len(sizes), "repeats") as stage:
         for batch_size in sizes:
             rows += measure_batch_size(
-                ways,
+                pipelines,
                 task,
                 batch_size=batch_size,
                 repeats=options.repeats,

@@ -1,4 +1,4 @@
-"""Statistics of a numeric column of one episode."""
+"""Statistics of one episode: of its columns, and of the frames of its cameras."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rank_of(level: float, count: int) -> int:
 
 
 # ------------------------------------------------------------------------------------------------
-# Statistics of a numeric column of one episode.
+# Numeric columns.
 
 
 Array = npt.NDArray[Any]

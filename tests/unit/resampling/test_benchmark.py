@@ -26,7 +26,7 @@ from leconvert.resampling.benchmark import (
     ratios,
     set_epoch,
 )
-from leconvert.resampling.pipelines import BaselineWay, BatchedWay, Pipeline, Task, grid
+from leconvert.resampling.pipelines import BaselinePipeline, BatchedPipeline, Pipeline, Task, grid
 from leconvert.resampling.run import ResampleOptions, everything, run_resample, stem_of
 from leconvert.resampling.sources import SyntheticSet, methods_for, preload
 from leconvert.resampling.training import CHUNK, SmallDiffusionPolicy, windows
@@ -146,9 +146,9 @@ def test_all_ways_give_the_same_batch() -> None:
     methods = methods_for(source, {"action[6]": "nearest"})
     task = Task(source, methods, 50.0, "rows")
     ways: list[Pipeline] = [
-        BaselineWay(task, preloaded=True),
-        BatchedWay(task, "fp32", "cpu"),
-        BatchedWay(task, "fp32", "cpu", is_table=True),
+        BaselinePipeline(task, preloaded=True),
+        BatchedPipeline(task, "fp32", "cpu"),
+        BatchedPipeline(task, "fp32", "cpu", is_table=True),
     ]
 
     results = [way.run([4, 0, 5])[1] for way in ways]
