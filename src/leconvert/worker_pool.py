@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -15,9 +15,9 @@ import numpy as np
 
 from leconvert.engines import Engine, check_engine
 from leconvert.engines.local import LocalEngine
-from leconvert.errors import UsageError
+from leconvert.errors import StorageError, UsageError
 from leconvert.hub.scratch import ScratchOptions, hold_slot
-from leconvert.leasing import Board, LeaseStore
+from leconvert.leasing import Board, LeaseStore, read_workers
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.machine import Machine
 from leconvert.model import DATA_STREAM, MEBIBYTE, IntArray, StreamScan, camera_of
@@ -48,6 +48,8 @@ __all__ = [
 # How often the parent of worker processes looks at the work dir. It watches files that other
 # processes make, for which nothing notifies; on one machine a look costs well under a millisecond.
 _WATCH_SECONDS = 0.05
+# As often as a worker says how far it is.
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,11 @@ class WorkerPool:
         """Return the source bytes of every batch."""
         return [batch.source_bytes for batch in self._run.batches]
 
+    def processed_bytes(self) -> dict[str, int]:
+        """Return the source bytes that each worker went through, by its own account."""
+        workers = read_workers(self._run.paths, self._run.manifest.run_id, fs=self._run.fs)
+        return {worker.token: worker.processed_bytes for worker in workers}
+
     @contextmanager
     def inputs(self) -> Iterator[HubInputs | None]:
         """Provide one worker's access to a source that is not on this machine; else None."""
@@ -259,6 +266,7 @@ class EngineWatcher(WorkerMonitor):
         count: How many.
         arguments: What they are told besides the work dir.
         progress: Where to report.
+        clock: A monotonic clock in seconds.
 
     Attributes:
         ended_at: ``time.monotonic()`` when the workers' part was over, None before.
@@ -273,6 +281,7 @@ class EngineWatcher(WorkerMonitor):
         count: int,
         arguments: Sequence[str],
         progress: Progress,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._crew = crew
         self._engine = engine
@@ -282,6 +291,10 @@ class EngineWatcher(WorkerMonitor):
         self._progress = progress
         self._source_bytes = crew.source_bytes()
         self._before: set[int] = set()
+        self._clock = clock
+        self._next_look = clock()
+        self._processed_before: dict[str, int] = {}
+        self._left_bytes = self._done_bytes = self._shown_bytes = 0
         self._stage: Stage | None = None
         self._open = ExitStack()
         self.ended_at: float | None = None
@@ -290,6 +303,8 @@ class EngineWatcher(WorkerMonitor):
         board = self._crew.look()
         self._before = set(board.done_ids())
         left = sum(self._source_bytes) - sum(self._source_bytes[done] for done in self._before)
+        self._left_bytes = left
+        self._processed_before = self._crew.processed_bytes()
         with ExitStack() as begun:
             self._stage = begun.enter_context(self._progress.stage("work", left, "B"))
             begun.callback(self._engine.stop)
@@ -303,14 +318,34 @@ class EngineWatcher(WorkerMonitor):
         self._open.close()
 
     def working(self) -> bool:
-        """Say whether a worker runs."""
+        """Say whether a worker runs; move the progress bar by what workers say of themselves.
+
+        A batch whose statistics are decoded takes minutes, and would not move it before its end.
+        """
+        now = self._clock()
+        if now >= self._next_look:
+            self._next_look = now + _SECONDS_BETWEEN_LOOKS
+            with suppress(StorageError):  # it is for show
+                self._show(
+                    sum(
+                        size_bytes - self._processed_before.get(token, 0)
+                        for token, size_bytes in self._crew.processed_bytes().items()
+                    )
+                )
         return self._engine.running() > 0
 
     def saw_done(self, batch_ids: Collection[int]) -> None:
         """Move the progress bar."""
         fresh = set(batch_ids) - self._before
-        if self._stage is not None:
-            self._stage.advance(sum(self._source_bytes[batch_id] for batch_id in fresh))
+        self._done_bytes += sum(self._source_bytes[batch_id] for batch_id in fresh)
+        self._show(self._done_bytes)
+
+    def _show(self, size_bytes: int) -> None:
+        """Move the bar forward, never past its end: workers count tries that came to nothing."""
+        forward = min(size_bytes, self._left_bytes) - self._shown_bytes
+        if self._stage is not None and forward > 0:
+            self._stage.advance(forward)
+            self._shown_bytes += forward
 
     def saw_the_end(self) -> None:
         """Stop idle workers: they need not find out by themselves."""

@@ -1,10 +1,10 @@
-"""The workers of one conversion, as threads of this process."""
+"""The workers of one conversion, as threads of this process, and as processes that are watched."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,9 +12,12 @@ import pytest
 
 from leconvert.api import convert
 from leconvert.errors import UsageError
+from leconvert.leasing.registry import WorkerRecord, write_worker
 from leconvert.progress import NO_PROGRESS, Stage
 from leconvert.testing import DatasetSpec, make_dataset
-from leconvert.worker_pool import LeaseOptions, WorkerOptions
+from leconvert.workdir.records import RunPaths
+from leconvert.workdir.run import OpenedRun
+from leconvert.worker_pool import EngineWatcher, LeaseOptions, WorkerOptions, WorkerPool
 
 SECONDS = 10.0
 
@@ -84,3 +87,77 @@ def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
 def test_leases_that_cannot_work_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         LeaseOptions(**options)  # type: ignore[arg-type]
+
+
+class IdleEngine:
+    """An engine whose one worker runs, and does what the test says of it."""
+
+    workers = 1
+
+    def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
+        pass
+
+    def running(self) -> int:
+        return 1
+
+    def failures(self) -> list[str]:
+        return []
+
+    def stop(self) -> None:
+        pass
+
+
+class Counted:
+    """Progress that counts what its one stage was told."""
+
+    def __init__(self) -> None:
+        self.total = self.done = 0
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        assert (name, unit) == ("work", "B")
+        self.total = total
+        return self
+
+    def say(self, line: str) -> None:
+        raise AssertionError(line)
+
+    def advance(self, amount: int) -> None:
+        assert amount > 0
+        self.done += amount
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: OpenedRun) -> None:
+    def worker_says(token: str, processed_bytes: int) -> None:
+        record = WorkerRecord(token, "host", 1, state="working", processed_bytes=processed_bytes)
+        write_worker(planned.paths, planned.manifest.run_id, record)
+
+    now = [0.0]
+    progress = Counted()
+    pool = WorkerPool(planned, LeaseOptions(), threading.Event())
+    sizes = pool.source_bytes()
+    worker_says("a-killed-one", 1_000)
+    with EngineWatcher(pool, IdleEngine(), 1, [], progress, lambda: now[0]) as watcher:
+        assert progress.total == sum(sizes)
+        assert watcher.working()
+        assert progress.done == 0
+        now[0] = 1.0
+        worker_says("one", sizes[0] // 2)
+        assert watcher.working()
+        assert progress.done == sizes[0] // 2
+        worker_says("one", sizes[0] - 1)
+        assert watcher.working()  # it is asked at most once a second
+        assert progress.done == sizes[0] // 2
+        watcher.saw_done([0])
+        assert progress.done == sizes[0]
+        now[0] = 2.0
+        worker_says("one", 2 * sum(sizes))  # tries that came to nothing included
+        assert watcher.working()
+        assert progress.done == sum(sizes)
+        watcher.saw_done(range(1, len(sizes)))
+        assert progress.done == sum(sizes)
