@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         open_decoder,
         torchcodec_trouble,
     )
-    from leconvert.loading.files import Files, OpenFile, dataset_files
+    from leconvert.loading.files import Files, OpenFile, files_at
     from leconvert.loading.loader import StreamLoader
     from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, load_meta, make_windows
     from leconvert.loading.order import chosen_episodes, find_rank
@@ -43,7 +43,7 @@ __all__ = [
     "UnreadableFrame",
     "choose_backend",
     "chosen_episodes",
-    "dataset_files",
+    "files_at",
     "find_rank",
     "keep_freed_memory",
     "load_meta",
@@ -63,7 +63,7 @@ _NAMES = {
     "files": (
         "Files",
         "OpenFile",
-        "dataset_files",
+        "files_at",
     ),
     "loader": ("StreamLoader",),
     "metadata": (

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from leconvert.errors import UnreadableSourceError, UsageError
 
-__all__ = ["Files", "OpenFile", "dataset_files"]
+__all__ = ["Files", "OpenFile", "files_at"]
 
 
 _HUB_DATASETS = "hf://datasets/"
@@ -240,7 +240,7 @@ class _Spans:
         self._spans = rest
 
 
-def dataset_files(root: str | os.PathLike[str], *, revision: str | None = None) -> Files:
+def files_at(root: str | os.PathLike[str], *, revision: str | None = None) -> Files:
     """Return the files of a dataset."""
     text = os.fspath(root)
     if text.startswith("file://"):

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from leconvert.errors import UsageError
 from leconvert.loading.batches import BatchMaker, SampleFormat
 from leconvert.loading.decoders import choose_backend
-from leconvert.loading.files import dataset_files
+from leconvert.loading.files import files_at
 from leconvert.loading.frames import EpisodePool, FrameReader
 from leconvert.loading.metadata import DatasetMeta, load_meta, make_windows
 from leconvert.loading.order import (
@@ -157,9 +157,9 @@ class EpisodeStream(IterableDataset[Sample]):
         super().__init__()
         if on_unreadable not in {"raise", "count"}:
             raise UsageError(f"on_unreadable must be raise or count, not {on_unreadable!r}.")
-        files = dataset_files(root, revision=revision)
+        files = files_at(root, revision=revision)
         self.meta: DatasetMeta = load_meta(files)
-        self._files = files if data_files_root is None else dataset_files(data_files_root)
+        self._files = files if data_files_root is None else files_at(data_files_root)
         self._backend = choose_backend(video_backend, decode_device)
         self._sample = SampleFormat(
             windows=make_windows(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import LeconvertError
-from leconvert.loading import DatasetMeta, Files, OpenFile, dataset_files, load_meta
+from leconvert.loading import DatasetMeta, Files, OpenFile, files_at, load_meta
 from leconvert.probe.environment import (
     FoundFfmpeg,
     find_ffmpeg,
@@ -122,8 +122,8 @@ def diagnose_decoding(
         return document | {"ok": False}
     try:
         if root is not None:
-            meta = load_meta(dataset_files(root, revision=revision))
-            files = dataset_files(data_files_root or root, revision=revision)
+            meta = load_meta(files_at(root, revision=revision))
+            files = files_at(data_files_root or root, revision=revision)
             document["video"] = _first_frame(meta, files, decode_device)
         else:
             _choose(decode_device)

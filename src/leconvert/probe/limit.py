@@ -32,7 +32,7 @@ from leconvert.loading import (
     Files,
     OpenFile,
     choose_backend,
-    dataset_files,
+    files_at,
     load_meta,
     open_clip,
     open_decoder,
@@ -157,7 +157,7 @@ class _PyavClip:
     """What `EpisodeStream` decodes with on the CPU."""
 
     def __init__(self, path: str) -> None:
-        clip = open_clip(dataset_files(Path(path).parent).open(Path(path).name), keep_index=True)
+        clip = open_clip(files_at(Path(path).parent).open(Path(path).name), keep_index=True)
         self._decoder = open_decoder(clip, "pyav")
         self.num_frames = clip.num_frames or 0
 
@@ -573,10 +573,10 @@ def run_limit(
     """
     document = begin_document("limit")
     backend = choose_backend("auto", decode_device)
-    files = dataset_files(root, revision=revision)
+    files = files_at(root, revision=revision)
     meta = load_meta(files)
     if data_files_root is not None:
-        files = dataset_files(data_files_root)
+        files = files_at(data_files_root)
     paths = videos_to_decode(meta)
     plan = LimitPlan(processes or cores(), duration_s, backend, decode_device, seed)
     rates = [rate.as_record() for rate in measure_limit(files, paths, plan)]

@@ -22,7 +22,7 @@ from leconvert.loading import (
     DatasetMeta,
     EpisodeStream,
     StreamLoader,
-    dataset_files,
+    files_at,
     find_rank,
     load_meta,
     make_windows,
@@ -336,7 +336,7 @@ def open_stream_loader(options: RunOptions) -> tuple[StreamLoader, Deltas]:
     deltas: Deltas = {}
     if options.mode != "single" or options.deltas is not None:
         deltas = windows_of(
-            options, load_meta(dataset_files(str(options.root), revision=options.revision))
+            options, load_meta(files_at(str(options.root), revision=options.revision))
         )
     stream = open_stream(options, deltas, max_episodes=options.max_episodes)
     return StreamLoader(stream, **loader_settings(options)), deltas

@@ -22,7 +22,7 @@ from leconvert.loading import (
     DatasetMeta,
     choose_backend,
     chosen_episodes,
-    dataset_files,
+    files_at,
     find_rank,
     load_meta,
 )
@@ -78,10 +78,10 @@ def run_probe(
     options = options.placed()
     backend = choose_backend("auto", options.decode_device)
     _check_device(options.device)
-    files = dataset_files(str(options.root), revision=options.revision)
+    files = files_at(str(options.root), revision=options.revision)
     data_files = files
     if options.data_files_root is not None:
-        data_files = dataset_files(options.data_files_root)
+        data_files = files_at(options.data_files_root)
     meta = load_meta(files)
     options = _resolved(options, meta)
     deltas = windows_of(options, meta)

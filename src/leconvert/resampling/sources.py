@@ -20,7 +20,7 @@ from leconvert.errors import (
     UnreadableSourceError,
     UsageError,
 )
-from leconvert.loading import DatasetMeta, RowReader, dataset_files, load_meta
+from leconvert.loading import DatasetMeta, RowReader, files_at, load_meta
 from leconvert.resampling.methods import (
     Array,
     FloatArray,
@@ -332,7 +332,7 @@ class DatasetSet:
         columns: Sequence[str] | None = None,
         most: int | None = None,
     ) -> None:
-        self._files = dataset_files(root, revision=revision)
+        self._files = files_at(root, revision=revision)
         self._meta = load_meta(self._files)
         self._keys = _chosen(self._meta, columns)
         count = len(self._meta.episodes)

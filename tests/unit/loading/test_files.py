@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leconvert.errors import UnreadableSourceError, UsageError
-from leconvert.loading.files import OpenFile, RemoteFile, _Spans, dataset_files
+from leconvert.loading.files import OpenFile, RemoteFile, _Spans, files_at
 
 SIZE = 100_000
 
@@ -125,10 +125,10 @@ def test_spans_are_a_set_of_bytes(
 
 def test_names_of_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert dataset_files("here/").name("a/b") == f"{tmp_path}/here/a/b"
-    assert dataset_files(f"file://{tmp_path}").is_local
-    assert dataset_files(tmp_path).name("a") == f"{tmp_path}/a"
-    hub = dataset_files("hf://datasets/me/mine", revision="refs/pr/1")
+    assert files_at("here/").name("a/b") == f"{tmp_path}/here/a/b"
+    assert files_at(f"file://{tmp_path}").is_local
+    assert files_at(tmp_path).name("a") == f"{tmp_path}/a"
+    hub = files_at("hf://datasets/me/mine", revision="refs/pr/1")
     assert hub.name("meta/info.json") == "hf://datasets/me/mine@refs%2Fpr%2F1/meta/info.json"
     assert not hub.is_local
 
@@ -136,16 +136,16 @@ def test_names_of_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("root", ["here", "hf://buckets/me/mine", "memory://x", "hf://datasets/me"])
 def test_only_datasets_of_the_hub_have_revisions(root: str) -> None:
     with pytest.raises(UsageError, match="no revisions"):
-        dataset_files(root, revision="main")
+        files_at(root, revision="main")
 
 
 def test_missing_files_are_named(tmp_path: Path, in_memory: str) -> None:
-    for files in (dataset_files(tmp_path), dataset_files(in_memory)):
+    for files in (files_at(tmp_path), files_at(in_memory)):
         for ask in (files.open, files.read):
             with pytest.raises(UnreadableSourceError, match=r"nothing\.mp4 is missing"):
                 ask("nothing.mp4")
     with pytest.raises(UnreadableSourceError, match="nothing is missing"):
-        dataset_files(in_memory).copy_folder("nothing", tmp_path)
+        files_at(in_memory).copy_folder("nothing", tmp_path)
 
 
 def test_an_unreachable_place_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,4 +154,4 @@ def test_an_unreachable_place_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(fsspec.filesystem("memory").__class__, "cat_file", refuse)
     with pytest.raises(UnreadableSourceError, match="the network is down"):
-        dataset_files("memory://x").read("meta/info.json")
+        files_at("memory://x").read("meta/info.json")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from leconvert.loading.files import dataset_files
+from leconvert.loading.files import files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.rows import RowReader
 
@@ -34,7 +34,7 @@ class InterruptedLock:
 def test_a_file_stays_open_for_whoever_begins_to_fetch_while_another_lets_go(
     in_memory: str, before: int
 ) -> None:
-    files = dataset_files(in_memory)
+    files = files_at(in_memory)
     reader = RowReader(load_meta(files), files)
     reader.need(0)
     reader._lock = InterruptedLock(before, lambda: reader.need(0))  # type: ignore[assignment]

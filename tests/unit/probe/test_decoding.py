@@ -17,7 +17,7 @@ from schema_checker import violations
 from leconvert.errors import ProbeError
 from leconvert.formats.v3 import Slices
 from leconvert.loading import decoders
-from leconvert.loading.files import RemoteFile, dataset_files
+from leconvert.loading.files import RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.probe import environment
 from leconvert.probe import limit as verdicts
@@ -69,7 +69,7 @@ def test_one_process_is_measured_beside_all_of_them() -> None:
 
 
 def test_videos_of_every_camera_are_decoded_spread_over_its_files(several_files: Path) -> None:
-    meta = load_meta(dataset_files(several_files))
+    meta = load_meta(files_at(several_files))
 
     all_of_them, few = videos_to_decode(meta), videos_to_decode(meta, most=4)
 
@@ -80,7 +80,7 @@ def test_videos_of_every_camera_are_decoded_spread_over_its_files(several_files:
 
 
 def test_a_dataset_of_no_episodes_has_no_video_to_decode(several_files: Path) -> None:
-    meta = load_meta(dataset_files(several_files))
+    meta = load_meta(files_at(several_files))
     nothing = np.empty(0, np.int64)
     cameras = {key: Slices((), nothing, nothing) for key in meta.video_keys}
     empty = replace(meta, episodes=replace(meta.episodes, cameras=cameras))
@@ -107,7 +107,7 @@ def test_a_file_that_does_not_decode_ends_the_measurement(
     (tmp_path / "noise.mp4").write_bytes(b"\xff" * 1000)
 
     with pytest.raises(ProbeError, match="A decoding process failed"):
-        measure_limit(dataset_files(tmp_path), ["noise.mp4"], LimitPlan(1, 0.1, "torchcodec"))
+        measure_limit(files_at(tmp_path), ["noise.mp4"], LimitPlan(1, 0.1, "torchcodec"))
 
 
 def test_how_a_video_is_coded_is_read_from_its_packets(several_files: Path) -> None:
@@ -132,7 +132,7 @@ def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
     monkeypatch.setattr(
         RemoteFile, "_fetch", lambda *call: fetched.append(call[2] - call[1]) or fetch(*call)
     )
-    local = dataset_files(several_files)
+    local = files_at(several_files)
     meta = load_meta(local)
     monkeypatch.setattr(decoders, "_HEAD_BYTES", 64)
     system = fsspec.filesystem("memory")
@@ -140,7 +140,7 @@ def test_how_a_remote_video_is_coded_takes_its_first_packets_alone(
         place = path.relative_to(several_files)
         system.pipe_file(f"/how-it-is-coded/{place}", path.read_bytes())
 
-    found = verdicts.dataset_record(meta, dataset_files("memory://how-it-is-coded"))
+    found = verdicts.dataset_record(meta, files_at("memory://how-it-is-coded"))
 
     assert found == verdicts.dataset_record(meta, local)
     assert found["codec"] == "h264"

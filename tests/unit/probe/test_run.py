@@ -12,7 +12,7 @@ import pytest
 from schema_checker import violations
 
 from leconvert.errors import InstallationError, ProbeError, SourceError, UsageError
-from leconvert.loading.files import dataset_files
+from leconvert.loading.files import files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.probe import limit as verdicts
 from leconvert.probe.environment import require_packages
@@ -263,7 +263,7 @@ def test_the_limit_is_found_beside_the_result(
     assert result["pct_of_limit"] == pytest.approx(
         100 * result["decoded_frames_per_s"] / limit["limit_frames_per_s"]
     )
-    meta = load_meta(dataset_files(several_files))
+    meta = load_meta(files_at(several_files))
     assert find_limit(tmp_path, meta, "cuda") is None
     monkeypatch.setattr(verdicts, "cores", lambda: 2)
     assert find_limit(tmp_path, meta, "cpu") is None
