@@ -177,7 +177,6 @@ def run(options: argparse.Namespace) -> int:
         open_source,
         run_resample,
         stem_of,
-        write_report,
     )
 
     wanted = resample_options(options)
@@ -196,10 +195,13 @@ def run(options: argparse.Namespace) -> int:
     write_table(csv_rows(document), table_path)
     written = [path.name, f"{path.stem}.csv", table_path.name]
     if not options.no_plots and can_draw:
-        written += [drawn.name for drawn in draw_resampling(document, out_dir, path.stem)]
+        pictures = draw_resampling(document, out_dir, path.stem)
+        written += [drawn.name for drawn in pictures]
         if options.all:
+            from leconvert.report import write_resampling_report
+
             report = path.with_suffix(".html")
-            write_report(document, report, command=_command())
+            write_resampling_report(document, report, command=_command(), pictures=pictures)
             written.append(report.name)
     elif not options.no_plots:
         print("No plots: pip install 'leconvert[plots]' brings matplotlib.", file=sys.stderr)

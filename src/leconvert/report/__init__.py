@@ -1,4 +1,4 @@
-"""A report of a run: one page that needs nothing else.
+"""Reports of a run, and of a resampling benchmark: pages that need nothing else.
 
 `gather` reads the records of a run, or a result alone, into a `RunReport`; `page` makes
 HTML of it. Nothing of the run is written.
@@ -10,6 +10,7 @@ from leconvert.report.page import (
     page,
     report_on_exit,
     write_report,
+    write_resampling_report,
 )
 from leconvert.report.values import RunReport, gather, gather_run
 
@@ -22,4 +23,5 @@ __all__ = [
     "page",
     "report_on_exit",
     "write_report",
+    "write_resampling_report",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import statistics
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -693,3 +694,77 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
                 next_step="Nothing needs to be done again. For the report: `leconvert report "
                 f"{shlex.quote(str(run.work_dir.root))} -o FILE`, with room for FILE.",
             ) from error
+
+
+# ------------------------------------------------------------------------------------------------
+# The page of a resampling benchmark.
+
+
+def write_resampling_report(
+    document: Mapping[str, Any], path: Path, *, command: str, pictures: Sequence[Path]
+) -> None:
+    """Write what ``leconvert probe resample`` measured.
+
+    Args:
+        document: The result.
+        path: Where the page goes.
+        command: The command line that measured it.
+        pictures: PNG files, which the page holds.
+    """
+    from leconvert import resampling  # nobody else pays for its imports
+
+    tables = (
+        (
+            "Pipelines, side by side",
+            "Medians over repeats. batched copies the trajectories of a batch together first, "
+            "table takes them from a table that was packed once. The error is against numpy.interp "
+            "in float64.",
+            resampling.result_table(document),
+        ),
+        (
+            "Times as fast as the baseline",
+            "with packing compares everything that is timed on both sides, kernel alone the "
+            "resampling without packing, copies and collation.",
+            resampling.speedup_table(document),
+        ),
+        ("Loaders", "", resampling.loader_table(document)),
+        ("Training a small diffusion policy", "", resampling.training_table(document)),
+    )
+    text = (
+        _templates()
+        .get_template("resampling.html")
+        .render(
+            facts_shown=_resampling_facts(document, command),
+            tables=[(title, words, rows) for title, words, rows in tables if rows[1:]],
+            pictures=[
+                (picture.stem.rpartition("-")[2], b64encode(picture.read_bytes()).decode())
+                for picture in pictures
+            ],
+        )
+    )
+    replace_record(path, text.encode())
+
+
+def _resampling_facts(document: Mapping[str, Any], command: str) -> list[tuple[str, object]]:
+    host, versions, found = document["host"], document["versions"], document["set"]
+    gpu = document["gpu"]
+    return [
+        ("Command", command),
+        ("Started", document["started"]),
+        ("Machine", f"{host['cpu']}, {host['cores']} cores"),
+        ("Torch threads", document["torch_threads"]),
+        ("GPU", "none" if gpu is None else gpu["name"]),
+        ("Versions", ", ".join(f"{k} {versions[k]}" for k in ("leconvert", "torch", "numpy"))),
+        ("Set", f"{found['source']}: {found['trajectories']} trajectories, "
+                f"{found['samples']} samples"),
+        ("Rates", _spread(found["rate_hz"], "Hz")),
+        ("Durations", _spread(found["duration_s"], "s")),
+        ("Target", f"{document['options']['hz']:g} Hz"),
+        ("Baseline", f"NumPy, {document['baseline']}"),
+    ]  # fmt: skip
+
+
+def _spread(numbers: Mapping[str, float] | None, unit: str) -> str:
+    if numbers is None:
+        return "unknown"
+    return f"{numbers['min']:.3g} to {numbers['max']:.3g} {unit}, median {numbers['median']:.3g}"

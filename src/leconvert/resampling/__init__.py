@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         result_table,
         speedup_table,
         training_table,
-        write_report,
     )
     from leconvert.resampling.run import (
         ResampleOptions,
@@ -45,7 +44,6 @@ __all__ = [
     "stem_of",
     "training_table",
     "write_hdf5",
-    "write_report",
 ]
 
 _NAMES = {
@@ -59,7 +57,6 @@ _NAMES = {
         "result_table",
         "speedup_table",
         "training_table",
-        "write_report",
     ),
     "run": (
         "ResampleOptions",

@@ -316,6 +316,8 @@ def test_the_command_writes_results_tables_plots_and_a_report(
     assert report.count("data:image/png;base64,") == 3
     assert 'src="http' not in report
     assert "Training a small diffusion policy" in report
+    for row in document["results"]:
+        assert f'<td class="num">{row["trajectories_per_s"]:.0f}</td>' in report
 
 
 def test_trajectories_are_written_and_measured_again(
