@@ -6,6 +6,7 @@ import os
 import shlex
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +27,7 @@ from leconvert.errors import (
     VerificationError,
 )
 from leconvert.formats.v2 import load_info
+from leconvert.formats.v3 import Dataset
 from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.leasing import read_workers
@@ -35,8 +37,9 @@ from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run
 from leconvert.planner import PlanOptions, check_same_plan, open_or_plan, planned_name
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
+from leconvert.text import count
 from leconvert.workdir.activity import record_invocation, record_probe
-from leconvert.workdir.identity import WorkerIdentity
+from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
@@ -80,6 +83,8 @@ class ConversionReport:
             measured. Where it could not be, the error.
         report: The page that tells what happened, or None.
         work_dir: Where the run's records are kept; None where they were removed.
+        quantiles: Whether the statistics of all features have quantiles. Without them LeRobot loads
+            the result, but cannot resume recording on it.
         push: What the push did; None where nothing was to be pushed.
         peak_memory_bytes: The most that processes had resident: ``command``, this one, whose
             threads may be workers too; ``workers``, the largest of the other processes that worked,
@@ -108,6 +113,7 @@ class ConversionReport:
     report: Path | None = None
     work_dir: Path | None = None
     peak_memory_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    quantiles: bool = False
     push: PushReport | None = None
 
     def as_record(self) -> dict[str, Any]:
@@ -246,6 +252,7 @@ def convert(
             if packed is None:
                 watch = f"leconvert status {shlex.quote(str(folder))}"
                 progress.say(f"Working in {folder}. Watch it with: {watch}")
+                _say_who_works(run, progress)
                 record_invocation(run.paths, run.manifest.run_id, "convert", command)
                 packed, spent = work_and_pack(
                     run,
@@ -283,6 +290,24 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None) -> None:
         raise UsageError(
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
+
+
+def _say_who_works(run: OpenedRun, progress: Progress) -> None:
+    """Name the workers that the run has already, unless their processes have certainly ended."""
+    workers = [
+        worker
+        for worker in read_workers(run.paths, run.manifest.run_id)
+        if worker.state != "ended" and not process_is_gone(asdict(worker))
+    ]
+    if not workers:
+        return
+    hosts = Counter(worker.host for worker in workers)
+    named = ", ".join(f"{number} on {host}" for host, number in sorted(hosts.items()))
+    join = f"leconvert work {shlex.quote(str(run.work_dir.root))}"
+    progress.say(
+        f"{count(len(workers), 'worker')} took part in this run before ({named}) and may still be "
+        f"at work. This command joins in; so does any host with: {join}"
+    )
 
 
 @contextmanager
@@ -466,6 +491,7 @@ def _report(
             "command": Machine().peak_memory(),
             "workers": max(others, default=None),
         },
+        quantiles=all("q01" in found for found in Dataset(Path(manifest.target)).stats.values()),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -13,8 +14,10 @@ import pytest
 from leconvert.api import convert
 from leconvert.errors import UsageError
 from leconvert.leasing.registry import WorkerRecord, write_worker
-from leconvert.progress import NO_PROGRESS, Stage
+from leconvert.model import LayoutOptions
+from leconvert.progress import NO_PROGRESS, SilentProgress, Stage
 from leconvert.testing import DatasetSpec, make_dataset
+from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import OpenedRun
 from leconvert.worker_pool import EngineWatcher, LeaseOptions, WorkerOptions, WorkerPool
@@ -161,3 +164,36 @@ def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: O
         assert progress.done == sum(sizes)
         watcher.saw_done(range(1, len(sizes)))
         assert progress.done == sum(sizes)
+
+
+class Said(SilentProgress):
+    """Progress that keeps what was said."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_a_second_conversion_names_who_works_on_the_run_and_how_others_join(
+    planned: OpenedRun,
+) -> None:
+    living = WorkerIdentity.of_this_process()
+    gone = replace(living, token="gone", started=living.started - 1)
+    for identity, state in ((living, "working"), (gone, "working"), (living, "ended")):
+        token = f"{identity.token}-{state}"
+        fields = replace(identity, token=token).as_fields()
+        write_worker(planned.paths, planned.manifest.run_id, WorkerRecord(**fields, state=state))
+    said = Said()
+    source, target = planned.manifest.source, planned.manifest.target
+    convert(
+        source,
+        output=target,
+        work_dir=planned.work_dir.root,
+        layout=LayoutOptions(episodes_per_batch=1),
+        progress=said,
+    )
+    (line,) = [line for line in said.lines if "took part" in line]
+    assert line.startswith(f"1 worker took part in this run before (1 on {living.host})")
+    assert line.endswith(f"leconvert work {planned.work_dir.root}")

@@ -199,6 +199,8 @@ def _print_report(report: ConversionReport) -> None:
             print(f"                {change}")
     print(f"  checked       {report.verified}")
     print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
+    if not report.quantiles:
+        print("  recording     LeRobot loads this, but cannot resume recording: needs --quantiles")
     if report.work_dir is not None:
         clean = f"leconvert clean {shlex.quote(str(report.work_dir))}"
         print(f"  records       {report.work_dir}; `{clean}` removes them")
