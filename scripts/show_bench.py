@@ -1,4 +1,4 @@
-"""Turn logs of bench_convert.py into the tables of docs/benchmarks.md, and into its plots.
+"""Turn logs of bench_convert.py into tables of all runners, and into plots.
 
     python scripts/show_bench.py bench_logs/*-tmpfs.jsonl
     python scripts/show_bench.py bench_logs/*-tmpfs.jsonl --plot docs/images/benchmarks.svg

@@ -1,4 +1,4 @@
-"""Turn logs of bench_probe.py into the tables of docs/benchmarks.md, "Loading".
+"""Turn logs of bench_probe.py into tables, of which docs/benchmarks.md shows a part.
 
     python scripts/show_probe.py bench_logs/*-probe-*.jsonl
 

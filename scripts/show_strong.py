@@ -1,4 +1,4 @@
-"""Turn logs of bench_strong.py into the table of docs/scaling.md, and into its plot.
+"""Turn logs of bench_strong.py into a table, of which docs/scaling.md shows a part, and a plot.
 
     python scripts/show_strong.py bench_logs/2026-11-22-strong-scaling.jsonl \
         --plot docs/images/strong-scaling.svg
