@@ -1,4 +1,8 @@
-"""What is to be said of an output file as a whole: the header of a video, the footer of a table."""
+"""Output files as a whole, and what else lies in a result or is missing from it.
+
+The header of a video and the footer of a table; what a proven result does not hold of its source,
+before anybody removes that; tables of the dataset, and files that came along.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""LeRobot v2.x: ``info.json``, the tables under ``meta/``, and where files lie."""
+"""LeRobot v2.x as it stands on disk: ``info.json``, tables, file paths, and the dataset as one.
+
+Git LFS pointers in place of files are recognised, and tables are read in two ways: whole, for who
+uses them, and line by line with findings, for the scan.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is proven before the swap, and what stands in the way before any work is done."""
+"""What a packer is told, what it reports, and how it asks whoever runs the workers.
+
+`ProofOptions` also says what stands in the way before any work is done.
+"""
 
 from __future__ import annotations
 

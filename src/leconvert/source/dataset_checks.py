@@ -1,4 +1,7 @@
-"""What ``info.json`` declares, against itself and against the columns that are stored."""
+"""Checks of a v2.x dataset as a whole, when every file was looked at.
+
+What ``info.json`` declares is compared with itself and with the columns that are stored.
+"""
 
 from __future__ import annotations
 
@@ -446,7 +449,7 @@ def dropped_phantoms(
 
 
 # ------------------------------------------------------------------------------------------------
-# What ``info.json`` declares, against itself and against the columns that are stored.
+# Declarations, against each other and against the columns that are stored.
 
 
 _VISUAL_DTYPES = frozenset({"video", "image"})

@@ -1,4 +1,7 @@
-"""What a clip's header says about its pictures, against what ``info.json`` declares."""
+"""Checks of the files of one episode: its clips, its table, its statistics.
+
+Headers and footers are compared with what ``info.json`` declares and with each other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How a process was called: a record for people, one a process, that nothing decides by.
+"""What happened around a run, for people: calls, submitted jobs, how fast the result loads.
+
+Nothing decides by these records. How a process was called is one record a process:
 
     invocations/<token>.json    written, then replaced once, by that process alone
 

@@ -1,7 +1,8 @@
-"""The manifest: what a run will do, written once by the planner and never changed.
+"""A planned run: its manifest, and the value in which its actors see it.
 
-Three files make it. ``batches.jsonl`` and ``scan.parquet`` are written first, ``manifest.json``,
-which names their digests, last: a run without a manifest does not exist.
+The manifest says what a run will do. The planner writes it once, and nobody changes it. Three files
+make it: ``batches.jsonl`` and ``scan.parquet`` are written first, ``manifest.json``, which names
+their digests, last: a run without a manifest does not exist.
 """
 
 from __future__ import annotations
