@@ -12,19 +12,23 @@ from leconvert.media.pyav import (
     decode_shown,
     remux_clip,
 )
+from leconvert.media.retime import CopiedFile, Patch, copy_file, retiming
 
 __all__ = [
     "ClipIndex",
     "ClipRange",
     "CodedPacket",
+    "CopiedFile",
     "FileHeader",
     "FileSamples",
     "JoinedFile",
     "LastIndex",
+    "Patch",
     "UnsupportedClipError",
     "build_header",
     "codec_of",
     "coded_packets",
+    "copy_file",
     "decode_image",
     "decode_shown",
     "frame_ticks",
@@ -33,5 +37,6 @@ __all__ = [
     "read_clip_index",
     "read_clip_indexes",
     "remux_clip",
+    "retiming",
     "samples_sha256",
 ]

@@ -118,6 +118,19 @@ def read_moov(
     Returns:
         A buffer and the place of the payload of ``moov`` in it; None where that is larger.
     """
+    found = locate_moov(descriptor, size_bytes, path, most_bytes=most_bytes, pread=pread)
+    return None if found is None else found[:2]
+
+
+def locate_moov(
+    descriptor: int,
+    size_bytes: int,
+    path: str,
+    *,
+    most_bytes: int = MOOV_LIMIT_BYTES,
+    pread: Callable[[int, int, int], bytes] = os.pread,
+) -> tuple[bytes, Span, int] | None:
+    """Read the ``moov`` box as `read_moov` does; tell also where in the file the buffer begins."""
     head = pread(descriptor, _HEAD_BYTES, 0)
     _check_start(head, path)
     window, window_start = head, 0
@@ -149,13 +162,13 @@ def read_moov(
             if box_bytes > MOOV_LIMIT_BYTES:
                 raise UnsupportedClipError("its index (moov) is larger than 256 MiB", path=path)
             if place + box_bytes <= len(window):
-                return window, (place + header_bytes, place + box_bytes)
+                return window, (place + header_bytes, place + box_bytes), window_start
             if box_bytes > most_bytes:
                 return None
             payload = _pread_exactly(
                 pread, descriptor, position + header_bytes, box_bytes - header_bytes, path
             )
-            return payload, (0, len(payload))
+            return payload, (0, len(payload)), position + header_bytes
         position += box_bytes
     raise broken(path, "it has no index (moov); most likely it is truncated")
 

@@ -360,7 +360,7 @@ def join_clips(
             geometry=first.geometry,
             block_align=block_align,
         )
-        descriptor = _create(target)
+        descriptor = create_file(target)
         try:
             mover = RangeMover(
                 descriptor,
@@ -547,7 +547,8 @@ class _OpenedSource:
             os.close(self.descriptor)
 
 
-def _create(target: Path) -> int:
+def create_file(target: Path) -> int:
+    """Create a file that must not exist, and return its descriptor."""
     try:
         return os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as error:
