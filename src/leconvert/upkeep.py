@@ -40,12 +40,13 @@ from leconvert.errors import (
     VerificationError,
     WorkDirError,
 )
-from leconvert.formats.v3 import read_repairs
+from leconvert.formats.v3 import Dataset, read_repairs
 from leconvert.leasing import BatchState, LeaseStore, list_batches, read_done, release_failed
 from leconvert.leasing.leases import Observed
 from leconvert.leasing.state import Outcome, Wait, derive_state
 from leconvert.packer import facts_of_tree, remove_compared, rest_of_removal
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
 from leconvert.source import FileFacts
 from leconvert.workdir.fs import LOCAL, FileSystem, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
@@ -330,6 +331,9 @@ def _strange_trees(target: Path, known: set[str]) -> Iterator[Leftover]:
         for run_id, tree in staging_trees(target):
             if run_id not in known and is_being_removed(tree):
                 yield _judged(tree, run_id, _HALF_REMOVED)
+            elif run_id in REPAIR_RUNS:
+                reason = "a repair was interrupted; its own command, given again, removes it"
+                yield Leftover(tree, "new tree", False, reason)
             elif run_id not in known:
                 reason = f"the records of run {run_id} are in another work dir, or gone"
                 yield Leftover(tree, "new tree", False, reason)
@@ -562,6 +566,8 @@ def undo_conversion(
 ) -> UndoReport:
     """Put ``<target>_old`` back at the target, and the v3.0 dataset there at ``<target>_v30``.
 
+    After a repair in place the repaired dataset goes to ``<target>_repaired``.
+
     Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
 
     Raises:
@@ -569,6 +575,8 @@ def undo_conversion(
         BusyError: A run of this dataset is under way.
         VerificationError: The two do not hold the same.
     """
+    if _places_of_repair(target) is not None:
+        return _undo_repair(target, dry_run, stop, progress, fs)
     report = UndoReport(target, result_aside(target), dry_run)
     if _places_of_undo(target) is None:
         return replace(report, was_undone=True)
@@ -598,6 +606,75 @@ def undo_conversion(
         episodes=compared.episodes,
         rows=compared.rows,
         camera_frames=compared.video_frames,
+    )
+
+
+def _repaired_aside(target: Path) -> Path:
+    """Return where the undo of a repair keeps the repaired dataset: ``<target>_repaired``."""
+    old = old_dir(target)
+    return old.with_name(f"{old.name.removesuffix('_old')}_repaired")
+
+
+def _places_of_repair(target: Path) -> tuple[Path, Path] | None:
+    """Return where a repaired dataset's source and it are; None where there are no such two.
+
+    The repaired one was repaired once more often than the other. Where it is aside already, the
+    source stands at the target and nothing is left to do.
+    """
+    old, aside = old_dir(target), _repaired_aside(target)
+    times = [repairs_of(place) for place in (target, old, aside)]
+    for source, result, third in ((1, 0, 2), (0, 1, 2), (1, 2, 0), (0, 2, 1)):
+        first, second = times[source], times[result]
+        if first is None or second is None or times[third] is not None:
+            continue
+        if second == first + 1:
+            places = (target, old, aside)
+            return places[source], places[result]
+    return None
+
+
+def _undo_repair(
+    target: Path,
+    dry_run: bool,
+    stop: threading.Event | None,
+    progress: Progress,
+    fs: FileSystem,
+) -> UndoReport:
+    aside = _repaired_aside(target)
+    report = UndoReport(target, aside, dry_run)
+    with nullcontext() if dry_run else target_lock(target, "-"):
+        places = _places_of_repair(target)
+        if places == (target, aside):
+            return replace(report, was_undone=True)
+        changes = None if places is None else read_changes(places[1])
+        if places is None or changes is None:
+            raise _changed_meanwhile(target)
+        source, result = places
+
+        def is_source(tree: Path) -> bool:
+            return repairs_of(tree) == changes.number - 1
+
+        before = facts_of_tree(source), facts_of_tree(result)
+        differences = compare_trees(source, result, changes, stop=stop, progress=progress)
+        if differences or (facts_of_tree(source), facts_of_tree(result)) != before:
+            if not dry_run:
+                take_back_undo(target, is_source=is_source, aside=aside, fs=fs)
+            raise _not_its_source(source, result, differences)
+        if not dry_run:
+
+            def check(tree: Path) -> None:
+                if facts_of_tree(tree) != before[1]:
+                    raise _changed_meanwhile(result)
+
+            swap_back(target, is_source=is_source, check=check, aside=aside, fs=fs)
+            source = target
+    dataset = Dataset(source)
+    frames = int(dataset.episodes.length.sum())
+    return replace(
+        report,
+        episodes=len(dataset.episodes),
+        rows=frames,
+        camera_frames=frames * (len(dataset.streams) - 1),
     )
 
 
@@ -676,19 +753,23 @@ def _compared(
     before = facts_of_tree(source), facts_of_tree(result)
     report = verify_pair(result, source, depth="bytes", stop=stop, progress=progress)
     if not report.ok:
-        shown = [str(difference) for difference in report.differences[:_DIFFERENCES_SHOWN]]
-        if len(report.differences) > len(shown):
-            shown.append(f"... and {len(report.differences) - len(shown)} more")
-        raise VerificationError(
-            f"{source} is not the source of {result} any more: one of them was changed or damaged.",
-            path=str(source),
-            details=shown,
-            next_step="Nothing was moved. Where you want the source all the same, rename the two "
-            "with `mv`.",
-        )
+        raise _not_its_source(source, result, list(map(str, report.differences)))
     if (facts_of_tree(source), facts_of_tree(result)) != before:
         raise _changed_meanwhile(result)
     return before[1], report
+
+
+def _not_its_source(source: Path, result: Path, differences: list[str]) -> VerificationError:
+    shown = differences[:_DIFFERENCES_SHOWN]
+    if len(differences) > len(shown):
+        shown.append(f"... and {len(differences) - len(shown)} more")
+    return VerificationError(
+        f"{source} is not the source of {result} any more: one of them was changed or damaged.",
+        path=str(source),
+        details=shown,
+        next_step="Nothing was moved. Where you want the source all the same, rename the two "
+        "with `mv`.",
+    )
 
 
 def _changed_meanwhile(result: Path) -> TargetError:

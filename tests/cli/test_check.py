@@ -48,7 +48,7 @@ def test_errors_are_a_table_that_fits_and_code_3(
     *table, last = checked.stdout.splitlines()
     assert all(len(line) <= columns for line in table)
     text = " ".join(" ".join(table).split())
-    for said in ("totals", "total_frames is 7;", "Correct the total", "stray-file", "splits"):
+    for said in ("totals", "total_frames is 7;", "leconvert repair", "stray-file", "splits"):
         assert said in text
     assert "1 error, 2 warnings, 1 info in 5 episodes" in last
 

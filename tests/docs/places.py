@@ -87,6 +87,8 @@ class Places:
             self._hub_has_the_dataset()
             if command == "mirror":
                 _remove(_local(options.url))
+        elif command == "repair":
+            self.v30(options.dataset)
         elif command == "check":
             self.anywhere(options.root or _of_repo(options.repo_id), self._templates.v21)
         elif command == "check-fs":

@@ -1,5 +1,22 @@
 """A v3.0 dataset looked at alone: what LeRobot would refuse, or load wrongly."""
 
-from leconvert.check.dataset import check_dataset
+from leconvert.check.dataset import DatasetCheck, check_dataset
+from leconvert.check.meta import check_feature_stats
+from leconvert.check.video_files import (
+    EpisodeSpans,
+    VideoFrames,
+    frames_of,
+    spans_findings,
+    spans_of,
+)
 
-__all__ = ["check_dataset"]
+__all__ = [
+    "DatasetCheck",
+    "EpisodeSpans",
+    "VideoFrames",
+    "check_dataset",
+    "check_feature_stats",
+    "frames_of",
+    "spans_findings",
+    "spans_of",
+]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from leconvert.arrow import FloatArray
 from leconvert.check.data_files import DataFileReport, check_data_file
 from leconvert.check.meta import (
     EpisodeStats,
@@ -53,7 +54,7 @@ from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.source import scan_source
 from leconvert.text import count
 
-__all__ = ["DatasetReport", "check_dataset", "checked_result"]
+__all__ = ["DatasetCheck", "DatasetReport", "check_dataset", "checked_result"]
 
 
 _SHOWN = 20
@@ -114,9 +115,9 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
         findings, episodes, frames = scan.findings, scan.num_episodes, int(scan.length.sum())
         files = scan.num_episodes * len(scan.streams)
     elif isinstance(version, str) and version.startswith("v3."):
-        check = _Check(root, raw, progress)
-        findings, episodes, frames = check.run(), check.episodes, check.frames
-        files = check.files
+        check = DatasetCheck(root, raw, progress)
+        findings, episodes, frames = check.findings, check.episodes, check.frames
+        files = sum(map(len, check.files.values()))
     else:
         raise SourceError(
             f"{root / INFO_PATH} {said_version(version)}; v2.x and v3.x can be checked.",
@@ -150,55 +151,86 @@ def checked_result(result: Path, *, progress: Progress = NO_PROGRESS) -> dict[st
     return info
 
 
-class _Check:
-    """A check of a v3.0 dataset, step by step; a step that cannot be done leaves its findings."""
+class DatasetCheck:
+    """A check of a v3.0 dataset, step by step; a step that cannot be done leaves its findings.
 
-    def __init__(self, root: Path, raw: Mapping[str, Any], progress: Progress) -> None:
-        self._root = root
+    Args:
+        root: The dataset.
+        raw: Its ``info.json``.
+        progress: Where it says how far it is.
+
+    Attributes:
+        root: The dataset.
+        findings: All that is wrong with it, none left out.
+        declared: What ``info.json`` declares; None where nothing can be checked by it.
+        table: What ``meta/episodes`` says; None where nothing can be read by it.
+        ranges: The rows of each episode; None where there is no table.
+        files: The files of each stream whose files are known, in the order of their episodes.
+        num_tasks: Rows of ``meta/tasks.parquet``; None where it cannot be used.
+        stats: What the episodes' statistics add up to, by feature.
+        episodes: Number of episodes.
+        frames: Number of rows.
+        untimed: Whether an episode's timestamps are wrong, shape (E,).
+    """
+
+    def __init__(
+        self, root: Path, raw: Mapping[str, Any], progress: Progress = NO_PROGRESS
+    ) -> None:
+        self.root = root
         self._raw = raw
         self._progress = progress
-        self._findings: list[Finding] = []
+        self.findings: list[Finding] = []
+        self.declared: Declared | None = None
+        self.table: EpisodeTable | None = None
+        self.ranges: Ranges | None = None
+        self.files: Mapping[str, list[RoutedFile]] = {}
+        self.num_tasks: int | None = None
+        self.stats: Mapping[str, Mapping[str, FloatArray]] = {}
         self.episodes = 0
         self.frames = 0
-        self.files = 0
+        self.untimed = np.zeros(0, np.bool_)
+        self._run()
 
-    def run(self) -> list[Finding]:
-        self._findings = list(self._unreadable())
-        if self._findings:
-            return self._findings
-        declared, self._findings = declaration(self._raw)
-        texts, findings = read_task_rows(self._root, self._raw)
-        self._findings += findings
+    def _run(self) -> None:
+        self.findings = list(self._unreadable())
+        if self.findings:
+            return
+        declared, self.findings = declaration(self._raw)
+        texts, findings = read_task_rows(self.root, self._raw)
+        self.findings += findings
         if declared is None:
-            return self._findings
+            return
+        self.declared = declared
         streams = [DATA_STREAM, *map(stream_of_camera, declared.cameras)]
         in_doubt = any(finding.code in _TASKS_IN_DOUBT for finding in findings)
         task_rows = None if texts is None or in_doubt else _rows_of(texts)
+        self.num_tasks = None if texts is None else len(texts)
         stats = EpisodeStats([key for key, ft in declared.features.items() if has_stats(ft)])
         table, findings = read_episode_table(
-            EpisodesReader(self._root), streams, task_rows=task_rows, add_stats=stats.add
+            EpisodesReader(self.root), streams, task_rows=task_rows, add_stats=stats.add
         )
-        self._findings += findings
+        self.findings += findings
         if table is not None:
-            self._findings += stats.findings()
-        self._findings += check_stats(self._root, declared.features, stats.aggregate())
+            self.findings += stats.findings()
+        self.stats = stats.aggregate()
+        self.findings += check_stats(self.root, declared.features, self.stats)
         if table is None:
             if not findings:
-                self._findings.append(found("no-episodes", "meta/episodes has no rows."))
-            return self._findings
+                self.findings.append(found("no-episodes", "meta/episodes has no rows."))
+            return
         ranges, findings = check_ranges(table, declared)
-        self._findings += findings
-        self._findings += split_findings(self._raw, len(table))
+        self.findings += findings
+        self.findings += split_findings(self._raw, len(table))
+        self.table, self.ranges = table, ranges
         self.episodes, self.frames = len(table), int(ranges.length.sum())
-        self._check_files(declared, table, ranges, streams, None if texts is None else len(texts))
-        return self._findings
+        self._check_files(declared, table, ranges, streams)
 
     def _unreadable(self) -> Iterator[Finding]:
         """Yield what must not be opened, and why LeRobot could not even begin."""
-        for path in sorted(special_files(self._root)):
+        for path in sorted(special_files(self.root)):
             yield found("unreadable-file", f"{path} is a pipe, a socket or a device.", path=path)
         try:
-            read_json_object(self._root / INFO_PATH)
+            read_json_object(self.root / INFO_PATH)
         except (OSError, ValueError) as error:
             yield found("unreadable-file", f"{INFO_PATH} cannot be read: {error}", path=INFO_PATH)
 
@@ -208,27 +240,26 @@ class _Check:
         table: EpisodeTable,
         ranges: Ranges,
         streams: list[str],
-        num_tasks: int | None,
     ) -> None:
         files = {
             stream: routed_files(table, declared, stream)
             for stream in streams
             if stream in declared.templates and stream in table.placed
         }
-        self._findings += check_order(files.get(DATA_STREAM, []))
-        self._findings += streaming_findings(files)
+        self.findings += check_order(files.get(DATA_STREAM, []))
+        self.findings += streaming_findings(files)
 
         every = [routed for routes in files.values() for routed in routes]
         tables = [routed for routed in every if routed.stream == DATA_STREAM]
         videos = every[len(tables) :]
-        untimed = np.zeros(len(table), np.bool_)
+        self.untimed = untimed = np.zeros(len(table), np.bool_)
 
         def table_report(routed: RoutedFile) -> DataFileReport:
-            return check_data_file(self._root, routed, table, ranges, declared, num_tasks)
+            return check_data_file(self.root, routed, table, ranges, declared, self.num_tasks)
 
         def video_findings(routed: RoutedFile) -> list[Finding]:
             return check_video_file(
-                self._root,
+                self.root,
                 routed,
                 table.placed[routed.stream],
                 ranges,
@@ -244,21 +275,21 @@ class _Check:
                 if report.untimed is not None:
                     untimed[report.untimed] = True
             for found_here in _for_each(videos, video_findings, stage):
-                self._findings += found_here
-        self.files = len(every)
+                self.findings += found_here
+        self.files = files
         paths = {routed.path: None for routed in every}
-        self._findings += left_over(self._root, paths, complete=len(files) == len(streams))
+        self.findings += left_over(self.root, paths, complete=len(files) == len(streams))
 
     def _add_table_reports(
         self, tables: Sequence[RoutedFile], reports: Sequence[DataFileReport]
     ) -> None:
         columns: tuple[tuple[str, str], ...] | None = None
         for routed, report in zip(tables, reports, strict=True):
-            self._findings += report.findings
+            self.findings += report.findings
             columns = columns or report.columns
             if report.columns is not None and report.columns != columns:
                 message = f"{routed.path} has other columns or types than the first file."
-                self._findings.append(
+                self.findings.append(
                     found("data-schema", message, stream=DATA_STREAM, path=routed.path)
                 )
 

@@ -27,6 +27,7 @@ from leconvert.repairs import DEFAULT_COLUMNS
 
 __all__ = [
     "EpisodeStats",
+    "check_feature_stats",
     "check_order",
     "check_stats",
     "has_stats",
@@ -190,12 +191,14 @@ def check_stats(
         return
     for key, feature in features.items():
         if has_stats(feature):
-            yield from _check_feature(feature, stats.get(key), aggregate.get(key))
+            yield from check_feature_stats(feature, stats.get(key), aggregate.get(key))
 
 
-def _check_feature(
+def check_feature_stats(
     feature: Feature, stats: Any, aggregate: Mapping[str, FloatArray] | None
 ) -> Iterator[Finding]:
+    """Yield what is wrong with the statistics of one feature."""
+
     def wrong(code: str, message: str, severity: str | None = None) -> Finding:
         message = f"{feature.key}: {message}."
         return found(code, message, stream=feature.key, path=STATS_PATH, severity=severity)

@@ -24,7 +24,14 @@ from leconvert.findings import found
 from leconvert.formats.v3 import Feature, Ranges, RoutedFile, StreamPlaces
 from leconvert.model import Finding, IntArray
 
-__all__ = ["check_video_file"]
+__all__ = [
+    "EpisodeSpans",
+    "VideoFrames",
+    "check_video_file",
+    "frames_of",
+    "spans_findings",
+    "spans_of",
+]
 
 
 _TOLERANCE_SECONDS = 1e-4
@@ -33,7 +40,7 @@ _FRAMES_AT_A_TIME = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Frames:
+class VideoFrames:
     """The frames of a file in the order of presentation, arrays of shape (S,)."""
 
     seconds: FloatArray
@@ -43,7 +50,7 @@ class _Frames:
 
 
 @dataclass(slots=True)
-class _Spans:
+class EpisodeSpans:
     """The episodes of a file in the order of their begin, arrays of shape (K,)."""
 
     episodes: IntArray
@@ -58,6 +65,7 @@ class _Spans:
 
     @property
     def stop(self) -> IntArray:
+        """The frame after the last of each episode."""
         return self.begin + self.length
 
     def tell(self, wrong: npt.NDArray[np.bool_]) -> int:
@@ -88,7 +96,7 @@ def check_video_file(
     findings: list[Finding] = []
     try:
         try:
-            frames = _frames_of(media.read_clip_index(path))
+            frames = frames_of(media.read_clip_index(path))
         except media.UnsupportedClipError as error:
             frames = _frames_by_packets(path)
             findings.append(wrong("video-index", f"{routed.path}: {error.reason}."))
@@ -97,17 +105,18 @@ def check_video_file(
     if not len(frames.seconds):
         return [wrong("unreadable-file", f"{routed.path} holds no frames.", first)]
     findings += [wrong(code, message) for code, message in _declaration(frames, feature)]
-    spans = _spans(frames, routed, placed, ranges)
+    spans = spans_of(frames, routed, placed, ranges)
     timed = ~untimed[spans.episodes]
-    for code, message, at in _against(frames, spans, fps, timed):
+    for code, message, at in spans_findings(frames, spans, fps, timed):
         findings.append(wrong(code, f"{routed.path}: {message}", int(spans.episodes[at])))
     return findings
 
 
-def _frames_of(index: media.ClipIndex) -> _Frames:
+def frames_of(index: media.ClipIndex) -> VideoFrames:
+    """Return the frames of a file whose index was read."""
     times = index.presentation_times
     order = np.argsort(times, kind="stable")
-    return _Frames(
+    return VideoFrames(
         times[order] / index.timescale,
         index.keyframes[order],
         index.codec,
@@ -115,15 +124,15 @@ def _frames_of(index: media.ClipIndex) -> _Frames:
     )
 
 
-def _frames_by_packets(path: Path) -> _Frames:
+def _frames_by_packets(path: Path) -> VideoFrames:
     packets = [packet for packet in media.coded_packets(path) if packet.pts is not None]
     seconds = np.array([float((packet.pts or 0) * packet.time_base) for packet in packets])
     order = np.argsort(seconds, kind="stable")
     keyframes = np.array([packet.keyframe for packet in packets], np.bool_)
-    return _Frames(seconds[order], keyframes[order])
+    return VideoFrames(seconds[order], keyframes[order])
 
 
-def _declaration(frames: _Frames, feature: Feature) -> Iterator[tuple[str, str]]:
+def _declaration(frames: VideoFrames, feature: Feature) -> Iterator[tuple[str, str]]:
     height_first, channels_first = feature.shape[:2], feature.shape[1:]
     if frames.size is not None and frames.size not in (height_first, channels_first):
         height, width = frames.size
@@ -135,12 +144,15 @@ def _declaration(frames: _Frames, feature: Feature) -> Iterator[tuple[str, str]]
         yield "video-codec", f"The codec is {frames.codec}; {declared} is declared."
 
 
-def _spans(frames: _Frames, routed: RoutedFile, placed: StreamPlaces, ranges: Ranges) -> _Spans:
+def spans_of(
+    frames: VideoFrames, routed: RoutedFile, placed: StreamPlaces, ranges: Ranges
+) -> EpisodeSpans:
+    """Return where the episodes of a file are: from the frame that is nearest to its begin."""
     begin_seconds = placed.begin_seconds[routed.episodes]
     begin = _nearest(frames.seconds, begin_seconds)
     order = np.lexsort((routed.episodes, begin))
     episodes = routed.episodes[order]
-    return _Spans(
+    return EpisodeSpans(
         episodes,
         begin[order],
         ranges.length[episodes],
@@ -157,8 +169,8 @@ def _nearest(sorted_seconds: FloatArray, wanted: FloatArray) -> IntArray:
     return np.where(nearer, before, after).astype(np.int64)
 
 
-def _against(
-    frames: _Frames, spans: _Spans, fps: Fraction, timed: npt.NDArray[np.bool_]
+def spans_findings(
+    frames: VideoFrames, spans: EpisodeSpans, fps: Fraction, timed: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[str, str, int]]:
     """Yield code, message and place among the spans."""
     num_frames = len(frames.seconds)
@@ -195,7 +207,7 @@ def _against(
 
 
 def _off_their_times(
-    frames: _Frames, spans: _Spans, fps: Fraction, among: npt.NDArray[np.bool_]
+    frames: VideoFrames, spans: EpisodeSpans, fps: Fraction, among: npt.NDArray[np.bool_]
 ) -> Iterator[tuple[str, str, int]]:
     """Count frames that LeRobot refuses, apart by whether exact arithmetic would accept them."""
     counts = {"frame-times": 0, "float32-reach": 0}
@@ -243,7 +255,9 @@ def _blocks(ends: IntArray) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-def _neighbours(frames: _Frames, spans: _Spans, fps: Fraction) -> Iterator[tuple[str, str, int]]:
+def _neighbours(
+    frames: VideoFrames, spans: EpisodeSpans, fps: Fraction
+) -> Iterator[tuple[str, str, int]]:
     """Find episodes that share frames, and frames between episodes that none has."""
     num_frames = len(frames.seconds)
     stop = np.minimum(spans.stop, num_frames)

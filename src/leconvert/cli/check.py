@@ -101,7 +101,7 @@ def _plan_repairs(root: Path, *, as_json: bool) -> int:
 
 
 def _show(report: DatasetReport) -> None:
-    from leconvert.cli.output import findings_lines
+    from leconvert.cli.output import findings_lines, print_sentence
 
     width = shutil.get_terminal_size((_WIDTH_WITHOUT_TERMINAL, 24)).columns
     for line in findings_lines(report.findings, width):
@@ -113,3 +113,6 @@ def _show(report: DatasetReport) -> None:
         f"{report.root} ({report.version}): {counts} in {report.episodes:,} episodes, "
         f"{report.frames:,} frames, {report.files:,} files; {report.seconds:.1f} s."
     )
+    if any("leconvert repair" in (finding.remedy or "") for finding in report.findings):
+        command = shlex.join(["leconvert", "repair", report.root, "--dry-run"])
+        print_sentence(f"`{command}` shows what can be made right.", margin="")

@@ -52,7 +52,8 @@ __all__ = [
 COMMANDS = {
     "convert and edit": (
         ("convert", "convert a v2.x dataset to v3.0: plan, work, pack, verify, swap, push"),
-        ("undo", "put the source of a conversion in place back"),
+        ("repair", "make right what check finds in a v3.0 dataset, without its source"),
+        ("undo", "put back what a conversion or repair in place replaced"),
         ("clean", "remove what finished and discarded runs left"),
     ),
     "on many hosts": (

@@ -176,6 +176,13 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
 # What the user allows a conversion to change: its options, and what they come to.
 
 
+def add_retime(parser: argparse._ActionsContainer) -> None:
+    """Declare ``--retime``."""
+    parser.add_argument(
+        "--retime", action="store_true", help="set every timestamp to frame_index / fps"
+    )
+
+
 def add_repair_options(parser: argparse.ArgumentParser) -> None:
     """Add what the user allows a conversion to change; see docs/findings.md."""
     group = _group(parser, "repairs", "nothing is repaired unless one of these says so")
@@ -183,9 +190,7 @@ def add_repair_options(parser: argparse.ArgumentParser) -> None:
         "--on-bad-episode", choices=("fail", "drop"),
         help="drop: leave damaged episodes out and number the others anew (default: fail)",
     )  # fmt: skip
-    group.add_argument(
-        "--retime", action="store_true", help="set every timestamp to frame_index / fps"
-    )
+    add_retime(group)
     group.add_argument(
         "--reindex", action="store_true",
         help="count frame_index, episode_index and index anew",

@@ -100,6 +100,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "leconvert undo": (
         ("go back to v2.1; the v3.0 dataset becomes my_dataset_v30", "leconvert undo my_dataset"),
     ),
+    "leconvert repair": (
+        ("show what would be changed", "leconvert repair my_dataset --dry-run"),
+        ("in its place; it is kept as my_dataset_old", "leconvert repair my_dataset"),
+    ),
     "leconvert check": (
         ("a v2.1 dataset before its conversion, or a v3.0 one", "leconvert check my_dataset"),
         ("for a script: fail at warnings too, and say it as JSON",

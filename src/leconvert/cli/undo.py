@@ -17,7 +17,10 @@ __all__ = ["add_arguments", "run"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "dataset", type=Path, metavar="DATASET", help="the dataset that was converted in place"
+        "dataset",
+        type=Path,
+        metavar="DATASET",
+        help="the dataset that was converted or repaired in place",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="compare the two and show what would be done"
@@ -42,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(report.as_record(), indent=2))
         return 0
     if report.was_undone:
-        print(f"{dataset} is the v2.x dataset already; its v3.0 dataset is {report.result}.")
+        print(f"{dataset} is back already; what had taken its place is {report.result}.")
         return 0
     compared = (
         f"{count(report.episodes, 'episode')}, {count(report.rows, 'frame')}, "

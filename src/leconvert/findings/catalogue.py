@@ -365,7 +365,11 @@ _SHOWN_A_KIND_AND_STREAM = 20
 _RECORD_AGAIN = "Restore the file from its origin, or convert or record the dataset again."
 _CONVERT_AGAIN = "Convert the dataset again from its v2.1 source, or restore the file."
 _REWRITE_DATA = "Rewrite the column, or convert the dataset again from its source."
-_REJOIN_VIDEO = "Convert again from the v2.1 source: `leconvert convert` places frames exactly."
+_REPAIR = "`leconvert repair DATASET` makes it right."
+_REPAIR_STATS = (
+    "`leconvert repair DATASET` adds up those of the episodes; where they have none, compute them "
+    "with LeRobot's recompute_stats."
+)
 
 
 _V3_KINDS = (
@@ -406,7 +410,7 @@ _V3_KINDS = (
         "totals",
         "error",
         "info.json counts other episodes, frames or tasks than there are; samplers go by it.",
-        remedy="Correct the total in meta/info.json.",
+        remedy=_REPAIR,
     ),
     Kind(
         "splits",
@@ -482,7 +486,7 @@ _V3_KINDS = (
         "episode-range",
         "error",
         "dataset_from_index, dataset_to_index and length do not go together.",
-        remedy="Set them to the running sum of the lengths.",
+        remedy=_REPAIR,
     ),
     Kind(
         "file-order",
@@ -496,7 +500,7 @@ _V3_KINDS = (
         "warning",
         "meta/episodes/chunk_index or file_index does not name the file that holds the row; tools "
         "that edit datasets go by it.",
-        remedy="Correct the two columns.",
+        remedy=_REPAIR,
     ),
     Kind(
         "episode-tasks",
@@ -546,26 +550,26 @@ _V3_KINDS = (
         "index-column",
         "error",
         "index is not the row's place in the dataset.",
-        remedy=_REWRITE_DATA,
+        remedy=_REPAIR,
     ),
     Kind(
         "episode-column",
         "error",
         "episode_index is not the episode that the row belongs to.",
-        remedy=_REWRITE_DATA,
+        remedy=_REPAIR,
     ),
     Kind(
         "frame-column",
         "error",
         "frame_index does not count from 0 within the episode.",
-        remedy=_REWRITE_DATA,
+        remedy=_REPAIR,
     ),
     Kind(
         "timestamp-column",
         "error",
         "timestamp is not frame_index / fps; video frames are looked up by it.",
-        remedy="Correct fps in info.json if that is what is wrong; else convert again with "
-        "--retime.",
+        remedy="Correct fps in info.json if that is what is wrong; else "
+        "`leconvert repair DATASET --retime` sets it so.",
     ),
     Kind("task-column", "error", "task_index names no task.", remedy=_REWRITE_DATA),
     # --- video files ---
@@ -579,7 +583,7 @@ _V3_KINDS = (
         "frame-times",
         "error",
         "Frames lie 0.1 ms or more from the time at which LeRobot asks for them; it refuses them.",
-        remedy=_REJOIN_VIDEO,
+        remedy="`leconvert repair DATASET` gives every frame its exact time.",
     ),
     Kind(
         "float32-reach",
@@ -592,13 +596,14 @@ _V3_KINDS = (
         "video-end",
         "warning",
         "to_timestamp is not where the episode ends; tools that cut episodes out go by it.",
-        remedy="Set it to from_timestamp + length / fps.",
+        remedy=_REPAIR,
     ),
     Kind(
         "video-neighbours",
         "warning",
         "Episodes of a video file share frames, or leave some unused or a pause between them.",
-        remedy=_REJOIN_VIDEO,
+        remedy="`leconvert repair DATASET` closes pauses and sets times anew; frames that no "
+        "episode has stay.",
     ),
     Kind(
         "video-keyframe",
@@ -636,13 +641,13 @@ _V3_KINDS = (
         "stats-missing",
         "warning",
         "A feature has no statistics; policies that normalise it fail.",
-        remedy="Compute them with LeRobot's recompute_stats.",
+        remedy=_REPAIR_STATS,
     ),
     Kind(
         "stats-shape",
         "error",
         "A statistic has a shape that does not fit its feature.",
-        remedy="Compute the statistics again with LeRobot's recompute_stats.",
+        remedy=_REPAIR_STATS,
     ),
     Kind(
         "stats-value",
@@ -656,7 +661,7 @@ _V3_KINDS = (
         "stats-aggregate",
         "warning",
         "stats.json is not the aggregate of the statistics that meta/episodes holds.",
-        remedy="Compute the statistics again with LeRobot's recompute_stats.",
+        remedy=_REPAIR_STATS,
     ),
     Kind(
         "episode-stats",

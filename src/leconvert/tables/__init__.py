@@ -17,7 +17,9 @@ from leconvert.tables.join import (
     RowRange,
     RowRepair,
     join_tables,
+    regrouped,
     repaired_schema,
+    replace_columns,
 )
 from leconvert.tables.lerobot_reader import (
     Reading,
@@ -62,7 +64,9 @@ __all__ = [
     "read_by_lerobot",
     "read_data_footer",
     "read_data_schema",
+    "regrouped",
     "repaired_schema",
+    "replace_columns",
     "row_group_extremes",
     "row_group_rows",
     "serialize_schema",

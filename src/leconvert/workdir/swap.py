@@ -57,6 +57,7 @@ __all__ = [
     "SwapPlan",
     "TreeState",
     "adopt_staging",
+    "begin_tree",
     "check_no_other_swap",
     "check_places",
     "check_target",
@@ -70,6 +71,7 @@ __all__ = [
     "next_action",
     "next_recovery",
     "old_dir",
+    "recover_marked",
     "recover_swap",
     "removed_old_dir",
     "result_aside",
@@ -81,6 +83,7 @@ __all__ = [
     "superseded",
     "swap_back",
     "swap_into_place",
+    "swap_marked",
     "take_back_undo",
     "try_renames",
     "work_dir_beside",
@@ -256,7 +259,7 @@ def adopt_staging(target: Path, journal: Journal) -> Path:
         take_over(target, found[-1], journal)
         # A predecessor may have exchanged it for the target since it was looked at.
         _check_made_here(mine, target, journal)
-    _mark(mine, journal)
+    _mark(mine, journal.run_id, fs)
     sync_dir(mine.parent, fs=fs)
     return mine
 
@@ -294,18 +297,24 @@ def _check_made_here(tree: Path, target: Path, journal: Journal) -> None:
     )
 
 
-def _mark(tree: Path, journal: Journal) -> None:
+def begin_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
+    """Make a new tree of a run that keeps no journal; there must be none of its name."""
+    with storage_errors(tree):
+        fs.make_dir(tree)
+    _mark(tree, run_id, fs)
+    sync_dir(tree.parent, fs=fs)
+
+
+def _mark(tree: Path, run_id: str, fs: FileSystem) -> None:
     # Written in place, without a temporary file that a crash would leave in the dataset.
-    record, fs = tree / TREE_RECORD, journal.fs
-    if marked_by(tree, fs=fs) == journal.run_id:
+    record = tree / TREE_RECORD
+    if marked_by(tree, fs=fs) == run_id:
         return
     try:
         with storage_errors(record):
             with suppress(FileNotFoundError):
                 fs.remove_file(record)
-            fs.write_new(
-                record, encode_record("tree", _TREE_VERSION, journal.run_id, {}), sync=True
-            )
+            fs.write_new(record, encode_record("tree", _TREE_VERSION, run_id, {}), sync=True)
             fs.sync_dir(tree)
     except FileNotFoundError:
         raise superseded(tree) from None
@@ -588,8 +597,53 @@ def swap_into_place(
         PackStep.SWAPPING,
         swap={"target": str(plan.target), "old": None if plan.old is None else str(plan.old)},
     )
-    _swap(plan, _has_mark_of(journal), check, fs)
+    _swap(plan, _has_mark_of(journal.run_id, fs), check, fs)
     _finish(plan.target, journal)
+
+
+def swap_marked(
+    plan: SwapPlan,
+    run_id: str,
+    *,
+    came_out: Callable[[Path], None],
+    fs: FileSystem = LOCAL,
+) -> None:
+    """Put a finished tree in the target's place without a journal: its mark says all there is.
+
+    Everything in it must be complete, on the disk, and verified by this process, which holds the
+    target's lock and held it since it began the tree. `recover_marked` ends or takes back what a
+    crash leaves.
+
+    Args:
+        plan: What goes where; ``old`` is None exactly where the run puts nothing aside.
+        run_id: The run whose mark the tree carries.
+        came_out: Called with the tree that was at the target before that gets its name; what it
+            raises takes the swap back.
+        fs: The file operations.
+    """
+    check_target(plan.target, plan.old)
+    check_no_other_swap(plan.target, run_id, fs=fs)
+    if marked_by(plan.staging, fs=fs) != run_id:
+        raise superseded(plan.staging)
+    sync_tree(plan.staging, files=False, fs=fs)
+    _swap(plan, _has_mark_of(run_id, fs), came_out, fs)
+    _remove_mark(plan.target, run_id, fs)
+
+
+def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> SwapOutcome:
+    """End or take back a `swap_marked` that was interrupted; call it under the target's lock.
+
+    It compares nothing and deletes nothing. A new tree that was not put in place stays where it is.
+    """
+    if marked_by(plan.target, fs=fs) != run_id:
+        # Between two renames the new tree lies beside; without it, nothing here is of our doing.
+        is_gone = not is_listed(plan.target, fs) and marked_by(plan.staging, fs=fs) == run_id
+        if not is_gone or plan.old is None or not is_listed(plan.old, fs):
+            return SwapOutcome.NOT_STARTED
+    outcome = _settle(plan, run_id, fs)
+    if outcome is SwapOutcome.COMPLETED:
+        _remove_mark(plan.target, run_id, fs)
+    return outcome
 
 
 def swap_back(
@@ -597,6 +651,7 @@ def swap_back(
     *,
     is_source: Callable[[Path], bool],
     check: Callable[[Path], None],
+    aside: Path | None = None,
     fs: FileSystem = LOCAL,
 ) -> None:
     """Put the source kept at `old_dir` back at the target, and the result at `result_aside`.
@@ -609,8 +664,9 @@ def swap_back(
         is_source: Tells the source from any other tree, wherever it is.
         check: Called with the result once it has left the target; what it raises takes the moves
             back.
+        aside: Where the result goes instead of `result_aside`.
     """
-    plan = SwapPlan(target, old_dir(target), result_aside(target))
+    plan = SwapPlan(target, old_dir(target), aside or result_aside(target))
     if not is_source(target) and is_listed(target, fs):  # nothing was moved yet
         check_target(target, plan.old)
         check_no_other_swap(target, "-", fs=fs)
@@ -619,17 +675,21 @@ def swap_back(
 
 
 def take_back_undo(
-    target: Path, *, is_source: Callable[[Path], bool], fs: FileSystem = LOCAL
+    target: Path,
+    *,
+    is_source: Callable[[Path], bool],
+    aside: Path | None = None,
+    fs: FileSystem = LOCAL,
 ) -> None:
     """Put the result back at the target where `swap_back` was interrupted; else do nothing."""
-    plan = SwapPlan(target, old_dir(target), result_aside(target))
+    plan = SwapPlan(target, old_dir(target), aside or result_aside(target))
     seen = _look(plan, is_source, fs)
     if _came_out(plan, seen) is not None:
         _take_back(plan, seen, fs)
 
 
-def _has_mark_of(journal: Journal) -> Callable[[Path], bool]:
-    return lambda tree: marked_by(tree, fs=journal.fs) == journal.run_id
+def _has_mark_of(run_id: str, fs: FileSystem) -> Callable[[Path], bool]:
+    return lambda tree: marked_by(tree, fs=fs) == run_id
 
 
 def check_no_other_swap(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
@@ -676,7 +736,8 @@ def recover_swap(journal: Journal, target: Path) -> SwapOutcome:
     keeps_old = bool((state.swap or {}).get("old")) or (
         is_in and found is not None and marked_by(staging, fs=fs) != journal.run_id
     )
-    outcome = _settle(SwapPlan(target, staging, old_dir(target) if keeps_old else None), journal)
+    plan = SwapPlan(target, staging, old_dir(target) if keeps_old else None)
+    outcome = _settle(plan, journal.run_id, fs)
     if outcome is SwapOutcome.COMPLETED:
         _finish(target, journal)
     else:
@@ -748,9 +809,9 @@ def _swap(
         raise failure
 
 
-def _settle(plan: SwapPlan, journal: Journal) -> SwapOutcome:
+def _settle(plan: SwapPlan, run_id: str, fs: FileSystem) -> SwapOutcome:
     """End or take back what another process began."""
-    fs, is_new = journal.fs, _has_mark_of(journal)
+    is_new = _has_mark_of(run_id, fs)
     restored = False
     for _ in range(_MOST_STEPS):
         seen = _look(plan, is_new, fs)
@@ -857,11 +918,15 @@ def _content(tree: Path, fs: FileSystem) -> tuple[bytes | None, bytes | None]:
 def _finish(target: Path, journal: Journal) -> None:
     if journal.read().step in {PackStep.PACKING, PackStep.SWAPPING}:
         journal.write(PackStep.SWAPPED)
+    _remove_mark(target, journal.run_id, journal.fs)
+
+
+def _remove_mark(target: Path, run_id: str, fs: FileSystem) -> None:
     record = target / TREE_RECORD
-    if marked_by(target, fs=journal.fs) == journal.run_id:
+    if marked_by(target, fs=fs) == run_id:
         with storage_errors(record), suppress(FileNotFoundError):
-            journal.fs.remove_file(record)
-        sync_dir(target, fs=journal.fs)
+            fs.remove_file(record)
+        sync_dir(target, fs=fs)
 
 
 def _unexpected(plan: SwapPlan, seen: TreeStates) -> TargetError:

@@ -1,0 +1,92 @@
+"""``leconvert repair``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import add_json, add_retime, local_path
+from leconvert.cli.output import print_findings
+from leconvert.cli.progress import progress_for
+from leconvert.errors import SourceError
+from leconvert.text import amount, count
+
+if TYPE_CHECKING:
+    from leconvert.repairing import RepairReport
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "dataset", type=local_path, metavar="DATASET", help="the v3.0 dataset to repair"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=local_path,
+        metavar="DIR",
+        help="where the repaired dataset goes; DATASET is then never touched. Default: its place, "
+        "with DATASET kept as DATASET_old",
+    )
+    add_retime(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be changed, and write nothing"
+    )
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Repair a dataset, and say what was changed and what is left."""
+    from leconvert.repairing import repair_dataset
+
+    dataset: Path = options.dataset.resolve()
+    with stop_on_signals() as stop:
+        report = repair_dataset(
+            dataset,
+            output=None if options.output is None else options.output.resolve(),
+            retime=options.retime,
+            dry_run=options.dry_run,
+            stop=stop,
+            progress=progress_for(quiet=options.json),
+        )
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+    else:
+        _show(report)
+    return SourceError.exit_code if report.plan.errors_left else 0
+
+
+def _show(report: RepairReport) -> None:
+    plan = report.plan
+    print_findings(plan.left)
+    for remark in plan.remarks:
+        print(remark)
+    errors = len(plan.errors_left)
+    if not plan and errors:
+        stay = f"{count(errors, 'error')} {'stays' if errors == 1 else 'stay'}"
+        print(f"{report.dataset}: nothing of it can be repaired; {stay}.")
+        return
+    if not plan:
+        print(f"{report.dataset}: nothing to repair.")
+        return
+    verb = "would change" if report.dry_run else "changed"
+    for line in plan.summary():
+        print(f"{verb}: {line}")
+    if report.dry_run:
+        print(f"{count(len(plan.mended), 'finding')} of {report.dataset} would be gone.")
+    else:
+        bytes_said = (
+            f"{amount(report.written_bytes)} written, {amount(report.copied_bytes)} copied, "
+            f"{amount(report.cloned_bytes)} shared"
+        )
+        print(f"{count(len(plan.mended), 'finding')} gone; {bytes_said}; {report.seconds:.1f} s.")
+        print(f"  dataset  {report.target}")
+        if report.kept is not None:
+            print(f"  kept     {report.kept}")
+    if errors:
+        print(f"{count(errors, 'error')} left; what helps stands beside each.")

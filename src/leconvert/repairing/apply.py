@@ -1,0 +1,392 @@
+"""Carry a repair out: a new tree beside the dataset, compared with it, put in its place.
+
+A dataset is repaired by making another one. That costs a copy, which is none where the file system
+shares extents: every file is cloned, and what is written is the changed bytes of indices and the
+tables under ``meta/``. Where it does not share them, the bytes are copied, which `repair_dataset`
+says before it begins. Nothing is hard-linked: LeRobot's tools rewrite parquet files in place, and
+would change both trees. Nothing is written into a file of the dataset, so that whoever has one open
+goes on reading what it opened, and a repair that dies has changed nothing.
+
+Other ways were weighed. Patching files where they lie, with a log, writes a few hundred bytes; but
+a reader between two of the writes finds new times with old ``meta/episodes``, and no old dataset is
+left to go back to. A run with a journal is made for the work of many processes, of which there is
+one here. So the mark of the new tree (`leconvert.workdir.swap`) is all the state there is:
+
+| killed | what stands | the same command |
+|---|---|---|
+| while files are copied or compared | the dataset, and a tree of ours | begins anew |
+| after the exchange | the repaired dataset, the old one under our name | names it ``_old`` |
+| between two renames (where none exchanges) | nothing; ``_old`` is the dataset | renames it back |
+| before the mark is removed | the repaired dataset with a mark | removes the mark |
+
+The target's lock is held from the first look to the end, so that one process repairs at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from leconvert import media, tables
+from leconvert.check import DatasetCheck
+from leconvert.dataset_files import names_to_keep
+from leconvert.errors import (
+    InterruptedRunError,
+    SourceChangedError,
+    SourceError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
+from leconvert.formats import v3
+from leconvert.formats.v2 import read_info, refuse_pointers, said_version, version_help
+from leconvert.model import Finding
+from leconvert.packer import facts_of_tree
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairing.changes import (
+    REPAIRED_PATH,
+    Changes,
+    compare_trees,
+    read_changes,
+    write_changes,
+)
+from leconvert.repairing.plan import RepairPlan, plan_repair
+from leconvert.text import amount
+from leconvert.workdir.fs import LOCAL, FileSystem, can_clone, make_folders_below, sync_tree
+from leconvert.workdir.locks import target_lock
+from leconvert.workdir.removal import remove_new_tree
+from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
+from leconvert.workdir.swap import (
+    SwapPlan,
+    begin_tree,
+    check_target,
+    old_dir,
+    recover_marked,
+    source_as_output,
+    staging_dir,
+    staging_trees,
+    swap_marked,
+    try_renames,
+)
+
+__all__ = ["REPAIR_RUNS", "RepairReport", "repair_dataset"]
+
+# The name of the tree says whether the dataset there is put aside, which a crash must not forget.
+_IN_PLACE, _OUTPUT = "repair", "repair-output"
+REPAIR_RUNS = frozenset({_IN_PLACE, _OUTPUT})
+"""The run ids that mark the trees of repairs."""
+_DIFFERENCES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What a repair did, or would do.
+
+    Attributes:
+        dataset: The dataset that was repaired.
+        target: Where the repaired dataset is.
+        kept: Where the dataset is kept that it replaced; None where there is none.
+        dry_run: Whether nothing was written.
+        plan: What was changed.
+        written_bytes: Bytes of the patches and of files that were written anew.
+        copied_bytes: Bytes that were copied as they are.
+        cloned_bytes: Bytes that the two datasets share.
+        seconds: How long it took.
+    """
+
+    dataset: Path
+    target: Path
+    kept: Path | None
+    dry_run: bool
+    plan: RepairPlan
+    written_bytes: int = 0
+    copied_bytes: int = 0
+    cloned_bytes: int = 0
+    seconds: float = 0.0
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "dataset": str(self.dataset),
+            "target": str(self.target),
+            "kept": None if self.kept is None else str(self.kept),
+            "dry_run": self.dry_run,
+            **self.plan.as_record(),
+            "written_bytes": self.written_bytes,
+            "copied_bytes": self.copied_bytes,
+            "cloned_bytes": self.cloned_bytes,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+@any_storage_errors()
+def repair_dataset(
+    root: Path,
+    *,
+    output: Path | None = None,
+    retime: bool = False,
+    dry_run: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+    fs: FileSystem = LOCAL,
+) -> RepairReport:
+    """Make right what a check of a v3.0 dataset finds and what follows from its files alone.
+
+    Args:
+        root: The dataset.
+        output: Where the repaired dataset goes, which must not exist; by default it takes the
+            dataset's place, and the dataset is kept as ``<root>_old``.
+        retime: Set timestamps of rows to ``frame_index / fps`` where they are something else.
+        dry_run: Only say what would be done.
+        stop: When set, the repair ends with nothing changed.
+        progress: Where it says how far it is.
+        fs: The file operations.
+
+    Returns:
+        What was changed. The plan of a dataset in which nothing can be mended is empty; then
+        nothing is written.
+
+    Raises:
+        SourceError: It is no v3.0 dataset.
+        TargetError: The output exists, or ``<root>_old`` does.
+        VerificationError: The repaired dataset differs in more than was planned.
+        BusyError: Another process repairs or converts the dataset.
+    """
+    started = time.monotonic()
+    if output is not None and output == root:
+        raise source_as_output(root)
+    if output is not None and (output.is_relative_to(root) or root.is_relative_to(output)):
+        raise UsageError(
+            f"The output {output} and the dataset {root} lie inside each other.",
+            path=str(output),
+            next_step="Choose folders side by side.",
+        )
+    target = root if output is None else output
+    run_id = _IN_PLACE if output is None else _OUTPUT
+    plan = SwapPlan(
+        target, staging_dir(target, run_id, 1), old_dir(target) if output is None else None
+    )
+    if not target.parent.is_dir():
+        check_target(target, None)
+    with nullcontext() if dry_run else target_lock(target, run_id, fs=fs):
+        if not dry_run:
+            _end_interrupted(plan, run_id, fs)
+        before = facts_of_tree(root)
+        repair = _planned(root, retime, progress)
+        report = RepairReport(root, target, plan.old, dry_run, repair)
+        if not repair or dry_run:
+            kept = plan.old if repair else None
+            return replace(report, kept=kept, seconds=time.monotonic() - started)
+        check_target(target, plan.old)
+        try_renames(target, fs=fs)
+        _check_room(root, target)
+
+        def unchanged(tree: Path) -> None:
+            if facts_of_tree(tree) != before:
+                raise SourceChangedError(
+                    f"{root} was changed while it was repaired.",
+                    path=str(root),
+                    next_step="Nothing was moved. Run the same command again when nobody writes "
+                    "to it.",
+                )
+
+        begin_tree(plan.staging, run_id, fs=fs)
+        writer = _TreeWriter(root, plan.staging, repair, stop or threading.Event(), progress)
+        try:
+            changes = writer.write()
+            sync_tree(plan.staging, fs=fs)
+            _prove(root, plan.staging, repair, changes, stop, progress)
+            unchanged(root)
+        except BaseException:
+            with suppress(Exception):
+                remove_new_tree(plan.staging, run_id)
+            raise
+        swap_marked(plan, run_id, came_out=unchanged, fs=fs)
+    return replace(
+        report,
+        written_bytes=writer.written_bytes,
+        copied_bytes=writer.copied_bytes,
+        cloned_bytes=writer.cloned_bytes,
+        seconds=time.monotonic() - started,
+    )
+
+
+def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
+    raw = read_info(root)
+    refuse_pointers(root)
+    version = raw.get("codebase_version")
+    if not isinstance(version, str) or not version.startswith("v3."):
+        raise SourceError(
+            f"{root / v3.INFO_PATH} {said_version(version)}; v3.0 datasets are repaired.",
+            path=str(root / v3.INFO_PATH),
+            next_step=version_help(version),
+        )
+    return plan_repair(DatasetCheck(root, raw, progress), retime=retime)
+
+
+def _end_interrupted(plan: SwapPlan, run_id: str, fs: FileSystem) -> None:
+    """End or take back what an earlier repair of this target left."""
+    recover_marked(plan, run_id, fs=fs)
+    for owner, tree in staging_trees(plan.target, fs=fs):
+        if owner == run_id:
+            remove_new_tree(tree, run_id)
+
+
+def _check_room(root: Path, target: Path) -> None:
+    if can_clone(root / v3.INFO_PATH, target.parent):
+        return
+    needed = sum(
+        (root / path).stat().st_size for path in names_to_keep(root) if _is_file(root, path)
+    )
+    free = shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise StorageError(
+            f"{target.parent} has {amount(free)} free, and the repaired dataset needs "
+            f"{amount(needed)}.",
+            path=str(target.parent),
+            next_step="Make room, or repair into another file system with --output.",
+        )
+
+
+def _is_file(root: Path, path: str) -> bool:
+    return (root / path).is_file()
+
+
+class _TreeWriter:
+    """Writes the repaired dataset, file by file."""
+
+    def __init__(
+        self, root: Path, tree: Path, plan: RepairPlan, stop: threading.Event, progress: Progress
+    ) -> None:
+        self.written_bytes = self.copied_bytes = self.cloned_bytes = 0
+        self._root = root
+        self._tree = tree
+        self._plan = plan
+        self._stop = stop
+        self._progress = progress
+        self._videos = {video.path: video for video in plan.videos}
+        self._data = {data.path: data for data in plan.data}
+        self._first_row = self._first_rows() if plan.episodes else {}
+
+    def _first_rows(self) -> Mapping[str, tuple[int, int]]:
+        """Return the first row and the number of rows of each file of ``meta/episodes``."""
+        first, found = 0, {}
+        for path in v3.EpisodesReader(self._root).paths:
+            rows = sum(tables.row_group_rows(self._root / path))
+            found[path] = (first, rows)
+            first += rows
+        return found
+
+    def write(self) -> Changes:
+        """Write all files, synced by nobody yet; return what is changed in them."""
+        names = sorted(set(names_to_keep(self._root)) - {REPAIRED_PATH})
+        with self._progress.stage("repair", len(names), "files") as stage:
+            for path in names:
+                if self._stop.is_set():
+                    raise InterruptedRunError(
+                        "The repair was interrupted; nothing was changed.",
+                        next_step="Run the same command again.",
+                    )
+                with storage_errors(self._tree / path):
+                    make_folders_below(self._tree, (self._tree / path).parent)
+                    self._write(path)
+                stage.advance(1)
+        before = read_changes(self._root)
+        changes = Changes.of(self._plan, 1 if before is None else before.number + 1)
+        self._write_meta()
+        write_changes(self._tree, changes)
+        return changes
+
+    def _write(self, path: str) -> None:
+        source, target = self._root / path, self._tree / path
+        if path in self._videos:
+            self._write_video(path)
+        elif path in self._data:
+            data = self._data[path]
+            columns = data.values(self._plan.fps)
+            tables.replace_columns(source, target, columns, row_groups=data.length.tolist())
+            self.written_bytes += target.stat().st_size
+        elif path in self._first_row:
+            first, rows = self._first_row[path]
+            columns = {
+                name: values[first : first + rows] for name, values in self._plan.episodes.items()
+            }
+            tables.replace_columns(source, target, columns)
+            self.written_bytes += target.stat().st_size
+        elif (path == v3.INFO_PATH and self._plan.info) or (
+            path == v3.STATS_PATH and self._plan.stats
+        ):
+            return  # written at the end
+        elif source.is_file():
+            self._copied(media.copy_file(source, target))
+        else:
+            target.symlink_to(os.path.realpath(source))  # a link to a folder, or to nothing
+
+    def _write_video(self, path: str) -> None:
+        video, source, target = self._videos[path], self._root / path, self._tree / path
+        if video.patch is not None:
+            self._copied(media.copy_file(source, target, patch=video.patch))
+            self.written_bytes += len(video.patch.new)
+            return
+        joined = media.join_clips(
+            [media.ClipRange(str(source))], target, fps=self._plan.fps, block_align=4096
+        )
+        self.copied_bytes += joined.copied_bytes
+        self.cloned_bytes += joined.cloned_bytes
+        self.written_bytes += joined.header_bytes
+
+    def _copied(self, copied: media.CopiedFile) -> None:
+        self.copied_bytes += copied.copied_bytes
+        self.cloned_bytes += copied.cloned_bytes
+
+    def _write_meta(self) -> None:
+        if self._plan.info:
+            info = v3.read_json_object(self._root / v3.INFO_PATH)
+            v3.write_info(self._tree, {**info, **self._plan.info})
+            self.written_bytes += (self._tree / v3.INFO_PATH).stat().st_size
+        if self._plan.stats:
+            stats: dict[str, Any] = {}
+            with suppress(OSError, ValueError):
+                stats = v3.read_json_object(self._root / v3.STATS_PATH)
+            v3.write_stats(self._tree, {**stats, **self._plan.stats})
+            self.written_bytes += (self._tree / v3.STATS_PATH).stat().st_size
+
+
+def _prove(
+    root: Path,
+    tree: Path,
+    plan: RepairPlan,
+    changes: Changes,
+    stop: threading.Event | None,
+    progress: Progress,
+) -> None:
+    """Compare the new tree with the dataset, and check it by itself."""
+    differences = compare_trees(root, tree, changes, stop=stop, progress=progress)
+    if not differences:
+        raw = v3.read_json_object(tree / v3.INFO_PATH)
+        expected = {_kind(finding) for finding in plan.left}
+        differences = [
+            f"{finding.code}: {finding.message}"
+            for finding in DatasetCheck(tree, raw, progress).findings
+            if finding.severity != "info" and _kind(finding) not in expected
+        ]
+    if differences:
+        raise VerificationError(
+            f"The repair of {root} is not what was planned; nothing was replaced.",
+            path=str(root),
+            details=differences[:_DIFFERENCES_SHOWN],
+            next_step="Please report this. "
+            f"`leconvert check {shlex.quote(str(root))}` lists what is wrong with the dataset.",
+        )
+
+
+def _kind(finding: Finding) -> tuple[str, str | None, str | None]:
+    return finding.code, finding.stream, finding.path

@@ -1,0 +1,267 @@
+"""What a repair changed, as ``meta/repaired.json``, and the proof that it changed nothing else.
+
+The record names every file whose content the repair changed, and in what. `compare_trees` holds two
+trees against it: what it does not name has the same bytes, of a video file every packet is the
+same, in the same order, and every frame at its exact time, and of a table all columns but those
+that are named hold the same values. `leconvert undo` reads it to tell which of two trees is the
+repaired one, and makes the same comparison before it moves anything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import media, tables
+from leconvert.dataset_files import names_to_keep
+from leconvert.errors import InterruptedRunError, LeconvertError, UnreadableSourceError
+from leconvert.formats import v3
+from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairing.plan import RepairPlan
+from leconvert.workdir.swap import is_converted
+
+__all__ = [
+    "REPAIRED_PATH",
+    "Changes",
+    "compare_trees",
+    "read_changes",
+    "repairs_of",
+    "write_changes",
+]
+
+REPAIRED_PATH = "meta/repaired.json"
+_FORMAT, _VERSION = "leconvert/repaired", 1
+_BLOCK_BYTES = 4 * 1024**2
+_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a repair changed.
+
+    Attributes:
+        number: 1 for the first repair of a dataset, one more for each later one.
+        fps: Frames a second, as numerator and denominator.
+        patched: Where in each patched video file the changed bytes are: offset and number.
+        joined: Video files whose samples were joined into a new file.
+        data: Changed columns of each data file.
+        episodes: Changed columns of ``meta/episodes``.
+        info: Changed keys of ``meta/info.json``.
+        stats: Features whose statistics in ``meta/stats.json`` are new.
+    """
+
+    number: int
+    fps: tuple[int, int]
+    patched: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    joined: tuple[str, ...] = ()
+    data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    episodes: tuple[str, ...] = ()
+    info: tuple[str, ...] = ()
+    stats: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, plan: RepairPlan, number: int) -> Changes:
+        """Return what a plan changes."""
+        patches = {video.path: video.patch for video in plan.videos if video.patch is not None}
+        return cls(
+            number,
+            (plan.fps.numerator, plan.fps.denominator),
+            {path: (patch.offset, len(patch.new)) for path, patch in patches.items()},
+            tuple(video.path for video in plan.videos if video.patch is None),
+            {data.path: data.columns for data in plan.data},
+            tuple(sorted(plan.episodes)),
+            tuple(sorted(plan.info)),
+            tuple(sorted(plan.stats)),
+        )
+
+
+def write_changes(root: Path, changes: Changes) -> None:
+    """Write the record below a dataset."""
+    record = {"format": _FORMAT, "version": _VERSION, **asdict(changes)}
+    (root / REPAIRED_PATH).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def read_changes(root: Path) -> Changes | None:
+    """Return what the last repair of a dataset changed, None where it was never repaired.
+
+    Raises:
+        UnreadableSourceError: The record is damaged, or of a later version.
+    """
+    path = root / REPAIRED_PATH
+    try:
+        record = v3.read_json_object(path)
+        if (record.pop("format"), record.pop("version")) != (_FORMAT, _VERSION):
+            raise ValueError("it is of another version")
+        return Changes(
+            number=record["number"],
+            fps=(record["fps"][0], record["fps"][1]),
+            patched={path: (place[0], place[1]) for path, place in record["patched"].items()},
+            joined=tuple(record["joined"]),
+            data={path: tuple(names) for path, names in record["data"].items()},
+            episodes=tuple(record["episodes"]),
+            info=tuple(record["info"]),
+            stats=tuple(record["stats"]),
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be used: {error!r}.",
+            path=str(path),
+            next_step="Use the version of leconvert that wrote it, or remove the file.",
+        ) from error
+
+
+def repairs_of(root: Path) -> int | None:
+    """Return how often the v3.0 dataset in a folder was repaired; None where there is none."""
+    if not is_converted(root):
+        return None
+    changes = read_changes(root)
+    return 0 if changes is None else changes.number
+
+
+def compare_trees(
+    source: Path,
+    result: Path,
+    changes: Changes,
+    *,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> list[str]:
+    """Return where two trees differ in more than what a repair changed, one sentence each."""
+    names = {path for path in names_to_keep(source) if path != REPAIRED_PATH}
+    there = {path for path in names_to_keep(result) if path != REPAIRED_PATH}
+    if changes.stats:
+        there.discard(v3.STATS_PATH)
+        names.discard(v3.STATS_PATH)
+    differences = [f"{path} is not in the repaired dataset." for path in sorted(names - there)]
+    differences += [f"{path} is only in the repaired dataset." for path in sorted(there - names)]
+    if changes.stats:
+        differences += _compare_json(source, result, v3.STATS_PATH, changes.stats)
+    with progress.stage("compare", len(names & there), "files") as stage:
+        for path in sorted(names & there):
+            if stop is not None and stop.is_set():
+                raise InterruptedRunError(
+                    "The comparison was interrupted; nothing was moved.",
+                    next_step="Run the same command again.",
+                )
+            try:
+                differences += _compare(source, result, path, changes)
+            except (LeconvertError, OSError, ValueError, pa.ArrowException) as error:
+                differences.append(f"{path} cannot be compared: {error}")
+            stage.advance(1)
+    return differences
+
+
+def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterator[str]:
+    one, other = source / path, result / path
+    if path in changes.patched or path in changes.joined:
+        yield from _compare_video(one, other, path, changes)
+    elif path in changes.data:
+        yield from _compare_table(one, other, path, changes.data[path])
+    elif changes.episodes and path.startswith(f"{v3.EPISODES_DIR}/") and path.endswith(".parquet"):
+        yield from _compare_table(one, other, path, changes.episodes)
+    elif path == v3.INFO_PATH:
+        yield from _compare_json(source, result, path, changes.info)
+    elif not one.is_file():
+        if other.is_file() or os.path.realpath(one) != os.path.realpath(other):
+            yield f"{path} leads elsewhere."
+    elif not _same_bytes(one, other):
+        yield f"{path} has other bytes."
+
+
+def _compare_json(source: Path, result: Path, path: str, changed: tuple[str, ...]) -> Iterator[str]:
+    try:
+        before = v3.read_json_object(source / path)
+    except (OSError, ValueError):
+        before = {}
+    after = v3.read_json_object(result / path)
+    for key in changed:
+        before.pop(key, None)
+        after.pop(key, None)
+    if json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True):
+        yield f"{path} differs in more than {', '.join(changed) or 'nothing'}."
+
+
+def _compare_video(one: Path, other: Path, path: str, changes: Changes) -> Iterator[str]:
+    before, after = media.read_clip_index(one), media.read_clip_index(other)
+    same_samples = (
+        np.array_equal(before.sizes, after.sizes)
+        and np.array_equal(before.keyframes, after.keyframes)
+        and np.array_equal(before.ranks, after.ranks)
+        and before.config_key == after.config_key
+    )
+    if not same_samples:
+        yield f"{path} has other packets, or has them in another order."
+        return
+    scale, frame_ticks = media.frame_ticks(Fraction(*changes.fps))
+    # time / timescale == rank * frame_ticks / scale, in whole numbers of any size
+    shown = after.presentation_times.astype(object) * scale
+    if not np.array_equal(shown, after.ranks.astype(object) * frame_ticks * after.timescale):
+        yield f"{path} has frames that are not at their exact time."
+    if path in changes.patched:
+        first, length = changes.patched[path]
+        if not _same_bytes(one, other, but=(first, first + length)):
+            yield f"{path} has other bytes than those of its times."
+    elif media.samples_sha256(before) != media.samples_sha256(after):
+        yield f"{path} has packets of other bytes."
+
+
+def _compare_table(one: Path, other: Path, path: str, changed: tuple[str, ...]) -> Iterator[str]:
+    with pq.ParquetFile(one) as before, pq.ParquetFile(other) as after:
+        if not before.schema_arrow.equals(after.schema_arrow, check_metadata=True):
+            yield f"{path} has another schema."
+            return
+        if before.metadata.num_rows != after.metadata.num_rows:
+            yield f"{path} has another number of rows."
+            return
+        names = [name for name in before.schema_arrow.names if name not in changed]
+        for number, (old, new) in enumerate(
+            zip(_row_blocks(before, names), _row_blocks(after, names), strict=True)
+        ):
+            for name in names:
+                if not _same_values(old.column(name), new.column(name)):
+                    yield f"{path} has other values of {name} in rows {number * _ROWS:,} and on."
+                    return
+
+
+def _row_blocks(file: pq.ParquetFile, names: list[str]) -> Iterator[pa.Table]:
+    """Yield the rows in blocks of the same size, wherever row groups end."""
+    schema = pa.schema([file.schema_arrow.field(name) for name in names])
+    batches = file.iter_batches(_ROWS, columns=names, use_threads=False)
+    rows = file.metadata.num_rows
+    sizes = [min(_ROWS, rows - first) for first in range(0, rows, _ROWS)]
+    return tables.regrouped((batch.select(names) for batch in batches), schema, sizes)
+
+
+def _same_values(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    # Arrow takes no NaN for equal to another; as text they are.
+    return one.equals(other) or repr(one.to_pylist()) == repr(other.to_pylist())
+
+
+def _same_bytes(one: Path, other: Path, *, but: tuple[int, int] = (0, 0)) -> bool:
+    """Tell whether two files have the same bytes, but for one stretch."""
+    if one.stat().st_size != other.stat().st_size:
+        return False
+    with one.open("rb", buffering=0) as left, other.open("rb", buffering=0) as right:
+        position = 0
+        while True:
+            ours, theirs = left.read(_BLOCK_BYTES), right.read(_BLOCK_BYTES)
+            if len(ours) != len(theirs):
+                return False
+            if not ours:
+                return True
+            if ours != theirs:
+                first, stop = (max(0, place - position) for place in but)
+                if ours[:first] != theirs[:first] or ours[stop:] != theirs[stop:]:
+                    return False
+            position += len(ours)

@@ -1,0 +1,84 @@
+"""``leconvert repair`` as a user gives it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import leconvert as library
+from tests.drift import drift_in_place
+from tests.program import Leconvert
+from tests.trees import snapshot
+
+FILE = "chunk-000/file-000.mp4"
+
+
+@pytest.fixture
+def drifted(small_source: Path, tmp_path: Path) -> Path:
+    """A v3.0 dataset whose frames are off their times."""
+    library.convert(small_source, output=tmp_path / "set")
+    drift_in_place(tmp_path / "set")
+    return tmp_path / "set"
+
+
+def test_check_names_the_command_that_repairs_and_undo_goes_back(
+    leconvert: Leconvert, drifted: Path
+) -> None:
+    before = snapshot(drifted)
+    checked = leconvert("check", drifted)
+    assert checked.returncode == 3
+    assert f"`leconvert repair {drifted} --dry-run` shows what can be made right." in checked.stderr
+    dry = leconvert("repair", drifted, "--dry-run")
+    assert dry.returncode == 0
+    assert "would change: new times in the index of 2 video files (88 frames)" in dry.stdout
+    assert snapshot(drifted) == before
+    done = leconvert("repair", drifted)
+    assert done.returncode == 0, done.stderr
+    assert f"  kept     {drifted}_old" in done.stdout
+    assert leconvert("check", drifted, "--strict").returncode == 0
+    again = leconvert("repair", drifted)
+    assert again.returncode == 0
+    assert again.stdout == f"{drifted}: nothing to repair.\n"
+    assert leconvert("undo", drifted).returncode == 0
+    assert snapshot(drifted) == before
+
+
+def test_what_stays_wrong_is_said_and_ends_with_3(leconvert: Leconvert, drifted: Path) -> None:
+    shutil.rmtree(drifted / "videos/observation.images.wrist")
+    done = leconvert("repair", drifted, "--output", f"{drifted}_repaired")
+    assert done.returncode == 3
+    assert "1 error left; what helps stands beside each." in done.stdout
+    assert "missing-file" in done.stderr
+    nothing = leconvert("repair", f"{drifted}_repaired")
+    assert nothing.returncode == 3
+    assert "nothing of it can be repaired; 1 error stays." in nothing.stdout
+
+
+def test_json_says_what_was_done(leconvert: Leconvert, drifted: Path, tmp_path: Path) -> None:
+    done = leconvert("repair", drifted, "--output", tmp_path / "out", "--json")
+    assert done.returncode == 0
+    record = json.loads(done.stdout)
+    assert record["target"] == str(tmp_path / "out")
+    assert record["kept"] is None
+    assert {video["how"] for video in record["videos"]} == {"patch"}
+    assert {finding["code"] for finding in record["mended"]} == {"frame-times"}
+    assert record["left"] == []
+    size = sum(path.stat().st_size for path in drifted.rglob("*") if path.is_file())
+    moved = record["copied_bytes"] + record["cloned_bytes"] + record["written_bytes"]
+    assert size <= moved <= 1.2 * size
+
+
+def test_what_is_in_the_way_ends_with_5(leconvert: Leconvert, drifted: Path) -> None:
+    Path(f"{drifted}_old").mkdir()
+    refused = leconvert("repair", drifted)
+    assert refused.returncode == 5
+    assert f"{drifted}_old exists already" in refused.stderr
+
+
+def test_a_v21_dataset_is_refused_with_what_helps(leconvert: Leconvert, source_copy: Path) -> None:
+    refused = leconvert("repair", source_copy)
+    assert refused.returncode == 3
+    assert "v3.0 datasets are repaired" in refused.stderr

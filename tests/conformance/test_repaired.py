@@ -1,0 +1,70 @@
+"""What LeRobot's own converter made drift loads in LeRobot, frame by frame, after a repair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from reference import convert_with_reference
+
+from leconvert.check import check_dataset
+from leconvert.repairing import repair_dataset
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+KEY = "observation.images.top"
+EPISODES, FRAMES = 400, 31
+
+
+def decoded(path: Path) -> list[np.ndarray]:
+    with av.open(path) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_every_frame_of_a_drifted_conversion_loads_after_a_repair(
+    tmp_path: Path, backend: str
+) -> None:
+    from lerobot.datasets import LeRobotDataset
+    from lerobot.datasets.video_utils import FrameTimestampError
+
+    spec = DatasetSpec(
+        episodes=EPISODES,
+        frames=FRAMES,
+        cameras=(CameraSpec(KEY, width=32, height=32),),
+        distinct_clips=2,
+    )
+    source = make_dataset(tmp_path / "source", spec)
+    root = convert_with_reference(source, tmp_path / "reference")
+    errors = [found.code for found in check_dataset(root).findings if found.severity == "error"]
+    assert errors == ["frame-times"]
+    sample = range(0, EPISODES * FRAMES, 37)
+
+    def refused(dataset: LeRobotDataset) -> int:
+        count = 0
+        for index in sample:
+            try:
+                dataset[index]
+            except FrameTimestampError:
+                count += 1
+        return count
+
+    assert refused(LeRobotDataset("test/set", root=root, video_backend=backend)) > 0
+    # Elsewhere, since LeRobot keeps decoders of files that it opened, by their paths.
+    repaired = tmp_path / "repaired"
+    report = repair_dataset(root, output=repaired)
+    assert [video.how for video in report.plan.videos] == ["patch"]
+    assert check_dataset(repaired).count("error") == 0
+
+    # The two clips that all episodes share, decoded from the files that they were recorded to.
+    clips = [
+        decoded(source / f"videos/chunk-000/{KEY}/episode_{episode:06d}.mp4") for episode in (0, 1)
+    ]
+    dataset = LeRobotDataset("test/set", root=repaired, video_backend=backend)
+    for index in sample:
+        item = dataset[index]
+        episode, frame = divmod(index, FRAMES)
+        assert (int(item["episode_index"]), int(item["frame_index"])) == (episode, frame)
+        pixels = (item[KEY].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)
+        assert np.array_equal(pixels, clips[episode % 2][frame])
