@@ -29,7 +29,7 @@ from leconvert.compare.metadata import (
     unreadable_metadata,
 )
 from leconvert.compare.result import ResultTables, V3Tables
-from leconvert.compare.rows import RowRules, RowSpan, compare_rows
+from leconvert.compare.rows import RowRules, RowSpan, SourceRows, compare_rows
 from leconvert.compare.videos import Span, check_video, compare_clips
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import open_dataset, v2, v3
@@ -93,6 +93,7 @@ class _Opened(threading.local):
         self._path = ""
         self._file: StoredGroups | media.ClipIndex | None = None
         self._tasks: tuple[dict[int, str], dict[str, int]] | None = None
+        self.rows = SourceRows()
 
     def file(self, path: str, *, is_table: bool) -> StoredGroups | media.ClipIndex:
         if self._file is None or self._path != path:
@@ -225,7 +226,9 @@ class Comparer:
                 yield Difference(what, path, str(episodes), str(found), None, piece.stream)
             return
         spans = self._row_spans(piece.file_first, positions)
-        yield from compare_rows(path, file, spans, self.row_rules, read_rows=self.read_bytes)
+        yield from compare_rows(
+            path, file, spans, self.row_rules, self._opened.rows, read_rows=self.read_bytes
+        )
 
     def _row_spans(self, file_first: int, positions: IntArray) -> Iterator[RowSpan]:
         expected, stream = self.expected, DATA_STREAM

@@ -14,6 +14,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -22,8 +23,9 @@ from leconvert.arrow import is_list
 from leconvert.compare.difference import Difference
 from leconvert.compare.metadata import Expected, same_statistic
 from leconvert.errors import UnreadableSourceError
-from leconvert.model import DATA_STREAM
+from leconvert.model import DATA_STREAM, IntArray
 from leconvert.repairs import DEFAULT_COLUMNS, Repairs
+from leconvert.tables.join import holds_bytes
 from leconvert.tables.schemas import HUGGINGFACE_KEY
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
@@ -31,6 +33,7 @@ __all__ = [
     "DataSchemas",
     "RowRules",
     "RowSpan",
+    "SourceRows",
     "as_stored",
     "compare_footer",
     "compare_rows",
@@ -411,6 +414,7 @@ def compare_rows(
     table: tables.StoredGroups,
     spans: Iterable[RowSpan],
     rules: RowRules,
+    source: SourceRows,
     *,
     read_rows: bool,
 ) -> Iterator[Difference]:
@@ -445,7 +449,7 @@ def compare_rows(
                 continue
             is_same = True
             for what, expected, seen in itertools.chain(
-                _compare_columns(span, found, rules),
+                _compare_columns(span, found, rules, source),
                 _compare_stats(span, found, rules),
                 wrong_extremes(file.metadata.row_group(span.row_group), found),
             ):
@@ -482,9 +486,9 @@ def _is_copy(table: tables.StoredGroups, span: RowSpan, stored: int) -> bool:
 
 
 def _compare_columns(
-    span: RowSpan, found: pa.Table, rules: RowRules
+    span: RowSpan, found: pa.Table, rules: RowRules, rows: SourceRows
 ) -> Iterator[tuple[str, object, object]]:
-    expected = expected_rows(span, rules, found.schema)
+    expected = expected_rows(span, rules, rows, found.schema)
     if sorted(expected.column_names) != sorted(found.column_names):
         yield "columns", expected.column_names, found.column_names
         return
@@ -498,47 +502,98 @@ def _compare_columns(
             yield place, shown_value(theirs, row), shown_value(ours, row)
 
 
-def expected_rows(span: RowSpan, rules: RowRules, found: pa.Schema | None = None) -> pa.Table:
+def expected_rows(
+    span: RowSpan, rules: RowRules, rows: SourceRows, found: pa.Schema | None = None
+) -> pa.Table:
     """Return an episode's rows as the source and the repairs demand them."""
-    expected = source_rows(span.source, span.source_first, span.length)
+    expected = rows.read(span.source, span.source_first, span.length)
     if rules.repairs.change_rows:
         return _repaired(expected, span, rules, pa.schema([]) if found is None else found)
     return expected
 
 
-def source_rows(
-    path: str, first: int | None, length: int, columns: list[str] | None = None
-) -> pa.Table:
-    """Return the rows of an episode, of all columns or some.
+_ROWS_AT_A_TIME = 1024
+_IMAGES_AT_A_TIME = 16
+
+
+class SourceRows:
+    """Reads rows of source files; those of one file mostly in their order, in one pass over it.
+
+    It holds the file that was read last and some of its rows.
 
     Args:
-        first: The first of them; None for all rows of the file, however many there are.
+        columns: The columns to read; None for all.
     """
-    try:
-        with pq.ParquetFile(path) as file:
+
+    def __init__(self, columns: list[str] | None = None) -> None:
+        self._columns = columns
+        self._path = ""
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._rest: pa.RecordBatch | None = None
+        self._starts: IntArray = np.zeros(1, dtype=np.int64)
+        self._next = 0
+
+    def read(self, path: str, first: int | None, length: int) -> pa.Table:
+        """Return the rows of an episode.
+
+        Args:
+            first: The first of them; None for all rows of the file, however many there are.
+        """
+        try:
             if first is None:
-                return file.read(columns, use_threads=False)
-            groups, skipped = _groups_of_rows(file.metadata, first, first + length)
-            rows = file.read_row_groups(groups, columns, use_threads=False)
-            return rows.slice(first - skipped, length)
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableSourceError(
-            f"The parquet file {path} cannot be read: {error}.", path=path
-        ) from error
+                with pq.ParquetFile(path) as file:
+                    return file.read(self._columns, use_threads=False)
+            return self._range(path, first, length)
+        except (OSError, pa.ArrowException) as error:
+            self._path = ""
+            raise UnreadableSourceError(
+                f"The parquet file {path} cannot be read: {error}.", path=path
+            ) from error
 
+    def _range(self, path: str, first: int, length: int) -> pa.Table:
+        if path != self._path or self._file is None:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._path = pq.ParquetFile(path), path
+            groups = range(self._file.num_row_groups)
+            rows = [self._file.metadata.row_group(group).num_rows for group in groups]
+            self._starts = np.concatenate(([0], np.cumsum(rows, dtype=np.int64)))
+            self._go_to(first)
+        group = int(np.searchsorted(self._starts, first, side="right")) - 1
+        if first < self._next or self._starts[group] > self._next:
+            self._go_to(first)
+        pieces: list[pa.RecordBatch] = []
+        stop = first + length
+        while self._next < stop:
+            batch = self._rest if self._rest is not None else next(self._batches, None)
+            if batch is None:
+                break  # there are fewer rows, which is told where they are compared
+            skipped = min(max(0, first - self._next), len(batch))
+            taken = min(len(batch) - skipped, stop - self._next - skipped)
+            pieces.append(batch.slice(skipped, taken))
+            used = skipped + taken
+            self._rest = batch.slice(used) if used < len(batch) else None
+            self._next += used
+        if pieces:
+            return pa.Table.from_batches(pieces)
+        nothing = self._file.schema_arrow.empty_table()
+        return nothing if self._columns is None else nothing.select(self._columns)
 
-def _groups_of_rows(metadata: pq.FileMetaData, first: int, stop: int) -> tuple[list[int], int]:
-    """Return the row groups that hold some rows, and how many rows come before these."""
-    groups: list[int] = []
-    begin = skipped = 0
-    for group in range(metadata.num_row_groups):
-        end = begin + metadata.row_group(group).num_rows
-        if end <= first:
-            skipped = end
-        elif begin < stop:
-            groups.append(group)
-        begin = end
-    return groups, skipped
+    def _go_to(self, row: int) -> None:
+        """Begin again with the row group that holds a row."""
+        assert self._file is not None
+        group = max(0, int(np.searchsorted(self._starts, row, side="right")) - 1)
+        at_a_time = _ROWS_AT_A_TIME
+        if any(map(holds_bytes, self._file.schema_arrow.types)):
+            at_a_time = _IMAGES_AT_A_TIME
+        self._batches = self._file.iter_batches(
+            at_a_time,
+            row_groups=range(group, self._file.num_row_groups),
+            columns=self._columns,
+            use_threads=False,
+        )
+        self._rest, self._next = None, int(self._starts[min(group, len(self._starts) - 1)])
 
 
 def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema) -> pa.Table:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from leconvert import media
 from leconvert.compare.difference import Difference
 from leconvert.compare.pair import Comparer, Place, Sampling
-from leconvert.compare.rows import expected_rows, source_rows
+from leconvert.compare.rows import SourceRows, expected_rows
 from leconvert.errors import InstallationError, UnreadableSourceError
 from leconvert.model import DATA_STREAM, stream_of_camera
 from leconvert.workdir.storage_errors import raise_storage_trouble
@@ -81,7 +81,7 @@ class SourcePictures:
             shown = [(first or 0) + frame for frame in frames]
             return [picture for _, picture in media.decode_shown(path, shown, is_depth=depth)]
         try:
-            rows = source_rows(path, first, int(expected.length[position]), [key])
+            rows = SourceRows([key]).read(path, first, int(expected.length[position]))
             return _decoded_rows(rows, key, frames, depth)
         except (UnreadableSourceError, KeyError, TypeError) as error:
             raise UnreadableSourceError(
@@ -222,7 +222,7 @@ def _expected(
     for key in pictures:
         (picture,) = source.pictures(key, place.position, [place.frame])
         yield key, np.moveaxis(picture, -1, 0)
-    rows = expected_rows(compare.row_span(place.position), compare.row_rules)
+    rows = expected_rows(compare.row_span(place.position), compare.row_rules, SourceRows())
     for name in rows.column_names:
         if name not in pictures:
             yield name, rows.column(name)[place.frame].as_py()

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,9 +87,11 @@ def compare_clips(
     """
     places = _Places.at(fps)
     read = [span for span in spans if span.order_digest is None or read_bytes]
-    clips = media.read_clip_indexes([span.source for span in read], read_ahead=read_bytes)
-    with ExitStack() as files:
-        result = -1
+    # Episodes of one file follow each other: its index is not read once for each.
+    sources = [source for source, _ in groupby(read, attrgetter("source"))]
+    clips = media.read_clip_indexes(sources, read_ahead=read_bytes)
+    with ExitStack() as files, ExitStack() as last:
+        result, source = -1, ""
         if read_bytes:
             result = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
             files.callback(os.close, result)
@@ -97,11 +100,14 @@ def compare_clips(
             lead = index.reordering(part.start, part.stop)
             found = list(_placed(index, part, lead, span, places))
             if span.order_digest is None or read_bytes:
-                with joinable(next(clips), span.source, fps) as clip:
-                    theirs = _part_of(clip, span)
-                    found += _against_source(index, part, lead, clip, theirs)
-                    if read_bytes and theirs.stop - theirs.start == span.length:
-                        found += _same_packets(index, part, clip, theirs, result)
+                if span.source != source:
+                    last.close()
+                    source = span.source
+                    clip = last.enter_context(joinable(next(clips), source, fps))
+                theirs = _part_of(clip, span)
+                found += _against_source(index, part, lead, clip, theirs)
+                if read_bytes and theirs.stop - theirs.start == span.length:
+                    found += _same_packets(index, part, clip, theirs, result)
             for what, expected, have in found:
                 yield Difference(what, path, str(expected), str(have), span.episode, stream)
 
