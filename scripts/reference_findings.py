@@ -11,13 +11,13 @@ _HEAD = """\
 
 <!-- Written by scripts/make_reference.py from the catalogues; changes here are lost. -->
 
-What severities mean and what repairs do: [findings](../findings.md) for a v2.x source,
-[check](../check.md) for a v3.0 dataset.
+What severities mean and what repairs do: [findings](../findings.md) for the source of a
+conversion, [check](../check.md) for a v3.0 dataset by itself.
 
-## In a v2.x source
+## In a source
 
-What `plan`, `convert` and `check` find before any work. The last column has the options of
-`convert` that help, first the one that loses least.
+What `plan` and `convert` find before any work, and `check` in a v2.x dataset. The last column has
+the options of `convert` that help, first the one that loses least.
 
 | code | severity | what was seen | what helps |
 |---|---|---|---|

@@ -26,7 +26,6 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.formats.v2 import load_info
 from leconvert.formats.v3 import Dataset
 from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
@@ -34,7 +33,7 @@ from leconvert.leasing import read_workers
 from leconvert.machine import Machine
 from leconvert.model import Finding, LayoutOptions
 from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run, swap_has_begun
-from leconvert.planner import PlanOptions, check_same_plan, open_or_plan, planned_name
+from leconvert.planner import PlanOptions, check_asked, check_same_plan, open_or_plan, planned_name
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
 from leconvert.text import count
@@ -232,7 +231,7 @@ def convert(
                 )
         if run is None or packed is None:
             # What the source is comes before what stands at the target.
-            load_info(source, repairs.reading, guess_version=True)
+            check_asked(source, target, layout, repairs)
             proof.check_source(is_outline=bool(arrival and arrival.outline))
             proof.check_target(source, target)
             run = open_or_plan(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import FindingsError, PlanMismatchError, StorageError
+from leconvert.formats.v2 import load_info, read_info
 from leconvert.hub.provenance import HubOrigin, write_origin
 from leconvert.layout import choose_block_align, count_out_of_reach, cut_batches, layout_streams
 from leconvert.model import (
@@ -36,7 +37,7 @@ from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir, new_run_id
 from leconvert.workdir.run import Manifest, OpenedRun, open_run, tool_versions, write_plan
 from leconvert.workdir.storage_errors import storage_errors
-from leconvert.workdir.swap import check_places, try_renames
+from leconvert.workdir.swap import check_places, is_converted, try_renames
 
 __all__ = [
     "PlanOptions",
@@ -44,6 +45,7 @@ __all__ = [
     "Room",
     "SpaceNeeded",
     "can_link",
+    "check_asked",
     "check_room",
     "check_same_plan",
     "draft_plan",
@@ -319,6 +321,15 @@ class Draft:
     summary: PlanSummary
 
 
+def check_asked(source: Path, target: Path, layout: LayoutOptions, repairs: RepairOptions) -> None:
+    """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
+    asks_for_nothing = target == source and (layout, repairs) == (LayoutOptions(), RepairOptions())
+    if is_converted(source) and not asks_for_nothing:
+        read_info(source)
+    else:
+        load_info(source, repairs.reading, guess_version=True)
+
+
 def draft_plan(
     source: Path,
     target: Path,
@@ -388,6 +399,8 @@ def plan_repairs(source: Path, *, progress: Progress = NO_PROGRESS) -> RepairPla
     again, until nothing is wrong. Then each repair that leaves something out, the costliest first,
     is taken back where the others turn out to be enough.
     """
+    if is_converted(source):
+        load_info(source)  # which says that there is nothing to convert
     flags: dict[str, float] = {}  # and the share of the dataset that each leaves
     scan = scan_source(source, progress=progress)
     whole = scan

@@ -725,7 +725,7 @@ def _nothing_to_undo(target: Path, at_target: Found, at_old: Found, at_aside: Fo
             there = f"{old} cannot be put back: its removal began"
             helps = f"What is left of it is {removed_old_dir(target)}."
     elif at_target is Found.RESULT and at_old is Found.RESULT:
-        there = f"{old} is a v3.0 dataset, which a conversion with --force-conversion replaced"
+        there = f"{old} is a v3.0 dataset, which a conversion replaced"
         helps = (
             f"To go back to it: `mv {shlex.quote(str(target))} {shlex.quote(str(aside))} && "
             f"mv {shlex.quote(str(old))} {shlex.quote(str(target))}`."

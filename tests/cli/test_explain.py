@@ -33,7 +33,7 @@ def test_every_finding_is_explained_with_what_helps() -> None:
     for code in {*V2_CATALOGUE, *V3_CATALOGUE}:
         found = explained(code)["findings"]
         assert {one["dataset"] for one in found} == {
-            *(["v2.x"] if code in V2_CATALOGUE else []),
+            *(["source"] if code in V2_CATALOGUE else []),
             *(["v3.0"] if code in V3_CATALOGUE else []),
         }
         assert all(remedy["does"] for one in found for remedy in one["remedies"])
@@ -44,7 +44,7 @@ def test_a_finding_of_both_kinds_of_dataset_is_told_for_both(
 ) -> None:
     assert main(["explain", "missing-file"]) == 0
     said = capsys.readouterr().out
-    assert "missing-file (error) in a v2.x dataset" in said
+    assert "missing-file (error) in a source" in said
     assert "→ --drop-feature: leave" in said
     assert "missing-file (error) in a v3.0 dataset" in said
 

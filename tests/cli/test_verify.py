@@ -132,7 +132,7 @@ def test_a_result_given_as_the_source_names_the_source_that_was_kept(
     kept = source_copy.with_name(f"{source_copy.name}_old")
     assert f"The source that a conversion in place kept is {kept}." in capsys.readouterr().err
     assert verify(converted, converted) == 3
-    assert "--source the v2.x dataset" in capsys.readouterr().err
+    assert "--source the dataset that it was" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lost", ["meta/info.json", "meta/episodes"])

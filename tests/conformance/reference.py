@@ -1,13 +1,17 @@
-"""LeRobot's own converter as the oracle: run, not copied."""
+"""LeRobot's own converter and recorder as the oracle: run, not copied."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 from uuid import uuid4
 
-__all__ = ["convert_with_reference", "writable_copy"]
+import numpy as np
+
+__all__ = ["convert_with_reference", "record_with_reference", "writable_copy"]
 
 
 def writable_copy(source: Path, target: Path) -> Path:
@@ -51,4 +55,48 @@ def convert_with_reference(
             video_file_size_in_mb=video_file_size_in_mb,  # type: ignore[arg-type]
         )
     shutil.rmtree(target.with_name(f"{target.name}_old"))
+    return target
+
+
+def record_with_reference(
+    target: Path, tasks: Sequence[Sequence[str]], *, use_videos: bool = True, **options: Any
+) -> Path:
+    """Record a v3.0 dataset of two cameras with LeRobot 0.6.1's own class.
+
+    Args:
+        target: Where it shall be.
+        tasks: The task of each frame of each episode.
+        use_videos: Whether cameras are videos; else their images are in the tables.
+        options: For ``LeRobotDataset.create``.
+    """
+    from lerobot.datasets import LeRobotDataset
+
+    cameras = ("observation.images.top", "observation.images.wrist")
+    kind = "video" if use_videos else "image"
+    visual = {"dtype": kind, "shape": (48, 64, 3), "names": ["height", "width", "channels"]}
+    vector = {"dtype": "float32", "shape": (2,), "names": ["x", "y"]}
+    dataset = LeRobotDataset.create(
+        "reference/recorded",
+        fps=30,
+        features={"observation.state": vector, "action": vector} | dict.fromkeys(cameras, visual),
+        root=target,
+        robot_type="so101",
+        use_videos=use_videos,
+        **options,
+    )
+    random = np.random.default_rng(7)
+    for episode, of_frames in enumerate(tasks):
+        for frame, task in enumerate(of_frames):
+            pictures = {
+                camera: np.full((48, 64, 3), (20 * episode + 3 * frame + shade) % 256, np.uint8)
+                for shade, camera in enumerate(cameras)
+            }
+            for picture in pictures.values():
+                picture[:8, : 2 * frame % 64] = 255 - picture[0, 0]
+            state = random.random(2, np.float32)
+            dataset.add_frame(
+                {"observation.state": state, "action": -state, "task": task, **pictures}
+            )
+        dataset.save_episode()
+    dataset.finalize()
     return target

@@ -89,7 +89,7 @@ def _findings() -> dict[str, list[dict[str, Any]]]:
     for code, kind in V2_CATALOGUE.items():
         found.setdefault(code, []).append(
             {
-                "dataset": "v2.x",
+                "dataset": "source",
                 "severity": kind.severity,
                 "meaning": kind.meaning,
                 "remedies": list(_remedies(kind, does)),
@@ -135,7 +135,8 @@ def _lines(record: Mapping[str, Any]) -> Iterable[str]:
             yield f"{_INDENT}→ {record['remedy']}"
         return
     for finding in record["findings"]:
-        yield f"{record['code']} ({finding['severity']}) in a {finding['dataset']} dataset"
+        where = "source" if finding["dataset"] == "source" else f"{finding['dataset']} dataset"
+        yield f"{record['code']} ({finding['severity']}) in a {where}"
         yield f"{_INDENT}{finding['meaning']}"
         for remedy in finding["remedies"]:
             said = [text for text in (remedy["flag"], remedy["does"]) if text]

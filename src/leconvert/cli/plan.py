@@ -47,13 +47,13 @@ def replaced_target(
         Where a v3.0 dataset that is there goes, if the packer is told ``--force-conversion``; else
         None.
     """
-    from leconvert.formats.v2 import load_info
+    from leconvert.planner import check_asked
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import old_dir
 
     if not plan_options(options).restart and WorkDir(work_dir).current_run_id() is not None:
         return None
-    load_info(source, repair_options(options).reading, guess_version=True)
+    check_asked(source, target, layout_options(options), repair_options(options))
     replace(proof_options(options), force_conversion=replaces).check_target(source, target)
     return old_dir(target) if target != source and target.exists() else None
 

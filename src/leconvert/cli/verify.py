@@ -30,7 +30,7 @@ __all__ = []
 
 
 _V30_EPISODES = "meta/episodes"  # a result that says v2.1 of itself is a damaged one
-_ROLES = "RESULT is the v3.0 dataset, --source the v2.x dataset that it was made from."
+_ROLES = "RESULT is the v3.0 dataset, --source the dataset that it was made from."
 
 
 def check_places(result: Path, source: Path | str) -> None:
@@ -53,10 +53,10 @@ def check_places(result: Path, source: Path | str) -> None:
         raise UsageError(
             f"{result} holds no v3.0 dataset: it has no meta/.", path=str(result), next_step=_ROLES
         )
-    if isinstance(source, Path) and converted:
+    if isinstance(source, Path) and source.resolve() == result.resolve():
         kept = old_dir(source)
         raise SourceError(
-            f"{source} is already v3.0, and a result is compared with the v2.x dataset that it was "
+            f"{source} is the result itself, and a result is compared with the dataset that it was "
             "made from.",
             path=str(source),
             next_step=f"The source that a conversion in place kept is {kept}."

@@ -26,7 +26,7 @@ __all__ = [
 
 
 # ------------------------------------------------------------------------------------------------
-# What the scan can say about a v2.x source.
+# What the scan can say about a source, v2.x or v3.0.
 
 
 DROP = "--on-bad-episode drop"
@@ -103,7 +103,11 @@ _V2_KINDS = (
         ("--drop-feature", DROP),
     ),
     Kind(
-        "no-keyframe", "error", "A clip does not begin with a keyframe.", ("--drop-feature", DROP)
+        "no-keyframe",
+        "error",
+        "A clip, or an episode's part of a v3.0 file, does not begin with a keyframe, or needs "
+        "frames beside it: it cannot be cut out without encoding it again.",
+        ("--drop-feature", DROP),
     ),
     Kind(
         "schema-mismatch",
@@ -122,6 +126,36 @@ _V2_KINDS = (
         "warning",
         "Files below the folders of data and videos belong to no episode, or links lead out of the "
         "dataset; they are left behind.",
+    ),
+    # Which rows and frames are an episode's, in v3.0.
+    Kind(
+        "rows-by-column",
+        "warning",
+        "A data file has other rows than those of its episodes; the rows of each are found by the "
+        "column `episode_index`, and other rows are left behind.",
+    ),
+    Kind(
+        "frames-by-time",
+        "info",
+        "A video file has other frames than those of its episodes, as trimmed ones have; episodes "
+        "are found by `from_timestamp`, and other frames are left behind.",
+    ),
+    Kind(
+        "from-timestamp",
+        "warning",
+        "`from_timestamp` is not where an episode begins by the count of frames, which decides.",
+    ),
+    Kind(
+        "drifted-times",
+        "info",
+        "Frames of a video file lie 0.1 ms or more from their time, so that LeRobot refuses them; "
+        "in the result all times are exact.",
+    ),
+    Kind(
+        "episode-range",
+        "warning",
+        "`dataset_from_index`, `dataset_to_index` and `length` do not go together; the result has "
+        "right ones.",
     ),
     # Numbers of episodes and rows.
     Kind(

@@ -20,8 +20,10 @@ def open_dataset(
     """Return the dataset in a folder, to be read by its version.
 
     Args:
-        repairs: Which decide how a v2.x dataset is read, see `v2.Dataset`.
+        repairs: Which decide how it is read: a v3.0 dataset by its rate alone, see `v2.Dataset`.
         version: The version that a plan found; None to look.
     """
     is_v3 = is_converted(root) if version is None else version == v3.CODEBASE_VERSION
-    return v3.Dataset(root) if is_v3 else v2.Dataset(root, repairs)
+    if is_v3:
+        return v3.Dataset(root, assumed_fps=repairs.assumed_fps)
+    return v2.Dataset(root, repairs)

@@ -303,8 +303,8 @@ def _wrong_version(path: Path, version: object, guessed: str | None) -> SourceEr
         return SourceError(
             f"{path.parent.parent} is already {version}.",
             path=str(path),
-            next_step="There is nothing to convert; give the v2.x dataset if you meant "
-            "another folder.",
+            next_step="There is nothing to convert; give the v2.x dataset if you meant another "
+            "folder. --output writes it anew, with other file sizes for example.",
         )
     return SourceError(
         f"{path} {said_version(version)}; leconvert reads {' and '.join(SOURCE_VERSIONS)}.",
@@ -784,12 +784,14 @@ class TaskTable:
             task.
         of_text: First index of a text.
         is_there: Whether there is such a table, and anything in it.
+        path: The table, relative to the source.
     """
 
     listed: Sequence[tuple[int, str]]
     first_index: Mapping[int, int]
     of_text: Mapping[str, int]
     is_there: bool
+    path: str = TASKS_PATH
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -805,6 +807,7 @@ class EpisodeTable:
             (`NO_TASK`), by position.
         has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
         num_texts: Different texts of those.
+        path: The table, relative to the source.
     """
 
     index: IntArray
@@ -813,6 +816,7 @@ class EpisodeTable:
     tasks: Mapping[int, frozenset[int]]
     has_one_text: npt.NDArray[np.bool_]
     num_texts: int
+    path: str = EPISODES_PATH
 
     @property
     def has_gaps(self) -> bool:
@@ -1110,10 +1114,5 @@ class Dataset:
                 line = next(lines, None)
             is_there = line is not None and line["episode_index"] == index
             stats = line.get("stats") if is_there and line is not None else None
-            if stats is not None and not isinstance(stats, dict):
-                raise SourceError(
-                    f"{path} has no table of statistics for episode {index}.",
-                    path=str(path),
-                    next_step="Mend the line, or restore the table from another copy.",
-                )
-            yield stats or {}
+            # What is no table is told by the scan, and can be filled.
+            yield stats if isinstance(stats, dict) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import shlex
 import shutil
@@ -17,15 +18,7 @@ import numpy.typing as npt
 
 from leconvert import media, tables
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
-from leconvert.formats import v3
-from leconvert.formats.v2 import (
-    EPISODES_PATH,
-    STATS_PATH,
-    DatasetInfo,
-    EpisodeLines,
-    load_info,
-    load_tasks,
-)
+from leconvert.formats import Dataset, open_dataset, v3
 from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, IntArray, OutputFile, Shard, camera_of
 from leconvert.source.modality import extension_files, mended_extension
@@ -55,15 +48,14 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     """
     manifest = run.manifest
     repairs = manifest.repairs
-    source = Path(manifest.source)
-    info = load_info(source, repairs)
-    tasks = repairs.tasks(load_tasks(source, repairs))
+    source = open_dataset(Path(manifest.source), repairs)
+    tasks = repairs.tasks(list(source.task_table))
     aggregate = v3.StatsAggregator()
     aggregated = 0
 
     def records() -> Iterator[v3.EpisodeRecord]:
         nonlocal aggregated
-        for position, record in enumerate(_episode_records(run, source, info, stats_files)):
+        for position, record in enumerate(_episode_records(run, source, stats_files)):
             if position == aggregated:  # once, even if the rows are asked for again
                 aggregate.update(record.stats or {}, episode_index=record.episode_index)
                 aggregated += 1
@@ -77,7 +69,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     v3.write_info(
         tree,
         v3.converted_info(
-            {**info.raw, "features": repairs.features(info.features)},
+            {**source.info, "features": repairs.features(source.features)},
             fps=manifest.fps,
             data_file_size_in_mb=manifest.options["data_file_size_in_mb"],
             video_file_size_in_mb=manifest.options["video_file_size_in_mb"],
@@ -85,7 +77,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
             total_episodes=manifest.num_episodes,
             total_frames=manifest.num_frames,
             total_tasks=len(tasks),
-            splits=v3.kept_splits(info.raw.get("splits"), index) if repairs else None,
+            splits=v3.kept_splits(source.info.get("splits"), index) if repairs else None,
         ),
     )
     written += ["meta/tasks.parquet", "meta/stats.json", "meta/info.json"]
@@ -96,7 +88,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
 
 
 def _episode_records(
-    run: OpenedRun, source: Path, info: DatasetInfo, stats_files: StatsFiles
+    run: OpenedRun, source: Dataset, stats_files: StatsFiles
 ) -> Iterator[v3.EpisodeRecord]:
     """Yield one row of ``meta/episodes`` an episode, in order."""
     manifest = run.manifest
@@ -113,10 +105,12 @@ def _episode_records(
         for layout in manifest.streams
         if (camera := camera_of(layout.stream)) is not None
     )
-    lines = _lines_of(EpisodeLines(source / EPISODES_PATH, validated=True), index)
-    keeps_stats = info.has_episode_stats and not manifest.repairs.replaces_stats(info.features)
-    stats_path = source / STATS_PATH if keeps_stats else None
-    all_stats = _all_stats(run, stats_path, index, stats_files)
+    kept = np.isin(source.episodes.episode_index, index).tolist()
+    lines = itertools.compress(source.lines(), kept)
+    copied: Iterator[Mapping[str, Any]] = iter([{}] * len(index))
+    if not manifest.repairs.replaces_stats(source.features):
+        copied = itertools.compress(source.episode_stats(), kept)
+    all_stats = _all_stats(run, copied, index, stats_files)
     for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
         frames = int(length[position])
         videos = tuple(
@@ -139,19 +133,12 @@ def _episode_records(
         )
 
 
-def _lines_of(table: EpisodeLines, index: IntArray) -> Iterator[dict[str, Any]]:
-    """Yield a line for each episode that is kept; an empty one where the table has none."""
-    lines = iter(table)
-    line = next(lines, None)
-    for episode in index.tolist():
-        while line is not None and line["episode_index"] < episode:
-            line = next(lines, None)
-        yield line if line is not None and line["episode_index"] == episode else {}
-
-
 def _all_stats(
-    run: OpenedRun, path: Path | None, index: IntArray, stats_files: StatsFiles
-) -> Iterator[dict[str, Any] | None]:
+    run: OpenedRun,
+    copied: Iterator[Mapping[str, Any]],
+    index: IntArray,
+    stats_files: StatsFiles,
+) -> Iterator[Mapping[str, Any] | None]:
     """Yield each episode's statistics: copied, but for what was computed or left out."""
     repairs = run.manifest.repairs
     # In the plan's order: that of `stats_files` is who came first.
@@ -160,16 +147,10 @@ def _all_stats(
         for layout in run.manifest.streams
         if layout.stream in stats_files
     ]
-    copied: Iterator[dict[str, Any]]
-    if path is not None and path.exists():
-        copied = _lines_of(EpisodeLines(path, validated=True), index)
-    else:
-        copied = iter([{}] * len(index))
     # Strict: a stream of computed statistics has a line for each episode, neither more nor fewer.
-    for position, (line, *found) in enumerate(zip(copied, *computed, strict=True)):
-        stats = line.get("stats")
+    for position, (stats, *found) in enumerate(zip(copied, *computed, strict=True)):
         if not repairs:
-            yield stats
+            yield stats or None
             continue
         fresh: dict[str, Any] = {}
         for entry in found:
@@ -177,7 +158,7 @@ def _all_stats(
             fresh |= entry["stats"]
         merged = {
             name: fresh.pop(name, values)
-            for name, values in (stats if isinstance(stats, dict) else {}).items()
+            for name, values in stats.items()
             if name in fresh
             or not (
                 name in repairs.dropped_features

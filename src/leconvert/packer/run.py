@@ -19,6 +19,7 @@ from leconvert.errors import (
     TargetError,
     VerificationError,
 )
+from leconvert.formats import v3
 from leconvert.leasing import Board, LeaseStore
 from leconvert.machine import Machine
 from leconvert.packer.assembly import Assembly, Collector, check_all_done
@@ -282,7 +283,8 @@ def _no_result(run: OpenedRun) -> NoResultError:
 def _check_not_converted(run: OpenedRun) -> None:
     """Raise if another run put its result in the source's place since this one was planned."""
     source, target = Path(run.manifest.source), Path(run.manifest.target)
-    if source != target or not is_converted(target):
+    was_converted = run.manifest.codebase_version == v3.CODEBASE_VERSION
+    if source != target or was_converted or not is_converted(target):
         return
     check_no_other_swap(target, run.manifest.run_id)
     kept = kept_source(target)

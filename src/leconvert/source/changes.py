@@ -23,8 +23,6 @@ from leconvert.formats.v2 import (
     LEGACY_META_FILES,
     STATS_PATH,
     TASKS_PATH,
-    SourcePaths,
-    load_info,
 )
 from leconvert.model import FileTable, camera_of
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
@@ -254,14 +252,17 @@ def signed_inode(inode: int) -> int:
     return inode - (1 << 64) if inode >= 1 << 63 else inode
 
 
-def meta_digest(root: Path) -> str:
+def meta_digest(root: Path, codebase_version: str) -> str:
     """Return a SHA-256 over names and contents of the ``meta/`` tables that are converted.
 
     A table that is not there counts as such: v2.0 has no statistics of episodes.
     """
     digest = hashlib.sha256()
-    forget_old_names(str(root / name) for name in _CONVERTED_META_FILES)
-    for name in _CONVERTED_META_FILES:
+    names: tuple[str, ...] = _CONVERTED_META_FILES
+    if codebase_version == v3.CODEBASE_VERSION:
+        names = (v3.INFO_PATH, v3.TASKS_PATH, *v3.EpisodesReader(root).paths)
+    forget_old_names(str(root / name) for name in names)
+    for name in names:
         digest.update(name.encode() + b"\0")
         try:
             with (root / name).open("rb") as file:
@@ -353,13 +354,13 @@ def check_tables_unchanged(run: OpenedRun, root: Path | None = None) -> None:
 def _changed_tables(run: OpenedRun, root: Path) -> list[str]:
     try:
         with storage_errors(root):
-            if meta_digest(root) != run.manifest.meta_digest:
+            if meta_digest(root, run.manifest.codebase_version) != run.manifest.meta_digest:
                 return ["meta/: the tables differ from those that were planned"]
     except OSError as error:
         return [f"{error.filename}: {error.strerror}"]
     planned = set(run.manifest.extra_files)
-    paths = SourcePaths(root, load_info(root, run.manifest.repairs))
-    now = set(extra_files(root, paths.slice_of))
+    dataset = open_dataset(root, run.manifest.repairs, version=run.manifest.codebase_version)
+    now = set(extra_files(root, dataset.slice_of))
     return [
         f"{path}: {'no longer there' if path in planned else 'not there when planned'}"
         for path in sorted(planned ^ now)

@@ -18,11 +18,10 @@ from leconvert import tables
 from leconvert.arrow import innermost_type, is_number
 from leconvert.errors import UnreadableSourceError
 from leconvert.findings import DROP, V2_CATALOGUE, Observation, RepeatedObservations, said_of_paths
+from leconvert.formats import v3
 from leconvert.formats.v2 import (
-    EPISODES_PATH,
     INFO_PATH,
     NO_TASK,
-    TASKS_PATH,
     DatasetInfo,
     EpisodeTable,
     SourcePaths,
@@ -32,7 +31,7 @@ from leconvert.formats.v2 import (
 from leconvert.model import DATA_STREAM, camera_of, stream_of_camera
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.source.changes import SourceFiles
-from leconvert.source.episodes import BoolArray, Gathered, Slices
+from leconvert.source.episodes import BoolArray, EpisodePaths, Gathered, Slices
 from leconvert.source.file_checks import NO_INDEX, NOT_KNOWN
 from leconvert.tables import declaration_of, dtype_name, list_sizes, read_by_lerobot
 from leconvert.tables.lerobot_reader import LANGUAGE_COLUMNS, NUMBER_DTYPES
@@ -86,7 +85,7 @@ class DataColumns:
 
 
 def check_files(
-    paths: SourcePaths, episodes: EpisodeTable, slices: Sequence[Slices], survey: SourceFiles
+    paths: EpisodePaths, episodes: EpisodeTable, slices: Sequence[Slices], survey: SourceFiles
 ) -> Iterator[Observation]:
     """Say which files are missing, and which streams have none at all."""
     num_episodes = len(episodes.index)
@@ -144,7 +143,7 @@ def located_remarks(info: DatasetInfo, paths: SourcePaths) -> Iterator[Observati
 
 
 def common_columns(
-    paths: SourcePaths,
+    paths: EpisodePaths,
     episodes: EpisodeTable,
     data: Slices,
     left_out: Sequence[str],
@@ -196,7 +195,7 @@ def common_columns(
 
 
 def _columns_of(
-    paths: SourcePaths, episodes: EpisodeTable, data: Slices, kind: int
+    paths: EpisodePaths, episodes: EpisodeTable, data: Slices, kind: int
 ) -> tuple[pa.Schema, dict[str, tuple[int, ...] | str]]:
     episode = int(episodes.index[np.flatnonzero(data.kind == kind)[0]])
     path = next(paths.absolute(DATA_STREAM, [episode]))
@@ -292,7 +291,7 @@ def check_global_index(
 
 
 def check_tasks(
-    paths: SourcePaths, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
+    paths: EpisodePaths, episodes: EpisodeTable, tasks: TaskTable, gathered: Gathered
 ) -> Iterator[Observation]:
     """Compare the tasks of rows with those that are listed."""
     if not tasks.is_there:
@@ -310,7 +309,7 @@ def check_tasks(
         unknown = [task for task in found if task not in tasks.first_index]
         if unknown:
             path = paths.relative(DATA_STREAM, episode)
-            what = f"of task {unknown[0]}, which {TASKS_PATH} lacks"
+            what = f"of task {unknown[0]}, which {tasks.path} lacks"
             if unknown[0] == NO_INDEX:
                 what = "whose task is no index"
             said = f"{shown(path)} has rows {what}."
@@ -323,7 +322,7 @@ def check_tasks(
         strange = {tasks.first_index[task] for task in found} - own
         # Of an episode that lists nothing but unknown tasks that is said already.
         if strange and own != {NO_TASK}:
-            said = f"Rows of episode {episode} have task {min(strange)}, which {EPISODES_PATH} "
+            said = f"Rows of episode {episode} have task {min(strange)}, which {episodes.path} "
             said += "does not list for it."
             helps = tasks_helps("task-mismatch", bool(episodes.has_one_text[position]))
             remark = Observation("task-mismatch", said, stream=DATA_STREAM, helps=helps)
@@ -424,16 +423,18 @@ def expected_totals(
         "total_videos": [num_episodes * number for number in (with_clips, len(info.camera_keys))],
         "total_chunks": [-(-(int(episodes.index[-1]) + 1) // info.chunks_size)],
     }
+    if info.codebase_version == v3.CODEBASE_VERSION:  # which counts neither
+        del totals["total_videos"], totals["total_chunks"]
     if tasks.is_there:
         totals["total_tasks"] = [len(tasks.of_text), len(tasks.listed)]
     return totals
 
 
-def has_first_clip(paths: SourcePaths, episodes: EpisodeTable, camera: str) -> bool:
+def has_first_clip(paths: EpisodePaths, episodes: EpisodeTable, camera: str) -> bool:
     """Whether the first episode has a clip of a camera, though it be behind a link to a folder."""
-    path = next(paths.absolute(stream_of_camera(camera), [int(episodes.index[0])]))
-    with suppress(OSError):
-        return Path(path).is_file()
+    for path in paths.absolute(stream_of_camera(camera), [int(episodes.index[0])]):
+        with suppress(OSError):
+            return Path(path).is_file()
     return False
 
 

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 
 from leconvert.arrow import innermost_type, is_list, is_number
 from leconvert.errors import UnreadableSourceError
-from leconvert.formats.v2 import EpisodeTable, SourcePaths
+from leconvert.formats.v2 import EpisodeTable
 from leconvert.model import DATA_STREAM
 from leconvert.source.dataset_checks import DataColumns
+from leconvert.source.episodes import EpisodePaths
 from leconvert.tables import dtype_name, read_by_lerobot
 from leconvert.text import shown
 
@@ -24,7 +25,7 @@ __all__ = ["declare_columns"]
 def declare_columns(
     features: Mapping[str, Mapping[str, Any]],
     columns: DataColumns,
-    paths: SourcePaths,
+    paths: EpisodePaths,
     episodes: EpisodeTable,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Return a declaration for each undeclared column that LeRobot can read, and why for others.
@@ -55,11 +56,12 @@ def declare_columns(
 
 
 def _shape(
-    field: pa.Field, paths: SourcePaths, episodes: list[int]
+    field: pa.Field, paths: EpisodePaths, episodes: list[int]
 ) -> tuple[list[int], list[str] | None]:
     """Return the shape of a column's values, and the names of its dimensions."""
     kind, held = _plain(field.type), innermost_type(field.type)
-    files = paths.absolute(DATA_STREAM, episodes)
+    # A file may hold many of the episodes.
+    files = iter(dict.fromkeys(paths.absolute(DATA_STREAM, episodes)))
     if pa.types.is_struct(kind) or _is_binary(kind):
         return _image_shape(next(_read(files, field.name))), ["height", "width", "channels"]
     if not (is_number(held) or _is_text(kind)):

@@ -6,12 +6,12 @@ import errno
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,10 @@ from leconvert.findings import Observation, ObservationLog, RepeatedObservations
 from leconvert.formats.v2 import (
     EPISODES_PATH,
     STATS_PATH,
+    DatasetInfo,
+    EpisodeTable,
     SourcePaths,
+    TaskTable,
     is_pointer,
     parse_line,
     read_lines,
@@ -44,7 +47,20 @@ from leconvert.text import count, shown
 from leconvert.workdir.fs import forget_old_names
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = ["Block", "EpisodeScanner", "Gathered", "ScanAccumulator", "Slices"]
+__all__ = [
+    "NO_FILE",
+    "Block",
+    "BoolArray",
+    "EpisodePaths",
+    "EpisodeScanner",
+    "Gathered",
+    "ScanAccumulator",
+    "ScannedSource",
+    "Slices",
+    "TableKinds",
+    "index_of_remuxed",
+    "say_unread",
+]
 
 
 # Size of a file that is not there.
@@ -139,7 +155,7 @@ class EpisodeScanner:
             for stream in streams
             if (camera := camera_of(stream)) is not None
         }
-        self._columns: dict[tuple[bytes, bytes | None], tuple[pa.Schema, str]] = {}
+        self._kind_of = TableKinds()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not what it remembers: another thread may be adding to that.
@@ -227,33 +243,13 @@ class EpisodeScanner:
         return read_lines(path, offsets[first : first + number].tolist())
 
     def _table_facts(self, table: tables.DataFile, file: FileFacts) -> _Facts:
-        key = table.schema_key
-        known = self._columns.get(key) if key is not None else None
-        if known is None:
-            schema = tables.read_data_schema(table.path)
-            twice = [name for name, times in Counter(schema.names).items() if times > 1]
-            if twice:
-                raise UnreadableSourceError(
-                    f"Columns of {table.path} have the same name, {shown(twice[0])}.",
-                    path=table.path,
-                )
-            kind = "\n".join(sorted(f"{field.name!r}: {field.type}" for field in schema)) or "none"
-            known = schema, kind
-            if key is not None:
-                # pandas adds the number of rows, so that there may be a schema a file.
-                if len(self._columns) >= _KEPT_SCHEMAS:
-                    self._columns.clear()
-                self._columns[key] = known
-        schema, kind = known
-        for name, lengths in table.lengths(schema).items():
-            kind += f"\n{name!r} of {lengths}"
         return _Facts(
             file.size_bytes,
             file.mtime_ns,
             signed_inode(file.inode),
             table.counts.rows,
             table.counts.uncompressed_bytes,
-            kind,
+            self._kind_of(table),
         )
 
     def _look_at_clips(
@@ -294,7 +290,7 @@ class EpisodeScanner:
     ) -> _Facts:
         if isinstance(clip, media.UnsupportedClipError):
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {clip.reason}.")
-            clip = _index_of_remuxed(path, self._fps)
+            clip = index_of_remuxed(path, self._fps)
         elif isinstance(clip, UnreadableSourceError):
             raise clip
         if clip.num_samples == length > 0:
@@ -360,10 +356,49 @@ def _is_there(file: FileFacts | OSError) -> bool:
     return not isinstance(file, OSError)
 
 
+class TableKinds:
+    """Says what equal tables share: names and types of columns, and lengths of lists in them.
+
+    Threads may share it: it only remembers schemas, to be faster.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[tuple[bytes, bytes | None], tuple[pa.Schema, str]] = {}
+
+    def __call__(self, table: tables.DataFile) -> str:
+        """Return the kind of a table, which is never empty."""
+        key = table.schema_key
+        known = self._columns.get(key) if key is not None else None
+        if known is None:
+            schema = tables.read_data_schema(table.path)
+            twice = [name for name, times in Counter(schema.names).items() if times > 1]
+            if twice:
+                raise UnreadableSourceError(
+                    f"Columns of {table.path} have the same name, {shown(twice[0])}.",
+                    path=table.path,
+                )
+            kind = "\n".join(sorted(f"{field.name!r}: {field.type}" for field in schema)) or "none"
+            known = schema, kind
+            if key is not None:
+                # pandas adds the number of rows, so that there may be a schema a file.
+                if len(self._columns) >= _KEPT_SCHEMAS:
+                    self._columns.clear()
+                self._columns[key] = known
+        schema, kind = known
+        for name, lengths in table.lengths(schema).items():
+            kind += f"\n{name!r} of {lengths}"
+        return kind
+
+
 def _unread(error: OSError | UnreadableSourceError, notes: ObservationLog) -> _Facts:
     """Say why a file cannot be read; that one is missing is said once all are known."""
+    return _MISSING if say_unread(error, notes) else _Facts()
+
+
+def say_unread(error: OSError | UnreadableSourceError, notes: ObservationLog) -> bool:
+    """Say why a file cannot be read, and return whether it is missing, which is said later."""
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return _MISSING
+        return True
     _refuse_if_the_file_may_be_sound(error, notes)
     if is_pointer(notes.file):
         refuse_pointers(Path(notes.file[: notes.folder_length]), met_one=True)
@@ -372,7 +407,7 @@ def _unread(error: OSError | UnreadableSourceError, notes: ObservationLog) -> _F
     else:
         said = f"{shown(notes.path)} cannot be read: {shown(error.strerror or str(error))}."
     notes.say("unreadable-file", said)
-    return _Facts()
+    return False
 
 
 def _refuse_if_the_file_may_be_sound(
@@ -395,7 +430,8 @@ def _refuse_if_the_file_may_be_sound(
         raise cause
 
 
-def _index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:
+def index_of_remuxed(path: str, fps: Fraction) -> media.ClipIndex:
+    """Return the index that a clip has once it is remuxed."""
     folder = tempfile.mkdtemp(prefix="leconvert-scan-")
     try:
         plain = f"{folder}/clip.mp4"
@@ -422,16 +458,22 @@ class Slices:
 
     Attributes:
         stream: The stream.
-        numbers: Size, time, inode, frames and roll bytes, shape (E, 5).
+        numbers: Size, time and inode of the file, frames and roll bytes of the slice, shape (E, 5).
         kind: Number of each slice's kind, in order of appearance, shape (E,).
         kinds: The kinds: columns and types of a table, the decoder configuration of a clip, empty
             where a file cannot be read.
+        key: Which file it is, as `FileTable.key`, shape (E,).
+        first: First row or sample of the slice in it, shape (E,).
+        size_bytes: Bytes of the slice, shape (E,).
     """
 
     stream: str
     numbers: IntArray
     kind: IntArray
     kinds: Sequence[str]
+    key: IntArray
+    first: IntArray
+    size_bytes: IntArray
 
     @property
     def is_missing(self) -> BoolArray:
@@ -446,18 +488,26 @@ class Slices:
         found: BoolArray = readable[self.kind]
         return found
 
-    def scan(self, kept: BoolArray, episode_index: IntArray, *, grouped: bool) -> StreamScan:
-        """Return the scan of the episodes that are kept, whose files have their indices as keys."""
+    def scan(self, kept: BoolArray, *, grouped: bool) -> StreamScan:
+        """Return the scan of the episodes that are kept."""
         size_bytes, mtime_ns, inode, frames, roll_bytes = self.numbers[kept].T.copy()
-        files = FileTable(episode_index[kept], np.maximum(size_bytes, 0), mtime_ns, inode)
-        group: IntArray = np.zeros(len(files), dtype=np.int64)
+        keys, rows, file = np.unique(self.key[kept], return_index=True, return_inverse=True)
+        files = FileTable(keys, np.maximum(size_bytes, 0)[rows], mtime_ns[rows], inode[rows])
+        group: IntArray = np.zeros(len(frames), dtype=np.int64)
         if grouped and len(group):
             _, firsts, numbers = np.unique(self.kind[kept], return_index=True, return_inverse=True)
             order: IntArray = np.empty(len(firsts), dtype=np.int64)
             order[np.argsort(firsts)] = np.arange(len(firsts))
             group = order[numbers]
-        return StreamScan.of_whole_files(
-            self.stream, files, frames=frames, roll_bytes=roll_bytes, group=group
+        return StreamScan(
+            self.stream,
+            files,
+            file.astype(np.int64),
+            self.first[kept],
+            frames,
+            np.maximum(self.size_bytes[kept], 0),
+            roll_bytes,
+            group,
         )
 
 
@@ -506,16 +556,65 @@ class Gathered:
         return sum(int(np.count_nonzero(~stream.is_missing)) for stream in self.slices)
 
 
+class EpisodePaths(Protocol):
+    """Where the file of each episode's slice is."""
+
+    @property
+    def root(self) -> Path:
+        """The dataset folder."""
+
+    @property
+    def are_usual(self) -> bool:
+        """Whether all files of episodes are below ``data`` and ``videos``."""
+
+    def relative(self, stream: str, episode_index: int, /) -> str:
+        """Return the path of a slice's file, relative to the dataset."""
+
+    def absolute(self, stream: str, episode_indices: Iterable[int], /) -> Iterator[str]:
+        """Yield the path of each slice's file."""
+
+    def slice_of(self, relative: str, /) -> tuple[str, int] | None:
+        """Return the stream and an episode that a file's name stands for; None for others."""
+
+    def misplaced(self, relative: str, /) -> tuple[str, int] | None:
+        """Return the slice that a file may be of that does not lie where it should."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScannedSource:
+    """A source of any version, read and looked at; what it means is decided afterwards.
+
+    Attributes:
+        info: Its ``info.json``.
+        paths: Where its files are.
+        episodes: Its episodes.
+        tasks: Its tasks.
+        gathered: What was found in its files.
+        remarks: What is to be said of its tables.
+        reads_stats: Whether it has statistics of episodes that were looked at.
+    """
+
+    info: DatasetInfo
+    paths: EpisodePaths
+    episodes: EpisodeTable
+    tasks: TaskTable
+    gathered: Gathered
+    remarks: list[Observation]
+    reads_stats: bool
+
+
 class ScanAccumulator:
     """Takes blocks in order; some 100 bytes an episode and stream are kept of them.
 
     Args:
         streams: The streams of each block.
-        num_episodes: Episodes of all blocks.
+        episode_index: Indices of the episodes of all blocks.
     """
 
-    def __init__(self, streams: Sequence[str], num_episodes: int) -> None:
+    def __init__(self, streams: Sequence[str], episode_index: IntArray) -> None:
         self._streams = streams
+        self._episode_index = episode_index
+        num_episodes = len(episode_index)
         self._numbers = [np.zeros((num_episodes, 5), dtype=np.int64) for _ in streams]
         self._kind = [np.zeros(num_episodes, dtype=np.int64) for _ in streams]
         self._kinds: list[dict[str, int]] = [{} for _ in streams]
@@ -556,8 +655,9 @@ class ScanAccumulator:
 
     def gathered(self) -> Gathered:
         """Return everything."""
+        index = self._episode_index
         slices = [
-            Slices(*columns)
+            Slices(*columns, key=index, first=np.zeros_like(index), size_bytes=columns[1][:, 0])
             for columns in zip(
                 self._streams, self._numbers, self._kind, map(tuple, self._kinds), strict=True
             )

@@ -554,13 +554,15 @@ _MAX_DEPTH = 8
 
 
 class StatsCheck:
-    """Checks lines of ``episodes_stats.jsonl``.
+    """Checks the statistics of episodes.
 
     Args:
         features: Declared features, without those that are left out or have no data.
+        path: The table that holds them, relative to the source.
     """
 
-    def __init__(self, features: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, features: Mapping[str, Mapping[str, Any]], path: str = STATS_PATH) -> None:
+        self._path = path
         self._numeric: list[tuple[str, int]] = []
         self._visual: list[str] = []
         self._not_compared: set[str] = set()
@@ -594,8 +596,8 @@ class StatsCheck:
             what = "no statistics" if line is None else "a line without statistics"
             notes.sight(
                 "missing-stats",
-                f"{STATS_PATH} has {what} of episode {notes.episode}.",
-                path=STATS_PATH,
+                f"{self._path} has {what} of episode {notes.episode}.",
+                path=self._path,
             )
             return self.features, []
         missing: list[str] = []
@@ -658,9 +660,9 @@ class StatsCheck:
         what = "not numbers in the right shape" if name in stats else "not there"
         notes.sight(
             "missing-stats",
-            f"Statistics of {shown(name)} are {what} in {STATS_PATH} for episode {notes.episode}.",
+            f"Statistics of {shown(name)} are {what} in {self._path} for episode {notes.episode}.",
             feature=name,
-            path=STATS_PATH,
+            path=self._path,
             helps=helps,
         )
 
@@ -685,10 +687,10 @@ class StatsCheck:
             return False
         notes.sight(
             "stale-stats",
-            f"Statistics of {shown(name)} are stale: for episode {notes.episode} {STATS_PATH} has "
+            f"Statistics of {shown(name)} are stale: for episode {notes.episode} {self._path} has "
             f"them {said}.",
             feature=name,
-            path=STATS_PATH,
+            path=self._path,
         )
         return True
 

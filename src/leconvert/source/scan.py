@@ -79,7 +79,13 @@ from leconvert.source.dataset_checks import (
     wrong_rate,
 )
 from leconvert.source.declare import declare_columns
-from leconvert.source.episodes import EpisodeScanner, Gathered, ScanAccumulator
+from leconvert.source.episodes import (
+    EpisodePaths,
+    EpisodeScanner,
+    Gathered,
+    ScanAccumulator,
+    ScannedSource,
+)
 from leconvert.source.file_checks import declared_as_encoded
 from leconvert.source.modality import (
     check_modality,
@@ -87,8 +93,10 @@ from leconvert.source.modality import (
     stale_extensions,
     task_columns,
 )
+from leconvert.source.v3 import read_v3_source
 from leconvert.text import count, shown
 from leconvert.workdir.fs import devices_with_fleeting_inodes
+from leconvert.workdir.swap import is_converted
 
 __all__ = ["scan_source"]
 
@@ -103,14 +111,27 @@ def scan_source(
     progress: Progress = NO_PROGRESS,
     spread: Spread | None = None,
 ) -> SourceScan:
-    """Look at every file of a v2.x dataset, and settle what is done about what is wrong.
+    """Look at every file of a dataset, and settle what is done about what is wrong.
 
     Errors are collected, so that one run tells the user about all of them; the caller decides by
     the findings' severity. Episodes that are left out are not in the result.
     """
     options = options or RepairOptions()
     check_accepted(options.accept)
-    takes_tasks = options.tasks_from is not None
+    if is_converted(root):
+        source: ScannedSource | SourceScan = read_v3_source(root, options, progress, spread)
+    else:
+        source = _read_v2_source(root, options, progress, spread)
+    return source if isinstance(source, SourceScan) else _resolved(root, source, options)
+
+
+def _read_v2_source(
+    root: Path, options: RepairOptions, progress: Progress, spread: Spread | None
+) -> ScannedSource | SourceScan:
+    """Read the tables of a v2.x dataset, and look at all files that its templates name.
+
+    Where these name none, what becomes of it is known already.
+    """
     info = load_info(root, options.reading, guess_version=True)
     refuse_pointers(root)
     remarks = [
@@ -143,7 +164,13 @@ def scan_source(
         settled = resolve_repairs(
             remarks,
             options,
-            _facts(info, episodes, tasks.listed, remarks, takes_tasks=takes_tasks),
+            _facts(
+                info,
+                episodes,
+                tasks.listed,
+                remarks,
+                takes_tasks=options.tasks_from is not None,
+            ),
         )
         return _scan(root, info, episodes, nothing, survey, b"", settled)
     if options.locate_files:
@@ -154,7 +181,6 @@ def scan_source(
         names = ", ".join(f"{{{name}}}" for name in paths.other_names)
         said = f"{INFO_PATH} has templates with {names}, which LeRobot calls otherwise; understood."
         remarks.append(Observation("template-names", said, path=INFO_PATH))
-    computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
     look = EpisodeScanner(
         paths,
         info.fps,
@@ -165,8 +191,19 @@ def scan_source(
         _stats_lines(root, info, episodes, remarks),
         devices_with_fleeting_inodes(),
     )
-    gathered = _look(look, streams, len(episodes.index), progress, spread)
-    is_usual = paths.are_usual and len(streams) == 1 + len(info.camera_keys)
+    gathered = _look(look, streams, episodes.index, progress, spread)
+    return ScannedSource(
+        info, paths, episodes, tasks, gathered, remarks, reads_stats=not look.reads_no_stats
+    )
+
+
+def _resolved(root: Path, source: ScannedSource, options: RepairOptions) -> SourceScan:
+    """Say what can only be said once all files are known, and settle what is done about it."""
+    info, paths, episodes = source.info, source.paths, source.episodes
+    tasks, gathered, remarks = source.tasks, source.gathered, source.remarks
+    takes_tasks = options.tasks_from is not None
+    computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
+    is_usual = paths.are_usual and len(gathered.slices) == 1 + len(info.camera_keys)
     survey = survey_folder(
         root,
         paths.slice_of,
@@ -202,7 +239,7 @@ def scan_source(
     corrected = {} if columns.schema is None else declared_as_stored(info.features, columns)
     if columns.schema is not None:
         remarks += check_images(info.features, columns.schema)
-    unsound = None if look.reads_no_stats else _computable(gathered, remarks)
+    unsound = _computable(gathered, remarks) if source.reads_stats else None
     if not computes_stats and unsound is not None:
         remarks = [_stale_remark(remark, gathered.stale_stats, unsound) for remark in remarks]
         anew = redeclared(info.features, corrected)
@@ -232,7 +269,7 @@ def scan_source(
     stale = stale_extensions(survey.extra_files, settled.repairs)
     settled = replace(settled, findings=(*settled.findings, *stale))
     scans = [
-        slices.scan(settled.kept, episodes.index, grouped=slices.stream != DATA_STREAM)
+        slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM)
         for slices in gathered.slices
     ]
     schema = _result_schema(info, columns, settled.repairs)
@@ -283,11 +320,12 @@ def _rate_remarks(info: DatasetInfo) -> Iterator[Observation]:
 def _look(
     look: EpisodeScanner,
     streams: list[str],
-    num_episodes: int,
+    episode_index: IntArray,
     progress: Progress,
     spread: Spread | None,
 ) -> Gathered:
-    gatherer = ScanAccumulator(streams, num_episodes)
+    num_episodes = len(episode_index)
+    gatherer = ScanAccumulator(streams, episode_index)
     blocks = _blocks(num_episodes)
     weights = [stop - first for first, stop in blocks]
     with (
@@ -337,7 +375,7 @@ def _stats_lines(
 
 def _whole_remarks(
     info: DatasetInfo,
-    paths: SourcePaths,
+    paths: EpisodePaths,
     episodes: EpisodeTable,
     tasks: TaskTable,
     survey: SourceFiles,
@@ -540,7 +578,7 @@ def _scan(
         length=episodes.length[settled.kept],
         streams=streams,
         extra_files=survey.extra_files,
-        meta_digest=meta_digest(root),
+        meta_digest=meta_digest(root, info.codebase_version),
         data_schema=data_schema,
         findings=settled.findings,
         repairs=settled.repairs,

@@ -700,6 +700,8 @@ _PLAIN_DICTIONARY = re.compile(
 )
 _DICTIONARY_HEADER_BYTES = 64
 _HAS_EMPTY_VALUES = "empty values in its lists"
+_DIFFERENT_LENGTHS = "lists that are empty, or of different lengths"
+_ROWS_AT_A_TIME = 1 << 14
 _KEPT_LAYOUTS = 16
 
 Number = int | float | bool
@@ -810,10 +812,26 @@ class DataFile:
             if not sizes or pa.types.is_struct(innermost_type(kind)):
                 continue
             if None in sizes or self.null_count(name) != 0:
-                lengths = _lengths_of(self._read(name))
+                lengths = self._common_lengths(name)
                 if lengths is not None:
                     found[name] = lengths
         return found
+
+    def _common_lengths(self, name: str) -> tuple[int, ...] | str | None:
+        """Return the lengths that the lists of a column have in common; see `lengths`."""
+        if self.counts.row_groups == 1:
+            return _lengths_of(self._read(name))
+        # A file of many episodes is not held at once.
+        known: tuple[int, ...] | None = None
+        with pq.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(_ROWS_AT_A_TIME, columns=[name], use_threads=False):
+                lengths = _lengths_of(pa.chunked_array([batch.column(0)]))
+                if isinstance(lengths, str):
+                    return lengths
+                if None not in (known, lengths) and known != lengths:
+                    return _DIFFERENT_LENGTHS
+                known = known or lengths
+        return known
 
     def numbers(self, column: str) -> Numbers:
         """Return a column of one number a row, shape (rows,); a list of one counts as its number.
@@ -922,7 +940,7 @@ def _lengths_of(column: pa.ChunkedArray) -> tuple[int, ...] | str | None:
         try:
             lengths.append(list_length(array))
         except ValueError:
-            return "lists that are empty, or of different lengths"
+            return _DIFFERENT_LENGTHS
         array = array.flatten()
     return _HAS_EMPTY_VALUES if array.null_count else tuple(lengths)
 

@@ -341,7 +341,7 @@ def test_tables_that_are_not_the_planned_ones_are_told(run: OpenedRun, source: P
 def test_a_table_that_vanishes_while_it_is_read_is_a_change(
     run: OpenedRun, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def vanished(root: Path) -> str:
+    def vanished(root: Path, codebase_version: str) -> str:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", f"{root}/meta/x.jsonl")
 
     monkeypatch.setattr(changes, "meta_digest", vanished)

@@ -245,7 +245,7 @@ def test_names_that_are_taken_or_missing_are_refused(converted: Path, tmp_path: 
     shutil.rmtree(removed_old_dir(converted))
     assert "no source of" in refused(converted)
     shutil.copytree(converted, tmp_path / "small_old")
-    assert "--force-conversion replaced" in refused(converted)
+    assert "which a conversion replaced" in refused(converted)
     assert "does not exist" in refused(tmp_path / "other")
     (tmp_path / "empty").mkdir()
     assert "not what a conversion in place left" in refused(tmp_path / "empty")

@@ -4,7 +4,7 @@ Everything here takes the dataset's folder and plain values. Nothing is synced t
 does it.
 """
 
-from leconvert.formats.v3.dataset import Dataset, files_of
+from leconvert.formats.v3.dataset import Dataset
 from leconvert.formats.v3.episodes import (
     LOCATION_COLUMNS,
     EpisodesReader,
@@ -12,6 +12,7 @@ from leconvert.formats.v3.episodes import (
     StreamPlaces,
     placing_columns,
     read_episode_table,
+    stats_of_rows,
 )
 from leconvert.formats.v3.episodes_writer import EpisodeRecord, VideoSpan, write_episodes
 from leconvert.formats.v3.info import (
@@ -50,7 +51,10 @@ from leconvert.formats.v3.rows import (
     RoutedFile,
     RowCheck,
     check_ranges,
+    files_of,
+    first_frames,
     routed_files,
+    rows_by_column,
 )
 from leconvert.formats.v3.statistics import StatsAggregator, write_stats
 
@@ -82,6 +86,7 @@ __all__ = [
     "declaration",
     "episodes_path",
     "files_of",
+    "first_frames",
     "fps_number",
     "kept_splits",
     "output_path",
@@ -93,7 +98,9 @@ __all__ = [
     "read_task_rows",
     "read_tasks",
     "routed_files",
+    "rows_by_column",
     "split_findings",
+    "stats_of_rows",
     "stream_of",
     "write_episodes",
     "write_info",

@@ -11,21 +11,27 @@ import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
+from leconvert import media
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.formats.dataset import Slices
 from leconvert.formats.v3.episodes import (
     LOCATION_COLUMNS,
+    STATS_PREFIX,
     EpisodesReader,
     EpisodeTable,
     placing_columns,
     read_episode_table,
+    stats_of_rows,
 )
 from leconvert.formats.v3.info import (
     EPISODES_DIR,
@@ -37,33 +43,27 @@ from leconvert.formats.v3.info import (
     read_json_object,
 )
 from leconvert.formats.v3.records import read_tasks
+from leconvert.formats.v3.rows import files_of, first_frames, routed_files, rows_by_column
 from leconvert.model import (
     DATA_STREAM,
     V3_FILES_PER_CHUNK_KEY,
-    IntArray,
     camera_of,
     stream_of_camera,
 )
+from leconvert.tables import row_group_rows
 
-__all__ = ["Dataset", "files_of"]
-
-_STATS = "stats/"
-
-
-def files_of(
-    table: EpisodeTable, declared: Declared, stream: str
-) -> tuple[tuple[str, ...], IntArray]:
-    """Return the files of a stream, and the index of each episode's file among them."""
-    placed = table.placed[stream]
-    pairs, file = np.unique(
-        np.stack([placed.chunk, placed.file], axis=1), axis=0, return_inverse=True
-    )
-    paths = tuple(declared.path(stream, *pair) for pair in pairs.tolist())
-    return paths, file.reshape(-1).astype(np.int64)
+__all__ = ["Dataset"]
 
 
 def _dtype(feature: object) -> object:
     return feature.get("dtype") if isinstance(feature, Mapping) else None
+
+
+def _frames_in(path: Path) -> int:
+    try:
+        return media.read_clip_index(path).num_samples
+    except media.UnsupportedClipError:
+        return sum(1 for _ in media.coded_packets(path))
 
 
 class Dataset:
@@ -73,6 +73,7 @@ class Dataset:
         root: Its folder, of which no more than ``meta`` need be there.
         info: Its ``info.json``, where it was read already.
         name: What to call it towards the user, if not by its folder.
+        assumed_fps: Frames a second, a decimal, where those of ``info.json`` are wrong.
 
     Raises:
         UnreadableSourceError: From each part, where it is missing, damaged or makes no sense.
@@ -84,7 +85,9 @@ class Dataset:
         *,
         info: Mapping[str, Any] | None = None,
         name: str | None = None,
+        assumed_fps: str | None = None,
     ) -> None:
+        self._assumed_fps = assumed_fps
         self.root = Path(root)
         self.name = os.fspath(root) if name is None else name
         self._info = info
@@ -109,6 +112,8 @@ class Dataset:
             cameras = [key for key, ft in features.items() if _dtype(ft) == "video"]
             streams = {DATA_STREAM, *map(stream_of_camera, cameras)}
             if not untyped and streams <= declared.templates.keys():
+                if self._assumed_fps is not None:
+                    return replace(declared, fps=Fraction(self._assumed_fps))
                 return declared
         said = next(finding.message for finding in findings if finding.severity == "error")
         what = f"is no description of a dataset: {said.rstrip('.')}"
@@ -214,6 +219,28 @@ class Dataset:
         np.minimum.at(first_of_file, file, table.from_index)
         return Slices(paths, file, table.from_index - first_of_file[file])
 
+    def counted_slices(self, stream: str) -> Slices:
+        """Return the same, found by what is in the files: see `first_frames`, `rows_by_column`.
+
+        Of files that are missing or damaged nothing is known.
+        """
+        table = self.episodes
+        paths, file = files_of(table, self.declared, stream)
+        first = np.zeros(len(table), dtype=np.int64)
+        for routed in routed_files(table, self.declared, stream):
+            path, episodes = self.root / routed.path, routed.episodes
+            lengths = table.length[episodes]
+            with suppress(OSError, UnreadableSourceError):
+                if camera_of(stream) is not None:
+                    begins = table.placed[stream].begin_seconds[episodes]
+                    first[episodes], _ = first_frames(_frames_in(path), begins, lengths, self.fps)
+                elif sum(row_group_rows(path)) == int(lengths.sum()):
+                    first[episodes] = np.cumsum(lengths) - lengths
+                else:
+                    with pq.ParquetFile(path) as rows:
+                        first[episodes], _ = rows_by_column(rows, episodes)
+        return Slices(paths, file, first)
+
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield what is said of each episode beside where it lies; keys without a value are none.
 
@@ -222,22 +249,15 @@ class Dataset:
         places = {*placing_columns(self.streams), *LOCATION_COLUMNS}
         places -= {"episode_index", "length"}
         for block in EpisodesReader(self.root).blocks(
-            lambda name: name not in places and not name.startswith(_STATS)
+            lambda name: name not in places and not name.startswith(STATS_PREFIX)
         ):
             for row in block.to_pylist():
                 yield {key: value for key, value in row.items() if value is not None}
 
     def episode_stats(self) -> Iterator[Mapping[str, Any]]:
         """Yield the statistics of each episode, by feature; empty where there are none."""
-        for block in EpisodesReader(self.root).blocks(lambda name: name.startswith(_STATS)):
-            names = [name.removeprefix(_STATS).rpartition("/") for name in block.column_names]
-            columns = [column.to_pylist() for column in block.columns]
-            for row in range(block.num_rows):
-                stats: dict[str, dict[str, Any]] = {}
-                for (feature, _, statistic), values in zip(names, columns, strict=True):
-                    if values[row] is not None:
-                        stats.setdefault(feature, {})[statistic] = values[row]
-                yield stats
+        for block in EpisodesReader(self.root).blocks(lambda name: name.startswith(STATS_PREFIX)):
+            yield from stats_of_rows(block)
 
     def relative(self, stream: str, key: int) -> str:
         """Return the path of the file that a scan's `FileTable` calls ``key``."""

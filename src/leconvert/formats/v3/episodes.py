@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +29,13 @@ from leconvert.tables.footers import open_parquet, row_group_rows, unreadable
 
 __all__ = [
     "LOCATION_COLUMNS",
+    "STATS_PREFIX",
     "EpisodeTable",
     "EpisodesReader",
     "StreamPlaces",
     "placing_columns",
     "read_episode_table",
+    "stats_of_rows",
 ]
 
 
@@ -41,6 +44,7 @@ __all__ = [
 
 
 _BLOCK_ROWS = 1000
+STATS_PREFIX = "stats/"
 _RANGE_COLUMNS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
 LOCATION_COLUMNS = ("meta/episodes/chunk_index", "meta/episodes/file_index")
 """The columns that say which file of ``meta/episodes`` a row is in."""
@@ -156,6 +160,21 @@ def _leaves(reader: pq.ParquetReader, wanted: Callable[[str], bool]) -> list[int
     return [leaf for leaf, names in enumerate(reader.column_paths) if wanted(names[0])]
 
 
+def stats_of_rows(rows: pa.Table) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield the statistics of each row, feature to statistic to value, as far as it has them."""
+    columns = []
+    for name in rows.column_names:
+        if name.startswith(STATS_PREFIX):
+            feature, _, statistic = name.removeprefix(STATS_PREFIX).rpartition("/")
+            columns.append((feature, statistic, rows.column(name).to_pylist()))
+    for row in range(rows.num_rows):
+        stats: dict[str, dict[str, Any]] = {}
+        for feature, statistic, values in columns:
+            if values[row] is not None:
+                stats.setdefault(feature, {})[statistic] = values[row]
+        yield stats
+
+
 # ------------------------------------------------------------------------------------------------
 # Where each episode is, as arrays.
 
@@ -239,7 +258,7 @@ def read_episode_table(
             for block in reader.blocks(
                 lambda name: (
                     name in wanted  # noqa: B023 (it is read in this turn)
-                    or (add_stats is not None and name.startswith("stats/"))
+                    or (add_stats is not None and name.startswith(STATS_PREFIX))
                 ),
                 path,
             ):

@@ -5,8 +5,10 @@ Nothing is raised for what is wrong: it is a finding, and who looks decides what
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,15 +16,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from leconvert.arrow import floats, integers
+from leconvert.arrow import FloatArray, floats, integers
 from leconvert.findings import found
-from leconvert.formats.v3.dataset import files_of
 from leconvert.formats.v3.episodes import EpisodeTable
 from leconvert.formats.v3.info import EPISODES_DIR, INFO_PATH, Declared
 from leconvert.model import DATA_STREAM, Finding, IntArray
 from leconvert.repairs import DEFAULT_COLUMNS
 
-__all__ = ["Ranges", "RoutedFile", "RowCheck", "check_ranges", "routed_files"]
+__all__ = [
+    "ROWS_AT_A_TIME",
+    "Ranges",
+    "RoutedFile",
+    "RowCheck",
+    "check_ranges",
+    "files_of",
+    "first_frames",
+    "routed_files",
+    "rows_by_column",
+]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -50,6 +61,18 @@ class RoutedFile:
     stream: str
     path: str
     episodes: IntArray
+
+
+def files_of(
+    table: EpisodeTable, declared: Declared, stream: str
+) -> tuple[tuple[str, ...], IntArray]:
+    """Return the files of a stream, and the index of each episode's file among them."""
+    placed = table.placed[stream]
+    pairs, file = np.unique(
+        np.stack([placed.chunk, placed.file], axis=1), axis=0, return_inverse=True
+    )
+    paths = tuple(declared.path(stream, *pair) for pair in pairs.tolist())
+    return paths, file.reshape(-1).astype(np.int64)
 
 
 def check_ranges(table: EpisodeTable, declared: Declared) -> tuple[Ranges, list[Finding]]:
@@ -110,6 +133,56 @@ def routed_files(table: EpisodeTable, declared: Declared, stream: str) -> list[R
         for episodes in np.split(order, edges)
     ]
     return sorted(files, key=lambda routed: int(routed.episodes[0]))
+
+
+# ------------------------------------------------------------------------------------------------
+# Where in a file each of its episodes begins.
+
+
+def first_frames(
+    num_frames: int, begin_seconds: FloatArray, lengths: IntArray, fps: Fraction
+) -> tuple[IntArray, bool]:
+    """Return the first frame of each episode of a video file, in the order of presentation.
+
+    They are counted where the lengths add up to the file's frames, and told by ``from_timestamp``
+    where they do not, as in trimmed files. Whether they lie within the file is not looked at.
+
+    Returns:
+        The frames, and whether they were counted.
+    """
+    if int(lengths.sum()) != num_frames:
+        return np.rint(begin_seconds * float(fps)).astype(np.int64), False
+    order = np.lexsort((np.arange(len(lengths)), begin_seconds))
+    counted = np.empty_like(lengths)
+    counted[order] = np.cumsum(lengths[order]) - lengths[order]
+    return counted, True
+
+
+def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, IntArray]:
+    """Return where the rows of each episode begin by their column, -1 for nowhere, and how many."""
+    first = np.full(len(episodes), -1, dtype=np.int64)
+    rows = np.zeros(len(episodes), dtype=np.int64)
+    if "episode_index" not in file.schema_arrow.names:
+        return first, rows
+    place_of = {episode: place for place, episode in enumerate(episodes.tolist())}
+    before, begin = None, 0
+    for batch in file.iter_batches(ROWS_AT_A_TIME, columns=["episode_index"], use_threads=False):
+        values = integers(batch.column(0))
+        if values is None:
+            return np.full_like(first, -1), np.zeros_like(rows)
+        edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+        for start, stop in itertools.pairwise(edges):
+            value = int(values[start])
+            place = place_of.get(value)
+            if place is not None:
+                goes_on = start == 0 and value == before
+                if not goes_on:
+                    # Rows in several places are no slice.
+                    first[place] = -1 if rows[place] else begin + start
+                rows[place] += stop - start
+            before = value
+        begin += len(values)
+    return first, rows
 
 
 # ------------------------------------------------------------------------------------------------

@@ -1,0 +1,227 @@
+"""v3.0 datasets of any writer as sources: LeRobot loads the result, every frame the source's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from lerobot.datasets import LeRobotDataset
+from reference import convert_with_reference, record_with_reference
+
+import leconvert
+from leconvert.api import ConversionReport
+from leconvert.check import check_dataset
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
+from leconvert.repairs import RepairOptions
+from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
+
+LENGTHS = [12, 7, 30, 9, 15, 20, 8]
+TOP, WRIST = "observation.images.top", "observation.images.wrist"
+SMALL = LayoutOptions(data_file_size_in_mb=0.006, video_file_size_in_mb=0.012)
+ANEW = LayoutOptions(data_file_size_in_mb=0.009, video_file_size_in_mb=0.02)
+INDICES = {"episode_index", "index", "task_index"}
+
+
+def make_v21(folder: Path) -> Path:
+    spec = DatasetSpec(
+        episodes=len(LENGTHS),
+        frames=LENGTHS,
+        cameras=(
+            CameraSpec(key=TOP, width=64, height=48),
+            CameraSpec(key=WRIST, width=64, height=48),
+        ),
+        tasks=("Pick up the cube.", "Put it down."),
+    )
+    return make_dataset(folder, spec)
+
+
+def by_us(folder: Path) -> Path:
+    source = make_v21(folder / "v21")
+    leconvert.convert(source, output=folder / "v30", layout=SMALL)
+    return folder / "v30"
+
+
+def by_the_reference(folder: Path) -> Path:
+    return convert_with_reference(
+        make_v21(folder / "v21"),
+        folder / "v30",
+        data_file_size_in_mb=0.006,
+        video_file_size_in_mb=0.012,
+    )
+
+
+def recorded(folder: Path, **options: Any) -> Path:
+    tasks = [["Pick up the cube." if n % 2 else "Put it down."] * n for n in LENGTHS]
+    tasks[3][4:] = ["Wait."] * 5
+    return record_with_reference(folder / "v30", tasks, **options)
+
+
+def streamed(folder: Path) -> Path:
+    return recorded(folder, streaming_encoding=True)
+
+
+def of_images(folder: Path) -> Path:
+    return recorded(folder, use_videos=False)
+
+
+def trimmed(folder: Path) -> Path:
+    """Take rows from the ends of episodes, and leave their frames in the videos."""
+    root = recorded(folder)
+    (data,) = (root / "data").rglob("*.parquet")
+    (episodes,) = (root / "meta/episodes").rglob("*.parquet")
+    table = pq.read_table(data)
+    stays = np.concatenate([np.arange(n) < max(1, n - 3) for n in LENGTHS])
+    lengths = [max(1, n - 3) for n in LENGTHS]
+    table = table.filter(pa.array(stays))
+    table = replaced(table, "index", np.arange(len(table)))
+    pq.write_table(table, data)
+    rows = pq.read_table(episodes)
+    ends = np.array(list(accumulate(lengths)))
+    rows = replaced(rows, "length", np.array(lengths))
+    rows = replaced(rows, "dataset_from_index", ends - lengths)
+    pq.write_table(replaced(rows, "dataset_to_index", ends), episodes)
+    edit_info(root, lambda info: info.update(total_frames=int(ends[-1])))
+    return root
+
+
+def replaced(table: pa.Table, name: str, values: Any) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at), pa.array(values))
+
+
+Maker = Callable[[Path], Path]
+MAKERS: dict[str, Maker] = {
+    "ours": by_us,
+    "reference": by_the_reference,
+    "recorded": recorded,
+    "streamed": streamed,
+    "images": of_images,
+    "trimmed": trimmed,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Make each source once."""
+    known: dict[str, Path] = {}
+
+    def make(name: str) -> Path:
+        if name not in known:
+            known[name] = MAKERS[name](tmp_path_factory.mktemp(name))
+        return known[name]
+
+    return make
+
+
+def assert_items_are_the_sources(
+    result: Path, source: Path, episodes: Sequence[int], *, dropped: frozenset[str] = frozenset()
+) -> None:
+    """Every item that LeRobot gives of the result is that of its episode and frame."""
+    # Times of the source may have drifted: that is one reason to convert it again.
+    original = LeRobotDataset("v3/source", root=source, video_backend="pyav", tolerance_s=0.01)
+    for backend in ("pyav", "torchcodec"):
+        found = LeRobotDataset("v3/result", root=result, video_backend=backend)
+        assert found.num_episodes == len(episodes)
+        row = 0
+        for position, episode in enumerate(episodes):
+            begin, end = (
+                original.meta.episodes[episode][f"dataset_{to}_index"] for to in ("from", "to")
+            )
+            for frame, number in enumerate(range(begin, end)):
+                wanted, have = original[number], found[row]
+                assert set(have) == set(wanted) - dropped
+                assert have["episode_index"].item() == position
+                assert have["frame_index"].item() == frame
+                assert have["index"].item() == row
+                for name in set(have) - INDICES:
+                    same = (
+                        torch.equal(have[name], wanted[name])
+                        if isinstance(wanted[name], torch.Tensor)
+                        else have[name] == wanted[name]
+                    )
+                    assert same, (backend, position, frame, name)
+                row += 1
+        assert len(found) == row
+
+
+def converted(source: Path, output: Path, **options: Any) -> ConversionReport:
+    report = leconvert.convert(source, output=output, proof=ProofOptions(verify="bytes"), **options)
+    wrong = [each for each in check_dataset(output).findings if each.severity != "info"]
+    assert wrong == []
+    return report
+
+
+@pytest.mark.parametrize("maker", list(MAKERS))
+def test_a_dataset_of_any_writer_is_cut_anew(
+    made: Callable[[str], Path], maker: str, tmp_path: Path
+) -> None:
+    source = made(maker)
+    report = converted(source, tmp_path / "out", layout=ANEW)
+    assert {f.severity for f in report.findings} <= {"info"}
+    assert_items_are_the_sources(tmp_path / "out", source, range(len(LENGTHS)))
+
+
+@pytest.mark.parametrize("maker", ["ours", "reference", "recorded"])
+def test_without_the_episodes_of_a_lost_file_the_others_are_whole(
+    made: Callable[[str], Path], maker: str, tmp_path: Path
+) -> None:
+    whole = made(maker)
+    source = Path(shutil.copytree(whole, tmp_path / "source"))
+    lost = sorted((source / "data").rglob("*.parquet"))[-1]
+    if maker == "recorded":  # one file of all
+        table = pq.read_table(lost)
+        pq.write_table(table.slice(0, len(table) - 5), lost)
+    else:
+        lost.unlink()
+    report = converted(
+        source, tmp_path / "out", layout=ANEW, repairs=RepairOptions(on_bad_episode="drop")
+    )
+    gone = {each["episode"] for each in report.repairs["dropped_episodes"]}
+    kept = [episode for episode in range(len(LENGTHS)) if episode not in gone]
+    assert 0 < len(kept) < len(LENGTHS)
+    assert_items_are_the_sources(tmp_path / "out", whole, kept)
+
+
+def test_a_camera_is_left_out(made: Callable[[str], Path], tmp_path: Path) -> None:
+    source = made("recorded")
+    converted(source, tmp_path / "out", repairs=RepairOptions(drop_features=(WRIST,)))
+    assert_items_are_the_sources(
+        tmp_path / "out", source, range(len(LENGTHS)), dropped=frozenset({WRIST})
+    )
+
+
+def test_in_place_the_source_is_kept_beside_its_result(
+    made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    whole = made("ours")
+    source = Path(shutil.copytree(whole, tmp_path / "source"))
+    report = leconvert.convert(source, layout=ANEW)
+    assert (report.output, report.kept_source) == (source, tmp_path / "source_old")
+    assert_items_are_the_sources(source, whole, range(len(LENGTHS)))
+
+
+def test_statistics_are_computed_of_parts_of_files(
+    made: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = made("ours")
+    report = converted(source, tmp_path / "out", repairs=RepairOptions(quantiles=True))
+    assert TOP in report.repairs["computed_stats"]
+    before, after = (
+        pq.read_table(next((root / "meta/episodes").rglob("*.parquet")))
+        for root in (source, tmp_path / "out")
+    )
+    for key in [f"stats/action/{name}" for name in ("min", "max", "mean", "std")]:
+        found, wanted = (np.array(table[key].to_pylist()) for table in (after, before))
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    # Those of the source are of pictures before they were encoded.
+    found, wanted = (np.array(t[f"stats/{TOP}/mean"].to_pylist()) for t in (after, before))
+    np.testing.assert_allclose(found, wanted, atol=0.05)

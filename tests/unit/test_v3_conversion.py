@@ -1,0 +1,173 @@
+"""Conversions of v3.0 datasets: what the result holds, proven byte by byte before the swap."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.dataset_damage import DATA, EPISODES, edit_info, rewrite, set_cells
+
+import leconvert
+from leconvert.api import ConversionReport
+from leconvert.check import check_dataset
+from leconvert.errors import SourceChangedError, SourceError, TargetError
+from leconvert.formats import v3
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
+from leconvert.planner import open_or_plan
+from leconvert.repairs import RepairOptions
+from leconvert.source import check_source_unchanged
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.upkeep import undo_conversion
+
+LENGTHS = [12, 7, 1, 9, 15, 20, 8]
+TOP, WRIST = "observation.images.top", "observation.images.wrist"
+FROM = f"videos/{TOP}/from_timestamp"
+SMALL = LayoutOptions(data_file_size_in_mb=0.004, video_file_size_in_mb=0.008)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven episodes of two cameras and two tasks in one file a stream."""
+    folder = tmp_path_factory.mktemp("v3")
+    spec = DatasetSpec(
+        episodes=len(LENGTHS),
+        frames=LENGTHS,
+        cameras=tuple(CameraSpec(key=key, width=64, height=48) for key in (TOP, WRIST)),
+        tasks=("Pick up the cube.", "Put it down."),
+    )
+    leconvert.convert(make_dataset(folder / "v21", spec), output=folder / "v30")
+    return folder / "v30"
+
+
+@pytest.fixture
+def source(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "source"))
+
+
+def converted(source: Path, output: Path, **options: Any) -> ConversionReport:
+    report = leconvert.convert(source, output=output, proof=ProofOptions(verify="bytes"), **options)
+    assert [f for f in check_dataset(output).findings if f.severity != "info"] == []
+    return report
+
+
+def bytes_of(root: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def rows_of(root: Path) -> list[dict[str, Any]]:
+    reader = v3.EpisodesReader(root)
+    return [row for block in reader.blocks(lambda _: True) for row in block.to_pylist()]
+
+
+def test_into_small_files_and_back_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
+    converted(source, tmp_path / "small", layout=SMALL)
+    assert len(list((tmp_path / "small/data").rglob("*.parquet"))) > 1
+    converted(tmp_path / "small", tmp_path / "back")
+    before, after = bytes_of(source), bytes_of(tmp_path / "back")
+    assert before.keys() == after.keys()
+    assert [path for path in before if before[path] != after[path]] == []
+
+
+def test_what_the_tables_say_beside_the_format_is_kept(source: Path, tmp_path: Path) -> None:
+    with pq.ParquetFile(source / EPISODES) as file:
+        table = file.read()
+    first, second = table.slice(0, 3), table.slice(3)
+    second = second.append_column("operator", pa.array(["Ada"] * second.num_rows))
+    at = second.schema.get_field_index("meta/episodes/file_index")
+    second = second.set_column(at, second.schema.field(at), pa.array([1] * second.num_rows))
+    pq.write_table(first, source / EPISODES)
+    pq.write_table(second, source / EPISODES.replace("file-000", "file-001"))
+    tools = [{"type": "function", "function": {"name": "say"}}]
+    edit_info(tools=tools, owner="the lab")(source)
+    (source / "meta/notes.txt").write_text("left hand")
+    converted(source, tmp_path / "out", layout=SMALL)
+    assert [row["operator"] for row in rows_of(tmp_path / "out")] == [None] * 3 + ["Ada"] * 4
+    info = json.loads((tmp_path / "out/meta/info.json").read_bytes())
+    assert (info["tools"], info["owner"]) == (tools, "the lab")
+    assert (tmp_path / "out/meta/notes.txt").read_text() == "left hand"
+    before, after = rows_of(source), rows_of(tmp_path / "out")
+    kept = [name for name in before[0] if name.startswith("stats/")]
+    assert kept
+    assert [{n: row[n] for n in kept} for row in after] == [
+        {n: row[n] for n in kept} for row in before
+    ]
+
+
+def test_where_a_count_decides_the_proof_counts_too(
+    source: Path, sound: Path, tmp_path: Path
+) -> None:
+    rewrite(EPISODES, set_cells(FROM, r3=0.7))(source)
+    with pq.ParquetFile(source / DATA) as file:
+        table = file.read()
+    at = table.schema.get_field_index("episode_index")
+    strange = table.slice(0, 3).set_column(at, table.schema.field(at), pa.array([99] * 3))
+    pq.write_table(pa.concat_tables([strange, table]), source / DATA)
+    report = converted(source, tmp_path / "out", layout=SMALL)
+    assert [f.code for f in report.findings] == ["rows-by-column", "from-timestamp"]
+    converted(sound, tmp_path / "right", layout=SMALL)
+    found, wanted = bytes_of(tmp_path / "out"), bytes_of(tmp_path / "right")
+    videos = [path for path in wanted if path.endswith(".mp4")]
+    assert [path for path in videos if found[path] != wanted[path]] == []
+    rows, right = rows_of(tmp_path / "out"), rows_of(tmp_path / "right")
+    for name in (FROM, "dataset_from_index", "length", "tasks", "stats/action/mean"):
+        assert [row[name] for row in rows] == [row[name] for row in right]
+
+
+def test_dropped_episodes_leave_right_numbers_and_statistics(source: Path, tmp_path: Path) -> None:
+    rewrite(DATA, lambda table: table.slice(0, 60), row_groups=False)(source)
+    report = converted(source, tmp_path / "out", repairs=RepairOptions(on_bad_episode="drop"))
+    assert report.episodes == 5
+    rows = rows_of(tmp_path / "out")
+    assert [row["stats/index/max"] for row in rows] == [[11], [18], [19], [28], [43]]
+    assert [row["stats/episode_index/max"] for row in rows] == [[n] for n in range(5)]
+
+
+def test_in_place_the_source_is_kept_and_undo_says_how_to_go_back(
+    source: Path, sound: Path
+) -> None:
+    before = bytes_of(source)
+    report = leconvert.convert(source, layout=SMALL)
+    assert report.kept_source is not None
+    assert bytes_of(report.kept_source) == before
+    converted(source, source.with_name("back"))
+    assert bytes_of(source.with_name("back")) == bytes_of(sound)
+    with pytest.raises(TargetError, match=r"_old is a v3\.0 dataset, which a conversion replaced"):
+        undo_conversion(source)
+
+
+def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:
+    proof = ProofOptions(delete_source=True)
+    report = leconvert.convert(source, layout=SMALL, proof=proof)
+    assert report.kept_source is None
+    assert report.removed_source == source.with_name("source_old")
+    assert not report.removed_source.exists()
+
+
+def test_a_dataset_that_shall_stay_as_it_is_is_not_converted(source: Path) -> None:
+    before = bytes_of(source)
+    with pytest.raises(SourceError, match=r"is already v3\.0") as refused:
+        leconvert.convert(source)
+    assert "--output" in str(refused.value.next_step)
+    assert bytes_of(source) == before
+
+
+def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Path) -> None:
+    run = open_or_plan(source, tmp_path / "out", tmp_path / "work", SMALL)
+    check_source_unchanged(run)
+    (source / DATA).write_bytes((source / DATA).read_bytes() + b"\0")
+    with pytest.raises(SourceChangedError) as told:
+        check_source_unchanged(run)
+    assert DATA in told.value.details[0]
+    rewrite(EPISODES, lambda table: table)(source)
+    with pytest.raises(SourceChangedError, match="changed after it was planned"):
+        check_source_unchanged(run)
