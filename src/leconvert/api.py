@@ -394,11 +394,11 @@ def run_worker(
             raise UsageError(f"{name} cannot be {limit}.")
     run = open_run(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
     crew = WorkerPool(run, leases, stop or threading.Event(), scratch)
-    left = crew.bytes_left()
+    left = crew.cost_left()
     if not left:  # by now the result may stand in the source's place
         return WorkerSummary(0, 0, 0, 0, 0, 0.0)
     record_invocation(run.paths, run.manifest.run_id, "work", command)
-    with crew.inputs() as inputs, progress.stage("work", left, "B") as stage:
+    with crew.inputs() as inputs, crew.stage(progress, left) as stage:
         return crew.make(stage.advance, inputs).run(
             max_batches=max_batches, max_idle_seconds=max_idle_seconds
         )

@@ -24,7 +24,7 @@ class Progress(Protocol):
     """Where a run reports its stages."""
 
     def stage(self, name: str, total: int, unit: str) -> Stage:
-        """Return a stage."""
+        """Return a stage; of the unit ``%`` only the share is shown, not amounts."""
 
     def say(self, line: str) -> None:
         """Tell the user one line."""

@@ -13,10 +13,10 @@ import json
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -476,7 +476,9 @@ class Worker:
         store: The leases, under this worker's identity.
         board: Its view of the batches.
         stop: Set from outside to make it hand back its batch and return.
-        on_bytes: Called with the number of bytes as they are written.
+        on_bytes: Called with the number of source bytes as they are dealt with, times the weight
+            of their stream.
+        weights: How many times a byte of a stream counts; 1 for those that are not named.
         reporter: Writes what it is doing for ``status``, or None.
         bell: Shared by the workers of a process, or None.
         patience: How long a disk or a Hub that fails is borne; by default not at all.
@@ -493,6 +495,7 @@ class Worker:
         *,
         stop: threading.Event,
         on_bytes: Callable[[int], None] | None = None,
+        weights: Mapping[str, int] | None = None,
         reporter: WorkerReporter | None = None,
         bell: Notifier | None = None,
         patience: Backoff | None = None,
@@ -512,6 +515,7 @@ class Worker:
         self._board = board
         self._stop = stop
         self._on_bytes = on_bytes
+        self._weights = weights or {}
         self._reporter = reporter
         self._shards = ShardWriter(run, inputs)
 
@@ -697,7 +701,10 @@ class Worker:
                     # It is `should_stop` that ends it early; why is asked below.
                     with suppress(InterruptedRunError):
                         record = self._shards.write(
-                            shard, lease.attempt_dir, on_bytes=self._tell, should_stop=should_stop
+                            shard,
+                            lease.attempt_dir,
+                            on_bytes=partial(self._tell, self._weights.get(shard.stream, 1)),
+                            should_stop=should_stop,
                         )
                     if lease_lost.is_set():
                         raise LeaseLostError(f"batch {batch.batch_id} was taken over")
@@ -706,11 +713,11 @@ class Worker:
                 written.append(record)
         return written
 
-    def _tell(self, size_bytes: int) -> None:
+    def _tell(self, weight: int, size_bytes: int) -> None:
         if self._reporter is not None:
             self._reporter.advance(size_bytes)
         if self._on_bytes:
-            self._on_bytes(size_bytes)
+            self._on_bytes(size_bytes * weight)
 
 
 def _result_at(target: Path) -> tuple[int, ...] | None:

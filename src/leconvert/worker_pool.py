@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -18,7 +19,7 @@ from leconvert.engines.local import LocalEngine
 from leconvert.errors import StorageError, UsageError
 from leconvert.hub.scratch import ScratchOptions, hold_slot
 from leconvert.leasing import Board, LeaseStore, read_workers
-from leconvert.leasing.registry import WorkerReporter
+from leconvert.leasing.registry import WorkerRecord, WorkerReporter
 from leconvert.machine import Machine
 from leconvert.model import DATA_STREAM, MEBIBYTE, IntArray, StreamScan, camera_of
 from leconvert.packer import PackReport, ProofOptions, WorkerMonitor, check_all_done, pack_run
@@ -172,9 +173,9 @@ class WorkerPool:
         """Raise unless every batch is done."""
         check_all_done(self._run, self.look())
 
-    def bytes_left(self) -> int:
-        """Return the source bytes of batches without a result."""
-        left = dict(enumerate(self.source_bytes()))
+    def cost_left(self) -> int:
+        """Return the cost of batches without a result; see `costs`."""
+        left = dict(enumerate(self.costs()))
         for batch_id in self.look().done_ids():
             del left[batch_id]
         return sum(left.values())
@@ -183,10 +184,33 @@ class WorkerPool:
         """Return the source bytes of every batch."""
         return [batch.source_bytes for batch in self._run.batches]
 
-    def processed_bytes(self) -> dict[str, int]:
-        """Return the source bytes that each worker went through, by its own account."""
-        workers = read_workers(self._run.paths, self._run.manifest.run_id, fs=self._run.fs)
-        return {worker.token: worker.processed_bytes for worker in workers}
+    def costs(self) -> list[int]:
+        """Return what every batch costs: its source bytes, those that are decoded many times."""
+        if not self.weights:
+            return self.source_bytes()
+        return [
+            sum(
+                self.weights.get(shard.stream, 1)
+                * int(
+                    self._run.scan.stream(shard.stream, shard.first, shard.stop)[0].size_bytes.sum()
+                )
+                for shard in batch.shards
+            )
+            for batch in self._run.batches
+        ]
+
+    @cached_property
+    def weights(self) -> Mapping[str, int]:
+        """How many times a byte of a stream counts that is decoded; empty where none is."""
+        return decoding_weights(self._run)
+
+    def stage(self, progress: Progress, cost: int) -> Stage:
+        """Return the stage of the workers; with weights its amounts mean nothing to people."""
+        return progress.stage("work", cost, "%" if self.weights else "B")
+
+    def workers(self) -> list[WorkerRecord]:
+        """Return what each worker says of itself."""
+        return read_workers(self._run.paths, self._run.manifest.run_id, fs=self._run.fs)
 
     @contextmanager
     def inputs(self) -> Iterator[HubInputs | None]:
@@ -210,6 +234,7 @@ class WorkerPool:
             board,
             stop=self._stop,
             on_bytes=on_bytes,
+            weights=self.weights,
             reporter=reporter,
             bell=self._bell,
             patience=Backoff(self._leases.trouble_seconds),
@@ -241,7 +266,7 @@ def work_in_threads(
             stop.set()
 
     with (
-        progress.stage("work", crew.bytes_left(), "B") as stage,
+        crew.stage(progress, crew.cost_left()) as stage,
         ThreadPoolExecutor(count, thread_name_prefix="worker") as pool,
     ):
         try:
@@ -290,11 +315,13 @@ class EngineWatcher(WorkerMonitor):
         self._paths = crew.paths
         self._progress = progress
         self._source_bytes = crew.source_bytes()
+        self._costs = crew.costs()
         self._before: set[int] = set()
         self._clock = clock
         self._next_look = clock()
-        self._processed_before: dict[str, int] = {}
-        self._left_bytes = self._done_bytes = self._shown_bytes = 0
+        self._done: set[int] = set()
+        self._begun: dict[str, tuple[int | None, int]] = {}
+        self._left = self._done_cost = self._shown = 0
         self._stage: Stage | None = None
         self._open = ExitStack()
         self.ended_at: float | None = None
@@ -302,11 +329,10 @@ class EngineWatcher(WorkerMonitor):
     def __enter__(self) -> Self:
         board = self._crew.look()
         self._before = set(board.done_ids())
-        left = sum(self._source_bytes) - sum(self._source_bytes[done] for done in self._before)
-        self._left_bytes = left
-        self._processed_before = self._crew.processed_bytes()
+        self._left = sum(self._costs) - sum(self._costs[done] for done in self._before)
+        self._in_hand()
         with ExitStack() as begun:
-            self._stage = begun.enter_context(self._progress.stage("work", left, "B"))
+            self._stage = begun.enter_context(self._crew.stage(self._progress, self._left))
             begun.callback(self._engine.stop)
             if not board.all_settled():
                 count = min(self._count, len(self._source_bytes))
@@ -326,26 +352,37 @@ class EngineWatcher(WorkerMonitor):
         if now >= self._next_look:
             self._next_look = now + _SECONDS_BETWEEN_LOOKS
             with suppress(StorageError):  # it is for show
-                self._show(
-                    sum(
-                        size_bytes - self._processed_before.get(token, 0)
-                        for token, size_bytes in self._crew.processed_bytes().items()
-                    )
-                )
+                self._show(self._done_cost + self._in_hand())
         return self._engine.running() > 0
 
     def saw_done(self, batch_ids: Collection[int]) -> None:
         """Move the progress bar."""
-        fresh = set(batch_ids) - self._before
-        self._done_bytes += sum(self._source_bytes[batch_id] for batch_id in fresh)
-        self._show(self._done_bytes)
+        fresh = set(batch_ids) - self._before - self._done
+        self._done |= fresh
+        self._done_cost += sum(self._costs[batch_id] for batch_id in fresh)
+        self._show(self._done_cost)
 
-    def _show(self, size_bytes: int) -> None:
-        """Move the bar forward, never past its end: workers count tries that came to nothing."""
-        forward = min(size_bytes, self._left_bytes) - self._shown_bytes
+    def _in_hand(self) -> int:
+        """Return what workers did of the batches in their hands since they were first seen so."""
+        cost = 0
+        for worker in self._crew.workers():
+            batch_id, before = self._begun.get(worker.token, (None, 0))
+            if worker.batch_id != batch_id or worker.token not in self._begun:
+                self._begun[worker.token] = worker.batch_id, worker.processed_bytes
+                continue
+            if batch_id is None or batch_id in self._done or batch_id in self._before:
+                continue
+            size_bytes = max(1, self._source_bytes[batch_id])
+            share = min(1.0, (worker.processed_bytes - before) / size_bytes)
+            cost += int(share * self._costs[batch_id])
+        return cost
+
+    def _show(self, cost: int) -> None:
+        """Move the bar forward, never past its end: a batch may be in two hands."""
+        forward = min(cost, self._left) - self._shown
         if self._stage is not None and forward > 0:
             self._stage.advance(forward)
-            self._shown_bytes += forward
+            self._shown += forward
 
     def saw_the_end(self) -> None:
         """Stop idle workers: they need not find out by themselves."""
@@ -455,6 +492,32 @@ def handling_seconds(manifest: Manifest) -> float:
     cameras = {camera_of(layout.stream) for layout in manifest.streams}
     decoded = cameras.intersection(manifest.repairs.computed_stats)
     return seconds + manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
+
+
+def decoding_weights(run: OpenedRun) -> dict[str, int]:
+    """Return how many times as long a byte takes whose pictures are decoded, by stream.
+
+    Only a guess at the time that is left hangs on it. Streams that are only copied are not named.
+    """
+    repairs, weights = run.manifest.repairs, dict[str, int]()
+    schema = deserialize_schema(run.manifest.data_schema)
+    images = [field.name for field in schema if str(field.type).startswith("struct")]
+    for layout in run.manifest.streams:
+        names = images if layout.stream == DATA_STREAM else [str(camera_of(layout.stream))]
+        decoded = [name for name in names if name in repairs.computed_stats]
+        if not decoded:
+            continue
+        scan, episodes = run.scan.stream(layout.stream)
+        clips = sum(
+            repairs.computes_stats(name, episode)
+            for name in decoded
+            for episode in episodes.tolist()
+        )
+        seconds = clips * _SECONDS_A_CLIP_IS_DECODED
+        weights[layout.stream] = 1 + int(
+            seconds * _BYTES_A_SECOND / max(1, int(scan.size_bytes.sum()))
+        )
+    return weights
 
 
 def moving_seconds(manifest: Manifest) -> float:

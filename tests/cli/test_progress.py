@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -127,6 +128,49 @@ def test_the_time_left_shrinks_while_pictures_are_decoded_for_their_statistics(
     assert len(left) >= 4
     assert left == sorted(set(left), reverse=True)
     assert left[-1] <= 7
+
+
+def test_the_time_left_is_that_of_the_camera_whose_pictures_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other camera has nearly all bytes, which are only copied, and in no time."""
+    now = [0.0]
+    real = statistics.clip_stats
+
+    def slowly(*arguments: Any, **options: Any) -> Any:
+        now[0] += 6.0
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(statistics, "clip_stats", slowly)
+    monkeypatch.setattr("leconvert.cli.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
+    spec = DatasetSpec(
+        episodes=6,
+        frames=8,
+        distinct_clips=1,
+        cameras=(
+            CameraSpec(key="observation.images.big", width=640, height=480, options={"crf": "0"}),
+            CameraSpec(key="observation.images.small", width=64, height=48),
+        ),
+    )
+    source = make_dataset(tmp_path / "source", spec)
+    table = source / "meta/episodes_stats.jsonl"
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    for row in rows:
+        del row["stats"]["observation.images.small"]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stream = io.StringIO()
+    convert(
+        source,
+        output=tmp_path / "out",
+        repairs=RepairOptions(fill_stats=True),
+        workers=WorkerOptions(max_workers=1),
+        progress=LineProgress(stream),
+    )
+    told = re.findall(r"work: ([0-9]+) %, ([0-9]+) s left \(([0-9]+)\.", stream.getvalue())
+    assert [int(seconds) for _, _, seconds in told] == [6, 12, 18, 24, 30]
+    for _, left, seconds in told:
+        assert int(left) == pytest.approx(36 - int(seconds), abs=1)
+    assert "work: 100 % (36.0 s)" in stream.getvalue()
 
 
 def test_a_stage_in_which_nothing_comes_to_its_end_shows_that_it_lives(

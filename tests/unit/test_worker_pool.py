@@ -136,32 +136,41 @@ class Counted:
 
 
 def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: OpenedRun) -> None:
-    def worker_says(token: str, processed_bytes: int) -> None:
-        record = WorkerRecord(token, "host", 1, state="working", processed_bytes=processed_bytes)
+    def worker_says(token: str, batch_id: int, processed_bytes: int) -> None:
+        record = WorkerRecord(
+            *(token, "host", 1),
+            state="working",
+            batch_id=batch_id,
+            processed_bytes=processed_bytes,
+        )
         write_worker(planned.paths, planned.manifest.run_id, record)
 
     now = [0.0]
     progress = Counted()
     pool = WorkerPool(planned, LeaseOptions(), threading.Event())
     sizes = pool.source_bytes()
-    worker_says("a-killed-one", 1_000)
+    worker_says("a-killed-one", 0, 1_000)
     with EngineWatcher(pool, IdleEngine(), 1, [], progress, lambda: now[0]) as watcher:
         assert progress.total == sum(sizes)
+        worker_says("one", 0, 0)
         assert watcher.working()
         assert progress.done == 0
         now[0] = 1.0
-        worker_says("one", sizes[0] // 2)
+        worker_says("one", 0, sizes[0] // 2)
         assert watcher.working()
         assert progress.done == sizes[0] // 2
-        worker_says("one", sizes[0] - 1)
+        worker_says("one", 0, sizes[0] - 1)
         assert watcher.working()  # it is asked at most once a second
         assert progress.done == sizes[0] // 2
         watcher.saw_done([0])
         assert progress.done == sizes[0]
         now[0] = 2.0
-        worker_says("one", 2 * sum(sizes))  # tries that came to nothing included
+        worker_says("one", 1, sizes[0])
         assert watcher.working()
-        assert progress.done == sum(sizes)
+        now[0] = 3.0
+        worker_says("one", 1, sizes[0] + 5 * sum(sizes))  # more than a batch is not in its hand
+        assert watcher.working()
+        assert progress.done == sizes[0] + sizes[1]
         watcher.saw_done(range(1, len(sizes)))
         assert progress.done == sum(sizes)
 

@@ -53,6 +53,7 @@ class Clock:
 _SHOW_EVERY_SECONDS = 1.0
 _NAME_WIDTH = 6
 _SHORTENED_FROM = 100_000
+_SHARE_ALONE = "{l_bar}{bar}| [{elapsed}<{remaining}]"
 
 
 class BarProgress:
@@ -84,6 +85,7 @@ class _Bar:
             unit_scale=unit == "B" or total >= _SHORTENED_FROM,  # else 18 would read 18.0
             unit_divisor=1024 if unit == "B" else 1000,
             file=stream,
+            bar_format=_SHARE_ALONE if unit == "%" else None,
             dynamic_ncols=True,
             disable=None,
         )
@@ -150,13 +152,18 @@ class _Lines:
     def _print(self, now: float) -> None:
         seconds = now - self._started
         rate = self._done / seconds if seconds > 0 else 0.0
-        line = f"{self._name}: {_amount(self._done, self._unit)}"
+        of_share = self._unit == "%"
+        line = f"{self._name}: "
+        line += self._share() if of_share else _amount(self._done, self._unit)
         if self._done < self._total:
-            line += f" of {_amount(self._total, self._unit)}"
+            line += "" if of_share else f" of {_amount(self._total, self._unit)}"
             if rate > 0:
                 line += f", {(self._total - self._done) / rate:.0f} s left"
-        line += f" ({seconds:.1f} s, {_amount(rate, self._unit)}/s)"
+        line += f" ({seconds:.1f} s{'' if of_share else f', {_amount(rate, self._unit)}/s'})"
         print(line, file=self._stream, flush=True)
+
+    def _share(self) -> str:
+        return f"{100 * self._done // max(1, self._total)} %"
 
     def __enter__(self) -> Self:
         self._clock.start()
