@@ -10,6 +10,7 @@ import pytest
 
 from leconvert.errors import UnreadableSourceError
 from leconvert.formats import v3
+from leconvert.repairing import Changes, read_changes
 from leconvert.repairs import DroppedEpisode, LocatedFile, Repairs
 
 GOLDEN = Path(__file__).parent / "v1_result"
@@ -55,3 +56,22 @@ def test_repairs_of_another_version_are_refused(result: Path) -> None:
     change(result / v3.REPAIRS_PATH, version=3)
     with pytest.raises(UnreadableSourceError, match="version 3"):
         v3.read_repairs(result)
+
+
+@pytest.mark.parametrize("later_keys", [{}, {"of_a_later_release": [1]}])
+def test_what_a_repair_changed_is_read(tmp_path: Path, later_keys: dict[str, object]) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name("v1_repaired"), tmp_path / "result"))
+    change(result / "meta/repaired.json", **later_keys)
+    assert read_changes(result) == Changes(
+        number=2,
+        fps=(30, 1),
+        patched={"videos/observation.images.top/chunk-000/file-000.mp4": (274, 352)},
+        joined=("videos/observation.images.wrist/chunk-000/file-000.mp4",),
+        data={"data/chunk-000/file-000.parquet": ("frame_index", "index")},
+        episodes=("videos/observation.images.top/from_timestamp",),
+        info=("total_frames",),
+        stats=("observation.state",),
+    )
+    change(result / "meta/repaired.json", version=2)
+    with pytest.raises(UnreadableSourceError, match="another version"):
+        read_changes(result)
