@@ -33,9 +33,17 @@ from leconvert.leasing import read_workers
 from leconvert.machine import Machine
 from leconvert.model import Finding, LayoutOptions
 from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run, swap_has_begun
-from leconvert.planner import PlanOptions, check_asked, check_same_plan, open_or_plan, planned_name
+from leconvert.planner import (
+    PlanOptions,
+    check_asked,
+    check_same_plan,
+    open_or_plan,
+    options_record,
+    planned_name,
+)
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
 from leconvert.text import count
 from leconvert.workdir.activity import record_invocation, record_probe
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
@@ -132,6 +140,7 @@ def convert(
     work_dir: str | os.PathLike[str] | None = None,
     layout: LayoutOptions = LayoutOptions(),
     repairs: RepairOptions = RepairOptions(),
+    selection: EpisodeSelection = EpisodeSelection(),
     plan: PlanOptions = PlanOptions(),
     workers: WorkerOptions = WorkerOptions(),
     leases: LeaseOptions = LeaseOptions(),
@@ -161,6 +170,7 @@ def convert(
             a hidden sibling of the target, which is removed after success.
         layout: How episodes are cut into files and batches.
         repairs: What the conversion may change about the dataset; nothing by default.
+        selection: Which episodes are converted; all by default.
         plan: Whether a run under way is joined or given up, and who may work on it.
         workers: Who does the work: threads, processes, or an engine's workers.
         leases: Lease time and attempts.
@@ -189,6 +199,7 @@ def convert(
     for name, given, kind in (
         ("layout", layout, LayoutOptions),
         ("repairs", repairs, RepairOptions),
+        ("selection", selection, EpisodeSelection),
         ("plan", plan, PlanOptions),
         ("workers", workers, WorkerOptions),
         ("leases", leases, LeaseOptions),
@@ -226,8 +237,9 @@ def convert(
         if run is not None:
             with _report_on_exit(run, page):
                 record_invocation(run.paths, run.manifest.run_id, "convert", command)
+                asked = options_record(layout, repairs, selection)
                 packed, begins_anew = _finish(
-                    run, planned_name(source, arrival), layout, repairs, proof, stop, progress
+                    run, planned_name(source, arrival), asked, proof, stop, progress
                 )
         if run is None or packed is None:
             # What the source is comes before what stands at the target.
@@ -240,6 +252,7 @@ def convert(
                 folder,
                 layout,
                 repairs,
+                selection=selection,
                 plan=replace(plan, restart=begins_anew),
                 arrival=arrival,
                 check_target=partial(proof.check_target, source, target),
@@ -417,8 +430,7 @@ def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None
 def _finish(
     run: OpenedRun,
     source: str,
-    layout: LayoutOptions,
-    repairs: RepairOptions,
+    options: Mapping[str, Any],
     proof: ProofOptions,
     stop: threading.Event,
     progress: Progress,
@@ -442,7 +454,7 @@ def _finish(
             )
         else:
             helps = "Its source was removed; give the same options as before to end the run."
-        check_same_plan(run, source, target, layout, repairs, helps=helps)
+        check_same_plan(run, source, target, options, helps=helps)
 
     try:
         return finish_run(run, proof, check=check, stop=stop, progress=progress), False

@@ -30,6 +30,7 @@ from leconvert.model import (
 )
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions, Repairs
+from leconvert.selection import EpisodeSelection
 from leconvert.source import check_source_unchanged, scan_source
 from leconvert.text import amount, count
 from leconvert.workdir.fs import CANNOT_LINK, can_clone
@@ -337,6 +338,7 @@ def draft_plan(
     layout: LayoutOptions,
     repairs: RepairOptions = RepairOptions(),
     *,
+    selection: EpisodeSelection = EpisodeSelection(),
     arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
@@ -344,7 +346,7 @@ def draft_plan(
 
     See `open_or_plan` for the arguments.
     """
-    scan = scan_source(source, repairs, progress=progress)
+    scan = scan_source(source, repairs, selection=selection, progress=progress)
     errors = _errors(scan)
     if errors:
         raise _refusal(scan, errors, planned_name(source, arrival), source)
@@ -484,6 +486,7 @@ def open_or_plan(
     layout: LayoutOptions,
     repairs: RepairOptions = RepairOptions(),
     *,
+    selection: EpisodeSelection = EpisodeSelection(),
     plan: PlanOptions = PlanOptions(),
     arrival: HubOrigin | None = None,
     check_target: Callable[[], None] = lambda: None,
@@ -499,10 +502,18 @@ def open_or_plan(
     """
     check_places(source, target, work_dir, outlined=is_outline(arrival))
     folder = WorkDir(work_dir)
+    options = options_record(layout, repairs, selection)
 
     def drafted() -> Draft:
         draft = draft_plan(
-            source, target, work_dir, layout, repairs, arrival=arrival, progress=progress
+            source,
+            target,
+            work_dir,
+            layout,
+            repairs,
+            selection=selection,
+            arrival=arrival,
+            progress=progress,
         )
         check_room(draft.summary.space, target)
         return draft
@@ -514,7 +525,7 @@ def open_or_plan(
     with planner_lock(folder):
         if not plan.restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
-            check_same_plan(run, planned_name(source, arrival), target, layout, repairs)
+            check_same_plan(run, planned_name(source, arrival), target, options)
             _check_alone(run, plan.one_host)
             check_source_unchanged(run)
             if draft is None:
@@ -525,11 +536,10 @@ def open_or_plan(
             draft = drafted()
         check_target()
         try_renames(target)
-        record = options_record(layout, repairs)
-        _write(folder, draft, source, target, record, plan.one_host, arrival)
+        _write(folder, draft, source, target, options, plan.one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
-    check_same_plan(run, planned_name(source, arrival), target, layout, repairs)
+    check_same_plan(run, planned_name(source, arrival), target, options)
     _check_alone(run, plan.one_host)
     _say_who_may_work(run, progress)
     return run
@@ -599,22 +609,27 @@ def _write(
         folder.set_current(run_id)
 
 
-def options_record(layout: LayoutOptions, repairs: RepairOptions) -> dict[str, Any]:
+def options_record(
+    layout: LayoutOptions, repairs: RepairOptions, selection: EpisodeSelection
+) -> dict[str, Any]:
     """Return what a manifest keeps of the options, and compares on resume."""
-    return {**layout.as_record(), **repairs.as_record()}
+    return {**layout.as_record(), **repairs.as_record(), **selection.as_record()}
 
 
 def check_same_plan(
     run: OpenedRun,
     source: str,
     target: Path,
-    layout: LayoutOptions,
-    repairs: RepairOptions,
+    options: Mapping[str, Any],
     *,
     helps: str = "Use the same options to finish it, --restart to give it up, or another "
     "--work-dir.",
 ) -> None:
-    """Refuse a run that was planned with something else than is asked for now."""
+    """Refuse a run that was planned with something else than is asked for now.
+
+    Args:
+        options: What `options_record` makes of those that are given now.
+    """
     manifest = run.manifest
     planned: Mapping[str, Any] = {
         "source": manifest.source_name,
@@ -624,7 +639,7 @@ def check_same_plan(
     wanted = {
         "source": source,
         "target": str(target),
-        **options_record(layout, repairs),
+        **options,
     }
     differences = [
         f"{name}: {planned.get(name, 'not')} planned, {wanted.get(name, 'not')} now"

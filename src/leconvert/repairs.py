@@ -15,7 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from leconvert.errors import UsageError
+from leconvert.selection import BoolArray, EpisodeRanges, IntArray
 from leconvert.text import count
 
 __all__ = [
@@ -172,7 +175,8 @@ class Repairs:
     """What one conversion changes; nothing by default.
 
     Attributes:
-        dropped_episodes: Episodes that are left out, ascending.
+        selected_episodes: The episodes of the source that alone were asked for; None for all.
+        dropped_episodes: Those among them that are left out for what was found, ascending.
         dropped_features: Features that are left out, sorted.
         computed_columns: Default columns that are computed and not copied, in the order of
             `DEFAULT_COLUMNS`: ``timestamp`` is ``frame / fps``, ``frame_index`` the frame,
@@ -211,6 +215,7 @@ class Repairs:
     located_files: tuple[LocatedFile, ...] = ()
     tasks_from: str | None = None
     task_columns: tuple[str, ...] = ()
+    selected_episodes: EpisodeRanges | None = None
 
     @property
     def change_rows(self) -> bool:
@@ -225,6 +230,14 @@ class Repairs:
 
     def __bool__(self) -> bool:
         return self != NO_REPAIRS
+
+    def keeps(self, episode_index: IntArray) -> BoolArray:
+        """Return which of a source's episodes are in the result, shape (E,)."""
+        dropped = [dropped.episode for dropped in self.dropped_episodes]
+        kept: BoolArray = ~np.isin(episode_index, dropped)
+        if self.selected_episodes is not None:
+            kept &= self.selected_episodes.holds(episode_index)
+        return kept
 
     def features(self, features: Mapping[str, Any]) -> dict[str, Any]:
         """Return the result's features, given those of the source's ``info.json``."""
@@ -267,6 +280,7 @@ class Repairs:
         """Return what is changed, a few words each."""
         copied = [name for name in self.computed_columns if name not in self.added_columns]
         parts = {
+            f"only episodes {self.selected_episodes} asked for": self.selected_episodes,
             f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,
             f"{', '.join(copied)} computed": copied,
@@ -296,6 +310,10 @@ class Repairs:
         record["stats_episodes"] = {
             name: list(episodes) for name, episodes in self.stats_episodes.items()
         }
+        # Of older records only those without a selection say all.
+        del record["selected_episodes"]
+        if self.selected_episodes is not None:
+            record["selected_episodes"] = [list(ends) for ends in self.selected_episodes.ranges]
         if self.task_map is not None:
             record["task_map"] = [list(entry) for entry in sorted(self.task_map.items())]
         return record
@@ -331,6 +349,7 @@ class Repairs:
             ),
             tasks_from=_one_of(record, "tasks_from", ("episodes",)),
             task_columns=_names(record, "task_columns", optional=True),
+            selected_episodes=_ranges(record.get("selected_episodes")),
         )
         unknown = {*repairs.computed_columns, *repairs.added_columns} - DEFAULT_COLUMNS.keys()
         if unknown:
@@ -345,6 +364,17 @@ def _names(record: Mapping[str, Any], key: str, *, optional: bool = False) -> tu
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{key} is no list of names")
     return tuple(names)
+
+
+def _ranges(record: Any) -> EpisodeRanges | None:
+    if record is None:
+        return None
+    ranges = EpisodeRanges(tuple((int(first), int(last)) for first, last in record))
+    if not ranges.ranges or any(first > last for first, last in ranges.ranges):
+        raise ValueError(f"selected_episodes is {record!r}")
+    if ranges != EpisodeRanges.of(ranges.ranges):
+        raise ValueError(f"selected_episodes is {record!r}")
+    return ranges
 
 
 def _one_of(record: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:

@@ -331,3 +331,38 @@ def test_the_peak_of_memory_is_told_of_the_command_and_of_its_workers(
     assert 2**24 < status["packer"]["peak_memory_bytes"] <= peak["command"]
     assert "memory   peak of a worker " in leconvert("status", work).stdout
     assert "Peak memory" in page.read_text()
+
+
+def test_a_part_of_a_dataset_is_converted_verified_and_resumed(
+    leconvert: Leconvert, source_copy: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    command = ("convert", source_copy, out, "--episodes", "0,3-4", "--exclude-task", "task 9")
+    refused = leconvert(*command)
+    assert refused.returncode == 2
+    assert "--exclude-task: no episode lists the task task 9." in refused.stderr
+    for words, said in (
+        (("--episodes", "0-7"), "--episodes: the dataset has no episode 7."),
+        (("--exclude-episodes", "0-4"), "No episode is left to convert."),
+        (("--episodes", "0", "--exclude-episodes", "1"), "cannot be given together"),
+        (("--episodes", "all"), "takes episode numbers and ranges"),
+    ):
+        refused = leconvert("convert", source_copy, out, *words)
+        assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
+    assert list(tmp_path.iterdir()) == [source_copy]
+
+    work = tmp_path / "work"
+    command = ("convert", source_copy, out, "--work-dir", work, "--episodes", "0,3-4")
+    planned = leconvert("plan", *command[1:])
+    assert planned.returncode == 0, planned.stderr
+    other = leconvert(*command[:-1], "0,4")
+    assert other.returncode != 0
+    assert "episodes: 0,3-4 planned, 0,4 now" in other.stderr
+    done = leconvert(*command[:-1], "3-4,0")
+    assert done.returncode == 0, done.stderr
+    assert "Converted 3 episodes" in done.stdout
+    assert "only episodes 0,3-4 asked for" in done.stdout
+    verified = leconvert("verify", out, "--source", source_copy)
+    assert verified.returncode == 0, verified.stdout
+    again = leconvert("convert", source_copy, out)
+    assert again.returncode != 0

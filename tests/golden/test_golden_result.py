@@ -12,6 +12,7 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.formats import v3
 from leconvert.repairing import Changes, read_changes
 from leconvert.repairs import DroppedEpisode, LocatedFile, Repairs
+from leconvert.selection import EpisodeRanges
 
 GOLDEN = Path(__file__).parent / "v1_result"
 
@@ -52,9 +53,19 @@ def test_repairs_of_version_2_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_repairs_of_version_3_are_read(tmp_path: Path) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name("v3_result"), tmp_path / "result"))
+    assert v3.read_repairs(result) == Repairs(
+        dropped_episodes=(DroppedEpisode(4, "frame-count"),),
+        computed_columns=("episode_index", "index"),
+        computed_stats=("episode_index", "index"),
+        selected_episodes=EpisodeRanges(((1, 1), (3, 9))),
+    )
+
+
 def test_repairs_of_another_version_are_refused(result: Path) -> None:
-    change(result / v3.REPAIRS_PATH, version=3)
-    with pytest.raises(UnreadableSourceError, match="version 3"):
+    change(result / v3.REPAIRS_PATH, version=4)
+    with pytest.raises(UnreadableSourceError, match="version 4"):
         v3.read_repairs(result)
 
 

@@ -31,6 +31,7 @@ from leconvert.cli.options import (
     repair_options,
     report_place,
     scratch_options,
+    selection_options,
     take_arguments,
     worker_options,
 )
@@ -74,6 +75,7 @@ def convert_as_asked(
         work_dir=found.work_dir if options.work_dir is not None else None,
         layout=layout_options(options),
         repairs=repair_options(options),
+        selection=selection_options(options),
         plan=plan_options(options),
         workers=workers,
         leases=lease_options(
@@ -102,9 +104,9 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
     """Return the result of this command and its source where both are in place; else None.
 
     The result is compared with the source by structure: nothing is taken for done by its name. It
-    is for a local dataset without repairs, and for a command that asks for nothing but the result:
-    a proof, a layout, a removal, a report or a measurement was not looked at. A run that is under
-    way knows itself how far it is, and so does a push.
+    is for a local dataset, whole and without repairs, and for a command that asks for nothing but
+    the result: a proof, a layout, a removal, a report or a measurement was not looked at. A run
+    that is under way knows itself how far it is, and so does a push.
     """
     from leconvert.repairs import RepairOptions
     from leconvert.workdir.records import WorkDir
@@ -125,6 +127,8 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
     work_dir = options.work_dir or work_dir_beside(target)
     if plan_options(options).restart or repair_options(options) != RepairOptions():
         return None
+    if selection_options(options):
+        return None
     if not is_converted(target) or not source.is_dir():
         return None
     if WorkDir(work_dir).current_run_id() is not None or not _is_result(target, source, layout):
@@ -134,12 +138,16 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
 
 def _is_result(target: Path, source: Path, layout: LayoutOptions) -> bool:
     from leconvert.compare import verify_pair
+    from leconvert.formats.v3 import read_repairs
 
     try:
         info = json.loads((target / "meta/info.json").read_bytes())
         sizes = info["data_files_size_in_mb"], info["video_files_size_in_mb"]
         if sizes != (layout.data_file_size_in_mb, layout.video_file_size_in_mb):
             return False
+        made = read_repairs(target)
+        if made.selected_episodes is not None or made.dropped_episodes:
+            return False  # this command asks for all of them
         return verify_pair(target, source).ok
     except (LeconvertError, OSError, ValueError, KeyError):
         return False

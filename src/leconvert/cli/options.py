@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from leconvert.planner import PlanOptions
     from leconvert.probe import ResourceChanges
     from leconvert.repairs import RepairOptions
+    from leconvert.selection import EpisodeSelection
     from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "report_place",
     "resource_changes",
     "scratch_options",
+    "selection_options",
     "site",
     "slurm_options",
     "source_at",
@@ -170,6 +172,30 @@ def layout_options(options: argparse.Namespace) -> LayoutOptions:
             "--loader-workers goes with --layout streaming.", next_step="Write both, or neither."
         )
     return filled(LayoutOptions, options)
+
+
+# ------------------------------------------------------------------------------------------------
+# Which episodes are converted.
+
+
+def add_selection_options(parser: argparse.ArgumentParser) -> None:
+    """Add which episodes are converted; see docs/howto/select-episodes.md."""
+    group = _group(parser, "selection", "episodes have the numbers that the source gives them")
+    group.add_argument(
+        "--episodes", metavar="LIST", help="convert only these episodes, such as 0-99,120"
+    )
+    group.add_argument("--exclude-episodes", metavar="LIST", help="convert all episodes but these")
+    group.add_argument(
+        "--exclude-task", dest="exclude_tasks", action="append", metavar="TEXT",
+        help="convert no episode that lists this task; may be given several times",
+    )  # fmt: skip
+
+
+def selection_options(options: argparse.Namespace) -> EpisodeSelection:
+    """Return which episodes are converted."""
+    from leconvert.selection import EpisodeSelection
+
+    return filled(EpisodeSelection, options)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -573,6 +599,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
     add_layout_options(parser)
     add_scratch_options(parser)
+    add_selection_options(parser)
     add_repair_options(parser)
     group = _group(parser, "runs")
     group.add_argument(

@@ -19,6 +19,7 @@ from leconvert.cli.options import (
     plan_options,
     proof_options,
     repair_options,
+    selection_options,
     take_arguments,
 )
 from leconvert.cli.output import print_findings, table
@@ -124,6 +125,7 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
     from leconvert.workdir.swap import check_places
 
     layout, repairs = layout_options(options), repair_options(options)
+    selection = selection_options(options)
     progress = progress_for(quiet=options.json or options.quiet)
     with ExitStack() as cleanup:
         given = options.work_dir
@@ -142,11 +144,15 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
         replaced = replaced_target(options, source, target, work_dir, replaces=replaces)
         if options.dry_run:
             plan = draft_plan(
-                source, target, work_dir, layout, repairs, arrival=arrival, progress=progress
-            ).summary
+                source, target, work_dir, layout, repairs,
+                selection=selection,
+                arrival=arrival,
+                progress=progress,
+            ).summary  # fmt: skip
         else:
             opened = open_or_plan(
                 source, target, work_dir, layout, repairs,
+                selection=selection,
                 plan=plan_options(options),
                 arrival=arrival,
                 progress=progress,

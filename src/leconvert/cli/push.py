@@ -16,6 +16,7 @@ from leconvert.cli.options import (
     push_options,
     push_target,
     repair_options,
+    selection_options,
 )
 from leconvert.cli.progress import progress_for
 from leconvert.errors import LeconvertError, TargetError
@@ -238,7 +239,9 @@ def _other_options(options: argparse.Namespace, known: Provenance) -> list[str]:
     from leconvert.hub.provenance import decisive_options
     from leconvert.planner import options_record
 
-    planned = options_record(layout_options(options), repair_options(options))
+    planned = options_record(
+        layout_options(options), repair_options(options), selection_options(options)
+    )
     now = decisive_options(planned)
     return [
         f"{name}: {known.options.get(name, 'not given')} then, {now.get(name, 'not given')} now"

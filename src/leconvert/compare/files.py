@@ -101,6 +101,8 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
     Returns:
         Half a sentence, such as ``2 episodes of it are not in the result``.
     """
+    if repairs.selected_episodes is not None:
+        return f"only its episodes {repairs.selected_episodes} are in the result"
     if repairs.dropped_episodes:
         count = len(repairs.dropped_episodes)
         verb = "episode of it is" if count == 1 else "episodes of it are"

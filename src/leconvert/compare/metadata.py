@@ -215,8 +215,7 @@ class Expected:
     def of(cls, source: Dataset, repairs: Repairs) -> Expected:
         """Read which episodes a source has."""
         episodes = source.episodes
-        dropped = [dropped.episode for dropped in repairs.dropped_episodes]
-        kept = np.flatnonzero(~np.isin(episodes.episode_index, dropped))
+        kept = np.flatnonzero(repairs.keeps(episodes.episode_index))
         return cls(
             source=source,
             repairs=repairs,
@@ -631,10 +630,13 @@ def compare_repairs(
         yield Difference("repaired features", REPAIRS_PATH, "the source's", ", ".join(strange))
     episodes = set(source.episodes.episode_index.tolist())
     dropped = [dropped.episode for dropped in declared.dropped_episodes]
-    lost = [episode for episode in dropped if episode not in episodes]
-    if lost:
-        said = ", ".join(map(str, lost))
-        yield Difference("episodes left out", REPAIRS_PATH, "some of the source", said)
+    selected = declared.selected_episodes
+    ends = [] if selected is None else [end for pair in selected.ranges for end in pair]
+    for what, numbers in (("episodes left out", dropped), ("selected episodes", ends)):
+        lost = [episode for episode in dict.fromkeys(numbers) if episode not in episodes]
+        if lost:
+            said = ", ".join(map(str, lost))
+            yield Difference(what, REPAIRS_PATH, "some of the source", said)
 
 
 def _compare_reading(declared: Repairs, source: v2.Dataset) -> Iterator[Difference]:

@@ -21,6 +21,7 @@ from leconvert.repairs import (
     RepairOptions,
     Repairs,
 )
+from leconvert.selection import EpisodeRanges
 from leconvert.text import count, shown
 
 __all__ = [
@@ -219,6 +220,7 @@ class SourceFacts:
         codebase_version: The version that the source is read as.
         located: Where files lie that are not where their template says, by stream and episode.
         task_columns: Columns beside ``task_index`` that hold task indices.
+        selected: The episodes, where others were not asked for; None where these are all.
         assumed_fps: The rate that is assumed, where ``info.json`` says another.
     """
 
@@ -235,6 +237,7 @@ class SourceFacts:
     codebase_version: str = ""
     located: Mapping[tuple[str, int], str] = field(default_factory=dict)
     task_columns: Sequence[str] = ()
+    selected: EpisodeRanges | None = None
     assumed_fps: str | None = None
 
 
@@ -421,6 +424,8 @@ def _repairs(
         computed.update(_REINDEXED)
     if options.on_bad_episode == "drop" and (dropped or "episode-gap" in codes):
         computed.update(_RENUMBERED)
+    if facts.selected is not None and facts.selected.ranges != ((0, len(facts.length) - 1),):
+        computed.update(_RENUMBERED)
     remappable = options.remap_tasks and "task-conflict" not in codes
     task_map = task_map_of(facts.tasks) if remappable else None
     if task_map is not None and "task_index" in facts.missing_columns:
@@ -456,6 +461,7 @@ def _repairs(
                 some[name] = wanted
     wrapped = {remark.feature for remark in remarks if remark.code == "wrapped-scalar"}
     return Repairs(
+        selected_episodes=facts.selected,
         dropped_episodes=tuple(
             DroppedEpisode(episode, code) for episode, code in sorted(dropped.items())
         ),

@@ -7,6 +7,7 @@ uses them, and line by line with findings, for the scan.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from leconvert.findings import TASKS_FROM_EPISODES, V2_CATALOGUE, Observation, R
 from leconvert.formats.dataset import Slices
 from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
+from leconvert.selection import EpisodeSelection
 from leconvert.text import count, shown
 from leconvert.workdir.swap import has_source_tables, old_dir
 
@@ -807,6 +809,7 @@ class EpisodeTable:
             (`NO_TASK`), by position.
         has_one_text: Whether each lists one task, whether ``tasks.jsonl`` has it or not.
         num_texts: Different texts of those.
+        listed: Indices of all episodes of the source, whether they were asked for or not.
         path: The table, relative to the source.
     """
 
@@ -816,6 +819,7 @@ class EpisodeTable:
     tasks: Mapping[int, frozenset[int]]
     has_one_text: npt.NDArray[np.bool_]
     num_texts: int
+    listed: IntArray
     path: str = EPISODES_PATH
 
     @property
@@ -868,8 +872,13 @@ def episode_length(path: Path, record: Mapping[str, Any], *, may_be_empty: bool 
     return frames
 
 
-def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Observation]) -> EpisodeTable:
-    """Read ``episodes.jsonl``."""
+def read_episode_table(
+    root: Path,
+    tasks: TaskTable,
+    remarks: list[Observation],
+    selection: EpisodeSelection = EpisodeSelection(),
+) -> EpisodeTable:
+    """Read the lines of ``episodes.jsonl`` that are of selected episodes."""
     # Every line is parsed below; here those that begin with their index need not be.
     lines = EpisodeLines(root / EPISODES_PATH, validated=True)
     if not len(lines):
@@ -878,13 +887,15 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Observation])
             path=str(lines.path),
             next_step="Restore the table from another copy of the dataset.",
         )
-    length = np.empty(len(lines), dtype=np.int64)
-    task = np.full(len(lines), NO_TASK, dtype=np.int64)
+    selected = selection.keeps(lines.episode_index, lambda: map(_texts, lines))
+    chosen = lines.episode_index[selected]
+    length = np.empty(len(chosen), dtype=np.int64)
+    task = np.full(len(chosen), NO_TASK, dtype=np.int64)
     several: dict[int, frozenset[int]] = {}
-    has_one_text = np.zeros(len(lines), dtype=np.bool_)
+    has_one_text = np.zeros(len(chosen), dtype=np.bool_)
     only_texts: set[str] = set()
     sightings = RepeatedObservations()
-    for position, record in enumerate(lines):
+    for position, record in enumerate(itertools.compress(lines, selected.tolist())):
         episode, texts = record["episode_index"], record.get("tasks")
         taken = next((key for key in record if key.startswith(_TAKEN_PREFIXES)), None)
         if taken is not None:
@@ -921,14 +932,22 @@ def read_episode_table(root: Path, tasks: TaskTable, remarks: list[Observation])
             helps = tasks_helps("task-mismatch", len(texts) == 1)
             sightings.add(Observation("task-mismatch", said, path=EPISODES_PATH, helps=helps))
     remarks.extend(sightings.remarks())
-    table = EpisodeTable(lines.episode_index, length, task, several, has_one_text, len(only_texts))
-    if table.has_gaps:
+    every = lines.episode_index
+    table = EpisodeTable(chosen, length, task, several, has_one_text, len(only_texts), every)
+    # Of a selection the gaps are meant.
+    if table.has_gaps and not selection:
         expected = np.arange(len(lines))
         gap = int(expected[lines.episode_index != expected][0])
         said = f"{EPISODES_PATH} has no episode {gap}: its {count(len(lines), 'episode')} end "
         said += f"with {int(lines.episode_index[-1])}."
         remarks.append(Observation("episode-gap", said, path=EPISODES_PATH))
     return table
+
+
+def _texts(line: Mapping[str, Any]) -> Sequence[str]:
+    """Return the tasks of a line; what is none is said when the line is read."""
+    texts = line.get("tasks")
+    return texts if isinstance(texts, list) else ()
 
 
 def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
@@ -1066,10 +1085,10 @@ class Dataset:
     @cached_property
     def episodes(self) -> Episodes:
         """Numbers and lengths; an episode that the repairs leave out may have no frame."""
-        dropped = {dropped.episode for dropped in self._repairs.dropped_episodes}
+        kept = self._repairs.keeps(self.table.episode_index).tolist()
         each = (
-            episode_length(self.table.path, line, may_be_empty=line["episode_index"] in dropped)
-            for line in self.table
+            episode_length(self.table.path, line, may_be_empty=not is_kept)
+            for line, is_kept in zip(self.table, kept, strict=True)
         )
         lengths = np.fromiter(each, np.int64, count=len(self.table))
         return Episodes(self.table.episode_index, lengths)

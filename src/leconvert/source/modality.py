@@ -121,9 +121,9 @@ def check_modality(
             yield Observation("annotation-tasks", said, feature=field.name)
 
 
-def stale_extensions(extra_files: Sequence[str], repairs: Repairs) -> Iterator[Finding]:
+def stale_extensions(extra_files: Sequence[str], num_episodes: int, kept: int) -> Iterator[Finding]:
     """Say which statistics of GR00T's are of more episodes than the result has."""
-    dropped = len(repairs.dropped_episodes)
+    dropped = num_episodes - kept
     for path in extra_files if dropped else ():
         if path == _GR00T_STATS_PATH or _RELATIVE_STATS.fullmatch(path):
             said = f"{path} is of all episodes of the source, of which {dropped} are left out; "

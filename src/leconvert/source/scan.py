@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from leconvert import tables
-from leconvert.errors import SourceError
+from leconvert.errors import SourceError, UsageError
 from leconvert.findings import (
     Observation,
     ResolvedRepairs,
@@ -55,6 +55,7 @@ from leconvert.model import (
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import TEXT_DTYPES, RepairOptions, Repairs
+from leconvert.selection import EpisodeRanges, EpisodeSelection
 from leconvert.source.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.source.dataset_checks import (
     DataColumns,
@@ -108,25 +109,37 @@ def scan_source(
     root: Path,
     options: RepairOptions | None = None,
     *,
+    selection: EpisodeSelection = EpisodeSelection(),
     progress: Progress = NO_PROGRESS,
     spread: Spread | None = None,
 ) -> SourceScan:
-    """Look at every file of a dataset, and settle what is done about what is wrong.
+    """Look at the files of a dataset, and settle what is done about what is wrong.
 
-    Errors are collected, so that one run tells the user about all of them; the caller decides by
-    the findings' severity. Episodes that are left out are not in the result.
+    Nothing is said of episodes that are not selected, and none of their files is opened. Errors are
+    collected, so that one run tells the user about all of them; the caller decides by the findings'
+    severity. Episodes that are left out are not in the result.
     """
     options = options or RepairOptions()
     check_accepted(options.accept)
     if is_converted(root):
+        if selection:
+            raise UsageError(
+                f"Episodes are selected of v2.x datasets; {root} is v3.0.",
+                path=str(root),
+                next_step="Convert all of it.",
+            )
         source: ScannedSource | SourceScan = read_v3_source(root, options, progress, spread)
     else:
-        source = _read_v2_source(root, options, progress, spread)
-    return source if isinstance(source, SourceScan) else _resolved(root, source, options)
+        source = _read_v2_source(root, options, selection, progress, spread)
+    return source if isinstance(source, SourceScan) else _resolved(root, source, options, selection)
 
 
 def _read_v2_source(
-    root: Path, options: RepairOptions, progress: Progress, spread: Spread | None
+    root: Path,
+    options: RepairOptions,
+    selection: EpisodeSelection,
+    progress: Progress,
+    spread: Spread | None,
 ) -> ScannedSource | SourceScan:
     """Read the tables of a v2.x dataset, and look at all files that its templates name.
 
@@ -140,7 +153,7 @@ def _read_v2_source(
         *check_declarations(info.features),
     ]
     tasks = read_task_table(root, remarks)
-    episodes = read_episode_table(root, tasks, remarks)
+    episodes = read_episode_table(root, tasks, remarks, selection)
     remarks = [
         replace(remark, helps=tasks_helps(remark.code, bool(episodes.has_one_text.all())))
         if remark.code == "missing-tasks"
@@ -169,6 +182,7 @@ def _read_v2_source(
                 episodes,
                 tasks.listed,
                 remarks,
+                selection,
                 takes_tasks=options.tasks_from is not None,
             ),
         )
@@ -197,17 +211,20 @@ def _read_v2_source(
     )
 
 
-def _resolved(root: Path, source: ScannedSource, options: RepairOptions) -> SourceScan:
+def _resolved(
+    root: Path, source: ScannedSource, options: RepairOptions, selection: EpisodeSelection
+) -> SourceScan:
     """Say what can only be said once all files are known, and settle what is done about it."""
     info, paths, episodes = source.info, source.paths, source.episodes
     tasks, gathered, remarks = source.tasks, source.gathered, source.remarks
     takes_tasks = options.tasks_from is not None
     computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
-    is_usual = paths.are_usual and len(gathered.slices) == 1 + len(info.camera_keys)
+    has_all = len(gathered.slices) == 1 + len(info.camera_keys) and not selection
+    is_usual = paths.are_usual and has_all
     survey = survey_folder(
         root,
         paths.slice_of,
-        _Membership(episodes.index),
+        _Membership(episodes.listed),
         info.camera_keys,
         misplaced=paths.misplaced,
         num_known=gathered.num_files if is_usual else None,
@@ -259,6 +276,7 @@ def _resolved(root: Path, source: ScannedSource, options: RepairOptions) -> Sour
         episodes,
         load_tasks(root, Repairs(tasks_from="episodes")) if takes_tasks else tasks.listed,
         remarks,
+        selection,
         declarations,
         takes_tasks=takes_tasks,
         indices=task_columns(modality, columns.schema),
@@ -266,7 +284,8 @@ def _resolved(root: Path, source: ScannedSource, options: RepairOptions) -> Sour
     facts = replace(facts, corrected=corrected, unsound_stats=unsound)
     settled = _with_right_declarations(resolve_repairs(remarks, options, facts), info, columns)
     settled = _with_right_cameras(settled, info, gathered)
-    stale = stale_extensions(survey.extra_files, settled.repairs)
+    num_kept = int(np.count_nonzero(settled.kept))
+    stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
     settled = replace(settled, findings=(*settled.findings, *stale))
     scans = [
         slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM)
@@ -287,7 +306,7 @@ def _located(
     survey = survey_folder(
         root,
         paths.slice_of,
-        _Membership(episodes.index),
+        _Membership(episodes.listed),
         info.camera_keys,
         misplaced=paths.misplaced,
     )
@@ -366,7 +385,7 @@ def _stats_lines(
         said = f"{shown(error.message[:-1])}: no statistics are read."
         remarks.append(Observation("missing-stats", said, path=STATS_PATH))
         return None
-    strange = len(lines) - int(np.isin(lines.episode_index, episodes.index).sum())
+    strange = len(lines) - int(np.isin(lines.episode_index, episodes.listed).sum())
     if strange:
         said = f"{STATS_PATH} has {count(strange, 'episode')} that episodes.jsonl does not list."
         remarks.append(Observation("stray-stats", said, path=STATS_PATH))
@@ -420,8 +439,10 @@ def _whole_remarks(
     remarks += check_global_index(episodes, gathered, columns)
     remarks += check_tasks(paths, episodes, tasks, gathered)
     remarks += codec_changes(gathered.slices)
-    totals = expected_totals(info, episodes, tasks, gathered.slices, survey)
-    remarks += check_totals(info, totals)
+    # What the whole source has is not known from some of its episodes.
+    if len(episodes.index) == len(episodes.listed):
+        totals = expected_totals(info, episodes, tasks, gathered.slices, survey)
+        remarks += check_totals(info, totals)
     return remarks
 
 
@@ -430,6 +451,7 @@ def _facts(
     episodes: EpisodeTable,
     tasks: Sequence[tuple[int, str]],
     remarks: list[Observation],
+    selection: EpisodeSelection,
     declarations: Mapping[str, Mapping[str, Any]] = NOTHING_DECLARED,
     *,
     takes_tasks: bool,
@@ -438,6 +460,7 @@ def _facts(
     return SourceFacts(
         episode_index=episodes.index,
         length=episodes.length,
+        selected=EpisodeRanges.of_episodes(episodes.index) if selection else None,
         features=info.features,
         tasks=tasks,
         missing_columns=[

@@ -249,7 +249,8 @@ def _episodes(
         remarks.append(Observation("several-tasks", said, path=v3.EPISODES_DIR))
     # No flag takes the tasks of rows from this table, so nothing is offered that would.
     none: BoolArray = np.zeros(number, np.bool_)
-    return EpisodeTable(np.arange(number), ranges.length, task, several, none, 0, v3.EPISODES_DIR)
+    index = np.arange(number)
+    return EpisodeTable(index, ranges.length, task, several, none, 0, index, v3.EPISODES_DIR)
 
 
 class _EpisodeStats:

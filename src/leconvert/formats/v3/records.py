@@ -194,14 +194,15 @@ def pandas_index(schema: pa.Schema) -> str | None:
 
 
 _FORMAT = "leconvert/repairs"
-_VERSION = 2
-# Version 1 had fewer fields, which are those of a source that is read as it stands.
-_KNOWN_VERSIONS = (1, _VERSION)
+# Version 1 had fewer fields, which are those of a source that is read as it stands. A result of
+# selected episodes has version 3: who does not know of selections would miss the others.
+_KNOWN_VERSIONS = (1, 2, 3)
 
 
 def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
     """Write the record below ``root``, whose ``meta`` folder exists."""
-    record = {"format": _FORMAT, "version": _VERSION, **repairs.as_record()}
+    version = 2 if repairs.selected_episodes is None else 3
+    record = {"format": _FORMAT, "version": version, **repairs.as_record()}
     text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     (Path(root) / REPAIRS_PATH).write_text(text, encoding="utf-8")
 
