@@ -240,26 +240,37 @@ class HelpFormatter(argparse.HelpFormatter):
             return "".join(indent + line for line in text.splitlines(keepends=True))
         return super()._fill_text(text, width, indent)
 
+    def _iter_indented_subactions(self, action: argparse.Action) -> Iterator[argparse.Action]:
+        if not isinstance(action, _Commands) or not action.groups:
+            yield from super()._iter_indented_subactions(action)
+            return
+        self._indent()
+        yield from action.groups
+        self._dedent()
+
 
 class _CommandGroup(argparse.Action):
     """A heading of the help with commands below it."""
 
     def __init__(self, heading: str, commands: Sequence[argparse.Action]) -> None:
         super().__init__([], dest="", metavar=f"{heading}:")
-        self._commands = commands
+        self.commands = commands
 
     def _get_subactions(self) -> Sequence[argparse.Action]:
-        return self._commands
+        return self.commands
 
 
 class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: SLF001
-    """Commands that the help shows below headings."""
+    """Commands, and the headings below which the help shows them."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.groups: list[_CommandGroup] = []
 
     def gather(self, heading: str) -> None:
         """Put the commands that were added since the last heading below this one."""
-        shown = self._choices_actions
-        fresh = [action for action in shown if not isinstance(action, _CommandGroup)]
-        shown[-len(fresh) :] = [_CommandGroup(heading, fresh)]
+        shown = sum(len(group.commands) for group in self.groups)
+        self.groups.append(_CommandGroup(heading, self._choices_actions[shown:]))
 
 
 def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:

@@ -430,8 +430,8 @@ def push_converted(
     try:
         return push(result, options, progress=progress)
     except LeconvertError as error:
-        to = f" --push-repo-id {shlex.quote(options.repo_id)}" if options.repo_id else ""
-        again = f"`leconvert push {shlex.quote(str(result))}{to}`"
+        words = [str(result), *(["--push-repo-id", options.repo_id] if options.repo_id else [])]
+        again = f"`leconvert push {shlex.join(words)}`"
         error.next_step = (
             f"{error.next_step or ''} The dataset is converted: then {again} is enough."
         ).strip()
