@@ -243,7 +243,7 @@ def convert(
                 )
         if run is None or packed is None:
             # What the source is comes before what stands at the target.
-            check_asked(source, target, layout, repairs)
+            check_asked(source, target, layout, repairs, selection)
             proof.check_source(is_outline=bool(arrival and arrival.outline))
             proof.check_target(source, target)
             run = open_or_plan(

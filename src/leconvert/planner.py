@@ -322,9 +322,16 @@ class Draft:
     summary: PlanSummary
 
 
-def check_asked(source: Path, target: Path, layout: LayoutOptions, repairs: RepairOptions) -> None:
+def check_asked(
+    source: Path,
+    target: Path,
+    layout: LayoutOptions,
+    repairs: RepairOptions,
+    selection: EpisodeSelection = EpisodeSelection(),
+) -> None:
     """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
-    asks_for_nothing = target == source and (layout, repairs) == (LayoutOptions(), RepairOptions())
+    unchanged = (LayoutOptions(), RepairOptions(), EpisodeSelection())
+    asks_for_nothing = target == source and (layout, repairs, selection) == unchanged
     if is_converted(source) and not asks_for_nothing:
         read_info(source)
     else:

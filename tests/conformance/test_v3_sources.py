@@ -22,6 +22,7 @@ from leconvert.check import check_dataset
 from leconvert.model import LayoutOptions
 from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
 
 LENGTHS = [12, 7, 30, 9, 15, 20, 8]
@@ -189,6 +190,15 @@ def test_without_the_episodes_of_a_lost_file_the_others_are_whole(
     kept = [episode for episode in range(len(LENGTHS)) if episode not in gone]
     assert 0 < len(kept) < len(LENGTHS)
     assert_items_are_the_sources(tmp_path / "out", whole, kept)
+
+
+@pytest.mark.parametrize("maker", ["reference", "trimmed", "images"])
+def test_selected_episodes_are_cut_out(
+    made: Callable[[str], Path], maker: str, tmp_path: Path
+) -> None:
+    source = made(maker)
+    converted(source, tmp_path / "out", selection=EpisodeSelection(episodes="1,3-4,6"), layout=ANEW)
+    assert_items_are_the_sources(tmp_path / "out", source, [1, 3, 4, 6])
 
 
 def test_a_camera_is_left_out(made: Callable[[str], Path], tmp_path: Path) -> None:

@@ -15,12 +15,13 @@ from tests.dataset_damage import DATA, EPISODES, edit_info, rewrite, set_cells
 import leconvert
 from leconvert.api import ConversionReport
 from leconvert.check import check_dataset
-from leconvert.errors import SourceChangedError, SourceError, TargetError
+from leconvert.errors import FindingsError, SourceChangedError, SourceError, TargetError
 from leconvert.formats import v3
 from leconvert.model import LayoutOptions
 from leconvert.packer import ProofOptions
 from leconvert.planner import open_or_plan
 from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
 from leconvert.source import check_source_unchanged
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.upkeep import undo_conversion
@@ -171,3 +172,37 @@ def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Pa
     rewrite(EPISODES, lambda table: table)(source)
     with pytest.raises(SourceChangedError, match="changed after it was planned"):
         check_source_unchanged(run)
+
+
+@pytest.mark.parametrize(
+    ("selection", "kept"),
+    [
+        (EpisodeSelection(episodes="1-2,5"), [1, 2, 5]),
+        (EpisodeSelection(exclude_episodes="0,6"), [1, 2, 3, 4, 5]),
+        (EpisodeSelection(exclude_tasks=("Put it down.",)), [0, 2, 4, 6]),
+    ],
+)
+def test_selected_episodes_are_cut_out(
+    source: Path, tmp_path: Path, selection: EpisodeSelection, kept: list[int]
+) -> None:
+    # What is wrong with others does not matter.
+    rewrite(DATA, set_cells("frame_index", **{f"r{sum(LENGTHS[:3])}": 7}))(source)
+    if 3 in kept:
+        with pytest.raises(FindingsError):
+            converted(source, tmp_path / "out", selection=selection)
+        return
+    report = converted(source, tmp_path / "out", selection=selection, layout=SMALL)
+    assert report.repairs["selected_episodes"]
+    rows = rows_of(tmp_path / "out")
+    assert [row["length"] for row in rows] == [LENGTHS[episode] for episode in kept]
+    before = rows_of(source)
+    for name in ("tasks", "stats/action/mean", f"stats/{TOP}/max"):
+        assert [row[name] for row in rows] == [before[episode][name] for episode in kept]
+    assert [row["stats/episode_index/min"] for row in rows] == [[n] for n in range(len(kept))]
+
+
+def test_in_place_a_selection_is_something_to_convert(source: Path) -> None:
+    report = leconvert.convert(source, selection=EpisodeSelection(episodes="0-2"))
+    assert (report.episodes, report.output) == (3, source)
+    assert [row["length"] for row in rows_of(source)] == LENGTHS[:3]
+    assert report.kept_source is not None

@@ -54,7 +54,13 @@ def replaced_target(
 
     if not plan_options(options).restart and WorkDir(work_dir).current_run_id() is not None:
         return None
-    check_asked(source, target, layout_options(options), repair_options(options))
+    check_asked(
+        source,
+        target,
+        layout_options(options),
+        repair_options(options),
+        selection_options(options),
+    )
     replace(proof_options(options), force_conversion=replaces).check_target(source, target)
     return old_dir(target) if target != source and target.exists() else None
 

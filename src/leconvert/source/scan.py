@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from leconvert import tables
-from leconvert.errors import SourceError, UsageError
+from leconvert.errors import SourceError
 from leconvert.findings import (
     Observation,
     ResolvedRepairs,
@@ -122,13 +122,9 @@ def scan_source(
     options = options or RepairOptions()
     check_accepted(options.accept)
     if is_converted(root):
-        if selection:
-            raise UsageError(
-                f"Episodes are selected of v2.x datasets; {root} is v3.0.",
-                path=str(root),
-                next_step="Convert all of it.",
-            )
-        source: ScannedSource | SourceScan = read_v3_source(root, options, progress, spread)
+        source: ScannedSource | SourceScan = read_v3_source(
+            root, options, selection, progress, spread
+        )
     else:
         source = _read_v2_source(root, options, selection, progress, spread)
     return source if isinstance(source, SourceScan) else _resolved(root, source, options, selection)

@@ -8,7 +8,7 @@ its frames; where they do not, as in trimmed files, they begin at ``from_timesta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import media, tables
@@ -43,6 +42,7 @@ from leconvert.model import (
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import Progress
 from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
 from leconvert.source.changes import FileFacts, signed_inode
 from leconvert.source.dataset_checks import check_declarations
 from leconvert.source.episodes import (
@@ -84,9 +84,13 @@ _ONLY_V2 = (
 
 
 def read_v3_source(
-    root: Path, options: RepairOptions, progress: Progress, spread: Spread | None
+    root: Path,
+    options: RepairOptions,
+    selection: EpisodeSelection,
+    progress: Progress,
+    spread: Spread | None,
 ) -> ScannedSource:
-    """Read the tables of a v3.0 dataset, and look at all files that its episodes lie in."""
+    """Read the tables of a v3.0 dataset, and look at all files that selected episodes lie in."""
     raw = read_info(root)
     for name, flag in _ONLY_V2:
         if getattr(options, name):
@@ -103,15 +107,23 @@ def read_v3_source(
     remarks = list(check_declarations(info.features))
     features = {key: ft for key, ft in info.features.items() if key not in options.drop_features}
     tasks, task_rows = _read_tasks(root, raw, remarks)
-    stats = _EpisodeStats(features)
-    table = _read_episodes(root, every, streams, task_rows, stats.add)
+    table = _read_episodes(root, every, streams, task_rows)
     ranges, found = v3.check_ranges(table, declared)
+    kept = selection.keeps(
+        np.arange(len(table)),
+        lambda: (
+            [tasks.listed[number][1] for number in table.tasks_of(row) if number >= 0]
+            for row in range(len(table) if len(table.task_ends) else 0)
+        ),
+    )
     remarks += _range_remarks(root, found)
-    stats.check(ranges.length, remarks)
+    missing_stats = _check_stats(root, features, kept & (ranges.length > 0), remarks)
     routes = [
         routed for stream in table.placed for routed in v3.routed_files(table, declared, stream)
     ]
-    wanted = [routed for routed in routes if routed.stream in streams]
+    wanted = [
+        routed for routed in routes if routed.stream in streams and kept[routed.episodes].any()
+    ]
     look = FileScanner(
         root,
         wanted,
@@ -122,13 +134,13 @@ def read_v3_source(
         None if task_rows is None else len(tasks.listed),
         devices_with_fleeting_inodes(),
     )
-    gathered = _look(look, wanted, streams, table, stats, progress, spread)
+    gathered = _look(look, wanted, streams, table, kept, progress, spread)
     return ScannedSource(
         info,
         V3Paths(root, routes),
-        _episodes(table, ranges, remarks),
+        _episodes(table, ranges, kept, remarks),
         tasks,
-        gathered,
+        replace(gathered, missing_stats=missing_stats),
         remarks,
         reads_stats=True,
     )
@@ -196,11 +208,10 @@ def _read_episodes(
     streams: Sequence[str],
     needed: Sequence[str],
     task_rows: Mapping[str, int] | None,
-    add_stats: Callable[[pa.Table], object],
 ) -> v3.EpisodeTable:
     """Read where the episodes of all streams are, of which some are needed."""
     reader = v3.EpisodesReader(root)
-    table, found = v3.read_episode_table(reader, streams, task_rows=task_rows, add_stats=add_stats)
+    table, found = v3.read_episode_table(reader, streams, task_rows=task_rows)
     errors = [finding.message for finding in found if finding.severity == "error"]
     if table is None or not set(needed) <= table.placed.keys():
         raise SourceError(
@@ -227,61 +238,63 @@ def _range_remarks(root: Path, found: Sequence[Finding]) -> Iterator[Observation
 
 
 def _episodes(
-    table: v3.EpisodeTable, ranges: v3.Ranges, remarks: list[Observation]
+    table: v3.EpisodeTable, ranges: v3.Ranges, kept: BoolArray, remarks: list[Observation]
 ) -> EpisodeTable:
-    """Return the episodes as the checks of all sources know them."""
-    number = len(table)
-    task = np.full(number, NO_TASK, dtype=np.int64)
+    """Return the selected episodes as the checks of all sources know them."""
+    index = np.flatnonzero(kept)
+    task = np.full(len(index), NO_TASK, dtype=np.int64)
     several: dict[int, frozenset[int]] = {}
     if len(table.task_ends):
-        for row in range(number):
+        for place, row in enumerate(index.tolist()):
             listed = table.tasks_of(row)
             if len(listed) == 1 and min(listed) >= 0:
-                task[row] = min(listed)
+                task[place] = min(listed)
             else:
-                several[row] = frozenset(listed) or frozenset([NO_TASK])
-    for row in np.flatnonzero(ranges.length < 1).tolist():
+                several[place] = frozenset(listed) or frozenset([NO_TASK])
+    for row in np.flatnonzero(kept & (ranges.length < 1)).tolist():
         said = f"{v3.EPISODES_DIR} gives episode {row} the length 0."
         remarks.append(Observation("empty-episode", said, row, path=v3.EPISODES_DIR))
     lists = sum(len(found) > 1 for found in several.values())
     if lists:
         said = f"{count(lists, 'episode')} have several tasks."
         remarks.append(Observation("several-tasks", said, path=v3.EPISODES_DIR))
-    # No flag takes the tasks of rows from this table, so nothing is offered that would.
-    none: BoolArray = np.zeros(number, np.bool_)
-    index = np.arange(number)
-    return EpisodeTable(index, ranges.length, task, several, none, 0, index, v3.EPISODES_DIR)
+    return EpisodeTable(
+        index=index,
+        listed=np.arange(len(table)),
+        length=ranges.length[index],
+        task=task,
+        tasks=several,
+        # No flag takes the tasks of rows from this table, so nothing is offered that would.
+        has_one_text=np.zeros(len(index), np.bool_),
+        num_texts=0,
+        path=v3.EPISODES_DIR,
+    )
 
 
-class _EpisodeStats:
-    """Looks at the statistics of each episode as the rows of ``meta/episodes`` pass."""
-
-    def __init__(self, features: Mapping[str, Mapping[str, Any]]) -> None:
-        self._check = StatsCheck(features, v3.EPISODES_DIR)
-        self._log = ObservationLog(stream="episodes", file=v3.EPISODES_DIR)
-        self._rows = 0
-        self.missing: dict[str, list[int]] = {}
-
-    def add(self, block: pa.Table) -> None:
-        """Check the statistics of a block of rows."""
+def _check_stats(
+    root: Path,
+    features: Mapping[str, Mapping[str, Any]],
+    wanted: BoolArray,
+    remarks: list[Observation],
+) -> dict[str, list[int]]:
+    """Return which features lack statistics in which of the wanted episodes."""
+    check = StatsCheck(features, v3.EPISODES_DIR)
+    log = ObservationLog(stream="episodes", file=v3.EPISODES_DIR)
+    missing: dict[str, list[int]] = {}
+    row = 0
+    for block in v3.EpisodesReader(root).blocks(lambda name: name.startswith(v3.STATS_PREFIX)):
         for record in v3.stats_of_rows(block):
-            self._log.episode = self._rows
-            for name in self._check({"stats": record}, 0, {}, self._log)[0]:
-                self.missing.setdefault(name, []).append(self._rows)
-            self._rows += 1
-
-    def check(self, length: IntArray, remarks: list[Observation]) -> None:
-        """Add what was seen; nobody expects statistics of an episode without frames."""
-        empty = set(np.flatnonzero(length < 1).tolist())
-        for name, episodes in list(self.missing.items()):
-            self.missing[name] = [episode for episode in episodes if episode not in empty]
-            if not self.missing[name]:
-                del self.missing[name]
-        remarks += [
-            remark
-            for remark in self._log.sightings.remarks()
-            if remark.feature is None or remark.feature in self.missing
-        ]
+            log.episode = row
+            for name in check({"stats": record}, 0, {}, log)[0] if wanted[row] else ():
+                missing.setdefault(name, []).append(row)
+            row += 1
+    if not row:  # no column at all
+        said = f"{v3.EPISODES_DIR} has no statistics of episodes."
+        remarks.append(Observation("missing-stats", said, path=v3.EPISODES_DIR))
+        episodes = np.flatnonzero(wanted).tolist()
+        return {name: list(episodes) for name in check.features}
+    remarks += log.sightings.remarks()
+    return missing
 
 
 # ------------------------------------------------------------------------------------------------
@@ -688,7 +701,7 @@ def _look(
     routes: Sequence[v3.RoutedFile],
     streams: Sequence[str],
     table: v3.EpisodeTable,
-    stats: _EpisodeStats,
+    kept: BoolArray,
     progress: Progress,
     spread: Spread | None,
 ) -> Gathered:
@@ -727,18 +740,29 @@ def _look(
             sightings.merge(seen.sightings)
             clips |= seen.clips
             stage.advance(1)
+    own = np.flatnonzero(kept)
     slices = [
         Slices(
             stream,
-            numbers[stream],
-            kind[stream],
+            numbers[stream][own],
+            kind[stream][own],
             tuple(kinds[stream]),
-            v3_file_key(table.placed[stream].chunk, table.placed[stream].file),
-            first[stream],
-            size_bytes[stream],
+            v3_file_key(table.placed[stream].chunk, table.placed[stream].file)[own],
+            first[stream][own],
+            size_bytes[stream][own],
         )
         for stream in streams
     ]
+    place_of = {episode: place for place, episode in enumerate(own.tolist())}
     return Gathered(
-        slices, first_index, has_rows, task, tasks, remarks, sightings, stats.missing, {}, clips
+        slices,
+        first_index[own],
+        has_rows[own],
+        task[own],
+        {place_of[episode]: found for episode, found in tasks.items() if episode in place_of},
+        [each for each in remarks if each.episode is None or each.episode in place_of],
+        sightings,
+        {},
+        {},
+        clips,
     )

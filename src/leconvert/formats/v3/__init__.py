@@ -7,6 +7,7 @@ does it.
 from leconvert.formats.v3.dataset import Dataset
 from leconvert.formats.v3.episodes import (
     LOCATION_COLUMNS,
+    STATS_PREFIX,
     EpisodesReader,
     EpisodeTable,
     StreamPlaces,
@@ -67,6 +68,7 @@ __all__ = [
     "REPAIRS_PATH",
     "ROWS_AT_A_TIME",
     "STATS_PATH",
+    "STATS_PREFIX",
     "TASKS_PATH",
     "VIDEO_PATH_TEMPLATE",
     "Dataset",
