@@ -240,7 +240,9 @@ class HelpFormatter(argparse.HelpFormatter):
             return "".join(indent + line for line in text.splitlines(keepends=True))
         return super()._fill_text(text, width, indent)
 
-    def _iter_indented_subactions(self, action: argparse.Action) -> Iterator[argparse.Action]:
+    def _iter_indented_subactions(
+        self, action: argparse.Action
+    ) -> Generator[argparse.Action, None, None]:
         if not isinstance(action, _Commands) or not action.groups:
             yield from super()._iter_indented_subactions(action)
             return
