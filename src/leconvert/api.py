@@ -31,7 +31,7 @@ from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.leasing import read_workers
 from leconvert.machine import Machine
-from leconvert.model import Finding, LayoutOptions
+from leconvert.model import TARGET_VERSIONS, Finding, LayoutOptions
 from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run, swap_has_begun
 from leconvert.planner import (
     PlanOptions,
@@ -67,8 +67,8 @@ class ConversionReport:
     """What a conversion did.
 
     Attributes:
-        source: The v2.x dataset: its folder, or its URL on the Hub, with the commit.
-        output: The v3.0 dataset.
+        source: The dataset: its folder, or its URL on the Hub, with the commit.
+        output: The result.
         kept_source: Where the replaced dataset is kept; None if nothing was replaced, or it was
             removed.
         removed_source: Where it was kept before it was removed on request.
@@ -96,6 +96,7 @@ class ConversionReport:
         peak_memory_bytes: The most that processes had resident: ``command``, this one, whose
             threads may be workers too; ``workers``, the largest of the other processes that worked,
             on any host, None where there was none. 0 is not known.
+        version: The version of the result.
     """
 
     source: str
@@ -122,6 +123,7 @@ class ConversionReport:
     peak_memory_bytes: Mapping[str, int | None] = field(default_factory=dict)
     quantiles: bool = False
     push: PushReport | None = None
+    version: str = TARGET_VERSIONS[0]
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -155,7 +157,7 @@ def convert(
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> ConversionReport:
-    """Convert a v2.1 dataset to v3.0.
+    """Convert a dataset to v3.0, or to v2.1.
 
     The result appears at its place at once and complete, or not at all. A call that was
     interrupted, killed or failed is resumed by the same call.
@@ -209,8 +211,13 @@ def convert(
         if not isinstance(given, kind):
             raise TypeError(f"{name} must be {kind.__name__}(...), not {given!r}.")
     if push is not None:
-        _check_push(push, arrival)
+        _check_push(push, arrival, layout.to)
     if probe_seconds is not None:
+        if layout.to != TARGET_VERSIONS[0]:
+            raise UsageError(
+                f"It is measured how v3.0 datasets load, not {layout.to}.",
+                next_step="Convert without a measurement (--probe).",
+            )
         from leconvert.probe import require_packages
 
         require_packages("torch")
@@ -232,7 +239,7 @@ def convert(
     stop = stop or threading.Event()
     packed: PackReport | None = None
     begins_anew = plan.restart
-    with _another_may_finish(folder, target, own_place=work_dir is None) as joined:
+    with _another_may_finish(folder, target, layout.to, own_place=work_dir is None) as joined:
         run = None if begins_anew else _run_in_swap(folder, source, target)
         if run is not None:
             with _report_on_exit(run, page):
@@ -245,7 +252,7 @@ def convert(
             # What the source is comes before what stands at the target.
             check_asked(source, target, layout, repairs, selection)
             proof.check_source(is_outline=bool(arrival and arrival.outline))
-            proof.check_target(source, target)
+            proof.check_target(source, target, layout.to)
             run = open_or_plan(
                 source,
                 target,
@@ -255,7 +262,7 @@ def convert(
                 selection=selection,
                 plan=replace(plan, restart=begins_anew),
                 arrival=arrival,
-                check_target=partial(proof.check_target, source, target),
+                check_target=partial(proof.check_target, source, target, layout.to),
                 progress=progress,
             )
             seconds["plan"] = time.monotonic() - started
@@ -292,12 +299,17 @@ def convert(
     return replace(done, report=page, work_dir=None if removes else folder)
 
 
-def _check_push(push: PushOptions, arrival: HubOrigin | None) -> None:
+def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
     """Refuse before any work what could not be pushed after it."""
     from leconvert.hub.push import PushOptions  # nobody else pays for its imports
 
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
+    if to != TARGET_VERSIONS[0]:
+        raise UsageError(
+            f"leconvert pushes v3.0 datasets alone, not {to}.",
+            next_step="Convert without a push, and send the result with `hf upload`.",
+        )
     if push.repo_id is None and arrival is None:
         raise UsageError(
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
@@ -324,7 +336,7 @@ def _say_who_works(run: OpenedRun, progress: Progress) -> None:
 
 @contextmanager
 def _another_may_finish(
-    work_dir: Path, target: Path, *, own_place: bool
+    work_dir: Path, target: Path, to: str, *, own_place: bool
 ) -> Iterator[Callable[[OpenedRun], None]]:
     """Say so where the same conversion, started elsewhere, was finished and its run removed.
 
@@ -332,7 +344,7 @@ def _another_may_finish(
         What takes the run that this process joined.
     """
     runs: list[str] = []
-    was_there = is_converted(target)
+    was_there = is_converted(target, to)
     try:
         yield lambda run: runs.append(run.manifest.run_id)
     except InterruptedRunError:
@@ -341,7 +353,7 @@ def _another_may_finish(
         left = None
         with suppress(LeconvertError, OSError):
             left = WorkDir(work_dir).current_run_id()
-        if was_there or not is_converted(target) or left is not None:
+        if was_there or not is_converted(target, to) or left is not None:
             raise
         if own_place:  # locks and records that this process made since
             remove_work_dir(work_dir, runs[-1] if runs else "", target)
@@ -503,6 +515,7 @@ def _report(
             "workers": max(others, default=None),
         },
         quantiles=all("q01" in found for found in Dataset(Path(manifest.target)).stats.values()),
+        version=manifest.to,
     )
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "FILE_COLUMNS",
     "MEBIBYTE",
     "SLICE_COLUMNS",
+    "TARGET_VERSIONS",
     "V3_FILES_PER_CHUNK_KEY",
     "Batch",
     "Extent",
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 DATA_STREAM = "data"
+TARGET_VERSIONS = ("v3.0", "v2.1")
+"""What a conversion can write, the default first."""
 _VIDEO_PREFIX = "videos/"
 FILES_PER_CHUNK = 1000
 V3_FILES_PER_CHUNK_KEY = 1 << 31
@@ -300,6 +303,8 @@ class LayoutOptions:
             ``streaming`` cuts data and cameras together, for loading.
         loader_workers: Data files that ``streaming`` makes at least, where there are enough
             episodes: a file is what one worker of a streaming loader reads.
+        to: The version to write: ``v3.0``, or ``v2.1``, which has a file for each episode and
+            stream whatever the limits and ``layout`` are.
     """
 
     data_file_size_in_mb: float = 100
@@ -308,6 +313,7 @@ class LayoutOptions:
     block_align: int | None = None
     layout: str = "reference"
     loader_workers: int = 16
+    to: str = TARGET_VERSIONS[0]
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping, which a manifest keeps and a resumed run compares."""
@@ -315,6 +321,8 @@ class LayoutOptions:
         record["block_align"] = "auto" if self.block_align is None else self.block_align
         if self.layout == LayoutOptions().layout:
             del record["layout"], record["loader_workers"]
+        if self.to == LayoutOptions().to:
+            del record["to"]
         return record
 
 
@@ -349,7 +357,7 @@ class StreamLayout:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One v3.0 file of a stream: episodes ``first`` up to but not including ``stop``."""
+    """One file of a stream: episodes ``first`` up to but not including ``stop``."""
 
     stream: str
     number: int

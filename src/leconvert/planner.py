@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import FindingsError, PlanMismatchError, StorageError
+from leconvert.errors import FindingsError, PlanMismatchError, StorageError, TargetError
+from leconvert.formats import open_dataset
 from leconvert.formats.v2 import load_info, read_info
 from leconvert.hub.provenance import HubOrigin, write_origin
 from leconvert.layout import choose_block_align, count_out_of_reach, cut_batches, layout_streams
 from leconvert.model import (
     DATA_STREAM,
+    TARGET_VERSIONS,
     Batch,
     Extent,
     Finding,
@@ -353,12 +355,13 @@ def draft_plan(
 
     See `open_or_plan` for the arguments.
     """
-    scan = scan_source(source, repairs, selection=selection, progress=progress)
+    _check_in_place(source, target, layout.to, repairs)
+    scan = scan_source(source, repairs, selection=selection, to=layout.to, progress=progress)
     errors = _errors(scan)
     if errors:
         raise _refusal(scan, errors, planned_name(source, arrival), source)
     streams = layout_streams(scan, layout)
-    findings = (*scan.findings, *_lost_frames(scan, streams, layout.layout))
+    findings = (*scan.findings, *_lost_frames(scan, streams, layout))
     batches = cut_batches(scan.streams, streams, layout.episodes_per_batch)
     block_align = choose_block_align(scan.streams, layout.block_align)
     summary = PlanSummary(
@@ -470,8 +473,26 @@ def _what_helps(errors: Sequence[Finding]) -> str:
     return f"Run the command again with {' '.join(flags)}; nothing was written."
 
 
-def _lost_frames(scan: SourceScan, streams: Sequence[StreamLayout], layout: str) -> list[Finding]:
+def _check_in_place(source: Path, target: Path, to: str, repairs: RepairOptions) -> None:
+    """Refuse to put a v2.1 dataset in the place of another: nothing would tell the two apart."""
+    if source != target or to == TARGET_VERSIONS[0]:
+        return
+    version = open_dataset(source, repairs.reading).version
+    if version == to:
+        raise TargetError(
+            f"{source} is already {version}.",
+            path=str(source),
+            next_step="There is nothing to convert; with --output a mended copy is written beside "
+            "it.",
+        )
+
+
+def _lost_frames(
+    scan: SourceScan, streams: Sequence[StreamLayout], layout: LayoutOptions
+) -> list[Finding]:
     """Say how many frames of the result LeRobot will refuse although their times are exact."""
+    usual = LayoutOptions()
+    can_be_cut = (layout.to, layout.layout) == (usual.to, usual.layout)
     return [
         Finding(
             "float32-reach",
@@ -479,7 +500,7 @@ def _lost_frames(scan: SourceScan, streams: Sequence[StreamLayout], layout: str)
             f"{lost:,} of {int(scan.length.sum()):,} frames will stand so late in their file that "
             "LeRobot's comparison of times in float32 refuses them.",
             stream=stream,
-            remedy="--layout streaming" if layout == "reference" else None,
+            remedy="--layout streaming" if can_be_cut else None,
         )
         for stream, lost in count_out_of_reach(scan, streams).items()
         if lost

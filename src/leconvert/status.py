@@ -644,7 +644,8 @@ class RunObserver:
 
     def after_removal(self) -> RunStatus | None:
         """Return a last status after the work dir vanished, if the result stands at its place."""
-        if self._last is None or not is_converted(Path(self._run.manifest.target)):
+        manifest = self._run.manifest
+        if self._last is None or not is_converted(Path(manifest.target), manifest.to):
             return None
         return replace(
             self._last,

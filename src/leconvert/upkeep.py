@@ -59,7 +59,7 @@ from leconvert.workdir.removal import (
     remove_new_tree,
     set_work_dir_aside,
 )
-from leconvert.workdir.run import OpenedRun, read_manifest
+from leconvert.workdir.run import Manifest, OpenedRun, read_manifest
 from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 from leconvert.workdir.swap import (
     codebase_version,
@@ -204,7 +204,7 @@ def _leftovers(work: WorkDir, *, give_up: bool, locks: ExitStack | None) -> Iter
             why = "its work dir names another run" if current else "its work dir names no run"
             yield from _given_up(run, run_id, target, state, why)
         elif state.step is PackStep.FINISHED:
-            yield _finished(work, run, target, alone=len(runs) == 1)
+            yield _finished(work, run, _planned(run, run_id), alone=len(runs) == 1)
         elif give_up:
             _check_nobody_holds(run, run_id)
             yield from _given_up(run, run_id, target, state, "it is discarded now")
@@ -233,8 +233,13 @@ def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
 
 
 def _target(run: RunPaths, run_id: str) -> Path | None:
+    manifest = _planned(run, run_id)
+    return None if manifest is None else Path(manifest.target)
+
+
+def _planned(run: RunPaths, run_id: str) -> Manifest | None:
     with suppress(WorkDirError):
-        return Path(read_manifest(run, run_id).target)
+        return read_manifest(run, run_id)
     return None  # never planned to the end, so that nobody ever worked on it
 
 
@@ -285,12 +290,13 @@ def _whole_trees(target: Path, run_id: str) -> list[Path]:
     return [tree for tree in _trees(target, run_id) if not is_being_removed(tree)]
 
 
-def _finished(work: WorkDir, run: RunPaths, target: Path | None, *, alone: bool) -> Leftover:
-    if target is None:
+def _finished(work: WorkDir, run: RunPaths, manifest: Manifest | None, *, alone: bool) -> Leftover:
+    if manifest is None:
         reason = f"it is finished, but {run.manifest.name} cannot be read"
         return Leftover(run.root, "run", False, reason)
-    if not is_converted(target):
-        return Leftover(run.root, "run", False, f"it is finished, but {target} is no v3.0 dataset")
+    target, to = Path(manifest.target), manifest.to
+    if not is_converted(target, to):
+        return Leftover(run.root, "run", False, f"it is finished, but {target} is no {to} dataset")
     reason = f"it is finished; the result is {target}"
     if alone and work.root == default_work_dir(target):
         return Leftover(work.root, "work dir", True, reason)

@@ -509,7 +509,7 @@ class Worker:
         self._clock = clock
         self._next_check = clock()
         self._late: list[tuple[Lease, str]] = []
-        self._result_before = _result_at(Path(run.manifest.target))
+        self._result_before = _result_at(run)
         self._bell = bell or Notifier()
         self._store = store
         self._board = board
@@ -597,7 +597,7 @@ class Worker:
         except StorageError:
             # A finished conversion removes its work dir; where none is mounted there is no result.
             # What stood there before, to be replaced (--force-conversion), is none.
-            result = _result_at(Path(self._run.manifest.target))
+            result = _result_at(self._run)
             if result is None or result == self._result_before:
                 raise
             return True
@@ -720,9 +720,10 @@ class Worker:
             self._on_bytes(size_bytes * weight)
 
 
-def _result_at(target: Path) -> tuple[int, ...] | None:
-    """Return what tells the v3.0 dataset at the target from another one, None if there is none."""
-    if not is_converted(target):
+def _result_at(run: OpenedRun) -> tuple[int, ...] | None:
+    """Return what tells the result at the target from another one, None if there is none."""
+    target = Path(run.manifest.target)
+    if not is_converted(target, run.manifest.to):
         return None
     try:
         seen = status_now(info_path(target))

@@ -129,7 +129,7 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
         return None
     if selection_options(options):
         return None
-    if not is_converted(target) or not source.is_dir():
+    if not is_converted(target, layout.to) or not source.is_dir():
         return None
     if WorkDir(work_dir).current_run_id() is not None or not _is_result(target, source, layout):
         return None
@@ -142,8 +142,9 @@ def _is_result(target: Path, source: Path, layout: LayoutOptions) -> bool:
 
     try:
         info = json.loads((target / "meta/info.json").read_bytes())
-        sizes = info["data_files_size_in_mb"], info["video_files_size_in_mb"]
-        if sizes != (layout.data_file_size_in_mb, layout.video_file_size_in_mb):
+        sizes = info.get("data_files_size_in_mb"), info.get("video_files_size_in_mb")
+        wanted = layout.data_file_size_in_mb, layout.video_file_size_in_mb
+        if sizes != (wanted if layout.to == "v3.0" else (None, None)):
             return False
         made = read_repairs(target)
         if made.selected_episodes is not None or made.dropped_episodes:
@@ -192,7 +193,7 @@ def _print_report(report: ConversionReport) -> None:
         f"{amount(report.source_bytes)} into {report.files:,} files "
         f"in {report.seconds:.1f} s ({amount(rate)}/s)."
     )
-    print(f"  v3.0 dataset  {report.output}")
+    print(f"  {report.version} dataset  {report.output}")
     if report.kept_source is not None:
         reason = f": {report.kept_because}" if report.kept_because else ""
         print(f"  kept          {report.kept_source}{reason}")
@@ -207,7 +208,7 @@ def _print_report(report: ConversionReport) -> None:
             print(f"                {change}")
     print(f"  checked       {report.verified}")
     print(f"  peak memory   {_memory(report.peak_memory_bytes)}")
-    if not report.quantiles:
+    if not report.quantiles and report.version == "v3.0":
         print("  recording     LeRobot loads this, but cannot resume recording: needs --quantiles")
     if report.work_dir is not None:
         clean = f"leconvert clean {shlex.quote(str(report.work_dir))}"
@@ -269,7 +270,8 @@ def run(options: argparse.Namespace) -> int:
     done = None if pushes else finished_before(options)
     if done is not None:
         target, source = map(str, done)
-        said = f"{target} is the v3.0 dataset of {source} already: a comparison by structure "
+        to = layout_options(options).to
+        said = f"{target} is the {to} dataset of {source} already: a comparison by structure "
         said += "found no difference. There is nothing to do."
         print(json.dumps({"already_converted": target}) if options.json else said)
         return 0

@@ -129,8 +129,13 @@ _NOT_GIVEN = object()
 
 
 def add_layout_options(parser: argparse.ArgumentParser) -> None:
-    """Add sizes, alignment and the kind of layout."""
+    """Add the version to write, sizes, alignment and the kind of layout."""
     group = _group(parser, "layout")
+    group.add_argument(
+        "--to", choices=("v3.0", "v2.1"),
+        help="the version to write: v3.0, or v2.1 with a file for each episode, for GR00T, openpi "
+        "and LeRobot up to 0.3.3 (default: v3.0)",
+    )  # fmt: skip
     group.add_argument(
         "--data-file-size-in-mb", type=megabytes, metavar="MB",
         help="a data file's limit, uncompressed (default: 100)",
@@ -566,7 +571,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "result", nargs="?", type=local_path, metavar="OUTPUT",
-        help="where the v3.0 dataset goes (as --output)",
+        help="where the result goes (as --output)",
     )  # fmt: skip
     parser.add_argument(
         "--repo-id",
@@ -587,7 +592,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=local_path,
         metavar="DIR",
-        help="where the v3.0 dataset goes; the source is then never touched. Default: the source's "
+        help="where the result goes; the source is then never touched. Default: the source's "
         "place, with the source kept as <root>_old",
     )
     parser.add_argument(
@@ -647,8 +652,9 @@ def add_proof_options(parser: argparse.ArgumentParser, *, may_delete: bool = Tru
             "kept if the result lacks anything of it",
         )  # fmt: skip
     group.add_argument(
-        "--force-conversion", action="store_true", help="replace a v3.0 dataset at the target"
-    )
+        "--force-conversion", action="store_true",
+        help="replace a dataset at the target that is of the version to write",
+    )  # fmt: skip
 
 
 def proof_options(options: argparse.Namespace) -> ProofOptions:
@@ -1099,6 +1105,12 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     if found is None:
         raise UsageError(
             "It is not said where to push to.", next_step="Pass --push-repo-id ORG/NAME."
+        )
+    to = layout_options(options).to
+    if to != "v3.0":
+        raise UsageError(
+            f"leconvert pushes v3.0 datasets alone, and --to {to} is given.",
+            next_step="Pass --no-push, and send the result with `hf upload`.",
         )
     return str(found)
 

@@ -61,7 +61,8 @@ def replaced_target(
         repair_options(options),
         selection_options(options),
     )
-    replace(proof_options(options), force_conversion=replaces).check_target(source, target)
+    proof = replace(proof_options(options), force_conversion=replaces)
+    proof.check_target(source, target, layout_options(options).to)
     return old_dir(target) if target != source and target.exists() else None
 
 

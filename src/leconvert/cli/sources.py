@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.options import (
+    layout_options,
     local_root,
     plan_options,
     proof_options,
@@ -51,7 +52,7 @@ def bring_from_store(
     if getattr(options, "dry_run", False):
         raise UsageError(f"--dry-run writes nothing, and {url} would have to be fetched.")
     folder = source_dir(target)
-    proof_options(options).check_target(folder, target)
+    proof_options(options).check_target(folder, target, layout_options(options).to)
     return download_tree(url, folder, stop=stop, progress=progress)
 
 
@@ -150,7 +151,8 @@ def bring_from_hub(
     is_here = local.is_dir() and any(local.iterdir())
     # With force a result that is there is replaced: its source comes to beside it. One that an
     # earlier call did not get to push is pushed first.
-    anew = force and is_converted(local) and not waits_for_push(options, local)
+    to = layout_options(options).to
+    anew = force and is_converted(local, to) and not waits_for_push(options, local)
     if anew:
         local, is_here = source_dir(local), False
     # A run that only has to be ended may have put its result where the source would be.
@@ -161,7 +163,7 @@ def bring_from_hub(
         if here.arrival is not None:
             hub_source.check_same_repo(local, here.arrival.origin, options.repo_id)
         return here
-    elif options.revision is None and not force:
+    elif options.revision is None and not force and to == "v3.0":
         said = hub_source.already_converted(
             options.repo_id, here.target, fetch=not stream, stop=stop, progress=progress
         )

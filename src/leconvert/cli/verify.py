@@ -15,7 +15,7 @@ from leconvert.cli.progress import progress_for
 from leconvert.errors import SourceError, StorageError, UsageError, VerificationError
 from leconvert.text import count
 from leconvert.workdir.secrets import without_credentials
-from leconvert.workdir.swap import codebase_version, is_converted, old_dir
+from leconvert.workdir.swap import codebase_version, has_source_tables, is_converted, old_dir
 
 if TYPE_CHECKING:
     from leconvert.compare import VerificationReport
@@ -29,8 +29,7 @@ __all__ = []
 # What `leconvert verify` is given, before anything is compared: a wrong path is no difference.
 
 
-_V30_EPISODES = "meta/episodes"  # a result that says v2.1 of itself is a damaged one
-_ROLES = "RESULT is the v3.0 dataset, --source the dataset that it was made from."
+_ROLES = "RESULT is what a conversion wrote, --source the dataset that it was made from."
 
 
 def check_places(result: Path, source: Path | str) -> None:
@@ -42,7 +41,7 @@ def check_places(result: Path, source: Path | str) -> None:
         raise UsageError(f"{result} is not a folder.", path=str(result), next_step=_ROLES)
     converted = isinstance(source, Path) and is_converted(source)
     version = codebase_version(result)
-    if version is not None and version.startswith("v2") and not (result / _V30_EPISODES).is_dir():
+    if has_source_tables(result) and version == "v2.0":
         swapped = " The two were given the wrong way round." if converted else ""
         raise UsageError(
             f"{result} is a {version} dataset, not a result.{swapped}",
@@ -51,7 +50,7 @@ def check_places(result: Path, source: Path | str) -> None:
         )
     if version is None and not (result / "meta").is_dir():
         raise UsageError(
-            f"{result} holds no v3.0 dataset: it has no meta/.", path=str(result), next_step=_ROLES
+            f"{result} holds no dataset: it has no meta/.", path=str(result), next_step=_ROLES
         )
     if isinstance(source, Path) and source.resolve() == result.resolve():
         kept = old_dir(source)
@@ -103,7 +102,9 @@ def _compared(report: VerificationReport) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("result", type=Path, metavar="RESULT", help="the v3.0 dataset")
+    parser.add_argument(
+        "result", type=Path, metavar="RESULT", help="the dataset that was written, v3.0 or v2.1"
+    )
     parser.add_argument(
         "--source",
         type=path_or_url,

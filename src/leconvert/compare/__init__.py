@@ -1,4 +1,4 @@
-"""Proof that a v3.0 result holds what its v2.x source held."""
+"""Proof that a result holds what its source held, whatever the versions of the two are."""
 
 from leconvert.compare.difference import Difference, VerificationReport
 from leconvert.compare.files import reason_to_keep

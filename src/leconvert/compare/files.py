@@ -54,10 +54,10 @@ def compare_whole_files(
 
     It costs O(files): of a video its index is read and that of one clip, of a table two footers.
     """
-    schemas = DataSchemas(expected)
+    schemas = DataSchemas(expected, result.target.list_entry)
 
     def look(stream: str, first: int, stop: int) -> Iterator[Difference]:
-        path = result.path(stream, int(file_numbers[stream][first]))
+        path = result.target.path(stream, int(file_numbers[stream][first]))
         lengths = expected.length[first:stop].tolist()
         if stream == DATA_STREAM:
             begins = expected.begins[first:stop].tolist()

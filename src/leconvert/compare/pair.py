@@ -28,7 +28,7 @@ from leconvert.compare.metadata import (
     file_runs,
     unreadable_metadata,
 )
-from leconvert.compare.result import ResultTables, V3Tables
+from leconvert.compare.result import ResultTables, tables_of
 from leconvert.compare.rows import RowRules, RowSpan, SourceRows, compare_rows
 from leconvert.compare.videos import Span, check_video, compare_clips
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
@@ -173,7 +173,7 @@ class Comparer:
 
     def path_of(self, stream: str, position: int) -> str:
         """Return the output file of an episode, relative to the result."""
-        return self.tables.path(stream, int(self.routes.file_number[stream][position]))
+        return self.tables.target.path(stream, int(self.routes.file_number[stream][position]))
 
     def place_in_file(self, stream: str, position: int) -> int:
         """Return how many episodes stand before one in its output file."""
@@ -394,13 +394,13 @@ def verify_pair(
     sampling: Sampling = EVERYTHING,
     stop: threading.Event | None = None,
 ) -> VerificationReport:
-    """Compare a v3.0 result with the v2.x dataset that it was converted from.
+    """Compare a result with the dataset that it was converted from.
 
     Differences come in the same order whoever finds them: metadata first, then file by file.
 
     Args:
-        result: The v3.0 dataset.
-        source: The v2.x dataset.
+        result: The dataset that was written, v3.0 or v2.1.
+        source: The dataset that it was made from.
         depth: ``structure`` compares tables, headers, sizes, times, keyframes, rows and totals;
             ``bytes`` also compares every coded packet and every row's values.
         progress: Where to report.
@@ -439,12 +439,18 @@ def verify_pair(
     original.check()
     differences: list[Difference] = []
     reads_bytes = depth == "bytes"
+    tables = tables_of(result)
     if sampling.deep:
         from leconvert.compare.samples import check_lerobot
 
+        if tables.target.version != "v3.0":
+            raise UsageError(
+                f"--deep loads samples through a LeRobot that reads v3.0; {result} is "
+                f"{tables.target.version}.",
+                next_step="Leave it out: --bytes compares every packet and row, --decode pictures.",
+            )
         check_lerobot()  # it fails before the work, not after it
 
-    tables = V3Tables(result)
     try:
         differences += [
             Difference("file", path, "a file", "a pipe, a socket or a device")
@@ -463,7 +469,9 @@ def verify_pair(
             return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
         differences += tables.compare_form()
         routes = tables.routes(streams)
-        differences += compare_cameras(result, expected.features, routes, tables.path, original.fps)
+        differences += compare_cameras(
+            result, expected.features, routes, tables.target.path, original.fps
+        )
         of_episodes = [*tables.compare_episodes(expected)]
     except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
         differences.append(_held_against(result, error))
@@ -571,7 +579,7 @@ def _files(tables: ResultTables, routes: Routes) -> tuple[set[str], list[Differe
     found: list[Difference] = []
     for stream, numbers in routes.file_number.items():
         for first, _ in file_runs(numbers):
-            path = tables.path(stream, int(numbers[first]))
+            path = tables.target.path(stream, int(numbers[first]))
             if path in files:
                 found.append(Difference("episodes of a file", path, "one run", "several"))
             files.add(path)

@@ -22,10 +22,12 @@ from leconvert.compare.metadata import (
     compare_own_values,
     compare_stats,
     compare_tasks,
+    flattened,
     read_routes,
+    same_json,
     unusable_columns,
 )
-from leconvert.formats import v3
+from leconvert.formats import TARGETS, Target, v2, v3
 from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
@@ -36,8 +38,9 @@ from leconvert.formats.v3 import (
     read_json_object,
 )
 from leconvert.workdir.storage_errors import raise_storage_trouble
+from leconvert.workdir.swap import has_source_tables
 
-__all__ = ["ResultTables", "V3Tables"]
+__all__ = ["ResultTables", "tables_of"]
 
 
 class ResultTables(Protocol):
@@ -50,11 +53,12 @@ class ResultTables(Protocol):
     root: Path
 
     @property
+    def target(self) -> Target:
+        """The version that the result is of."""
+
+    @property
     def num_episodes(self) -> int:
         """Episodes that the result lists."""
-
-    def path(self, stream: str, number: int) -> str:
-        """Return the path of a file of a stream, relative to the result."""
 
     def compare_info(self, expected: Expected) -> Iterator[Difference]:
         """Compare ``info.json``."""
@@ -96,6 +100,8 @@ _TASK_COLUMNS = ["task", "task_index"]
 class V3Tables:
     """The tables of a v3.0 result, see `ResultTables`."""
 
+    target = TARGETS["v3.0"]
+
     def __init__(self, root: Path) -> None:
         self.root = root
 
@@ -107,10 +113,6 @@ class V3Tables:
     def num_episodes(self) -> int:
         """Episodes that the result lists."""
         return self._episodes.num_rows
-
-    def path(self, stream: str, number: int) -> str:
-        """Return the path of a file of a stream, relative to the result."""
-        return v3.output_path(stream, number)
 
     def compare_info(self, expected: Expected) -> Iterator[Difference]:
         """Compare ``info.json``."""
@@ -210,6 +212,117 @@ class V3Tables:
     def task_indices(self) -> dict[str, int]:
         """Return the index of each task's text, the first where a text has several."""
         return {text: index for index, text in reversed(v3.read_tasks(self.root))}
+
+
+class V21Tables:
+    """The tables of a v2.1 result, see `ResultTables`."""
+
+    target = TARGETS["v2.1"]
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def _episodes(self) -> v2.EpisodeLines:
+        return v2.EpisodeLines(self.root / v2.EPISODES_PATH)
+
+    @cached_property
+    def _stats(self) -> v2.EpisodeLines:
+        return v2.EpisodeLines(self.root / v2.STATS_PATH)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that the result lists."""
+        return len(self._episodes)
+
+    def compare_info(self, expected: Expected) -> Iterator[Difference]:
+        """Compare ``info.json``."""
+        info = _read_info(self.root)
+        if isinstance(info, Difference):
+            yield info
+            return
+        wanted = v2.converted_info(
+            {**expected.source.info, "features": expected.features},
+            fps=expected.source.fps,
+            total_episodes=len(expected),
+            total_frames=expected.num_frames,
+            total_tasks=len(expected.tasks),
+            splits=expected.splits,
+        )
+        yield from compare_info(info, wanted)
+
+    def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
+        """Compare the tasks, by index and text."""
+        yield from compare_tasks(v2.TASKS_PATH, expected.tasks, v2.load_tasks(self.root))
+
+    def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:  # noqa: ARG002
+        """Yield where episodes are not numbered, so that nothing can be compared."""
+        index = self._episodes.episode_index
+        wrong = np.flatnonzero(index != np.arange(len(index)))
+        if len(wrong):
+            at = int(wrong[0])
+            yield Difference("episode_index", v2.EPISODES_PATH, str(at), str(index[at]))
+
+    def compare_form(self) -> Iterator[Difference]:
+        """Compare nothing: a line says nothing of its table."""
+        yield from ()
+
+    def routes(self, streams: Sequence[str]) -> Routes:
+        """Return which files hold the episodes: each its own."""
+        return Routes(dict.fromkeys(streams, self._episodes.episode_index), {}, {})
+
+    def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
+        """Compare ``episodes.jsonl`` line by line, every key."""
+        path = v2.EPISODES_PATH
+        if self.num_episodes != len(expected):
+            yield Difference("episodes", path, str(len(expected)), str(self.num_episodes))
+            return
+        of_source = zip(
+            expected.index.tolist(), expected.length.tolist(), expected.lines(), strict=True
+        )
+        for have, (index, length, line) in zip(self._episodes, of_source, strict=True):
+            wanted = v2.episode_line(line, int(have["episode_index"]), length)
+            for key in {**wanted, **have}:
+                if not same_json(wanted.get(key), have.get(key)) or (key in wanted) != (
+                    key in have
+                ):
+                    theirs, ours = (str(row.get(key, "no such key")) for row in (wanted, have))
+                    yield Difference(key, path, theirs, ours, episode=index)
+
+    def compare_stats(self, expected: Expected) -> Iterator[Difference]:
+        """Compare the statistics of episodes, and those of the dataset with their aggregate."""
+        path = v2.STATS_PATH
+        if not np.array_equal(self._stats.episode_index, self._episodes.episode_index):
+            yield Difference("episodes", path, str(self.num_episodes), str(len(self._stats)))
+            return
+        found = (dict(flattened(_stats_in(line), "stats")) for line in self._stats)
+        yield from compare_stats(self.root, path, expected, found)
+
+    def own_files(self, there: Mapping[str, bool]) -> set[str]:  # noqa: ARG002
+        """Return the tables that there must be."""
+        return set(v2.LEGACY_META_FILES)
+
+    def computed_stats(self, position: int) -> Mapping[str, Any]:
+        """Return the statistics of an episode, by column ``stats/<feature>/<name>``."""
+        path = self._stats.path
+        (line,) = v2.read_lines(path, self._stats.offsets_of(np.array([position])).tolist())
+        record = {} if line is None else v2.parse_line(path, line)
+        return dict(flattened(_stats_in(record), "stats"))
+
+    def task_indices(self) -> dict[str, int]:
+        """Return the index of each task's text, the first where a text has several."""
+        return {text: index for index, text in reversed(v2.load_tasks(self.root))}
+
+
+def _stats_in(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    stats = line.get("stats")
+    return stats if isinstance(stats, Mapping) else {}
+
+
+def tables_of(root: Path) -> ResultTables:
+    """Return the tables of a result, by the version that its files are of."""
+    is_v21 = has_source_tables(root) and not (root / EPISODES_DIR).is_dir()
+    return V21Tables(root) if is_v21 else V3Tables(root)
 
 
 def _read_info(root: Path) -> dict[str, Any] | Difference:

@@ -66,9 +66,11 @@ class DataSchemas:
 
     Args:
         expected: The source, as the result must hold it.
+        list_entry: See `leconvert.tables.output_schema`.
     """
 
-    def __init__(self, expected: Expected) -> None:
+    def __init__(self, expected: Expected, list_entry: str) -> None:
+        self._list_entry = list_entry
         self._features = expected.features
         self._expected = expected
         self._lock = threading.Lock()
@@ -79,7 +81,7 @@ class DataSchemas:
         """Return the schema of a file that is made of one episode."""
         path = self._expected.path(DATA_STREAM, position)
         source = tables.repaired_schema(tables.read_data_schema(path), self._expected.repairs)
-        return _plain(tables.output_schema(source, self._features))
+        return _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
 
     def episodes(self, positions: Sequence[int]) -> list[int]:
         """Return the numbers of some episodes in the source."""

@@ -117,7 +117,8 @@ def _found(
         if not is_video:
             return path, list(_decoded_rows(rows, key, frames, depth))
         seconds = np.array(rows.column("timestamp").to_pylist(), np.float64)[frames]
-        begin = compare.routes.from_timestamp[stream_of_camera(key)][position]
+        begins = compare.routes.from_timestamp.get(stream_of_camera(key))
+        begin = 0.0 if begins is None else begins[position]
         return path, list(_decoded_at(compare.result / path, begin + seconds, depth))
     except (
         UnreadableSourceError,

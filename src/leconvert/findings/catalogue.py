@@ -182,6 +182,13 @@ _V2_KINDS = (
         acceptable=True,
     ),
     Kind(
+        "uneven-times",
+        "error",
+        "With `--to v2.1`: two timestamps of an episode are not 1 / fps apart to within 0.1 ms, so "
+        "that LeRobot 0.3.3 does not open the dataset.",
+        ("--retime", DROP),
+    ),
+    Kind(
         "frame-index",
         "error",
         "The column `frame_index` does not count the episode's rows from 0.",
@@ -360,6 +367,13 @@ _V2_KINDS = (
         "warning",
         "Clips are to be shown rotated: torchcodec rotates their frames, PyAV does not. They stay "
         "as they are.",
+    ),
+    Kind(
+        "beyond-v21",
+        "error",
+        "With `--to v2.1`: a feature that v2.1 has no form for: annotations in language columns, "
+        "depth maps, sound. Left out, it stays in the source alone.",
+        ("--drop-feature",),
     ),
     Kind("other-tracks", "warning", "Clips have audio or other tracks, which are left out."),
     Kind("codec-change", "info", "The codec changes within a camera; new files begin there."),

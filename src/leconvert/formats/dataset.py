@@ -6,6 +6,7 @@ know which. Each part is read when it is first asked for, and kept; all of it ca
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 
 from leconvert.model import IntArray
 
-__all__ = ["Dataset", "Episodes", "Slices"]
+__all__ = ["Dataset", "Episodes", "Slices", "fps_number", "written_features"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,3 +126,33 @@ class Dataset(Protocol):
 
     def episode_stats(self) -> Iterator[Mapping[str, Any]]:
         """Yield the statistics of each episode, by feature; empty where there are none."""
+
+
+# ------------------------------------------------------------------------------------------------
+# What all versions of ``info.json`` write alike.
+
+
+def fps_number(fps: Fraction) -> int | float:
+    """Return a frame rate as ``info.json`` writes it: whole rates as integers."""
+    return fps.numerator if fps.denominator == 1 else float(fps)
+
+
+def written_features(features: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return features as every version declares them.
+
+    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``; what is no table of facts
+    there is left out.
+    """
+    written: dict[str, dict[str, Any]] = {}
+    for key, declared in features.items():
+        feature = copy.deepcopy(dict(declared))
+        for name in ("info", "video_info"):
+            if not isinstance(feature.get(name) or {}, Mapping):
+                del feature[name]  # LeRobot looks for keys in it
+        is_video = feature.get("dtype") == "video"
+        if is_video and "video_info" in feature and "info" not in feature:
+            # v2.0's name for these facts; later readers look for the other.
+            renamed = {"video_info": "info"}
+            feature = {renamed.get(name, name): value for name, value in feature.items()}
+        written[key] = feature
+    return written

@@ -6,6 +6,7 @@ uses them, and line by line with findings, for the scan.
 
 from __future__ import annotations
 
+import copy
 import errno
 import itertools
 import json
@@ -14,7 +15,7 @@ import re
 import shlex
 import stat
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,14 +31,15 @@ import orjson
 from leconvert.dataset_files import files_below
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.findings import TASKS_FROM_EPISODES, V2_CATALOGUE, Observation, RepeatedObservations
-from leconvert.formats.dataset import Slices
-from leconvert.model import DATA_STREAM, IntArray, camera_of, stream_of_camera
+from leconvert.formats.dataset import Slices, fps_number, written_features
+from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
 from leconvert.selection import EpisodeSelection
 from leconvert.text import count, shown
 from leconvert.workdir.swap import has_source_tables, old_dir
 
 __all__ = [
+    "DATA_PATH_TEMPLATE",
     "EPISODES_PATH",
     "INFO_PATH",
     "LEGACY_META_FILES",
@@ -45,6 +47,8 @@ __all__ = [
     "STATS_PATH",
     "TASKS_PATH",
     "TOTAL_STATS_PATH",
+    "VIDEO_PATH_TEMPLATE",
+    "WRITTEN_VERSION",
     "Dataset",
     "DatasetInfo",
     "EpisodeLines",
@@ -52,11 +56,14 @@ __all__ = [
     "PathTemplateError",
     "SourcePaths",
     "TaskTable",
+    "converted_info",
     "episode_length",
+    "episode_line",
     "frame_rate",
     "is_pointer",
     "load_info",
     "load_tasks",
+    "output_path",
     "parse_line",
     "read_episode_table",
     "read_info",
@@ -68,6 +75,8 @@ __all__ = [
     "tasks_of_episodes",
     "version_help",
     "version_of_files",
+    "write_episodes",
+    "write_tasks",
 ]
 
 
@@ -1133,5 +1142,113 @@ class Dataset:
                 line = next(lines, None)
             is_there = line is not None and line["episode_index"] == index
             stats = line.get("stats") if is_there and line is not None else None
-            # What is no table is told by the scan, and can be filled.
+            # What is no table of statistics is none: the scan says so.
             yield stats if isinstance(stats, dict) else {}
+
+
+# ------------------------------------------------------------------------------------------------
+# What a conversion to v2.1 writes, as LeRobot 0.3.3 does.
+
+
+WRITTEN_VERSION = "v2.1"
+DATA_PATH_TEMPLATE = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+VIDEO_PATH_TEMPLATE = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+# Of v3.0: in v2.1 no file holds several episodes.
+_DROPPED_KEYS = frozenset({"data_files_size_in_mb", "video_files_size_in_mb"})
+
+
+def output_path(stream: str, number: int) -> str:
+    """Return the path of a stream's file of episode ``number``, as leconvert names it."""
+    camera = camera_of(stream)
+    template = DATA_PATH_TEMPLATE if camera is None else VIDEO_PATH_TEMPLATE
+    return template.format(
+        episode_chunk=number // FILES_PER_CHUNK, episode_index=number, video_key=camera
+    )
+
+
+def converted_info(
+    info: Mapping[str, Any],
+    *,
+    fps: Fraction,
+    total_episodes: int,
+    total_frames: int,
+    total_tasks: int,
+    splits: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Return the v2.1 ``info.json`` of another dataset's.
+
+    The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
+    ``info`` is left alone.
+    """
+    features = written_features(info["features"])
+    for feature in features.values():
+        feature.pop("fps", None)  # of v3.0
+    cameras = sum(feature.get("dtype") == "video" for feature in features.values())
+    kept_splits = info.get("splits") if splits is None else splits
+    converted: dict[str, Any] = {
+        "codebase_version": WRITTEN_VERSION,
+        "robot_type": info.get("robot_type"),
+        "total_episodes": total_episodes,
+        "total_frames": total_frames,
+        "total_tasks": total_tasks,
+        "total_videos": total_episodes * cameras,
+        "total_chunks": -(-total_episodes // FILES_PER_CHUNK),
+        "chunks_size": FILES_PER_CHUNK,
+        "fps": fps_number(fps),
+        "splits": dict(kept_splits) if isinstance(kept_splits, Mapping) else {},
+        "data_path": DATA_PATH_TEMPLATE,
+        "video_path": VIDEO_PATH_TEMPLATE if cameras else None,
+        "features": features,
+    }
+    for key, value in info.items():
+        if key not in converted and key not in _DROPPED_KEYS:
+            converted[key] = copy.deepcopy(value)
+    return converted
+
+
+def episode_line(line: Mapping[str, Any], episode_index: int, length: int) -> dict[str, Any]:
+    """Return what ``episodes.jsonl`` says of an episode, given what another table says of it."""
+    own = {key: value for key, value in line.items() if key != "episode_index"}
+    return {"episode_index": episode_index, **own, "length": length}
+
+
+def write_tasks(root: str | os.PathLike[str], tasks: Iterable[tuple[int, str]]) -> None:
+    """Write ``tasks.jsonl`` below ``root``."""
+    _write_lines(
+        Path(root) / TASKS_PATH,
+        ({"task_index": int(index), "task": text} for index, text in sorted(tasks)),
+    )
+
+
+def write_episodes(
+    root: str | os.PathLike[str],
+    episodes: Iterable[tuple[int, int, Mapping[str, Any], Mapping[str, Any] | None]],
+) -> list[str]:
+    """Write ``episodes.jsonl`` and ``episodes_stats.jsonl`` below ``root``, a line at a time.
+
+    Args:
+        episodes: Index, length, what is said of it and statistics of each episode, in order.
+
+    Returns:
+        The files written, relative to ``root``.
+    """
+    with (
+        _new_table(Path(root) / EPISODES_PATH) as add_episode,
+        _new_table(Path(root) / STATS_PATH) as add_stats,
+    ):
+        for index, length, line, stats in episodes:
+            add_episode(episode_line(line, index, length))
+            add_stats({"episode_index": index, "stats": stats or {}})
+    return [EPISODES_PATH, STATS_PATH]
+
+
+def _write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    with _new_table(path) as add:
+        for record in records:
+            add(record)
+
+
+@contextmanager
+def _new_table(path: Path) -> Iterator[Callable[[Mapping[str, Any]], object]]:
+    with path.open("w", encoding="utf-8") as file:
+        yield lambda record: file.write(json.dumps(record, ensure_ascii=False) + "\n")

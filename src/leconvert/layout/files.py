@@ -12,6 +12,7 @@ from leconvert.layout.together import roll_together
 from leconvert.model import (
     DATA_STREAM,
     MEBIBYTE,
+    TARGET_VERSIONS,
     IntArray,
     LayoutOptions,
     SourceScan,
@@ -23,6 +24,7 @@ from leconvert.model import (
 __all__ = ["choose_block_align", "count_out_of_reach", "layout_streams", "roll_over"]
 
 _REFERENCE, _STREAMING = "reference", "streaming"
+_ONE_FILE_AN_EPISODE = "v2.1"
 _BLOCK_BYTES = 4096
 _BLOCKS_WORTH_ALIGNING = 16
 
@@ -30,6 +32,9 @@ _BLOCKS_WORTH_ALIGNING = 16
 def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
     """Return the output files of every stream, in the order of ``scan.streams``."""
     _check(options)
+    if options.to == _ONE_FILE_AN_EPISODE:
+        each: IntArray = np.arange(scan.num_episodes + 1, dtype=np.int64)
+        return [StreamLayout(stream.stream, each) for stream in scan.streams]
     limits = [
         MEBIBYTE
         * (
@@ -51,6 +56,17 @@ def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayou
 
 
 def _check(options: LayoutOptions) -> None:
+    if options.to not in TARGET_VERSIONS:
+        raise UsageError(f"--to takes {' or '.join(TARGET_VERSIONS)}, not {options.to!r}.")
+    if options.to == _ONE_FILE_AN_EPISODE:
+        usual = LayoutOptions()
+        for field in ("data_file_size_in_mb", "video_file_size_in_mb", "layout", "loader_workers"):
+            if getattr(options, field) != getattr(usual, field):
+                raise UsageError(
+                    f"--{field.replace('_', '-')} says how episodes share files, and v2.1 has a "
+                    "file for each.",
+                    next_step="Leave it out with --to v2.1.",
+                )
     for name, limit in (
         ("--data-file-size-in-mb", options.data_file_size_in_mb),
         ("--video-file-size-in-mb", options.video_file_size_in_mb),

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from leconvert import media, tables
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
-from leconvert.formats import Dataset, open_dataset, v3
+from leconvert.formats import TARGETS, Dataset, open_dataset, v3
 from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, IntArray, OutputFile, Shard, camera_of
 from leconvert.source.modality import extension_files, mended_extension
@@ -47,7 +47,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
         What was written, relative to the tree.
     """
     manifest = run.manifest
-    repairs = manifest.repairs
+    repairs, target = manifest.repairs, TARGETS[manifest.to]
     source = open_dataset(Path(manifest.source), repairs)
     tasks = repairs.tasks(list(source.task_table))
     aggregate = v3.StatsAggregator()
@@ -62,25 +62,21 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
             yield record
 
     placed_fps = Fraction(*media.frame_ticks(manifest.fps))
-    written = v3.write_episodes(tree, records, fps=placed_fps)
-    v3.write_tasks(tree, tasks)
+    written = target.write_episodes(tree, records, fps=placed_fps)
+    written += target.write_tasks(tree, tasks)
     v3.write_stats(tree, aggregate.result())
     index, _ = run.scan.lengths()
-    v3.write_info(
-        tree,
-        v3.converted_info(
-            {**source.info, "features": repairs.features(source.features)},
-            fps=manifest.fps,
-            data_file_size_in_mb=manifest.options["data_file_size_in_mb"],
-            video_file_size_in_mb=manifest.options["video_file_size_in_mb"],
-            has_videos=len(manifest.streams) > 1,
-            total_episodes=manifest.num_episodes,
-            total_frames=manifest.num_frames,
-            total_tasks=len(tasks),
-            splits=v3.kept_splits(source.info.get("splits"), index) if repairs else None,
-        ),
+    info = target.info(
+        {**source.info, "features": repairs.features(source.features)},
+        fps=manifest.fps,
+        options=manifest.options,
+        total_episodes=manifest.num_episodes,
+        total_frames=manifest.num_frames,
+        total_tasks=len(tasks),
+        splits=v3.kept_splits(source.info.get("splits"), index) if repairs else None,
     )
-    written += ["meta/tasks.parquet", "meta/stats.json", "meta/info.json"]
+    v3.write_info(tree, info)
+    written += [v3.STATS_PATH, v3.INFO_PATH]
     if repairs:
         v3.write_repairs(tree, repairs)
         written.append(v3.REPAIRS_PATH)
@@ -90,7 +86,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
 def _episode_records(
     run: OpenedRun, source: Dataset, stats_files: StatsFiles
 ) -> Iterator[v3.EpisodeRecord]:
-    """Yield one row of ``meta/episodes`` an episode, in order."""
+    """Yield what the result says of each episode, in order."""
     manifest = run.manifest
     index, length = run.scan.lengths()
     ends = np.concatenate(([0], np.cumsum(length)))
@@ -105,11 +101,10 @@ def _episode_records(
         for layout in manifest.streams
         if (camera := camera_of(layout.stream)) is not None
     )
-    kept = np.isin(source.episodes.episode_index, index).tolist()
-    lines = itertools.compress(source.lines(), kept)
+    lines = _of_kept(source.lines(), source, index)
     copied: Iterator[Mapping[str, Any]] = iter([{}] * len(index))
     if not manifest.repairs.replaces_stats(source.features):
-        copied = itertools.compress(source.episode_stats(), kept)
+        copied = _of_kept(source.episode_stats(), source, index)
     all_stats = _all_stats(run, copied, index, stats_files)
     for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
         frames = int(length[position])
@@ -133,12 +128,14 @@ def _episode_records(
         )
 
 
+def _of_kept[Item](items: Iterator[Item], source: Dataset, index: IntArray) -> Iterator[Item]:
+    """Yield the items of the episodes that are kept."""
+    return itertools.compress(items, np.isin(source.episodes.episode_index, index).tolist())
+
+
 def _all_stats(
-    run: OpenedRun,
-    copied: Iterator[Mapping[str, Any]],
-    index: IntArray,
-    stats_files: StatsFiles,
-) -> Iterator[Mapping[str, Any] | None]:
+    run: OpenedRun, copied: Iterator[Mapping[str, Any]], index: IntArray, stats_files: StatsFiles
+) -> Iterator[Mapping[str, Any]]:
     """Yield each episode's statistics: copied, but for what was computed or left out."""
     repairs = run.manifest.repairs
     # In the plan's order: that of `stats_files` is who came first.
@@ -150,7 +147,7 @@ def _all_stats(
     # Strict: a stream of computed statistics has a line for each episode, neither more nor fewer.
     for position, (stats, *found) in enumerate(zip(copied, *computed, strict=True)):
         if not repairs:
-            yield stats or None
+            yield stats
             continue
         fresh: dict[str, Any] = {}
         for entry in found:
@@ -195,11 +192,12 @@ class Assembly:
     def __init__(self, run: OpenedRun, tree: Path) -> None:
         self._run = run
         self._tree = tree
+        self._path = TARGETS[run.manifest.to].path
         self.linked = self.copied = self.joined = 0
 
     def add_file(self, file: OutputFile, shards: list[tuple[Shard, Path]]) -> None:
         """Bring one output file into the tree."""
-        target = self._tree / v3.output_path(file.stream, file.number)
+        target = self._tree / self._path(file.stream, file.number)
         if len(shards) == 1 and shards[0][0].whole:
             outcome = link_into_tree(shards[0][1], target, tree=self._tree)
             if outcome == "linked":
@@ -249,7 +247,7 @@ class Assembly:
         edges = [file.first, *(shard.stop for shard, _ in shards)]
         begins = [shard.first for shard, _ in shards]
         if begins != edges[:-1] or edges[-1] != file.stop:
-            path = v3.output_path(file.stream, file.number)
+            path = self._path(file.stream, file.number)
             raise WorkDirError(
                 f"{self._run.paths.batches} does not cover {path} without gaps.",
                 path=str(self._run.paths.batches),

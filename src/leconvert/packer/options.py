@@ -25,7 +25,8 @@ class ProofOptions:
     Attributes:
         verify: ``structure``, ``bytes`` or ``none``: what is proven before the swap. None proves
             the structure, or the bytes where the source is to be removed.
-        force_conversion: Replace a v3.0 dataset at the target; it is kept as ``<target>_old``.
+        force_conversion: Replace a dataset of the version that is written at the target; it is
+            kept as ``<target>_old``.
         delete_source: Remove the source that the result replaced, once the result is in place and
             nothing would be lost.
         max_wait_seconds: How long to wait for the lock of a packer that gives no sign of life.
@@ -66,21 +67,25 @@ class ProofOptions:
                 f"--source {shlex.quote(str(source))} --bytes`, and remove the source by hand.",
             )
 
-    def check_target(self, source: Path, target: Path) -> None:
+    def check_target(self, source: Path, target: Path, to: str) -> None:
         """Refuse a target that something stands in, before any work is done."""
         self.check_proof(source, target)
-        check_target(target, self.old_place(source, target))
+        check_target(target, self.old_place(source, target, to))
 
-    def old_place(self, source: Path, target: Path) -> Path | None:
-        """Return where the tree at the target goes, None where the target must be free."""
+    def old_place(self, source: Path, target: Path, to: str) -> Path | None:
+        """Return where the tree at the target goes, None where the target must be free.
+
+        Args:
+            to: The version that is written.
+        """
         if source == target:
             return old_dir(target)
         if not os.path.lexists(target):
             return None
         version = codebase_version(target)
-        if not is_converted(target):
+        if not is_converted(target, to):
             raise TargetError(
-                f"{target} exists and is no v3.0 dataset.",
+                f"{target} exists and is no {to} dataset.",
                 path=str(target),
                 next_step="Choose another --output, or move it away.",
             )
@@ -103,7 +108,7 @@ class PackReport:
     """What the packer did.
 
     Attributes:
-        target: The v3.0 dataset.
+        target: The result.
         kept: Where the replaced dataset is, or None.
         linked: Files that were linked into the tree.
         copied: Shards that had to be copied, because the work dir is on another file system

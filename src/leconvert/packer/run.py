@@ -19,7 +19,6 @@ from leconvert.errors import (
     TargetError,
     VerificationError,
 )
-from leconvert.formats import v3
 from leconvert.leasing import Board, LeaseStore
 from leconvert.machine import Machine
 from leconvert.packer.assembly import Assembly, Collector, check_all_done
@@ -78,7 +77,7 @@ def pack_run(
         if finished is not None:
             return finished
         _check_not_converted(run)
-        options.check_target(source, target)
+        options.check_target(source, target, manifest.to)
         board = _board(run)
         if not wait or board.all_settled():
             check_all_done(run, board)
@@ -129,7 +128,7 @@ def pack_run(
         with target_lock(target, manifest.run_id, wait=silent):
             _check_not_converted(run)
             swap_into_place(
-                SwapPlan(target, tree, options.old_place(source, target)),
+                SwapPlan(target, tree, options.old_place(source, target, manifest.to)),
                 journal,
                 before_exchange=check_once_more,
                 came_out=_planned_source_of(run),
@@ -138,7 +137,7 @@ def pack_run(
 
 
 class NoResultError(TargetError):
-    """A run is over, but no v3.0 dataset stands at its target any more."""
+    """A run is over, but no dataset that it wrote stands at its target any more."""
 
 
 @any_storage_errors()
@@ -186,7 +185,7 @@ def _finish_swapped(
     with target_lock(target, run.manifest.run_id, wait=silent):
         if recover_swap(journal, target) is not SwapOutcome.COMPLETED:
             return None
-        if not is_converted(target):
+        if not is_converted(target, run.manifest.to):
             raise _no_result(run)
         options.check_proof(source, target)
         check()
@@ -274,7 +273,8 @@ def _no_result(run: OpenedRun) -> NoResultError:
     else:
         helps = f"Its source was removed: put the result back at {target}, and run again."
     return NoResultError(
-        f"Run {run.manifest.run_id} is finished, but no v3.0 dataset stands at {target} any more.",
+        f"Run {run.manifest.run_id} is finished, but no {run.manifest.to} dataset stands at "
+        f"{target} any more.",
         path=str(target),
         next_step=helps,
     )
@@ -283,8 +283,8 @@ def _no_result(run: OpenedRun) -> NoResultError:
 def _check_not_converted(run: OpenedRun) -> None:
     """Raise if another run put its result in the source's place since this one was planned."""
     source, target = Path(run.manifest.source), Path(run.manifest.target)
-    was_converted = run.manifest.codebase_version == v3.CODEBASE_VERSION
-    if source != target or was_converted or not is_converted(target):
+    was_converted = run.manifest.codebase_version == run.manifest.to
+    if source != target or was_converted or not is_converted(target, run.manifest.to):
         return
     check_no_other_swap(target, run.manifest.run_id)
     kept = kept_source(target)

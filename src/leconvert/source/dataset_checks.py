@@ -461,6 +461,28 @@ Features = Mapping[str, Mapping[str, Any]]
 Totals = Mapping[str, Sequence[int]]
 
 
+def beyond_target(features: Features, to: str) -> Iterator[Observation]:
+    """Say what the version that is to be written has no form for."""
+    if to != "v2.1":
+        return
+    from leconvert.statistics import is_depth_map  # nobody else pays for its imports
+
+    for name, feature in features.items():
+        if feature["dtype"] == "language" or name in tables.LANGUAGE_COLUMNS:
+            what = "annotations, of which LeRobot 0.3.3 loads no row"
+        elif feature["dtype"] in _VISUAL_DTYPES and is_depth_map(feature):
+            what = "a depth map, whose distances LeRobot 0.3.3 reads as colours"
+        elif feature["dtype"] == "audio":
+            what = "sound"
+        else:
+            continue
+        said = (
+            f"{shown(name)} is {what}: v2.1 has no form for it. Left out, it stays in the source."
+        )
+        stream = stream_of_camera(name) if feature["dtype"] == "video" else None
+        yield Observation("beyond-v21", said, stream=stream, path=INFO_PATH, feature=name)
+
+
 def check_declarations(features: Features) -> Iterator[Observation]:
     """Say what is unusual about declared features."""
     nested, unnamed, old_style, untold = [], [], [], []

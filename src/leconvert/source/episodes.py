@@ -125,6 +125,7 @@ class EpisodeScanner:
         stats: The table of statistics and where in it the episodes' lines begin, -1 for those
             without; None in versions that have no such table.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
+        checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
     """
 
     def __init__(
@@ -137,9 +138,11 @@ class EpisodeScanner:
         length: IntArray,
         stats: tuple[Path, IntArray] | None,
         fleeting_inodes: frozenset[int] = frozenset(),
+        checks_steps: bool = False,
     ) -> None:
         self._arguments = (
             paths, fps, features, streams, episode_index, length, stats, fleeting_inodes,
+            checks_steps,
         )  # fmt: skip
         self._fleeting_inodes = fleeting_inodes
         self._paths = paths
@@ -148,7 +151,9 @@ class EpisodeScanner:
         self._episode_index = episode_index
         self._length = length
         self._stats = stats
-        self._check_table = TableCheck(fps, features, has_cameras=len(streams) > 1)
+        self._check_table = TableCheck(
+            fps, features, has_cameras=len(streams) > 1, checks_steps=checks_steps
+        )
         self._check_stats = StatsCheck(features)
         self._check_clip = {
             stream: ClipCheck(features[camera], fps)

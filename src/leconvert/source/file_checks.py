@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from leconvert import media
 from leconvert.errors import UnreadableSourceError
-from leconvert.findings import ObservationLog, said_of_paths
+from leconvert.findings import DROP, ObservationLog, said_of_paths
 from leconvert.formats.v2 import STATS_PATH
 from leconvert.repairs import DEFAULT_COLUMNS, TEXT_DTYPES
 from leconvert.tables import DataFile
@@ -35,6 +35,8 @@ __all__ = [
     "TableCheck",
     "declared_as_encoded",
     "pixel_format",
+    "steps_are_even",
+    "uneven_steps",
 ]
 
 
@@ -348,6 +350,7 @@ class TableCheck:
         fps: Frames a second.
         features: Declared features, without those that are left out.
         has_cameras: Whether timestamps are used to find video frames.
+        checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
     """
 
     def __init__(
@@ -356,8 +359,10 @@ class TableCheck:
         features: Mapping[str, Mapping[str, Any]],
         *,
         has_cameras: bool,
+        checks_steps: bool = False,
     ) -> None:
         self._fps = fps
+        self._checks_steps = checks_steps
         self._expected: dict[str, Times] = {}
         self._right_times: set[tuple[object, bytes]] = set()
         self._times_severity = "" if has_cameras else "warning"
@@ -451,7 +456,8 @@ class TableCheck:
             return
         times = file.numbers("timestamp")
         expected = self._times(len(times), times.dtype)
-        if (times == expected).all():
+        is_even = not self._checks_steps or steps_are_even(times, self._fps, notes)
+        if is_even and (times == expected).all():
             if raw is not None:
                 if len(self._right_times) >= _KEPT_TIMES:
                     self._right_times.clear()
@@ -486,6 +492,34 @@ class TableCheck:
             known = times.astype(np.float32) if kind == np.float32 else times
             self._expected[kind.str] = known
         return known[:length]
+
+
+def uneven_steps(times: npt.NDArray[Any], fps: Fraction) -> npt.NDArray[np.int64]:
+    """Return after which timestamps of an episode the next is too near or too far.
+
+    It is the arithmetic of LeRobot 0.3.3 when it opens a dataset (``check_timestamps_sync``):
+    timestamps are float32 there, and so are their differences.
+    """
+    steps = np.diff(times.astype(np.float32))
+    is_even = np.abs(steps - np.float32(1 / float(fps))) <= np.float32(_LEROBOT_TOLERANCE_SECONDS)
+    return np.flatnonzero(~is_even)
+
+
+def steps_are_even(times: npt.NDArray[Any], fps: Fraction, notes: ObservationLog) -> bool:
+    """Tell whether LeRobot 0.3.3 takes the distances of an episode's timestamps; say if not."""
+    if not len(uneven := uneven_steps(times, fps)):
+        return True
+    at = int(uneven[0])
+    first, second = (f"{float(time):g}" for time in times[at : at + 2])
+    said = f"{shown(notes.path)}: {count(len(uneven), 'timestamp')} not 1 / fps after the one "
+    said += f"before, first {second} s after {first} s."
+    exact = np.arange(len(times)) * fps.denominator / fps.numerator
+    lasts = len(uneven_steps(exact, fps)) > 0
+    if lasts:
+        said = f"{shown(notes.path)}: the episode is so long that timestamps in float32, even "
+        said += "exact ones, are not 1 / fps apart."
+    notes.say("uneven-times", said, helps=(DROP,) if lasts else None)
+    return False
 
 
 def _steady_rate(times: npt.NDArray[Any]) -> str | None:

@@ -25,6 +25,7 @@ from leconvert.findings import (
     resolve_repairs,
     task_map_of,
 )
+from leconvert.formats import TARGETS
 from leconvert.formats.v2 import (
     INFO_PATH,
     STATS_PATH,
@@ -45,6 +46,7 @@ from leconvert.formats.v2 import (
 )
 from leconvert.model import (
     DATA_STREAM,
+    TARGET_VERSIONS,
     FileTable,
     IntArray,
     SourceScan,
@@ -60,6 +62,7 @@ from leconvert.source.changes import SourceFiles, meta_digest, survey_folder
 from leconvert.source.dataset_checks import (
     DataColumns,
     absent_features,
+    beyond_target,
     check_columns,
     check_declarations,
     check_files,
@@ -110,6 +113,7 @@ def scan_source(
     options: RepairOptions | None = None,
     *,
     selection: EpisodeSelection = EpisodeSelection(),
+    to: str = TARGET_VERSIONS[0],
     progress: Progress = NO_PROGRESS,
     spread: Spread | None = None,
 ) -> SourceScan:
@@ -118,22 +122,28 @@ def scan_source(
     Nothing is said of episodes that are not selected, and none of their files is opened. Errors are
     collected, so that one run tells the user about all of them; the caller decides by the findings'
     severity. Episodes that are left out are not in the result.
+
+    Args:
+        to: The version that is to be written, for what it cannot hold.
     """
     options = options or RepairOptions()
     check_accepted(options.accept)
     if is_converted(root):
         source: ScannedSource | SourceScan = read_v3_source(
-            root, options, selection, progress, spread
+            root, options, selection, to, progress, spread
         )
     else:
-        source = _read_v2_source(root, options, selection, progress, spread)
-    return source if isinstance(source, SourceScan) else _resolved(root, source, options, selection)
+        source = _read_v2_source(root, options, selection, to, progress, spread)
+    if isinstance(source, SourceScan):
+        return source
+    return _resolved(root, source, options, selection, to)
 
 
 def _read_v2_source(
     root: Path,
     options: RepairOptions,
     selection: EpisodeSelection,
+    to: str,
     progress: Progress,
     spread: Spread | None,
 ) -> ScannedSource | SourceScan:
@@ -200,6 +210,7 @@ def _read_v2_source(
         episodes.length,
         _stats_lines(root, info, episodes, remarks),
         devices_with_fleeting_inodes(),
+        checks_steps=to == "v2.1",
     )
     gathered = _look(look, streams, episodes.index, progress, spread)
     return ScannedSource(
@@ -208,11 +219,16 @@ def _read_v2_source(
 
 
 def _resolved(
-    root: Path, source: ScannedSource, options: RepairOptions, selection: EpisodeSelection
+    root: Path,
+    source: ScannedSource,
+    options: RepairOptions,
+    selection: EpisodeSelection,
+    to: str,
 ) -> SourceScan:
     """Say what can only be said once all files are known, and settle what is done about it."""
     info, paths, episodes = source.info, source.paths, source.episodes
     tasks, gathered, remarks = source.tasks, source.gathered, source.remarks
+    remarks += beyond_target(info.features, to)
     takes_tasks = options.tasks_from is not None
     computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
     has_all = len(gathered.slices) == 1 + len(info.camera_keys) and not selection
@@ -287,7 +303,7 @@ def _resolved(
         slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM)
         for slices in gathered.slices
     ]
-    schema = _result_schema(info, columns, settled.repairs)
+    schema = _result_schema(info, columns, settled.repairs, TARGETS[to].list_entry)
     return _scan(root, info, episodes, scans, survey, schema, settled)
 
 
@@ -571,12 +587,15 @@ def _with_right_cameras(
     return replace(settled, repairs=repairs)
 
 
-def _result_schema(info: DatasetInfo, columns: DataColumns, repairs: Repairs) -> bytes:
+def _result_schema(
+    info: DatasetInfo, columns: DataColumns, repairs: Repairs, list_entry: str
+) -> bytes:
     """Return the schema of the result's data files; nothing where no table could be read."""
     if columns.schema is None:
         return b""
     repaired = tables.repaired_schema(columns.schema, repairs)
-    return tables.serialize_schema(tables.output_schema(repaired, repairs.features(info.features)))
+    features = repairs.features(info.features)
+    return tables.serialize_schema(tables.output_schema(repaired, features, list_entry=list_entry))
 
 
 def _scan(

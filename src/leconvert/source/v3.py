@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from leconvert import media, tables
-from leconvert.arrow import FloatArray
+from leconvert.arrow import FloatArray, floats
 from leconvert.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.findings import Observation, ObservationLog, RepeatedObservations
 from leconvert.formats import v3
@@ -62,6 +62,7 @@ from leconvert.source.file_checks import (
     ClipFacts,
     RowFacts,
     StatsCheck,
+    steps_are_even,
 )
 from leconvert.text import count, shown
 from leconvert.workdir.fs import devices_with_fleeting_inodes, forget_old_names
@@ -87,6 +88,7 @@ def read_v3_source(
     root: Path,
     options: RepairOptions,
     selection: EpisodeSelection,
+    to: str,
     progress: Progress,
     spread: Spread | None,
 ) -> ScannedSource:
@@ -133,6 +135,7 @@ def read_v3_source(
         features,
         None if task_rows is None else len(tasks.listed),
         devices_with_fleeting_inodes(),
+        to == "v2.1",
     )
     gathered = _look(look, wanted, streams, table, kept, progress, spread)
     return ScannedSource(
@@ -393,6 +396,7 @@ class FileScanner:
         features: Declared features, without those that are left out.
         num_tasks: Rows of the table of tasks, None where it cannot be used.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
+        checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
     """
 
     def __init__(
@@ -405,10 +409,13 @@ class FileScanner:
         features: Mapping[str, Mapping[str, Any]],
         num_tasks: int | None,
         fleeting_inodes: frozenset[int] = frozenset(),
+        checks_steps: bool = False,
     ) -> None:
         self._arguments = (
             root, routes, table, ranges, declared, features, num_tasks, fleeting_inodes,
+            checks_steps,
         )  # fmt: skip
+        self._checks_steps = checks_steps
         self._root = root
         self._routes = routes
         self._table = table
@@ -540,6 +547,8 @@ class FileScanner:
                     f"{shown(notes.path)}: {column} is wrong, first in {said}.",
                     severity="warning" if mild else "",
                 )
+        if self._checks_steps and "timestamp" in file.schema_arrow.names:
+            self._check_steps(file, among, first[is_whole][order], notes)
         unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
         facts = []
@@ -555,6 +564,20 @@ class FileScanner:
                 else RowFacts()
             )
         return facts
+
+    def _check_steps(
+        self, file: pq.ParquetFile, among: v3.RoutedFile, first: IntArray, notes: ObservationLog
+    ) -> None:
+        """Look at the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset."""
+        times = floats(file.read(["timestamp"], use_threads=False).column(0).combine_chunks())
+        if times is None:
+            return  # that there are none is said
+        lengths = self._ranges.length[among.episodes].tolist()
+        for episode, begin, length in zip(
+            among.episodes.tolist(), first.tolist(), lengths, strict=True
+        ):
+            notes.episode = episode
+            steps_are_even(times[begin : begin + length], self._declared.fps, notes)
 
     # --- videos -----------------------------------------------------------------------------
 

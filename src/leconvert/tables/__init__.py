@@ -22,6 +22,7 @@ from leconvert.tables.join import (
     replace_columns,
 )
 from leconvert.tables.lerobot_reader import (
+    LANGUAGE_COLUMNS,
     Reading,
     declaration_of,
     dtype_name,
@@ -43,6 +44,7 @@ from leconvert.tables.schemas import (
 )
 
 __all__ = [
+    "LANGUAGE_COLUMNS",
     "DataFile",
     "DataFooter",
     "ExpectedCopies",

@@ -51,13 +51,19 @@ _MAX_ARRAY_DIMENSIONS = 5
 _LIST_TYPES = ("List", "LargeList", "Sequence")
 
 
-def output_schema(source: pa.Schema, features: Mapping[str, Any]) -> pa.Schema:
+def output_schema(
+    source: pa.Schema, features: Mapping[str, Any], *, list_entry: str = "List"
+) -> pa.Schema:
     """Return the schema of the converted data files.
 
     Columns keep the order and the types of the source; image columns are brought to the storage of
     ``datasets.Image``. Of the schema metadata only ``huggingface`` survives, completed so that
     every column has an entry and image columns are images. ``pandas`` metadata is dropped: the row
     ranges in it would be wrong in a joined file.
+
+    Args:
+        list_entry: ``Sequence`` calls all lists so, as `datasets` before 4.0 does and must have it;
+            ``List`` leaves those that the source calls so as they are.
     """
     stored = _stored_entries(source)
     fields: list[pa.Field] = []
@@ -81,8 +87,20 @@ def output_schema(source: pa.Schema, features: Mapping[str, Any]) -> pa.Schema:
         if entry is None:
             entry = feature_of_type(field.type)
         if entry is not None:
-            entries[field.name] = entry
+            entries[field.name] = _with_sequences(entry) if list_entry == "Sequence" else entry
     return pa.schema(fields, metadata=huggingface_metadata(entries))
+
+
+def _with_sequences(entry: Any) -> Any:
+    """Return an entry in which lists are called as `datasets` before 4.0 calls them."""
+    if not isinstance(entry, Mapping):
+        return entry
+    if entry.get("_type") != "List":
+        return {key: _with_sequences(value) for key, value in entry.items()}
+    inner = _with_sequences(entry.get("feature"))
+    if isinstance(inner, Mapping) and "_type" not in inner:
+        return [inner]  # there a sequence of mappings is a mapping of lists
+    return {**entry, "feature": inner, "_type": "Sequence"}
 
 
 def huggingface_metadata(entries: Mapping[str, Any]) -> dict[bytes, bytes]:

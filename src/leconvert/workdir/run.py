@@ -29,6 +29,7 @@ from leconvert.arrow import int64_array, int64_values
 from leconvert.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
 from leconvert.model import (
     FILE_COLUMNS,
+    TARGET_VERSIONS,
     Batch,
     FileTable,
     Finding,
@@ -128,6 +129,11 @@ class Manifest:
     findings: Sequence[Finding]
     repairs: Repairs = NO_REPAIRS
     outline: str | None = None
+
+    @property
+    def to(self) -> str:
+        """The version that is written."""
+        return str(self.options.get("to", TARGET_VERSIONS[0]))
 
     @property
     def source_name(self) -> str:

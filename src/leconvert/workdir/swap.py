@@ -348,6 +348,7 @@ _OF_THE_DISK = frozenset(
 )
 
 _SOURCE_TABLE = "meta/episodes.jsonl"
+_RESULT_TABLE = "meta/episodes"
 
 
 def info_path(root: Path) -> Path:
@@ -382,13 +383,16 @@ def codebase_version(root: Path) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def is_converted(root: Path) -> bool:
-    """Tell whether a v3.0 dataset stands here, whose files are v3.0's too."""
-    return (codebase_version(root) or "").startswith("v3") and not has_source_tables(root)
+def is_converted(root: Path, to: str = "v3.0") -> bool:
+    """Tell whether a dataset of the version that is written stands here, by its files too."""
+    said = codebase_version(root) or ""
+    if to.startswith("v3"):
+        return said.startswith("v3") and not has_source_tables(root)
+    return said == to and has_source_tables(root) and not (root / _RESULT_TABLE).is_dir()
 
 
 def has_source_tables(root: Path) -> bool:
-    """Tell whether a v2.x dataset's table of episodes is here, which no result has."""
+    """Tell whether a v2.x dataset's table of episodes is here, which none of v3.0 has."""
     return (root / _SOURCE_TABLE).is_file()
 
 

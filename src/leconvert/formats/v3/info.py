@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from leconvert.findings import found
+from leconvert.formats.dataset import fps_number, written_features
 from leconvert.model import (
     DATA_STREAM,
     FILES_PER_CHUNK,
@@ -346,11 +347,6 @@ _DROPPED_KEYS = frozenset({"total_chunks", "total_videos"})
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 
-def fps_number(fps: Fraction) -> int | float:
-    """Return a frame rate as ``info.json`` writes it: whole rates as integers."""
-    return fps.numerator if fps.denominator == 1 else float(fps)
-
-
 def converted_info(
     info: Mapping[str, Any],
     *,
@@ -366,23 +362,14 @@ def converted_info(
     """Return the v3.0 ``info.json`` of a v2.x one.
 
     The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
-    A video feature's ``video_info``, as v2.0 wrote it, becomes ``info``; what is no table of facts
-    there is left out.
     ``info`` is left alone.
     """
     rate = fps_number(fps)
-    features = copy.deepcopy(dict(info["features"]))
-    for key, feature in features.items():
-        for name in ("info", "video_info"):
-            if not isinstance(feature.get(name) or {}, Mapping):
-                del feature[name]  # LeRobot looks for keys in it
+    features = written_features(info["features"])
+    for feature in features.values():
         # Video features carry the rate among the facts about their encoding.
         if feature.get("dtype") != "video":
             feature["fps"] = rate
-        elif "video_info" in feature and "info" not in feature:
-            # v2.0's name for these facts; readers of v3.0 look for the other.
-            renamed = {"video_info": "info"}
-            features[key] = {renamed.get(name, name): value for name, value in feature.items()}
     converted: dict[str, Any] = {
         "codebase_version": CODEBASE_VERSION,
         "fps": rate,

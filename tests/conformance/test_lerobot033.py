@@ -1,0 +1,137 @@
+"""LeRobot 0.3.3 loads what ``--to v2.1`` wrote, and every frame is the source's.
+
+It needs Python 3.10 and versions that ours cannot have beside it, so it lives in an environment of
+its own: ``scripts/test_lerobot033`` makes that and runs these tests. Without it they are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import leconvert
+from leconvert.formats import open_dataset
+from leconvert.model import DATA_STREAM, LayoutOptions, camera_of
+from leconvert.packer import ProofOptions
+from leconvert.repairs import RepairOptions
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+pytestmark = pytest.mark.slow
+
+PYTHON = os.environ.get("LEROBOT033_PYTHON")
+DATA = Path(__file__).resolve().parents[3] / "shared/data"
+NO_ENVIRONMENT = "LEROBOT033_PYTHON names no interpreter; use scripts/test_lerobot033"
+V21 = LayoutOptions(to="v2.1")
+
+
+def loaded(result: Path, source: Path, tmp_path: Path) -> dict[str, Any]:
+    """Return what LeRobot 0.3.3 found of a result, beside its source."""
+    if PYTHON is None:
+        pytest.skip(NO_ENVIRONMENT)
+    dataset = open_dataset(source)
+    tasks = dict(dataset.task_table)
+    slices = {stream: dataset.slices(stream) for stream in dataset.streams}
+    declared = json.loads((result / "meta/info.json").read_bytes())["features"]
+    episodes = []
+    for position, length in enumerate(dataset.episodes.length.tolist()):
+        places = {
+            stream: [str(source / found.path(position)), int(found.first[position])]
+            for stream, found in slices.items()
+            if camera_of(stream) in (None, *declared)
+        }
+        path, first = places.pop(DATA_STREAM)
+        rows = pq.read_table(path).slice(first, length)
+        episodes.append(
+            {
+                "length": length,
+                "data": [path, first],
+                "videos": {camera_of(stream): place for stream, place in places.items()},
+                "tasks": [tasks[index] for index in rows.column("task_index").to_pylist()],
+            }
+        )
+    own = ("timestamp", "frame_index", "index", "episode_index", "task_index")
+    job = {
+        "result": str(result),
+        "fps": float(dataset.fps),
+        "cameras": [key for key, feature in declared.items() if feature["dtype"] == "video"],
+        "columns": [
+            key
+            for key, feature in declared.items()
+            if feature["dtype"].startswith(("float", "int", "bool")) and key not in own
+        ],
+        "episodes": episodes,
+    }
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    program = Path(__file__).with_name("lerobot033.py")
+    environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    done = subprocess.run(
+        [PYTHON, str(program), str(tmp_path / "job.json")],
+        capture_output=True,
+        text=True,
+        env={**environment, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["frames"] == sum(e["length"] for e in episodes) * len(job["cameras"])
+    assert found["rows"] == sum(episode["length"] for episode in episodes)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "repairs"),
+    [
+        ("g1_inspire_12ep", RepairOptions()),
+        ("cr5_5ep", RepairOptions(retime=True, fill_stats=True)),
+        (
+            "robot_sim_picknplace_v20",
+            RepairOptions(retime=True, drop_features=("observation.images.egoview",)),
+        ),
+    ],
+)
+def test_real_recordings_load_and_every_frame_is_the_sources(
+    name: str, repairs: RepairOptions, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    proof = ProofOptions(verify="bytes")
+    leconvert.convert(DATA / name, output=out, layout=V21, repairs=repairs, proof=proof)
+    found = loaded(out, DATA / name, tmp_path)
+    assert found["different"] == []
+    assert "action" in found["stats"]
+
+
+def test_the_way_back_from_v30_loads_and_every_frame_is_the_sources(tmp_path: Path) -> None:
+    repairs = RepairOptions(retime=True, fill_stats=True)
+    source, out = DATA / "cr5_5ep", tmp_path / "out"
+    leconvert.convert(source, output=tmp_path / "v30", repairs=repairs)
+    proof = ProofOptions(verify="bytes")
+    leconvert.convert(tmp_path / "v30", output=out, layout=V21, proof=proof)
+    for origin in (source, tmp_path / "v30"):
+        assert loaded(out, origin, tmp_path)["different"] == []
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])
+def test_codecs_images_and_several_cameras_load(codec: str, tmp_path: Path) -> None:
+    reordered = {"bf": "2"} if codec == "libx264" else {}
+    spec = DatasetSpec(
+        episodes=4,
+        frames=[40, 7, 33, 64],
+        cameras=tuple(
+            CameraSpec(f"observation.images.{name}", 64, 64, codec=codec, options=reordered)
+            for name in ("top", "wrist")
+        ),
+        image_keys=("observation.images.still",),
+        image_size=(16, 16),
+        has_done=True,
+        tasks=("Pick.", "Place."),
+    )
+    source = make_dataset(tmp_path / "source", spec)
+    out = tmp_path / "out"
+    leconvert.convert(source, output=out, layout=V21, proof=ProofOptions(verify="bytes"))
+    assert loaded(out, source, tmp_path)["different"] == []
