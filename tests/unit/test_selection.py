@@ -207,9 +207,3 @@ def test_a_draft_says_what_the_selection_comes_to(small_source: Path, tmp_path: 
         selection=EpisodeSelection(episodes="4"),
     )  # fmt: skip
     assert (draft.summary.episodes, draft.summary.frames) == (1, 15)
-
-
-def test_a_selection_of_a_v3_dataset_is_refused(picture_result: Path) -> None:
-    with pytest.raises(UsageError, match="Episodes are selected of") as caught:
-        scan_source(picture_result, selection=EpisodeSelection(episodes="0"))
-    assert caught.value.path == str(picture_result)

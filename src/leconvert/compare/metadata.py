@@ -300,11 +300,23 @@ class Expected:
             return
         found = self._of_kept(self.source.episode_stats())
         for index, stats in zip(self.index.tolist(), found, strict=True):
+            if stats is None:
+                self._check_computed(index)
             yield {
                 name: values
-                for name, values in stats.items()
+                for name, values in (stats or {}).items()
                 if name not in repairs.dropped_features and not repairs.computes_stats(name, index)
             }
+
+    def _check_computed(self, episode: int) -> None:
+        """Raise if statistics of the source were wanted of an episode that has no table of them."""
+        repairs = self.repairs
+        if not any(repairs.computes_stats(name, episode) for name in repairs.computed_stats):
+            raise SourceError(
+                f"{v2.STATS_PATH} of the source has no table of statistics for episode {episode}.",
+                path=str(self.source.root / v2.STATS_PATH),
+                next_step="Mend the line, or restore the table from another copy of the dataset.",
+            )
 
     def _of_kept[Item](self, items: Iterable[Item]) -> Iterator[Item]:
         is_kept = np.zeros(len(self.source.episodes), np.bool_)

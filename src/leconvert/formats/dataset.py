@@ -124,8 +124,11 @@ class Dataset(Protocol):
         Each has its ``episode_index``.
         """
 
-    def episode_stats(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the statistics of each episode, by feature; empty where there are none."""
+    def episode_stats(self) -> Iterator[Mapping[str, Any] | None]:
+        """Yield the statistics of each episode, by feature; empty where there are none.
+
+        None where there is something else than a table of them.
+        """
 
 
 # ------------------------------------------------------------------------------------------------

@@ -1130,8 +1130,8 @@ class Dataset:
         """Yield the lines of ``episodes.jsonl``, in ascending order of the episodes."""
         return iter(self.table)
 
-    def episode_stats(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the statistics of each episode, by feature; empty where there are none."""
+    def episode_stats(self) -> Iterator[Mapping[str, Any] | None]:
+        """Yield the statistics of each episode, by feature; None for what is no table of them."""
         path = self.root / STATS_PATH
         lines: Iterator[dict[str, Any]] = iter(())
         if self.declared.has_episode_stats and path.exists():
@@ -1142,8 +1142,8 @@ class Dataset:
                 line = next(lines, None)
             is_there = line is not None and line["episode_index"] == index
             stats = line.get("stats") if is_there and line is not None else None
-            # What is no table of statistics is none: the scan says so.
-            yield stats if isinstance(stats, dict) else {}
+            stats = {} if stats is None else stats
+            yield stats if isinstance(stats, dict) else None
 
 
 # ------------------------------------------------------------------------------------------------

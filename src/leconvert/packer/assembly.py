@@ -104,7 +104,8 @@ def _episode_records(
     lines = _of_kept(source.lines(), source, index)
     copied: Iterator[Mapping[str, Any]] = iter([{}] * len(index))
     if not manifest.repairs.replaces_stats(source.features):
-        copied = _of_kept(source.episode_stats(), source, index)
+        # Where there is no table of statistics, the scan had them computed.
+        copied = (stats or {} for stats in _of_kept(source.episode_stats(), source, index))
     all_stats = _all_stats(run, copied, index, stats_files)
     for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
         frames = int(length[position])

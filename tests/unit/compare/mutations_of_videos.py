@@ -246,7 +246,7 @@ MUTATIONS = [
     Mutation("a frame amid the file is dropped", STRUCTURE, _join((0, 5), (6, 9)), TOP,
              "number of frames", "15", "14"),
     Mutation("a frame is dropped and another one repeated", STRUCTURE,
-             _join((0, 6), (6, 3), (6, 1), (10, 5)), TOP, "packet sizes", episode=1),
+             _join((0, 5), (0, 1), (6, 9)), TOP, "packet sizes", episode=0),
     Mutation("the last frame is dropped", STRUCTURE, _join((0, 14)), TOP, "number of frames",
              "15", "14"),
     Mutation("an episode is repeated in place of the next of equal length", STRUCTURE,
