@@ -474,10 +474,20 @@ def _what_helps(errors: Sequence[Finding]) -> str:
 
 
 def _check_in_place(source: Path, target: Path, to: str, repairs: RepairOptions) -> None:
-    """Refuse to put a v2.1 dataset in the place of another: nothing would tell the two apart."""
+    """Refuse to put a v2.1 dataset where nothing would tell afterwards which one was the source.
+
+    Beside another of v2.1 that is so at once; where a v3.0 dataset is kept as ``<target>_old``, an
+    undo that was interrupted leaves the same two.
+    """
     if source != target or to == TARGET_VERSIONS[0]:
         return
     version = open_dataset(source, repairs.reading).version
+    if version == TARGET_VERSIONS[0]:
+        raise TargetError(
+            f"{source} is a {version} dataset, and {to} is written beside it, not in its place.",
+            path=str(source),
+            next_step="Give a folder for the result: --output DIR.",
+        )
     if version == to:
         raise TargetError(
             f"{source} is already {version}.",

@@ -277,12 +277,15 @@ def test_a_round_trip_gives_every_packet_row_and_line_back(
     assert info["license"] == "mit"
 
 
-def test_a_v30_dataset_is_replaced_and_kept(joined: Path) -> None:
-    assert convert(joined) == 0
-    assert info_of(joined)["codebase_version"] == "v2.1"
-    kept = joined.with_name("v30_old")
-    assert info_of(kept)["codebase_version"] == "v3.0"
-    assert main(["verify", str(joined), "--source", str(kept), "--bytes"]) == 0
+def test_a_v30_dataset_is_not_replaced(joined: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(joined.parent.iterdir())
+    assert convert(joined) == 5
+    assert "--output DIR" in capsys.readouterr().err
+    assert info_of(joined)["codebase_version"] == "v3.0"
+    assert sorted(joined.parent.iterdir()) == before
+    out = joined.with_name("out")
+    assert convert(joined, "--output", out) == 0
+    assert main(["verify", str(out), "--source", str(joined), "--bytes"]) == 0
 
 
 def test_a_damaged_way_back_is_found_out(joined: Path, tmp_path: Path) -> None:
