@@ -51,7 +51,7 @@ __all__ = [
 # runs.
 COMMANDS = {
     "convert and edit": (
-        ("convert", "convert a v2.x dataset to v3.0: plan, work, pack, verify, swap, push"),
+        ("convert", "convert a dataset, or a part of it: plan, work, pack, verify, swap, push"),
         ("repair", "make right what check finds in a v3.0 dataset, without its source"),
         ("undo", "put back what a conversion or repair in place replaced"),
         ("clean", "remove what finished and discarded runs left"),
@@ -101,7 +101,7 @@ def build_parser(wanted: str | None = None) -> Parser:
     """
     parser = Parser(
         prog="leconvert",
-        description="Convert LeRobot datasets from v2.x to v3.0.",
+        description="Convert LeRobot datasets, whole or in part: v2.x to v3.0, v3.0 to v2.1.",
         epilog=examples_text("leconvert") + _exit_codes(),
     )
     parser.add_argument("--version", action="version", version=f"leconvert {__version__}")

@@ -76,6 +76,8 @@ class ProofOptions:
         """Return where the tree at the target goes, None where the target must be free.
 
         Args:
+            source: The source's folder; the target itself where it is converted in place.
+            target: Where the result goes.
             to: The version that is written.
         """
         if source == target:
