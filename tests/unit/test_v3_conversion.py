@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.dataset_damage import DATA, EPISODES, edit_info, rewrite, set_cells
+from tests.oddities import ODDITIES
 
 import leconvert
+from leconvert import media
 from leconvert.api import ConversionReport
 from leconvert.check import check_dataset
 from leconvert.errors import FindingsError, SourceChangedError, SourceError, TargetError
@@ -152,6 +155,42 @@ def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:
     assert report.kept_source is None
     assert report.removed_source == source.with_name("source_old")
     assert not report.removed_source.exists()
+
+
+def test_a_replaced_source_with_frames_of_no_episode_is_kept(source: Path) -> None:
+    video = f"videos/{TOP}/chunk-000/file-000.mp4"
+    whole = media.ClipRange(str(source / video))
+    once_more = media.ClipRange(str(source / video), 0, LENGTHS[0])
+    media.join_clips([whole, once_more], source / "longer.mp4", fps=Fraction(30), block_align=0)
+    (source / "longer.mp4").replace(source / video)
+    before = bytes_of(source)
+    report = leconvert.convert(source, layout=SMALL, proof=ProofOptions(delete_source=True))
+    assert report.removed_source is None
+    assert report.kept_because == f"1 file is not wholly in the result: {video}"
+    assert report.kept_source is not None
+    assert bytes_of(report.kept_source) == before
+
+
+def test_a_replaced_source_with_rows_of_no_episode_is_kept(source: Path) -> None:
+    def with_another_row(table: pa.Table) -> pa.Table:
+        last = table.slice(table.num_rows - 1)
+        place = table.schema.get_field_index("episode_index")
+        nobody = pa.array([len(LENGTHS)], table.schema.field(place).type)
+        return pa.concat_tables([table, last.set_column(place, table.schema.field(place), nobody)])
+
+    rewrite(DATA, with_another_row, row_groups=False)(source)
+    report = leconvert.convert(source, layout=SMALL, proof=ProofOptions(delete_source=True))
+    assert report.kept_because == f"1 file is not wholly in the result: {DATA}"
+    assert report.kept_source is not None
+    assert pq.read_metadata(report.kept_source / DATA).num_rows == sum(LENGTHS) + 1
+
+
+def test_a_replaced_source_with_sound_is_kept(tmp_path: Path) -> None:
+    root = tmp_path / "source"
+    ODDITIES["audio in some clips"](root)
+    report = leconvert.convert(root, proof=ProofOptions(delete_source=True))
+    assert report.removed_source is None
+    assert str(report.kept_because).startswith("1 file is not wholly in the result: videos/")
 
 
 def test_a_dataset_that_shall_stay_as_it_is_is_not_converted(source: Path) -> None:

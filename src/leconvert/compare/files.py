@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from leconvert import media, tables
 from leconvert.compare.difference import Difference
 from leconvert.compare.metadata import Expected
 from leconvert.compare.result import ResultTables
@@ -25,7 +26,7 @@ from leconvert.compare.rows import DataSchemas, compare_footer, naming
 from leconvert.compare.videos import compare_header
 from leconvert.dataset_files import files_below, names_to_keep
 from leconvert.errors import LeconvertError
-from leconvert.formats import open_dataset
+from leconvert.formats import Dataset, open_dataset
 from leconvert.formats.v3 import REPAIRS_PATH
 from leconvert.model import DATA_STREAM, IntArray
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
@@ -96,7 +97,8 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
     """Say what would be lost with a source; None where its result holds all of it.
 
     What `verify_pair` compares to the byte is not looked at again; every other file of the source,
-    strays included, must be in the result with the same bytes.
+    strays included, must be in the result with the same bytes, and of the files of episodes nothing
+    may be left behind: no rows or frames of no episode, no sound.
 
     Returns:
         Half a sentence, such as ``2 episodes of it are not in the result``.
@@ -111,21 +113,45 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
         shown = ", ".join(repairs.dropped_features)
         return f"features of it are not in the result: {shown}"
     try:
-        others = _other_files(source, repairs)
+        dataset = open_dataset(source, repairs)
+        others = _other_files(dataset)
+        missing = [name for name in others if not _same(source / name, result / name)]
+        partly = [] if missing else _partly_held(dataset)
     except (LeconvertError, OSError, ValueError, KeyError, TypeError) as error:
         return f"its files could not be listed: {error}"
-    missing = [name for name in others if not _same(source / name, result / name)]
-    if not missing:
+    if not missing and not partly:
         return None
-    shown = ", ".join(missing[:_SHOWN]) + (" and others" if len(missing) > _SHOWN else "")
-    if len(missing) == 1:
-        return f"1 file is not in the result: {shown}"
-    return f"{len(missing)} files are not in the result: {shown}"
+    names = missing or partly
+    files = "1 file" if len(names) == 1 else f"{len(names)} files"
+    verb = "is" if len(names) == 1 else "are"
+    is_not = f"{verb} not in the result" if missing else f"{verb} not wholly in the result"
+    shown = ", ".join(names[:_SHOWN]) + (" and others" if len(names) > _SHOWN else "")
+    return f"{files} {is_not}: {shown}"
 
 
-def _other_files(source: Path, repairs: Repairs) -> list[str]:
+def _partly_held(dataset: Dataset) -> list[str]:
+    """Return the files with rows or frames of no episode, or with other tracks than video."""
+    found = []
+    for stream in dataset.streams:
+        slices = dataset.slices(stream)
+        if stream == DATA_STREAM and slices.whole:
+            continue  # the number of rows was compared
+        held = np.zeros(len(slices.paths), dtype=np.int64)
+        np.add.at(held, slices.file, dataset.episodes.length)
+        for path, frames in zip(slices.paths, held.tolist(), strict=True):
+            file = dataset.root / path
+            if stream == DATA_STREAM:
+                is_held = sum(tables.row_group_rows(file)) == frames
+            else:
+                is_held = media.count_tracks_and_frames(file) == (1, frames)
+            if not is_held:
+                found.append(path)
+    return found
+
+
+def _other_files(dataset: Dataset) -> list[str]:
     """Return every name but those whose content `verify_pair` compares; strays among them."""
-    dataset = open_dataset(source, repairs)
+    source = dataset.root
     compared = {path for stream in dataset.streams for path in dataset.slices(stream).paths}
     # Links to folders of episodes; what they lead to stays.
     on_the_way = {str(folder) for path in compared for folder in PurePosixPath(path).parents}

@@ -8,6 +8,7 @@ from leconvert.media.join import ClipRange, JoinedFile, LastIndex, join_clips
 from leconvert.media.pyav import (
     CodedPacket,
     coded_packets,
+    count_tracks_and_frames,
     decode_image,
     decode_shown,
     remux_clip,
@@ -29,6 +30,7 @@ __all__ = [
     "codec_of",
     "coded_packets",
     "copy_file",
+    "count_tracks_and_frames",
     "decode_image",
     "decode_shown",
     "frame_ticks",

@@ -79,6 +79,20 @@ def opened_video(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
         ) from error
 
 
+def count_tracks_and_frames(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """Return how many tracks a file has, of sound for example, and the frames of the first video.
+
+    The packets of a file are counted only where its index cannot be read.
+    """
+    try:
+        index = read_clip_index(path)
+    except UnsupportedClipError:
+        with opened_video(path) as (container, stream):
+            frames = sum(packet.size > 0 for packet in container.demux(stream))
+            return len(container.streams), frames
+    return 1 + len(index.other_tracks), index.num_samples
+
+
 # ------------------------------------------------------------------------------------------------
 # Bring a clip that cannot be joined as it lies into a plain MP4, without re-encoding.
 
