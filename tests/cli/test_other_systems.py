@@ -9,7 +9,7 @@ import sys
 import pytest
 
 ELSEWHERE = """
-import os, sys
+import os, shutil, sys  # shutil looks for what only a real Windows has
 sys.platform = {platform!r}
 sys.modules["fcntl"] = None
 del os.copy_file_range

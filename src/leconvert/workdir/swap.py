@@ -376,9 +376,11 @@ def result_aside(target: Path) -> Path:
 
 def codebase_version(root: Path) -> str | None:
     """Return a dataset's ``codebase_version``, or None where there is no dataset to read."""
+    path = info_path(root)
     try:
-        version = json.loads(info_path(root).read_bytes()).get("codebase_version")
-    except (OSError, ValueError, AttributeError):
+        # To open a pipe would wait for whoever writes into it.
+        version = json.loads(path.read_bytes()).get("codebase_version") if path.is_file() else None
+    except (OSError, ValueError, AttributeError, RecursionError):
         return None
     return version if isinstance(version, str) else None
 

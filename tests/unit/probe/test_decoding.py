@@ -15,7 +15,7 @@ import torch
 from schema_checker import violations
 
 from leconvert.errors import ProbeError
-from leconvert.formats.v3 import Slices
+from leconvert.formats import Slices
 from leconvert.loading import decoders
 from leconvert.loading.files import RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
