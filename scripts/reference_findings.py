@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leconvert.findings import V2_CATALOGUE, V3_CATALOGUE, Kind
+from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE, Kind
 
 __all__ = ["findings_page"]
 
@@ -35,7 +35,7 @@ What `leconvert check` finds in a v3.0 dataset.
 
 def findings_page() -> str:
     """Return the page."""
-    v2 = "".join(_row(kind) for kind in V2_CATALOGUE.values())
+    v2 = "".join(_row(kind) for kind in SOURCE_CATALOGUE.values())
     v3 = "".join(
         f"| `{code}` | {kind.severity} | {kind.meaning} |\n" for code, kind in V3_CATALOGUE.items()
     )

@@ -1,7 +1,7 @@
 """Who does which piece of a long job: this thread, threads that wait, or processes that compute.
 
-The scan and the verification share it. A job is one callable and a list of pieces, each a tuple of
-its arguments; results come in the order of the pieces, whoever did them.
+The scan, the verification and the check share it. A job is one callable and a list of pieces, each
+a tuple of its arguments; results come in the order of the pieces, whoever did them.
 
 ``python -m leconvert.parallel`` is one of the processes. It reads a pickled callable and then
 tuples of arguments from standard input, answers each with the pickled result on standard output,
@@ -88,16 +88,27 @@ class Spread:
 
 
 def spread_for(
-    cpu_seconds: float, wall_seconds: float, *, times_left: float, workers: int | None = None
+    cpu_seconds: float,
+    wall_seconds: float,
+    *,
+    times_left: float,
+    workers: int | None = None,
+    threads_here: int | None = None,
 ) -> Spread:
     """Return how a job goes on, from what a piece cost.
 
     Parsing headers holds Python's lock, so threads gain nothing where files answer at once (and
     lose half to the lock): there a long job is shared with other processes. Where files do not
     answer at once, as over a network, many threads wait at a time.
+
+    Args:
+        threads_here: The job cannot leave this process; so many threads suit it where files answer
+            at once.
     """
     if is_waiting(cpu_seconds, wall_seconds):
         return Spread(threads=min(workers or THREADS_THAT_WAIT, THREADS_THAT_WAIT))
+    if threads_here is not None:
+        return Spread(threads=threads_here)
     worth = int(cpu_seconds * times_left / _SECONDS_WORTH_A_PROCESS)
     others = (workers or len(os.sched_getaffinity(0))) - 1
     return Spread(processes=max(0, min(others, worth)))
@@ -110,6 +121,7 @@ def parallel_map[Done](
     *,
     weights: Sequence[float] | None = None,
     workers: int | None = None,
+    threads_here: int | None = None,
 ) -> Generator[Done]:
     """Do all pieces and yield their results in order, few of them waiting at a time.
 
@@ -118,6 +130,7 @@ def parallel_map[Done](
 
     Args:
         work: What does a piece. Threads may share it, and it can be pickled.
+        threads_here: For work that cannot be pickled, as in `spread_for`.
     """
     if spread is None:
         # The first piece costs more than others: what files share is learned there.
@@ -133,11 +146,12 @@ def parallel_map[Done](
             latency.wall_seconds,
             times_left=sum(measured[1:]) / max(measured[0], 1e-9) if pieces else 0.0,
             workers=workers,
+            threads_here=threads_here,
         )
     if spread.threads > 1:
         yield from _in_threads(work, pieces, spread.threads)
     elif spread.processes:
-        yield from _ThreadPool(work, pieces).do(spread.processes)
+        yield from _ProcessPool(work, pieces).do(spread.processes)
     else:
         for piece in pieces:
             yield work(*piece)
@@ -160,7 +174,7 @@ def _in_threads[Done](
                 future.cancel()
 
 
-class _ThreadPool[Done]:
+class _ProcessPool[Done]:
     """This thread and some processes, which take pieces from one list.
 
     A process that ends early, or cannot be started, costs nothing but time: the piece that it had

@@ -28,7 +28,7 @@ from leconvert.errors import (
 )
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
-from leconvert.text import count
+from leconvert.text import count, first_few
 from leconvert.workdir.fs import sync_file, write_durably
 from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.records import encode_record, read_record
@@ -320,12 +320,10 @@ def _check_same(url: str, before: Mapping[str, StoredFile], now: Mapping[str, St
 
 
 def _changed(url: str, changes: list[str]) -> SourceChangedError:
-    left = len(changes) - _CHANGES_SHOWN
-    more = [f"... and {left} more"] if left > 0 else []
     return SourceChangedError(
         f"{url} changed while it was fetched, in {count(len(changes), 'place')}.",
         path=url,
-        details=[*changes[:_CHANGES_SHOWN], *more],
+        details=first_few(changes, _CHANGES_SHOWN),
         next_step="Run the same command again when nobody writes there; it fetches what changed.",
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "count", "duration", "shorten", "shown"]
+from collections.abc import Sequence
+
+__all__ = ["amount", "count", "duration", "first_few", "shorten", "shown"]
 
 _SHOWN_CHARACTERS = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -40,6 +42,12 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number:,} {plural or noun + 's'}"
+
+
+def first_few(lines: Sequence[object], most: int) -> list[str]:
+    """Return the first of many lines as text, and a line that says how many are left out."""
+    left = len(lines) - most
+    return [*map(str, lines[:most]), *([f"... and {left:,} more"] if left > 0 else [])]
 
 
 def shown(text: object) -> str:

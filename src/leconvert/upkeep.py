@@ -48,6 +48,7 @@ from leconvert.packer import facts_of_tree, remove_compared, rest_of_removal
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing import REPAIR_RUNS, compare_trees, read_changes, repairs_of
 from leconvert.source import FileFacts
+from leconvert.text import first_few
 from leconvert.workdir.fs import LOCAL, FileSystem, remove_tree, sync_dir
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone, process_is_running
 from leconvert.workdir.journal import Journal, JournalState, PackStep
@@ -766,13 +767,10 @@ def _compared(
 
 
 def _not_its_source(source: Path, result: Path, differences: list[str]) -> VerificationError:
-    shown = differences[:_DIFFERENCES_SHOWN]
-    if len(differences) > len(shown):
-        shown.append(f"... and {len(differences) - len(shown)} more")
     return VerificationError(
         f"{source} is not the source of {result} any more: one of them was changed or damaged.",
         path=str(source),
-        details=shown,
+        details=first_few(differences, _DIFFERENCES_SHOWN),
         next_step="Nothing was moved. Where you want the source all the same, rename the two "
         "with `mv`.",
     )

@@ -9,7 +9,7 @@ import pytest
 from leconvert import errors
 from leconvert.cli.explain import explained
 from leconvert.cli.main import main
-from leconvert.findings import V2_CATALOGUE, V3_CATALOGUE
+from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE
 
 
 @pytest.mark.parametrize("code", [str(code) for code in errors.EXIT_CODES])
@@ -30,10 +30,10 @@ def test_an_error_is_explained_by_its_name() -> None:
 
 
 def test_every_finding_is_explained_with_what_helps() -> None:
-    for code in {*V2_CATALOGUE, *V3_CATALOGUE}:
+    for code in {*SOURCE_CATALOGUE, *V3_CATALOGUE}:
         found = explained(code)["findings"]
         assert {one["dataset"] for one in found} == {
-            *(["source"] if code in V2_CATALOGUE else []),
+            *(["source"] if code in SOURCE_CATALOGUE else []),
             *(["v3.0"] if code in V3_CATALOGUE else []),
         }
         assert all(remedy["does"] for one in found for remedy in one["remedies"])

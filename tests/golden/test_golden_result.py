@@ -84,5 +84,5 @@ def test_what_a_repair_changed_is_read(tmp_path: Path, later_keys: dict[str, obj
         stats=("observation.state",),
     )
     change(result / "meta/repaired.json", version=2)
-    with pytest.raises(UnreadableSourceError, match="another version"):
+    with pytest.raises(UnreadableSourceError, match="version 2"):
         read_changes(result)

@@ -82,9 +82,9 @@ def test_what_a_killed_process_had_is_looked_at_here(
         process.send_signal(signal.SIGSTOP)
         return process
 
-    take = spread._ThreadPool._take
+    take = spread._ProcessPool._take
 
-    def take_and_kill(crew: spread._ThreadPool[Block]) -> int | None:
+    def take_and_kill(crew: spread._ProcessPool[Block]) -> int | None:
         number = take(crew)
         if number is not None and threading.current_thread().name.startswith("crew-"):
             started[0].kill()
@@ -96,7 +96,7 @@ def test_what_a_killed_process_had_is_looked_at_here(
         return number
 
     monkeypatch.setattr(spread, "_other_process", start)
-    monkeypatch.setattr(spread._ThreadPool, "_take", take_and_kill)
+    monkeypatch.setattr(spread._ProcessPool, "_take", take_and_kill)
     shared = scan_source(small_source, spread=Spread(processes=1))
     assert handed_out.is_set()
     assert started[0].returncode == -signal.SIGKILL
@@ -159,3 +159,11 @@ def test_a_long_computing_scan_gets_a_process_a_core_and_a_short_one_none() -> N
     assert spread_for(0.010, 0.010, times_left=150, workers=8) == Spread(processes=2)
     assert spread_for(0.010, 0.010, times_left=30_000, workers=8) == Spread(processes=7)
     assert spread_for(0.010, 0.010, times_left=30_000, workers=1) == Spread()
+
+
+def test_a_job_that_cannot_leave_this_process_gets_threads_alone() -> None:
+    here = {"times_left": 30_000, "threads_here": 2}
+    assert spread_for(0.010, 0.010, **here) == Spread(threads=2)  # type: ignore[arg-type]
+    assert spread_for(0.010, 0.200, **here).threads > 8  # type: ignore[arg-type]
+    squares = parallel_map(lambda number: number**2, [(n,) for n in range(9)], threads_here=2)
+    assert list(squares) == [n**2 for n in range(9)]

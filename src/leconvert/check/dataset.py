@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ from leconvert.formats.v3 import (
     split_findings,
 )
 from leconvert.model import DATA_STREAM, Finding, camera_of, stream_of_camera
-from leconvert.parallel import THREADS_THAT_WAIT, Latency
+from leconvert.parallel import parallel_map
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.source import scan_source
@@ -269,12 +268,12 @@ class DatasetCheck:
             )
 
         with self._progress.stage("check", len(every), "files") as stage:
-            reports = _for_each(tables, table_report, stage)
+            reports = list(_each(table_report, tables, stage))
             self._add_table_reports(tables, reports)
             for report in reports:
                 if report.untimed is not None:
                     untimed[report.untimed] = True
-            for found_here in _for_each(videos, video_findings, stage):
+            for found_here in _each(video_findings, videos, stage):
                 self.findings += found_here
         self.files = files
         paths = {routed.path: None for routed in every}
@@ -298,18 +297,9 @@ def _rows_of(texts: Sequence[str]) -> dict[str, int]:
     return {text: row for row, text in enumerate(texts)}
 
 
-def _for_each[Seen](
-    every: Sequence[RoutedFile], look: Callable[[RoutedFile], Seen], stage: Stage
-) -> list[Seen]:
-    """Look at the first file alone; whether it made us wait tells how many to ask at a time."""
-
-    def one(routed: RoutedFile) -> Seen:
-        seen = look(routed)
+def _each[Seen](
+    look: Callable[[RoutedFile], Seen], files: Sequence[RoutedFile], stage: Stage
+) -> Iterator[Seen]:
+    for seen in parallel_map(look, [(routed,) for routed in files], threads_here=_THREADS):
         stage.advance(1)
-        return seen
-
-    with Latency() as latency:
-        first = [one(routed) for routed in every[:1]]
-    threads = THREADS_THAT_WAIT if latency.dominates else _THREADS
-    with ThreadPoolExecutor(threads, thread_name_prefix="check") as pool:
-        return [*first, *pool.map(one, every[1:])]
+        yield seen

@@ -82,11 +82,11 @@ def _errors_by_code() -> dict[int, list[str]]:
 
 def _findings() -> dict[str, list[dict[str, Any]]]:
     """Return what both catalogues say of each code."""
-    from leconvert.findings import V2_CATALOGUE, V3_CATALOGUE
+    from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE
 
     does = _option_helps()
     found: dict[str, list[dict[str, Any]]] = {}
-    for code, kind in V2_CATALOGUE.items():
+    for code, kind in SOURCE_CATALOGUE.items():
         found.setdefault(code, []).append(
             {
                 "dataset": "source",

@@ -11,7 +11,6 @@ import hashlib
 import json
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -29,7 +28,7 @@ from leconvert.errors import LeconvertError
 from leconvert.formats import Dataset, open_dataset
 from leconvert.formats.v3 import REPAIRS_PATH
 from leconvert.model import DATA_STREAM, IntArray
-from leconvert.parallel import THREADS_THAT_WAIT, Latency
+from leconvert.parallel import parallel_map
 from leconvert.repairs import Repairs
 from leconvert.source.changes import extra_files
 from leconvert.source.modality import MODALITY_PATH, feature_of_entry, read_modality
@@ -76,13 +75,10 @@ def compare_whole_files(
             [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         )
     ]
-    with Latency() as latency:
-        found = list(look(*files[0]))
+    found: list[Difference] = []
     # Parsing holds Python's lock: where nothing waits, a second thread would only be in the way.
-    threads = THREADS_THAT_WAIT if latency.dominates else 1
-    with ThreadPoolExecutor(threads, thread_name_prefix="verify-files") as pool:
-        for more in pool.map(lambda file: list(look(*file)), files[1:]):
-            found += more
+    for more in parallel_map(lambda *file: list(look(*file)), files, threads_here=1):
+        found += more
     return found
 
 

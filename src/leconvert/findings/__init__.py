@@ -2,8 +2,8 @@
 
 from leconvert.findings.catalogue import (
     DROP,
+    SOURCE_CATALOGUE,
     TASKS_FROM_EPISODES,
-    V2_CATALOGUE,
     V3_CATALOGUE,
     Kind,
     check_accepted,
@@ -26,8 +26,8 @@ from leconvert.findings.resolve import (
 
 __all__ = [
     "DROP",
+    "SOURCE_CATALOGUE",
     "TASKS_FROM_EPISODES",
-    "V2_CATALOGUE",
     "V3_CATALOGUE",
     "Kind",
     "Observation",

@@ -15,8 +15,8 @@ from leconvert.model import Finding
 
 __all__ = [
     "DROP",
+    "SOURCE_CATALOGUE",
     "TASKS_FROM_EPISODES",
-    "V2_CATALOGUE",
     "V3_CATALOGUE",
     "Kind",
     "check_accepted",
@@ -56,7 +56,7 @@ class Kind:
     remedy: str | None = None
 
 
-_V2_KINDS = (
+_SOURCE_KINDS = (
     # The dataset.
     Kind(
         "codebase-version",
@@ -380,18 +380,18 @@ _V2_KINDS = (
     Kind("remux", "info", "Clips cannot be joined as they lie; they are remuxed first."),
 )
 
-V2_CATALOGUE: Mapping[str, Kind] = MappingProxyType({kind.code: kind for kind in _V2_KINDS})
+SOURCE_CATALOGUE: Mapping[str, Kind] = MappingProxyType({kind.code: kind for kind in _SOURCE_KINDS})
 
 
 def check_accepted(codes: Sequence[str]) -> None:
     """Refuse codes that cannot be accepted."""
-    acceptable = [kind.code for kind in _V2_KINDS if kind.acceptable]
+    acceptable = [kind.code for kind in _SOURCE_KINDS if kind.acceptable]
     for code in codes:
-        kind = V2_CATALOGUE.get(code)
+        kind = SOURCE_CATALOGUE.get(code)
         if kind is None:
             raise UsageError(
                 f"--accept {code}: there is no such finding.",
-                next_step=f"The findings are {', '.join(sorted(V2_CATALOGUE))}.",
+                next_step=f"The findings are {', '.join(sorted(SOURCE_CATALOGUE))}.",
             )
         if kind.severity == "error" and not kind.acceptable:
             raise UsageError(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.errors import SourceError, UsageError
-from leconvert.findings.catalogue import DROP, TASKS_FROM_EPISODES, V2_CATALOGUE
+from leconvert.findings.catalogue import DROP, SOURCE_CATALOGUE, TASKS_FROM_EPISODES
 from leconvert.model import Extent, Finding, IntArray, Remedy, camera_of
 from leconvert.repairs import (
     DEFAULT_COLUMNS,
@@ -22,7 +22,7 @@ from leconvert.repairs import (
     Repairs,
 )
 from leconvert.selection import EpisodeRanges
-from leconvert.text import count, shown
+from leconvert.text import count, first_few, shown
 
 __all__ = [
     "Observation",
@@ -71,7 +71,7 @@ class Observation:
 
     def __post_init__(self) -> None:
         if not self.severity:
-            object.__setattr__(self, "severity", V2_CATALOGUE[self.code].severity)
+            object.__setattr__(self, "severity", SOURCE_CATALOGUE[self.code].severity)
 
     @property
     def order(self) -> tuple[int, str, str, str, str, str]:
@@ -320,12 +320,9 @@ def resolve_repairs(
         for remark, severity in mended
     )
     if not kept.any():
-        shown_messages = [finding.message for finding in findings[:_SHOWN]]
-        if len(findings) > _SHOWN:
-            shown_messages.append(f"... and {len(findings) - _SHOWN} more")
         raise SourceError(
             "No episode would be left: each has a finding that drops it.",
-            details=shown_messages,
+            details=first_few([finding.message for finding in findings], _SHOWN),
             next_step="Mend what the findings name, or use the flags that repair it.",
         )
     return ResolvedRepairs(findings, repairs, kept)
@@ -351,7 +348,7 @@ def _severity(remark: Observation, options: RepairOptions) -> str:
         return remark.severity
     if any(_is_given(flag, remark, options) for flag in _flags(remark)):
         return "repaired"
-    kind = V2_CATALOGUE[remark.code]
+    kind = SOURCE_CATALOGUE[remark.code]
     if remark.code in options.accept and kind.acceptable and remark.is_acceptable:
         return "warning"
     return remark.severity
@@ -359,7 +356,7 @@ def _severity(remark: Observation, options: RepairOptions) -> str:
 
 def _flags(remark: Observation) -> tuple[str, ...]:
     """Return the flags that repair a remark, as the catalogue names them."""
-    return V2_CATALOGUE[remark.code].repairs if remark.helps is None else remark.helps
+    return SOURCE_CATALOGUE[remark.code].repairs if remark.helps is None else remark.helps
 
 
 def _is_given(flag: str, remark: Observation, options: RepairOptions) -> bool:

@@ -30,7 +30,12 @@ import orjson
 
 from leconvert.dataset_files import files_below
 from leconvert.errors import SourceError, UnreadableSourceError
-from leconvert.findings import TASKS_FROM_EPISODES, V2_CATALOGUE, Observation, RepeatedObservations
+from leconvert.findings import (
+    SOURCE_CATALOGUE,
+    TASKS_FROM_EPISODES,
+    Observation,
+    RepeatedObservations,
+)
 from leconvert.formats.dataset import Slices, fps_number, written_features
 from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
@@ -961,7 +966,7 @@ def _texts(line: Mapping[str, Any]) -> Sequence[str]:
 
 def tasks_helps(code: str, has_one_text: bool) -> tuple[str, ...]:
     """Return the flags that help with an error of tasks."""
-    flags = V2_CATALOGUE[code].repairs
+    flags = SOURCE_CATALOGUE[code].repairs
     return tuple(flag for flag in flags if has_one_text or flag != TASKS_FROM_EPISODES)
 
 

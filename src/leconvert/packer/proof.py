@@ -20,6 +20,7 @@ from leconvert.errors import LeconvertError, SourceChangedError, VerificationErr
 from leconvert.packer.options import PackReport
 from leconvert.progress import Progress
 from leconvert.source import FileFacts, check_source_unchanged
+from leconvert.text import first_few
 from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.run import OpenedRun
@@ -82,9 +83,7 @@ def prove_tree(
         "differences": len(report.differences),
     }
     if not report.ok:
-        shown = [str(difference) for difference in report.differences[:_DIFFERENCES_SHOWN]]
-        if len(report.differences) > len(shown):
-            shown.append(f"... and {len(report.differences) - len(shown)} more")
+        shown = first_few(report.differences, _DIFFERENCES_SHOWN)
         with suppress(OSError, LeconvertError):  # what differs is raised in any case
             state = journal.read()
             noted = {**state.notes, "verification": {**outcome, "shown": shown}}

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ import pyarrow.parquet as pq
 
 from leconvert import media, tables
 from leconvert.dataset_files import names_to_keep
-from leconvert.errors import InterruptedRunError, LeconvertError, UnreadableSourceError
+from leconvert.errors import InterruptedRunError, LeconvertError
 from leconvert.formats import v3
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing.plan import RepairPlan
@@ -83,6 +84,20 @@ class Changes:
             tuple(sorted(plan.stats)),
         )
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Changes:
+        """Read what `write_changes` wrote."""
+        return cls(
+            number=record["number"],
+            fps=(record["fps"][0], record["fps"][1]),
+            patched={path: (place[0], place[1]) for path, place in record["patched"].items()},
+            joined=tuple(record["joined"]),
+            data={path: tuple(names) for path, names in record["data"].items()},
+            episodes=tuple(record["episodes"]),
+            info=tuple(record["info"]),
+            stats=tuple(record["stats"]),
+        )
+
 
 def write_changes(root: Path, changes: Changes) -> None:
     """Write the record below a dataset."""
@@ -96,29 +111,13 @@ def read_changes(root: Path) -> Changes | None:
     Raises:
         UnreadableSourceError: The record is damaged, or of a later version.
     """
-    path = root / REPAIRED_PATH
-    try:
-        record = v3.read_json_object(path)
-        if (record.pop("format"), record.pop("version")) != (_FORMAT, _VERSION):
-            raise ValueError("it is of another version")
-        return Changes(
-            number=record["number"],
-            fps=(record["fps"][0], record["fps"][1]),
-            patched={path: (place[0], place[1]) for path, place in record["patched"].items()},
-            joined=tuple(record["joined"]),
-            data={path: tuple(names) for path, names in record["data"].items()},
-            episodes=tuple(record["episodes"]),
-            info=tuple(record["info"]),
-            stats=tuple(record["stats"]),
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise UnreadableSourceError(
-            f"{path} cannot be used: {error!r}.",
-            path=str(path),
-            next_step="Use the version of leconvert that wrote it, or remove the file.",
-        ) from error
+    return v3.read_meta_record(
+        root / REPAIRED_PATH,
+        _FORMAT,
+        (_VERSION,),
+        Changes.from_record,
+        next_step="Use the version of leconvert that wrote it, or remove the file.",
+    )
 
 
 def repairs_of(root: Path) -> int | None:

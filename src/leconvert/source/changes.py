@@ -26,7 +26,7 @@ from leconvert.formats.v2 import (
 )
 from leconvert.model import FileTable, camera_of
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
-from leconvert.text import count, shown
+from leconvert.text import count, first_few, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 from leconvert.workdir.storage_errors import storage_errors
 
@@ -369,12 +369,9 @@ def _changed_tables(run: OpenedRun, root: Path) -> list[str]:
 
 def source_changed(root: Path, changes: list[str]) -> SourceChangedError:
     """Return the error that lists what changed in a source after it was planned."""
-    shown = changes[:_CHANGES_SHOWN]
-    if len(changes) > len(shown):
-        shown.append(f"... and {len(changes) - len(shown)} more")
     return SourceChangedError(
         f"{root} changed after it was planned, in {count(len(changes), 'place')}.",
         path=str(root),
-        details=shown,
+        details=first_few(changes, _CHANGES_SHOWN),
         next_step="If the new state is the right one, convert it anew with --restart.",
     )

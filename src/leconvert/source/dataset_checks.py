@@ -17,7 +17,13 @@ import pyarrow as pa
 from leconvert import tables
 from leconvert.arrow import innermost_type, is_number
 from leconvert.errors import UnreadableSourceError
-from leconvert.findings import DROP, V2_CATALOGUE, Observation, RepeatedObservations, said_of_paths
+from leconvert.findings import (
+    DROP,
+    SOURCE_CATALOGUE,
+    Observation,
+    RepeatedObservations,
+    said_of_paths,
+)
 from leconvert.formats import v3
 from leconvert.formats.v2 import (
     INFO_PATH,
@@ -121,7 +127,7 @@ def check_files(
 
 def _misplaced(path: str, others: Sequence[str], episode: int, stream: str) -> Observation:
     listed = " and ".join(map(shown, others))
-    helps = V2_CATALOGUE["misplaced-file"].repairs
+    helps = SOURCE_CATALOGUE["misplaced-file"].repairs
     if len(others) > 1:
         said = f"{shown(path)} is missing; {listed} have its name, and nobody knows which it is."
         helps = tuple(flag for flag in helps if flag != "--locate-files")

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,7 @@ __all__ = [
     "Gathered",
     "ScanAccumulator",
     "ScannedSource",
+    "Scanner",
     "Slices",
     "TableKinds",
     "index_of_remuxed",
@@ -109,11 +111,28 @@ class Block:
     clips: dict[str, ClipFacts] = field(default_factory=dict)
 
 
-class EpisodeScanner:
-    """Looks at one block of episodes after another.
+class Scanner:
+    """A scan's work on one piece of a source.
 
-    Threads may share it, and it can be sent to another process: it holds nothing that changes but
-    what it remembers to be faster.
+    Threads may share it, and it can be sent to another process, which makes it anew from its
+    arguments: not with what it remembers to be faster, which another thread may be adding to.
+    """
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Keep what it is made from."""
+        made = super().__new__(cls)
+        made._made_from = arguments, options
+        return made
+
+    _made_from: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments, options = self._made_from
+        return partial(type(self), **options), arguments
+
+
+class EpisodeScanner(Scanner):
+    """Looks at one block of episodes after another.
 
     Args:
         paths: Where the source's files are.
@@ -140,10 +159,6 @@ class EpisodeScanner:
         fleeting_inodes: frozenset[int] = frozenset(),
         checks_steps: bool = False,
     ) -> None:
-        self._arguments = (
-            paths, fps, features, streams, episode_index, length, stats, fleeting_inodes,
-            checks_steps,
-        )  # fmt: skip
         self._fleeting_inodes = fleeting_inodes
         self._paths = paths
         self._fps = fps
@@ -161,10 +176,6 @@ class EpisodeScanner:
             if (camera := camera_of(stream)) is not None
         }
         self._kind_of = TableKinds()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Not what it remembers: another thread may be adding to that.
-        return EpisodeScanner, self._arguments
 
     @property
     def reads_no_stats(self) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from leconvert.findings import V2_CATALOGUE, Observation
+from leconvert.findings import SOURCE_CATALOGUE, Observation
 from leconvert.model import Finding
 from leconvert.repairs import Repairs
 from leconvert.text import shown
@@ -128,7 +128,7 @@ def stale_extensions(extra_files: Sequence[str], num_episodes: int, kept: int) -
         if path == _GR00T_STATS_PATH or _RELATIVE_STATS.fullmatch(path):
             said = f"{path} is of all episodes of the source, of which {dropped} are left out; "
             said += "GR00T computes it anew where it is not there."
-            yield Finding("gr00t-stats", V2_CATALOGUE["gr00t-stats"].severity, said, path=path)
+            yield Finding("gr00t-stats", SOURCE_CATALOGUE["gr00t-stats"].severity, said, path=path)
 
 
 def extension_files(extra_files: Sequence[str], repairs: Repairs) -> list[str]:

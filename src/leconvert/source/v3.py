@@ -50,6 +50,7 @@ from leconvert.source.episodes import (
     BoolArray,
     Gathered,
     ScannedSource,
+    Scanner,
     Slices,
     TableKinds,
     index_of_remuxed,
@@ -381,11 +382,8 @@ class FileLook:
     clips: dict[str, ClipFacts] = field(default_factory=dict)
 
 
-class FileScanner:
+class FileScanner(Scanner):
     """Looks at one file after another.
-
-    Threads may share it, and it can be sent to another process: it holds nothing that changes but
-    what it remembers to be faster.
 
     Args:
         root: The dataset folder.
@@ -411,10 +409,6 @@ class FileScanner:
         fleeting_inodes: frozenset[int] = frozenset(),
         checks_steps: bool = False,
     ) -> None:
-        self._arguments = (
-            root, routes, table, ranges, declared, features, num_tasks, fleeting_inodes,
-            checks_steps,
-        )  # fmt: skip
         self._checks_steps = checks_steps
         self._root = root
         self._routes = routes
@@ -430,10 +424,6 @@ class FileScanner:
             for routed in routes
             if (camera := camera_of(routed.stream)) is not None
         }
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Not what it remembers: another thread may be adding to that.
-        return FileScanner, self._arguments
 
     def __call__(self, number: int) -> FileLook:
         """Look at one of the files."""

@@ -7,10 +7,9 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.dataset_damage import edit_info, remove, rewrite, set_cells, set_stat
 
 import leconvert
 from leconvert import media
@@ -67,28 +66,11 @@ def replace_text(path: str, old: str, new: str) -> Callable[[Path], None]:
     return damage
 
 
-def set_total(root: Path) -> None:
-    path = root / "meta/stats.json"
-    stats = json.loads(path.read_bytes())
-    stats["action"]["mean"][0] += 1
-    path.write_text(json.dumps(stats))
-
-
-def set_stat(root: Path) -> None:
+def set_stat_of_an_episode(root: Path) -> None:
     path = root / "meta/episodes_stats.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["stats"]["action"]["max"][0] += 1
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def set_action(root: Path) -> None:
-    table = pq.read_table(root / ROWS)
-    at = table.schema.get_field_index("action")
-    values = pc.list_flatten(table["action"].combine_chunks()).to_pylist()
-    values[3] += 1
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(values, pa.float32()), len(values) // 4)
-    column = pa.chunked_array([rows.cast(table.schema.field(at).type)])
-    pq.write_table(table.set_column(at, table.schema.field(at), column), root / ROWS)
 
 
 def flip_packet(root: Path) -> None:
@@ -114,10 +96,8 @@ def call_lists_by_their_new_name(root: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "depth", "path", "what"),
     [
-        (replace_text("meta/info.json", '"total_videos": 3', '"total_videos": 2'), "structure",
-         "meta/info.json", "total_videos"),
-        (replace_text("meta/info.json", '"chunks_size": 1000', '"chunks_size": 10'), "structure",
-         "meta/info.json", "chunks_size"),
+        (edit_info(total_videos=2), "structure", "meta/info.json", "total_videos"),
+        (edit_info(chunks_size=10), "structure", "meta/info.json", "chunks_size"),
         (replace_text("meta/tasks.jsonl", "Place.", "Push."), "structure", "meta/tasks.jsonl",
          "tasks"),
         (replace_text("meta/episodes.jsonl", '"length": 4', '"length": 5'), "structure",
@@ -128,17 +108,18 @@ def call_lists_by_their_new_name(root: Path) -> None:
          "structure", "meta/episodes.jsonl", "episode_index"),
         (replace_text("meta/episodes.jsonl", '"length"', "length"), "structure",
          "meta/episodes.jsonl", "readable metadata"),
-        (lambda root: (root / ROWS).unlink(), "structure", ROWS, "file"),
-        (lambda root: (root / "meta/stats.json").unlink(), "structure", "meta/stats.json", "file"),
-        (lambda root: (root / "meta/modality.json").unlink(), "structure", "meta/modality.json",
-         "file"),
+        (remove(ROWS), "structure", ROWS, "file"),
+        (remove("meta/stats.json"), "structure", "meta/stats.json", "file"),
+        (remove("meta/modality.json"), "structure", "meta/modality.json", "file"),
         (lambda root: (root / "data/chunk-000/more.parquet").write_bytes(b"x"), "structure",
          "data/chunk-000/more.parquet", "file"),
         (swap_clips, "structure", CLIP, "number of frames"),
         (call_lists_by_their_new_name, "structure", ROWS, "`huggingface` entry"),
-        (set_total, "bytes", "meta/stats.json", "aggregate mean of 'action'"),
-        (set_stat, "bytes", "meta/episodes_stats.jsonl", "stats/action/max"),
-        (set_action, "bytes", ROWS, "column 'action', row"),
+        (set_stat("action", "mean", [1.0] * 6), "bytes", "meta/stats.json",
+         "aggregate mean of 'action'"),
+        (set_stat_of_an_episode, "bytes", "meta/episodes_stats.jsonl", "stats/action/max"),
+        (rewrite(ROWS, set_cells("action", r0=[1.0] * 6)), "bytes", ROWS,
+         "column 'action', row"),
         (flip_packet, "bytes", CLIP, "coded bytes from packet 2 on"),
     ],
 )  # fmt: skip

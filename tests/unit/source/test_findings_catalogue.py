@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from leconvert.findings import V2_CATALOGUE, check_accepted
+from leconvert.findings import SOURCE_CATALOGUE, check_accepted
 
 ROOT = Path(__file__).parents[3]
 
@@ -24,18 +24,18 @@ def test_every_finding_is_made_somewhere_and_tested_somewhere() -> None:
     )
     tests = [*Path(__file__).parent.glob("test_findings_*.py"), its_test]
     tested = "".join(path.read_text() for path in tests)
-    for code in V2_CATALOGUE:
+    for code in SOURCE_CATALOGUE:
         assert f'"{code}"' in made, code
         assert f'"{code}"' in tested, code
 
 
 def test_whatever_only_warns_can_be_named_as_accepted() -> None:
-    check_accepted([kind.code for kind in V2_CATALOGUE.values() if kind.severity != "error"])
+    check_accepted([kind.code for kind in SOURCE_CATALOGUE.values() if kind.severity != "error"])
 
 
 def test_codes_are_names_that_need_no_quotes() -> None:
-    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code) for code in V2_CATALOGUE)
-    assert {kind.severity for kind in V2_CATALOGUE.values()} == {"error", "warning", "info"}
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code) for code in SOURCE_CATALOGUE)
+    assert {kind.severity for kind in SOURCE_CATALOGUE.values()} == {"error", "warning", "info"}
 
 
 def test_the_how_to_names_for_each_symptom_the_flags_of_its_findings() -> None:
@@ -46,10 +46,10 @@ def test_the_how_to_names_for_each_symptom_the_flags_of_its_findings() -> None:
     for _, codes, helps, _ in rows:
         flags = re.findall(r"`(--[a-z-]+(?: (?:drop|episodes))?)", helps)
         for code in re.findall(r"`([a-z0-9-]+)`", codes):
-            kind = V2_CATALOGUE[code]
+            kind = SOURCE_CATALOGUE[code]
             taken = {flag.partition(" v2")[0] for flag in kind.repairs} or {"--assume-version"}
             assert set(flags) <= taken, code
             told.add(code)
-    errors = {code for code, kind in V2_CATALOGUE.items() if kind.severity == "error"}
+    errors = {code for code, kind in SOURCE_CATALOGUE.items() if kind.severity == "error"}
     without_a_flag = {"path-template", "task-conflict", "uncomputable-stats"}
     assert errors - told == without_a_flag

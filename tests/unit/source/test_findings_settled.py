@@ -7,7 +7,7 @@ import pytest
 
 from leconvert.errors import SourceError, UsageError
 from leconvert.findings import (
-    V2_CATALOGUE,
+    SOURCE_CATALOGUE,
     Observation,
     RepeatedObservations,
     ResolvedRepairs,
@@ -141,7 +141,7 @@ def test_only_known_codes_can_be_accepted_and_only_some_of_the_errors() -> None:
     check_accepted(["timestamps", "frame-index", "stray-file"])
     with pytest.raises(UsageError, match="no such finding") as caught:
         check_accepted(["timestamp"])
-    assert all(code in str(caught.value.next_step) for code in V2_CATALOGUE)
+    assert all(code in str(caught.value.next_step) for code in SOURCE_CATALOGUE)
     with pytest.raises(UsageError, match="cannot be converted with it") as caught:
         check_accepted(["task-index"])
     assert "timestamps" in str(caught.value.next_step)

@@ -40,6 +40,7 @@ from leconvert.formats.v3.info import (
 )
 from leconvert.formats.v3.records import (
     pandas_index,
+    read_meta_record,
     read_repairs,
     read_task_rows,
     read_tasks,
@@ -96,6 +97,7 @@ __all__ = [
     "placing_columns",
     "read_episode_table",
     "read_json_object",
+    "read_meta_record",
     "read_repairs",
     "read_task_rows",
     "read_tasks",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from leconvert.arrow import array_of, floats
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.findings import found
-from leconvert.formats.v3.info import INFO_PATH, REPAIRS_PATH, TASKS_PATH
+from leconvert.formats.v3.info import INFO_PATH, REPAIRS_PATH, TASKS_PATH, read_json_object
 from leconvert.model import Finding
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.tables.footers import open_parquet, unreadable
@@ -22,6 +22,7 @@ from leconvert.workdir.fs import make_folders_below
 
 __all__ = [
     "pandas_index",
+    "read_meta_record",
     "read_repairs",
     "read_task_rows",
     "read_tasks",
@@ -207,19 +208,39 @@ def write_repairs(root: str | os.PathLike[str], repairs: Repairs) -> None:
     (Path(root) / REPAIRS_PATH).write_text(text, encoding="utf-8")
 
 
+def read_meta_record[Record](
+    path: Path,
+    format_name: str,
+    versions: Sequence[int],
+    parse: Callable[[Mapping[str, Any]], Record],
+    *,
+    next_step: str,
+) -> Record | None:
+    """Return what a versioned record says, None where there is no such file.
+
+    Raises:
+        UnreadableSourceError: It is damaged, or of a later version.
+    """
+    try:
+        record = read_json_object(path)
+        if record["format"] != format_name or record["version"] not in versions:
+            raise ValueError(f"it is {record['format']} version {record['version']}")
+        return parse(record)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UnreadableSourceError(
+            f"{path} cannot be used: {error!r}.", path=str(path), next_step=next_step
+        ) from error
+
+
 def read_repairs(root: str | os.PathLike[str]) -> Repairs:
     """Return what was changed about the dataset below ``root``."""
-    path = Path(root) / REPAIRS_PATH
-    try:
-        record = json.loads(path.read_bytes())
-        if record["format"] != _FORMAT or record["version"] not in _KNOWN_VERSIONS:
-            raise ValueError(f"it is {record['format']} version {record['version']}")
-        return Repairs.from_record(record)
-    except FileNotFoundError:
-        return NO_REPAIRS
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise UnreadableSourceError(
-            f"{path} cannot be used: {error!r}.",
-            path=str(path),
-            next_step="Convert again, or use the version of leconvert that wrote it.",
-        ) from error
+    repairs = read_meta_record(
+        Path(root) / REPAIRS_PATH,
+        _FORMAT,
+        _KNOWN_VERSIONS,
+        Repairs.from_record,
+        next_step="Convert again, or use the version of leconvert that wrote it.",
+    )
+    return NO_REPAIRS if repairs is None else repairs
