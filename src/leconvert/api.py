@@ -514,7 +514,7 @@ def _report(
             "command": Machine().peak_memory(),
             "workers": max(others, default=None),
         },
-        quantiles=all("q01" in found for found in Dataset(Path(manifest.target)).stats.values()),
+        quantiles=Dataset(Path(manifest.target)).has_quantiles,
         version=manifest.to,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from leconvert.engines.slurm import ElementState, job_states
 from leconvert.errors import StorageError, WorkDirError
@@ -328,13 +328,31 @@ class Progressed:
 
     Attributes:
         size_bytes: Source bytes that it went through.
+        cost: The same, bytes that are decoded counted many times; see `batch_costs`.
         frames: Frames and rows of batches that it finished.
         seconds: How long it has been running.
     """
 
     size_bytes: int
+    cost: float
     frames: int
     seconds: float
+
+    def rates(self, before: Progressed, seconds: float) -> Rates:
+        """Return what it did a second since it was so far."""
+        return Rates(
+            max(0, self.size_bytes - before.size_bytes) / seconds,
+            max(0.0, self.cost - before.cost) / seconds,
+            max(0, self.frames - before.frames) / seconds,
+        )
+
+
+class Rates(NamedTuple):
+    """Source bytes, their cost, and frames a second."""
+
+    size_bytes: float = 0.0
+    cost: float = 0.0
+    frames: float = 0.0
 
 
 class RateWindow:
@@ -353,28 +371,24 @@ class RateWindow:
         while len(self._looks) > 2 and now - self._looks[1][0] >= _WINDOW_SECONDS:
             self._looks.popleft()
 
-    def rates(self, token: str) -> tuple[float, float]:
-        """Return a worker's bytes and frames a second as of the last look."""
+    def rates(self, token: str) -> Rates:
+        """Return a worker's rates as of the last look."""
         now, latest = self._looks[-1]
         last = latest.get(token)
         if last is None:
-            return 0.0, 0.0
+            return Rates()
         for then, seen in self._looks:
             first = seen.get(token)
             if first is not None and now - then >= _SHORTEST_SECONDS:
-                seconds = now - then
-                moved, frames = last.size_bytes - first.size_bytes, last.frames - first.frames
-                return max(0, moved) / seconds, max(0, frames) / seconds
-        if last.seconds <= 0:
-            return 0.0, 0.0
-        return last.size_bytes / last.seconds, last.frames / last.seconds
+                return last.rates(first, now - then)
+        return last.rates(Progressed(0, 0.0, 0, 0.0), last.seconds) if last.seconds > 0 else Rates()
 
 
-def seconds_left(left_bytes: int, bytes_per_second: float) -> float | None:
+def seconds_left(left: float, per_second: float) -> float | None:
     """Return how long the rest takes at this rate; None where nothing moves."""
-    if left_bytes <= 0:
+    if left <= 0:
         return 0.0
-    return left_bytes / bytes_per_second if bytes_per_second > 0 else None
+    return left / per_second if per_second > 0 else None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -393,18 +407,25 @@ class WorkerObserver:
 
     Args:
         store: Reads claims; it must be the one that looked at the leases.
+        cost_of_a_byte: What a source byte of each batch costs.
+
+    Attributes:
+        cost_per_second: What all workers together went through, as of the last look.
     """
 
     def __init__(
         self,
         run: OpenedRun,
         store: LeaseStore,
+        cost_of_a_byte: Sequence[float],
         *,
         clock: Callable[[], float] = time.monotonic,
         fs: FileSystem = LOCAL,
     ) -> None:
         self._run = run
         self._store = store
+        self._cost_of_a_byte = cost_of_a_byte
+        self._cost: dict[str, float] = {}
         self._clock = clock
         self._fs = fs
         self._claims_seen: set[tuple[int, int]] = set()
@@ -412,6 +433,7 @@ class WorkerObserver:
         self._ended: set[str] = set()
         self._reports: dict[str, tuple[WorkerRecord, float]] = {}
         self._window = RateWindow()
+        self.cost_per_second = 0.0
 
     @property
     def num_ended(self) -> int:
@@ -426,6 +448,7 @@ class WorkerObserver:
     def look(self, leased: Sequence[BatchStatus]) -> list[WorkerStatus]:
         """Return the workers that have not ended, by host, process and token."""
         now = self._clock()
+        self.cost_per_second = 0.0
         holders = {row.token: row for row in leased if row.token is not None}
         for record in read_workers(
             self._run.paths,
@@ -436,6 +459,7 @@ class WorkerObserver:
             if record.state == "ended":
                 self._ended.add(record.token)
             before = self._reports.get(record.token)
+            self._add_cost(record, None if before is None else before[0])
             if before is None or before[0] != record:
                 self._reports[record.token] = (record, now)
             if before is not None and before[0] != record:
@@ -443,7 +467,9 @@ class WorkerObserver:
         self._window.add(
             now,
             {
-                token: Progressed(record.processed_bytes, record.frames, record.seconds)
+                token: Progressed(
+                    record.processed_bytes, self._cost[token], record.frames, record.seconds
+                )
                 for token, (record, _) in self._reports.items()
                 if token not in self._ended
             },
@@ -457,6 +483,16 @@ class WorkerObserver:
                 continue
             rows.append(self._idle(record, now))
         return sorted(rows, key=lambda row: (row.host, row.pid, row.token))
+
+    def _add_cost(self, record: WorkerRecord, before: WorkerRecord | None) -> None:
+        """Count the bytes that a worker went through since as bytes of the batch in its hands."""
+        batch_id = record.batch_id
+        if batch_id is None and before is not None:
+            batch_id = before.batch_id
+        known = batch_id is not None and batch_id < len(self._cost_of_a_byte)
+        weight = self._cost_of_a_byte[batch_id] if known and batch_id is not None else 1.0
+        moved = record.processed_bytes - (0 if before is None else before.processed_bytes)
+        self._cost[record.token] = self._cost.get(record.token, 0.0) + moved * weight
 
     def _holder(self, row: BatchStatus, token: str, now: float) -> WorkerStatus:
         record, _ = self._reports.get(token, (None, now))
@@ -488,7 +524,8 @@ class WorkerObserver:
     ) -> WorkerStatus:
         liveness = self._liveness(token, known, silent)
         alive = liveness in {Liveness.RUNNING, Liveness.UNKNOWN}
-        size_rate, frame_rate = self._window.rates(token) if alive else (0.0, 0.0)
+        rates = self._window.rates(token) if alive else Rates()
+        self.cost_per_second += rates.cost
         return WorkerStatus(
             token=token,
             host=host,
@@ -498,8 +535,8 @@ class WorkerObserver:
             silent_seconds=round(silent, 1),
             batches=record.batches if record else 0,
             written_bytes=record.written_bytes if record else 0,
-            bytes_per_second=round(size_rate, 1),
-            frames_per_second=round(frame_rate, 1),
+            bytes_per_second=round(rates.size_bytes, 1),
+            frames_per_second=round(rates.frames, 1),
             peak_memory_bytes=record.peak_memory_bytes if record else 0,
         )
 
@@ -585,11 +622,17 @@ class RunObserver:
         # The store only looks: an observer claims nothing, so its identity is never written.
         identity = WorkerIdentity.of_this_process()
         store = LeaseStore(run.paths, self.run_id, identity, clock=clock, fs=fs)
-        self._workers = WorkerObserver(run, store, clock=clock, fs=fs)
         self._board = Board(store, run.manifest.num_batches)
         sizes = [(batch.source_bytes, batch.frames) for batch in run.batches]
         self._source_bytes = [size for size, _ in sizes]
         self._frames = [frames for _, frames in sizes]
+        self._costs = self._source_bytes
+        if run.manifest.repairs.computed_stats:
+            from leconvert.worker_pool import batch_costs  # imports all that a worker needs
+
+            self._costs = batch_costs(run)
+        rates = [cost / max(1, size) for cost, (size, _) in zip(self._costs, sizes, strict=True)]
+        self._workers = WorkerObserver(run, store, rates, clock=clock, fs=fs)
         self._began: float | None = None
         self._video: dict[int, tuple[int, int]] = {}
         self._failures: dict[int, Failure] = {}
@@ -631,7 +674,10 @@ class RunObserver:
             video=self._look_at_done(done),
             bytes_per_second=round(rate, 1),
             frames_per_second=round(sum(worker.frames_per_second for worker in workers), 1),
-            seconds_left=seconds_left(total_bytes - done_bytes, rate),
+            seconds_left=seconds_left(
+                sum(self._costs) - sum(self._costs[batch_id] for batch_id in done),
+                self._workers.cost_per_second,
+            ),
             observed_seconds=round(observed, 3),
             workers=workers,
             ended_workers=self._workers.num_ended,

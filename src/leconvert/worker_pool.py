@@ -39,6 +39,7 @@ __all__ = [
     "WorkerOptions",
     "WorkerPool",
     "auto_workers",
+    "batch_costs",
     "handling_seconds",
     "moving_seconds",
     "work_and_pack",
@@ -174,8 +175,8 @@ class WorkerPool:
         check_all_done(self._run, self.look())
 
     def cost_left(self) -> int:
-        """Return the cost of batches without a result; see `costs`."""
-        left = dict(enumerate(self.costs()))
+        """Return the cost of batches without a result; see `batch_costs`."""
+        left = dict(enumerate(self.costs))
         for batch_id in self.look().done_ids():
             del left[batch_id]
         return sum(left.values())
@@ -184,20 +185,10 @@ class WorkerPool:
         """Return the source bytes of every batch."""
         return [batch.source_bytes for batch in self._run.batches]
 
+    @cached_property
     def costs(self) -> list[int]:
-        """Return what every batch costs: its source bytes, those that are decoded many times."""
-        if not self.weights:
-            return self.source_bytes()
-        return [
-            sum(
-                self.weights.get(shard.stream, 1)
-                * int(
-                    self._run.scan.stream(shard.stream, shard.first, shard.stop)[0].size_bytes.sum()
-                )
-                for shard in batch.shards
-            )
-            for batch in self._run.batches
-        ]
+        """What every batch costs."""
+        return batch_costs(self._run, self.weights)
 
     @cached_property
     def weights(self) -> Mapping[str, int]:
@@ -315,7 +306,7 @@ class EngineWatcher(WorkerMonitor):
         self._paths = crew.paths
         self._progress = progress
         self._source_bytes = crew.source_bytes()
-        self._costs = crew.costs()
+        self._costs = crew.costs
         self._before: set[int] = set()
         self._clock = clock
         self._next_look = clock()
@@ -492,6 +483,24 @@ def handling_seconds(manifest: Manifest) -> float:
     cameras = {camera_of(layout.stream) for layout in manifest.streams}
     decoded = cameras.intersection(manifest.repairs.computed_stats)
     return seconds + manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
+
+
+def batch_costs(run: OpenedRun, weights: Mapping[str, int] | None = None) -> list[int]:
+    """Return what every batch costs: its source bytes, those that are decoded many times.
+
+    Every estimate of the time that is left counts a source byte of a batch as its share of this.
+    """
+    weights = decoding_weights(run) if weights is None else weights
+    if not weights:
+        return [batch.source_bytes for batch in run.batches]
+    return [
+        sum(
+            weights.get(shard.stream, 1)
+            * int(run.scan.stream(shard.stream, shard.first, shard.stop)[0].size_bytes.sum())
+            for shard in batch.shards
+        )
+        for batch in run.batches
+    ]
 
 
 def decoding_weights(run: OpenedRun) -> dict[str, int]:

@@ -392,6 +392,18 @@ def test_repairs_are_read_from_the_result(source_copy: Path, tmp_path: Path) -> 
     assert "<li>observation.images.wrist left out</li>" in html
 
 
+def test_the_page_says_where_lerobot_cannot_resume_recording(
+    source_copy: Path, finished: Path, tmp_path: Path
+) -> None:
+    from leconvert.repairs import RepairOptions
+
+    said = "its statistics have no quantiles, which convert --quantiles computes"
+    assert said in page(gather(finished))
+    assert said in page(gather(finished.parent / "out"))
+    convert(source_copy, output=tmp_path / "out", repairs=RepairOptions(quantiles=True))
+    assert said not in page(gather(tmp_path / "out"))
+
+
 @pytest.mark.parametrize("text", ["", "yesterday", None, 5, "2026-03-01T12:00:00"])
 def test_what_is_no_time_in_utc_is_no_time(text: object) -> None:
     assert moment(text) is None

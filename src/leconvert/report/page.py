@@ -185,6 +185,12 @@ def _sentence(story: RunReport) -> str:
     )
 
 
+_NO_RECORDING = (
+    "LeRobot loads this dataset, but cannot resume recording it: its statistics have no quantiles, "
+    "which convert --quantiles computes."
+)
+
+
 def _conversion(story: RunReport, axis: TimeAxis | None) -> dict[str, object]:
     video = (
         f"{amount(story.cloned_bytes)} shared with the source, {amount(story.copied_bytes)} copied"
@@ -213,6 +219,7 @@ def _conversion(story: RunReport, axis: TimeAxis | None) -> dict[str, object]:
             ("Peak memory", ", ".join(memory) or None),
             ("Other files", other if story.other_files else None),
             ("Options", options or None),
+            ("Recording", _NO_RECORDING if story.quantiles is False else None),
         ],
         "sizes": _sizes(story) if story.streams else None,
     }  # fmt: skip

@@ -11,6 +11,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -193,6 +194,7 @@ class RunReport:
         packer_peak_bytes: The most that the packer's had, before the swap; None if not known.
         probe: The probe's document, or what it said when it could not measure.
         remarks: What could not be read.
+        quantiles: Whether the result's statistics have them; None where that is not known.
     """
 
     name: str
@@ -226,6 +228,7 @@ class RunReport:
     packer_peak_bytes: int | None = None
     probe: Mapping[str, Any] | None = None
     remarks: Sequence[str] = ()
+    quantiles: bool | None = None
 
     @property
     def source_bytes(self) -> int | None:
@@ -526,7 +529,14 @@ def story_of_result(root: Path) -> RunReport:
         other_files=figures.other_files,
         other_bytes=figures.other_bytes,
         repairs=v3.read_repairs(root),
+        quantiles=_has_quantiles(root),
     )
+
+
+def _has_quantiles(root: Path) -> bool | None:
+    with suppress(LeconvertError):
+        return v3.Dataset(root).has_quantiles
+    return None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -612,6 +622,7 @@ def gather_run(run: OpenedRun) -> RunReport:
         packer_peak_bytes=_number(state.notes.get("peak_memory_bytes")) or None,
         probe=read_probe(run.paths, run_id),
         remarks=remarks,
+        quantiles=None if tree is None else _has_quantiles(target),
     )
 
 

@@ -18,8 +18,10 @@ from leconvert.leasing import LeaseStore, WorkerIdentity, WorkerReporter, releas
 from leconvert.model import LayoutOptions
 from leconvert.packer import pack_run
 from leconvert.planner import PlanOptions, open_or_plan
+from leconvert.repairs import RepairOptions
 from leconvert.status import Liveness, RunObserver, run_status, watch_run
 from leconvert.workdir.run import OpenedRun
+from leconvert.worker_pool import batch_costs
 
 WorkerOn = Callable[..., LeaseStore]
 
@@ -179,6 +181,32 @@ def test_rates_are_what_the_observer_saw_on_its_own_clock(
     status = observer.look()
     assert status.workers[0].liveness is Liveness.SILENT
     assert (status.bytes_per_second, status.seconds_left) == (0.0, None)
+
+
+def test_time_left_counts_bytes_that_are_decoded_as_the_progress_of_convert_does(
+    small_source: Path, tmp_path: Path, clock: Any
+) -> None:
+    run = open_or_plan(
+        small_source,
+        tmp_path / "out",
+        tmp_path / "work",
+        LayoutOptions(),
+        RepairOptions(recompute_stats=True),
+    )
+    costs, sizes = batch_costs(run), [batch.source_bytes for batch in run.batches]
+    assert sum(costs) > 2 * sum(sizes)
+    identity = WorkerIdentity("far-1-00000001", "far", 1)
+    store = LeaseStore(run.paths, run.manifest.run_id, identity, clock=clock)
+    assert store.claim(0) is not None
+    reporter = WorkerReporter(run.paths, run.manifest.run_id, identity, clock=clock)
+    reporter.update(batch_id=0)
+    observer = observe(run, clock)
+    observer.look()
+    clock.seconds += 4
+    reporter.advance(400)
+    status = observer.look()
+    assert status.bytes_per_second == 100.0
+    assert status.seconds_left == pytest.approx(sum(costs) / (100 * costs[0] / sizes[0]))
 
 
 def test_a_waiting_worker_is_listed_and_one_that_said_good_bye_is_counted(

@@ -187,6 +187,11 @@ class Dataset:
                 "Restore the file, or remove it: nothing is loaded by it.",
             ) from error
 
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether the statistics have them, without which LeRobot does not go on recording."""
+        return all("q01" in found for found in self.stats.values())
+
     def check(self) -> None:
         """Raise if the tables that say where files are cannot be used."""
         self.slices(DATA_STREAM)
