@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from leconvert._version import __version__
 
 if TYPE_CHECKING:
-    from leconvert.api import ConversionReport, convert
+    from leconvert.api import ConversionReport, SplitPart, convert, split
     from leconvert.compare import VerificationReport, verify_pair
     from leconvert.errors import LeconvertError
     from leconvert.hub.push import PushOptions, PushReport, push
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from leconvert.packer import ProofOptions
     from leconvert.planner import PlanOptions
     from leconvert.repairs import RepairOptions
+    from leconvert.selection import EpisodeSelection
     from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
     "ConversionReport",
+    "EpisodeSelection",
     "LayoutOptions",
     "LeaseOptions",
     "LeconvertError",
@@ -36,16 +38,19 @@ __all__ = [
     "PushReport",
     "RepairOptions",
     "ScratchOptions",
+    "SplitPart",
     "VerificationReport",
     "WorkerOptions",
     "__version__",
     "convert",
     "push",
+    "split",
     "verify_pair",
 ]
 
 _HOME = {
     "ConversionReport": "leconvert.api",
+    "EpisodeSelection": "leconvert.selection",
     "LayoutOptions": "leconvert.model",
     "LeaseOptions": "leconvert.worker_pool",
     "LeconvertError": "leconvert.errors",
@@ -55,10 +60,12 @@ _HOME = {
     "PushReport": "leconvert.hub.push",
     "RepairOptions": "leconvert.repairs",
     "ScratchOptions": "leconvert.hub.scratch",
+    "SplitPart": "leconvert.api",
     "VerificationReport": "leconvert.compare",
     "WorkerOptions": "leconvert.worker_pool",
     "convert": "leconvert.api",
     "push": "leconvert.hub.push",
+    "split": "leconvert.api",
     "verify_pair": "leconvert.compare",
 }
 

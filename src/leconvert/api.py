@@ -1,7 +1,8 @@
-"""One command from source to result: plan, work, pack, verify, swap."""
+"""One command from source to result: plan, work, pack, verify, swap; and several of them."""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import threading
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from leconvert.compare import verify_pair
 from leconvert.engines import JobRequest, Submitter
 from leconvert.errors import (
     BusyError,
@@ -26,7 +28,8 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.formats.v3 import Dataset
+from leconvert.formats import open_dataset
+from leconvert.formats.v3 import Dataset, read_repairs
 from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.leasing import read_workers
@@ -35,15 +38,18 @@ from leconvert.model import TARGET_VERSIONS, Finding, LayoutOptions
 from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run, swap_has_begun
 from leconvert.planner import (
     PlanOptions,
+    PlanSummary,
     check_asked,
     check_same_plan,
+    draft_plan,
     open_or_plan,
     options_record,
     planned_name,
 )
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions
-from leconvert.selection import EpisodeSelection
+from leconvert.selection import EpisodeSelection, split_episodes
+from leconvert.source import scan_source
 from leconvert.text import count
 from leconvert.workdir.activity import record_invocation, record_probe
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
@@ -52,14 +58,28 @@ from leconvert.workdir.records import WorkDir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.storage_errors import any_storage_errors
-from leconvert.workdir.swap import is_converted, old_dir, source_as_output, work_dir_beside
+from leconvert.workdir.swap import (
+    is_converted,
+    old_dir,
+    source_as_output,
+    work_dir_beside,
+)
 from leconvert.worker import WorkerSummary
 from leconvert.worker_pool import LeaseOptions, WorkerOptions, WorkerPool, work_and_pack
 
 if TYPE_CHECKING:
     from leconvert.hub.push import PushOptions, PushReport
 
-__all__ = ["ConversionReport", "Submission", "convert", "run_worker", "submit_run"]
+__all__ = [
+    "ConversionReport",
+    "SplitPart",
+    "Submission",
+    "convert",
+    "is_result",
+    "run_worker",
+    "split",
+    "submit_run",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,6 +537,173 @@ def _report(
         quantiles=Dataset(Path(manifest.target)).has_quantiles,
         version=manifest.to,
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# Several results of one source: a conversion each.
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPart:
+    """One part of a dataset that was split.
+
+    Attributes:
+        name: Its name.
+        output: Where it is, or would be.
+        episodes: Its episodes, by their numbers in the source, such as ``0-3,7``.
+        plan: What its conversion comes to, where nothing was to be written; else None.
+        report: What was done; None where the part was finished before, or nothing was to be
+            written.
+    """
+
+    name: str
+    output: Path
+    episodes: str
+    plan: PlanSummary | None = None
+    report: ConversionReport | None = None
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "name": self.name,
+            "output": str(self.output),
+            "episodes": self.episodes,
+            "plan": None if self.plan is None else asdict(self.plan),
+            "report": None if self.report is None else self.report.as_record(),
+        }
+
+
+@any_storage_errors()
+def split(
+    root: str | os.PathLike[str],
+    *,
+    output_dir: str | os.PathLike[str],
+    into: Mapping[str, float | str],
+    seed: int = 0,
+    dry_run: bool = False,
+    layout: LayoutOptions = LayoutOptions(),
+    repairs: RepairOptions = RepairOptions(),
+    plan: PlanOptions = PlanOptions(),
+    workers: WorkerOptions = WorkerOptions(),
+    leases: LeaseOptions = LeaseOptions(),
+    proof: ProofOptions = ProofOptions(),
+    command: Sequence[str] | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> list[SplitPart]:
+    """Split a dataset into several, each episode into exactly one; the source stays as it is.
+
+    Each part is a conversion of its own, of a selection of the episodes, and appears complete or
+    not at all. The same call again finishes what was interrupted: a part that is there already is
+    compared with the source by structure, and left as it is.
+
+    Args:
+        root: The dataset folder.
+        output_dir: The folder in which each part gets a folder of its name.
+        into: Name of each part, and its share of the episodes, such as ``0.9``, or a list of
+            episodes, such as ``"0-99,120"``.
+        seed: Decides which episodes a share takes; see `leconvert.selection.split_episodes`.
+        dry_run: Only plan the parts; nothing is written.
+        layout: See `convert`, as for all that follow.
+        repairs: What the conversions may change.
+        plan: Whether runs under way are joined, and who may work on them.
+        workers: Who does the work.
+        leases: Lease time and attempts.
+        proof: What is proven before the swap.
+        command: The command line that asks for it.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        The parts, in the order of ``into``.
+
+    Raises:
+        UsageError: ``into`` does not give every episode to exactly one part.
+        TargetError: Something else stands where a part goes; nothing was written then.
+        LeconvertError: One of its other subclasses, from the conversion of a part.
+    """
+    source, folder = Path(root).resolve(), Path(output_dir).resolve()
+    if folder.is_relative_to(source):
+        raise UsageError(
+            f"The parts in {folder} would lie inside the source {source}.",
+            path=str(folder),
+            next_step="Choose folders side by side.",
+        )
+    episode_index = open_dataset(source, repairs.reading).episodes.episode_index
+    parts = [
+        SplitPart(name, folder / name, str(episodes))
+        for name, episodes in split_episodes(into, episode_index, seed=seed).items()
+    ]
+    finished = set()
+    for part in parts:
+        work_dir, chosen = work_dir_beside(part.output), EpisodeSelection(episodes=part.episodes)
+        if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
+            continue  # its run knows how far it is
+        if not proof.force_conversion and is_result(part.output, source, layout, repairs, chosen):
+            finished.add(part.name)
+        elif os.path.lexists(part.output):
+            proof.check_target(source, part.output, layout.to)
+    if not dry_run:
+        folder.mkdir(parents=True, exist_ok=True)
+    done = []
+    for part in parts:
+        chosen = EpisodeSelection(episodes=part.episodes)
+        if part.name in finished:
+            progress.say(f"{part.output} is finished: it has episodes {part.episodes}.")
+            done.append(part)
+        elif dry_run:
+            work_dir = work_dir_beside(part.output)
+            draft = draft_plan(
+                source, part.output, work_dir, layout, repairs, selection=chosen, progress=progress
+            )
+            done.append(replace(part, plan=draft.summary))
+        else:
+            report = convert(
+                source,
+                output=part.output,
+                layout=layout,
+                repairs=repairs,
+                selection=chosen,
+                plan=plan,
+                workers=workers,
+                leases=leases,
+                proof=proof,
+                command=command,
+                stop=stop,
+                progress=progress,
+            )
+            done.append(replace(part, report=report))
+    return done
+
+
+def is_result(
+    target: Path,
+    source: Path,
+    layout: LayoutOptions,
+    repairs: RepairOptions = RepairOptions(),
+    selection: EpisodeSelection = EpisodeSelection(),
+) -> bool:
+    """Return whether a folder holds what such a conversion of a source makes.
+
+    They are compared by structure: nothing is taken for done by its name.
+    """
+    try:
+        if not is_converted(target, layout.to):
+            return False
+        info = json.loads((target / "meta/info.json").read_bytes())
+        sizes = info.get("data_files_size_in_mb"), info.get("video_files_size_in_mb")
+        wanted = layout.data_file_size_in_mb, layout.video_file_size_in_mb
+        if sizes != (wanted if layout.to == "v3.0" else (None, None)):
+            return False
+        made = read_repairs(target)
+        if repairs != RepairOptions() or selection:
+            if made != scan_source(source, repairs, selection=selection, to=layout.to).repairs:
+                return False
+        elif made.selected_episodes is not None or made.dropped_episodes:
+            return False  # all of them are wanted
+        return verify_pair(target, source).ok
+    except (LeconvertError, OSError, ValueError, KeyError):
+        return False
 
 
 # ------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ def space_needed(
     has_links: bool | None = None,
 ) -> SpaceNeeded:
     """Reckon the space that a plan takes."""
-    work_folder, target_folder = _existing(work_dir), target.parent
+    work_folder, target_folder = _existing(work_dir), _existing(target.parent)
     shares_source = source is not None and bool(block_align) and can_clone(source, work_folder)
     scans = {scan.stream: scan for scan in streams}
     plain_bytes = shard_bytes = part_bytes = 0

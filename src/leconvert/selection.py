@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fractions import Fraction
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,7 @@ import numpy.typing as npt
 from leconvert.errors import UsageError
 from leconvert.text import count, shown
 
-__all__ = ["EpisodeRanges", "EpisodeSelection"]
+__all__ = ["EpisodeRanges", "EpisodeSelection", "parse_parts", "split_episodes"]
 
 _LISTED = 3
 _ITEM = re.compile(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
@@ -179,3 +182,149 @@ def _of_tasks(wanted: Sequence[str], tasks: Iterable[Sequence[str]]) -> BoolArra
                 next_step=f"Some that are listed: {', '.join(map(shown, near[:_LISTED]))}.",
             )
     return np.array(found, dtype=np.bool_)
+
+
+# ------------------------------------------------------------------------------------------------
+# Several selections of one source, so that every episode is in exactly one.
+
+
+_PART_NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
+_SHARE = re.compile(r"[0-9]*\.[0-9]+|[0-9]+\.")
+# Shares such as 0.33 are meant, not the exact fractions.
+_SHARES_TOLERANCE = Fraction(1, 50)
+_INTO_HELP = (
+    "Write shares, --into train=0.9,val=0.1, or episodes, --into train=0-99,val=100-120; a share "
+    "has a decimal point."
+)
+
+
+def parse_parts(texts: Iterable[str]) -> dict[str, float | str]:
+    """Return the parts that ``NAME=SHARE`` and ``NAME=EPISODES`` stand for, in their order.
+
+    Args:
+        texts: Each one or several of these, with commas between; an item without a ``=`` goes on
+            with the list of the part before it.
+
+    Raises:
+        UsageError: There is no part, or one is named twice, or has no name or no value.
+    """
+    parts: dict[str, str] = {}
+    name = ""
+    for text in texts:
+        for place, item in enumerate(text.split(",")):
+            found, is_part, value = item.rpartition("=")
+            if is_part:
+                name = found.strip()
+                if name in parts:
+                    raise UsageError(f"--into names the part {shown(name)} twice.")
+                parts[name] = value.strip()
+            elif place:
+                parts[name] += f",{item.strip()}"
+            else:
+                raise UsageError(f"--into {shown(text)} names no part.", next_step=_INTO_HELP)
+    return {
+        name: float(value) if _SHARE.fullmatch(value) else value for name, value in parts.items()
+    }
+
+
+def split_episodes(
+    into: Mapping[str, float | str], episode_index: IntArray, *, seed: int = 0
+) -> dict[str, EpisodeRanges]:
+    """Return the episodes of each part: every episode of a source is in exactly one.
+
+    By shares, episodes are ordered by the SHA-256 of ``seed`` and their number, and each part takes
+    the next ones; none differs by a whole episode from its share. Nothing else decides: the same
+    seed and numbers give the same parts anywhere.
+
+    Args:
+        into: Name of each part, and its share of the episodes or a list such as ``0-99,120``.
+        episode_index: Indices of all episodes, ascending, shape (E,).
+        seed: Decides which episodes a share takes.
+
+    Raises:
+        UsageError: A name cannot be a folder's; shares and lists are mixed; shares do not add up to
+            1, or one of them takes no episode; lists share an episode, or leave one out.
+    """
+    for name in into:
+        if not _PART_NAME.fullmatch(name):
+            raise UsageError(
+                f"{shown(name)} cannot be the name of a part, which becomes a folder's.",
+                next_step="Write letters, digits, '_', '-' and '.'.",
+            )
+    if not into:
+        raise UsageError("It is not said into which parts.", next_step=_INTO_HELP)
+    lists = {name: value for name, value in into.items() if isinstance(value, str)}
+    if len(lists) == len(into):
+        return _listed_parts(lists, episode_index)
+    if lists:
+        raise UsageError(
+            f"--into: {shown(next(iter(lists)))} is a list of episodes, and another part a share.",
+            next_step=_INTO_HELP,
+        )
+    shares = {name: float(value) for name, value in into.items()}
+    return _shared_parts(shares, episode_index, seed)
+
+
+def _listed_parts(lists: Mapping[str, str], episode_index: IntArray) -> dict[str, EpisodeRanges]:
+    owner = np.full(len(episode_index), -1, dtype=np.int64)
+    names = list(lists)
+    for number, (name, text) in enumerate(lists.items()):
+        ranges = _parsed(text, f"--into {name}")
+        _check_known(f"--into {name}", ranges, episode_index)
+        held = EpisodeRanges.of(ranges).holds(episode_index)
+        twice = np.flatnonzero(held & (owner >= 0))
+        if len(twice):
+            raise UsageError(
+                f"--into: episode {episode_index[twice[0]]} is in {shown(names[owner[twice[0]]])} "
+                f"and in {shown(name)}.",
+                next_step="Give every episode to one part.",
+            )
+        owner[held] = number
+    left = EpisodeRanges.of_episodes(episode_index[owner < 0])
+    if left.ranges:
+        rest = next(
+            name
+            for name in chain(["rest"], (f"rest{n}" for n in range(2, len(lists) + 3)))
+            if name not in lists
+        )
+        raise UsageError(
+            f"--into: no part has {count(int((owner < 0).sum()), 'episode')}: {left}.",
+            next_step=f"Name one for them too, such as --into {rest}={left}; to leave them out, "
+            "convert each part with --episodes.",
+        )
+    return {
+        name: EpisodeRanges.of_episodes(episode_index[owner == number])
+        for number, name in enumerate(names)
+    }
+
+
+def _shared_parts(
+    shares: Mapping[str, float], episode_index: IntArray, seed: int
+) -> dict[str, EpisodeRanges]:
+    helps = "Give every part its share of the episodes, such as train=0.9,val=0.1."
+    for share in shares.values():
+        if not 0 < share <= 1:
+            raise UsageError(
+                f"--into: a share must be above 0 and at most 1, not {share:g}.", next_step=helps
+            )
+    total = sum(map(Fraction, shares.values()), Fraction())
+    if abs(total - 1) > _SHARES_TOLERANCE:
+        raise UsageError(
+            f"--into: the shares add up to {float(total):g}, not to 1.", next_step=helps
+        )
+    dealt = sorted(
+        episode_index.tolist(),
+        key=lambda episode: hashlib.sha256(f"{seed}:{episode}".encode()).digest(),
+    )
+    ends = accumulate(map(Fraction, shares.values()))
+    edges = [0, *(round(len(dealt) * end / total) for end in ends)]
+    parts = {}
+    for (name, share), (first, stop) in zip(shares.items(), pairwise(edges), strict=True):
+        if first == stop:
+            raise UsageError(
+                f"--into: a share of {share:g} of {count(len(dealt), 'episode')} is no episode for "
+                f"{shown(name)}.",
+                next_step="Give it a larger share, or list its episodes.",
+            )
+        parts[name] = EpisodeRanges.of_episodes(np.array(sorted(dealt[first:stop]), np.int64))
+    return parts

@@ -87,6 +87,8 @@ class Places:
             self._hub_has_the_dataset()
             if command == "mirror":
                 _remove(_local(options.url))
+        elif command == "split":
+            self.v21(options.dataset)
         elif command == "repair":
             self.v30(options.dataset)
         elif command == "check":

@@ -40,16 +40,15 @@ from leconvert.cli.parser import some_seconds
 from leconvert.cli.progress import progress_for
 from leconvert.cli.push import ConvertPush
 from leconvert.cli.sources import Places, places
-from leconvert.errors import LeconvertError, UsageError
+from leconvert.errors import UsageError
 from leconvert.progress import Progress
 from leconvert.text import amount
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
-    from leconvert.model import LayoutOptions
     from leconvert.worker_pool import WorkerOptions
 
-__all__ = []
+__all__ = ["print_report"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -108,6 +107,7 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
     the result: a proof, a layout, a removal, a report or a measurement was not looked at. A run
     that is under way knows itself how far it is, and so does a push.
     """
+    from leconvert.api import is_result
     from leconvert.repairs import RepairOptions
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import is_converted, old_dir, work_dir_beside
@@ -131,27 +131,9 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
         return None
     if not is_converted(target, layout.to) or not source.is_dir():
         return None
-    if WorkDir(work_dir).current_run_id() is not None or not _is_result(target, source, layout):
+    if WorkDir(work_dir).current_run_id() is not None or not is_result(target, source, layout):
         return None
     return target, source
-
-
-def _is_result(target: Path, source: Path, layout: LayoutOptions) -> bool:
-    from leconvert.compare import verify_pair
-    from leconvert.formats.v3 import read_repairs
-
-    try:
-        info = json.loads((target / "meta/info.json").read_bytes())
-        sizes = info.get("data_files_size_in_mb"), info.get("video_files_size_in_mb")
-        wanted = layout.data_file_size_in_mb, layout.video_file_size_in_mb
-        if sizes != (wanted if layout.to == "v3.0" else (None, None)):
-            return False
-        made = read_repairs(target)
-        if made.selected_episodes is not None or made.dropped_episodes:
-            return False  # this command asks for all of them
-        return verify_pair(target, source).ok
-    except (LeconvertError, OSError, ValueError, KeyError):
-        return False
 
 
 # ------------------------------------------------------------------------------------------------
@@ -177,12 +159,12 @@ def show_outcome(
     if report is None:
         print("The dataset was converted before; only the push is left.")
     else:
-        _print_report(report)
+        print_report(report)
     push.show(push.run())
     return code
 
 
-def _print_report(report: ConversionReport) -> None:
+def print_report(report: ConversionReport) -> None:
     """Print findings, sizes and places."""
     from leconvert.repairs import Repairs
 

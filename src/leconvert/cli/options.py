@@ -606,6 +606,11 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
     add_scratch_options(parser)
     add_selection_options(parser)
     add_repair_options(parser)
+    add_run_options(parser)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add whether a run under way is joined, and who may work on it; `plan_options` reads them."""
     group = _group(parser, "runs")
     group.add_argument(
         "--restart", action="store_true", help="discard the unfinished run and begin a new one"

@@ -60,6 +60,16 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         ("show what would be done", "leconvert convert my_dataset --dry-run"),
     ),
+    "leconvert split": (
+        (
+            "a tenth of the episodes for validation",
+            "leconvert split my_dataset --output-dir parts --into train=0.9,val=0.1",
+        ),
+        (
+            "by their numbers",
+            "leconvert split my_dataset --output-dir parts --into a=0-99,b=100-120",
+        ),
+    ),
     "leconvert plan": (
         (
             "plan for workers on several hosts; every path on a file system they share",
@@ -275,6 +285,9 @@ class _Commands(argparse._SubParsersAction):  # type: ignore[type-arg]  # noqa: 
         self.groups.append(_CommandGroup(heading, self._choices_actions[shown:]))
 
 
+_USAGE_COLUMNS = 53
+
+
 def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
     """Return the usage with no options but those that must be given."""
     words = []
@@ -284,7 +297,13 @@ def short_usage(program: str, arguments: Iterable[argparse.Action]) -> str:
             words.append(f"{action.option_strings[0]} {name}")
         elif not action.option_strings:
             words.append(name if action.required else f"[{name}]")
-    return " ".join([program, "[OPTION ...]", *words])
+    lines = [f"{program} [OPTION ...]"]
+    for word in words:
+        if len(lines[-1]) + len(word) < _USAGE_COLUMNS:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(" " * len("usage: ") + word)
+    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------

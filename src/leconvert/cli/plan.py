@@ -30,7 +30,7 @@ from leconvert.text import amount, count, duration
 if TYPE_CHECKING:
     from leconvert.planner import PlanSummary
 
-__all__ = []
+__all__ = ["estimated_seconds", "plan_lines"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -70,6 +70,15 @@ def replaced_target(
 # Says what a plan comes to: files, batches, and the room and time that they take.
 
 
+# A cautious rate for the estimate: one worker copies at least so much on an ordinary disk.
+_BYTES_PER_SECOND_AND_WORKER = 200 * 1024**2
+
+
+def estimated_seconds(plan: PlanSummary) -> float | None:
+    """Return about how long one worker takes; nobody knows how long decoding does."""
+    return None if plan.decoded_cameras else plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
+
+
 def plan_lines(plan: PlanSummary, seconds: float | None) -> list[str]:
     """Return the lines."""
     lines = [
@@ -104,10 +113,6 @@ def _time(seconds: float) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # ``leconvert plan``.
-
-
-# A cautious rate for the estimate: one worker copies at least so much on an ordinary disk.
-_BYTES_PER_SECOND_AND_WORKER = 200 * 1024**2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -166,8 +171,7 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
             )  # fmt: skip
             record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
             plan = summarize(opened)
-    # Nobody knows how long decoding takes here.
-    seconds = None if plan.decoded_cameras else plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
+    seconds = estimated_seconds(plan)
     if options.json:
         record = {
             "source": (arrival.outline if arrival else None) or str(source),
