@@ -28,9 +28,9 @@ import torch
 import bench_common
 from leconvert.cli.output import table
 from leconvert.cli.progress import progress_for
+from leconvert.resampling.benchmark import ResampleOptions, open_source, run_resample
 from leconvert.resampling.kernel import pack
-from leconvert.resampling.report import loader_table, result_table, speedup_table, training_table
-from leconvert.resampling.run import ResampleOptions, open_source, run_resample
+from leconvert.resampling.report import result_tables
 
 SETUPS: Mapping[str, Mapping[str, Any]] = {
     "even": {"threads": 1},
@@ -84,18 +84,19 @@ def plain_copy(options: ResampleOptions, batch_size: int, threads: int) -> dict[
     packing does; but in one piece.
     """
     source = open_source(options)
-    table = pack([source.load(place) for place in range(len(source))])
-    rows = len(table.times) * batch_size // len(source)
-    rooms = [torch.empty_like(one[:rows]) for one in table.tables()]
+    packed = pack([source.load(index) for index in range(len(source))])
+    tables = [packed.times, *packed.rows.values()]
+    rows = len(packed.times) * batch_size // len(source)
+    rooms = [torch.empty_like(one[:rows]) for one in tables]
     random = np.random.default_rng(options.seed)
     seconds = []
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         for _ in range(COPIES):
-            start = int(random.integers(len(table.times) - rows + 1))
+            start = int(random.integers(len(packed.times) - rows + 1))
             began = time.perf_counter()
-            for room, one in zip(rooms, table.tables(), strict=True):
+            for room, one in zip(rooms, tables, strict=True):
                 room.copy_(one[start : start + rows])
             seconds.append(time.perf_counter() - began)
     finally:
@@ -134,9 +135,8 @@ def main(arguments: Sequence[str]) -> int:
             for line in lines_of(name, document, copied):
                 file.write(json.dumps(line) + "\n")
         print(f"\n{name}, {threads} threads")
-        for show in (result_table, speedup_table, loader_table, training_table):
-            if show(document)[1:]:
-                print(table(show(document)), flush=True)
+        for title, _, rows in result_tables(document):
+            print(f"{title}\n{table(rows)}", flush=True)
         size, ms = copied["bytes"] / 1e6, copied["median_ms"]
         print(f"a plain copy of a batch of {largest}, {size:.1f} MB: {ms:.3f} ms", flush=True)
     return 0

@@ -12,8 +12,8 @@ from scipy.spatial.transform import Rotation, Slerp
 from tests.unit.resampling.trajectories import methods_of, padded
 
 from leconvert.resampling import resample
-from leconvert.resampling.methods import Trajectory
 from leconvert.resampling.pipelines import grid, resample_one
+from leconvert.resampling.trajectories import Trajectory
 
 # Times in whole milliseconds repeat now and then, and fall on targets now and then.
 gaps = st.lists(st.integers(0, 60), min_size=0, max_size=40)

@@ -78,7 +78,6 @@ def add_resample_options(parser: argparse.ArgumentParser) -> None:
             f"--{method}", action="append", default=[], metavar="COLUMN",
             help=f"resample FEATURE, FEATURE[COLUMN] or FEATURE[START:STOP] by {method}",
         )  # fmt: skip
-    group.add_argument("--baseline", help="columns, rows or auto, the faster one (default)")
     group.add_argument("--dtype", nargs="+", help="fp32 (default), bf16")
     group.add_argument("--device", nargs="+", metavar="DEVICE", help="cpu (default), cuda, cuda:N")
     group.add_argument(
@@ -223,22 +222,9 @@ def _write_trajectories(source: Any, path: Path, options: argparse.Namespace) ->
 
 def _told(document: Mapping[str, Any]) -> str:
     """Return the tables of a result, one below the other."""
-    from leconvert.resampling import (
-        loader_table,
-        result_table,
-        speedup_table,
-        training_table,
-    )
+    from leconvert.resampling import result_tables
 
-    parts = [table(result_table(document))]
-    for title, rows in (
-        ("times as fast as the baseline", speedup_table(document)),
-        ("loaders", loader_table(document)),
-        ("training", training_table(document)),
-    ):
-        if rows[1:]:
-            parts.append(f"{title}\n{table(rows)}")
-    return "\n\n".join(parts)
+    return "\n\n".join(f"{title}\n{table(rows)}" for title, _, rows in result_tables(document))
 
 
 def _command() -> str:

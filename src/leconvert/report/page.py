@@ -710,39 +710,15 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
 def write_resampling_report(
     document: Mapping[str, Any], path: Path, *, command: str, pictures: Sequence[Path]
 ) -> None:
-    """Write what ``leconvert probe resample`` measured.
+    """Write what ``leconvert probe resample`` measured, with the PNG files of its plots."""
+    from leconvert.resampling import result_tables  # nobody else pays for its imports
 
-    Args:
-        document: The result.
-        path: Where the page goes.
-        command: The command line that measured it.
-        pictures: PNG files, which the page holds.
-    """
-    from leconvert import resampling  # nobody else pays for its imports
-
-    tables = (
-        (
-            "Pipelines, side by side",
-            "Medians over repeats. batched copies the trajectories of a batch together first, "
-            "table takes them from a table that was packed once. The error is against numpy.interp "
-            "in float64.",
-            resampling.result_table(document),
-        ),
-        (
-            "Times as fast as the baseline",
-            "with packing compares everything that is timed on both sides, kernel alone the "
-            "resampling without packing, copies and collation.",
-            resampling.speedup_table(document),
-        ),
-        ("Loaders", "", resampling.loader_table(document)),
-        ("Training a small diffusion policy", "", resampling.training_table(document)),
-    )
     text = (
         _templates()
         .get_template("resampling.html")
         .render(
             facts_shown=_resampling_facts(document, command),
-            tables=[(title, words, rows) for title, words, rows in tables if rows[1:]],
+            tables=result_tables(document),
             pictures=[
                 (picture.stem.rpartition("-")[2], b64encode(picture.read_bytes()).decode())
                 for picture in pictures

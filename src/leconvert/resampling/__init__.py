@@ -9,24 +9,16 @@ from leconvert.lazy import lazy_names
 
 if TYPE_CHECKING:
     from leconvert.resampling.api import resample
-    from leconvert.resampling.kernel import Resampled
-    from leconvert.resampling.methods import Method
-    from leconvert.resampling.report import (
-        csv_rows,
-        draw_resampling,
-        loader_table,
-        result_table,
-        speedup_table,
-        training_table,
-    )
-    from leconvert.resampling.run import (
+    from leconvert.resampling.benchmark import (
         ResampleOptions,
         everything,
         open_source,
         run_resample,
         stem_of,
     )
-    from leconvert.resampling.sources import write_hdf5
+    from leconvert.resampling.kernel import Resampled
+    from leconvert.resampling.report import csv_rows, draw_resampling, result_tables
+    from leconvert.resampling.trajectories import Method, write_hdf5
 
 __all__ = [
     "Method",
@@ -35,37 +27,20 @@ __all__ = [
     "csv_rows",
     "draw_resampling",
     "everything",
-    "loader_table",
     "open_source",
     "resample",
-    "result_table",
+    "result_tables",
     "run_resample",
-    "speedup_table",
     "stem_of",
-    "training_table",
     "write_hdf5",
 ]
 
 _NAMES = {
     "api": ("resample",),
+    "benchmark": ("ResampleOptions", "everything", "open_source", "run_resample", "stem_of"),
     "kernel": ("Resampled",),
-    "methods": ("Method",),
-    "report": (
-        "csv_rows",
-        "draw_resampling",
-        "loader_table",
-        "result_table",
-        "speedup_table",
-        "training_table",
-    ),
-    "run": (
-        "ResampleOptions",
-        "everything",
-        "open_source",
-        "run_resample",
-        "stem_of",
-    ),
-    "sources": ("write_hdf5",),
+    "report": ("csv_rows", "draw_resampling", "result_tables"),
+    "trajectories": ("Method", "write_hdf5"),
 }
 
 __getattr__ = lazy_names(__name__, _NAMES, title="Resampling")

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from leconvert.errors import UsageError
-from leconvert.resampling.kernel import Packed, Resampled, Targets, given_targets, resample_packed
-from leconvert.resampling.methods import Method, choose_methods
+from leconvert.resampling.kernel import Packed, Resampled, Targets, even_targets, resample_packed
+from leconvert.resampling.trajectories import Method, choose_methods, quaternions
 
 __all__ = ["resample"]
 
@@ -68,47 +68,46 @@ def resample(
     _check_types(times, values, dtype)
     batch, room = times.shape
     counts = _counts(lengths, batch, room, "lengths", least=1)
-    _check_shapes(times, values)
-    beyond = torch.arange(room, device=times.device) >= _on(counts, times).unsqueeze(1)
+    ends = torch.from_numpy(counts).to(times.device).unsqueeze(1)
+    is_sample = torch.arange(room, device=times.device) < ends
     seconds = times.detach().double()
-    _check_times(seconds, beyond)
+    _refuse(~seconds.isfinite() & is_sample, "has a time that is not finite")
+    back = seconds.diff(dim=1, prepend=seconds[:, :1]) < 0
+    _refuse(back & is_sample, "is not in the order of time")
     starts = seconds[:, :1]
     rebased = seconds - starts
-    last = _on(counts - 1, times).unsqueeze(1)
     packed = Packed(
         rebased.reshape(-1).contiguous(),
-        {key: _rows(key, table, beyond, dtype) for key, table in values.items()},
+        {key: _rows(key, table, is_sample, dtype) for key, table in values.items()},
         {key: tuple(table.shape[2:]) for key, table in values.items()},
         np.arange(batch, dtype=np.int64) * room,
         counts,
-        rebased.gather(1, last).squeeze(1).cpu().numpy(),
+        rebased.gather(1, ends - 1).squeeze(1).cpu().numpy(),
     )
     chosen = choose_methods(
         {key: (_numpy_type(values[key].dtype), rows.shape[1]) for key, rows in packed.rows.items()},
         methods,
     )
-    _check_quaternions(packed, beyond, chosen)
+    for key, start, stop in quaternions(chosen):
+        zero = (packed.rows[key][:, start:stop] == 0).all(1).view(batch, room)
+        _refuse(zero & is_sample, f"has the quaternion 0 in {key}[{start}:{stop}]")
     if (hz is None) == (targets is None):
         raise UsageError("Give either hz or targets.")
-    if targets is None:
-        assert hz is not None
+    if hz is not None:
         if not 0 < hz < float("inf"):
             raise UsageError(f"hz must be a number above 0, not {hz}.")
-        return resample_packed(packed, chosen, hz=hz)
-    if (
-        targets.dim() != 2
-        or len(targets) != batch
-        or not targets.numel()
-        or targets.dtype != torch.float64
-    ):
+        return resample_packed(packed, chosen, even_targets(packed, hz))
+    assert targets is not None
+    fits = targets.dim() == 2 and len(targets) == batch and targets.numel()
+    if not fits or targets.dtype != torch.float64:
         raise UsageError(
             f"targets are of type {targets.dtype} and shape {tuple(targets.shape)}, not float64 of "
             f"shape ({batch}, M)."
         )
     counted = _counts(target_lengths, batch, targets.shape[1], "target_lengths", least=0)
-    aims = given_targets(targets.detach().to(times.device) - starts, counted)
+    aims = Targets(targets.detach().to(times.device) - starts, counted, is_even=False)
     _check_targets(packed, aims, outside)
-    return resample_packed(packed, chosen, targets=aims)
+    return resample_packed(packed, chosen, aims)
 
 
 def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype | None) -> None:
@@ -129,10 +128,6 @@ def _check_types(times: Tensor, values: Mapping[str, Tensor], dtype: torch.dtype
                 f"{key} is of type {table.dtype}, which cannot be resampled.",
                 next_step="Give float32, bfloat16, float64, integers or booleans.",
             )
-
-
-def _check_shapes(times: Tensor, values: Mapping[str, Tensor]) -> None:
-    for key, table in values.items():
         if table.shape[:2] != times.shape:
             raise UsageError(
                 f"{key} has shape {tuple(table.shape)}; it must begin with that of times, "
@@ -150,60 +145,32 @@ def _counts(
     counts = np.asarray(given.cpu() if isinstance(given, Tensor) else given)
     if counts.shape != (batch,) or counts.dtype.kind not in "iu":
         raise UsageError(f"{name} must be {batch} whole numbers, one a trajectory.")
-    for place, count in enumerate(counts.tolist()):
+    for row, count in enumerate(counts.tolist()):
         if not least <= count <= room:
             what = "has no samples" if count == 0 else f"cannot have {count} of {room}"
-            raise UsageError(f"Trajectory {place} {what} ({name}).")
+            raise UsageError(f"Trajectory {row} {what} ({name}).")
     return counts.astype(np.int64)
 
 
-def _check_times(seconds: Tensor, beyond: Tensor) -> None:
-    odd = (~seconds.isfinite() & ~beyond).nonzero()
-    if len(odd):
-        row, place = odd[0].tolist()
+def _refuse(wrong: Tensor, what: str) -> None:
+    """Raise if a sample of the padded batch is wrong."""
+    if bool(wrong.any()):
+        row, sample = wrong.nonzero()[0].tolist()
         raise UsageError(
-            f"Trajectory {row} has the time {float(seconds[row, place])} at sample {place}."
-        )
-    back = ((seconds[:, 1:] < seconds[:, :-1]) & ~beyond[:, 1:]).nonzero()
-    if len(back):
-        row, place = back[0].tolist()
-        raise UsageError(
-            f"Trajectory {row} is not in the order of time: {float(seconds[row, place + 1])} s "
-            f"follows on {float(seconds[row, place])} s at sample {place + 1}.",
-            next_step="Sort its samples by time.",
+            f"Trajectory {row} {what} at sample {sample}.",
+            next_step="Repair its samples, or leave them out.",
         )
 
 
-def _rows(key: str, table: Tensor, beyond: Tensor, dtype: torch.dtype | None) -> Tensor:
-    rows = table.reshape(beyond.numel(), -1).contiguous()
+def _rows(key: str, table: Tensor, is_sample: Tensor, dtype: torch.dtype | None) -> Tensor:
+    rows = table.reshape(is_sample.numel(), -1).contiguous()
     if table.is_floating_point():
         # As what is mixed: a float64 can be too large for the type that was asked for.
         rows = rows if dtype is None else rows.to(dtype)
-        odd = (~rows.isfinite().all(1) & ~beyond.view(-1)).nonzero()
-        if len(odd):
-            row, place = divmod(int(odd[0]), beyond.shape[1])
-            raise UsageError(
-                f"Trajectory {row} has a value in {key} at sample {place} that is not finite"
-                f"{'' if dtype is None else f' as {dtype}'}.",
-                next_step="Fill such values in, or leave the samples out.",
-            )
+        odd = ~rows.isfinite().all(1).view(is_sample.shape)
+        converted = "" if dtype is None else f" as {dtype}"
+        _refuse(odd & is_sample, f"has a value in {key} that is not finite{converted}")
     return rows
-
-
-def _check_quaternions(
-    packed: Packed, beyond: Tensor, chosen: Mapping[str, Sequence[tuple[int, int, str]]]
-) -> None:
-    for key, segments in chosen.items():
-        for start, stop, method in segments:
-            if method != "slerp":
-                continue
-            zero = (packed.rows[key][:, start:stop] == 0).all(1) & ~beyond.view(-1)
-            if bool(zero.any()):
-                row, place = divmod(int(zero.nonzero()[0]), beyond.shape[1])
-                raise UsageError(
-                    f"Trajectory {row} has the quaternion 0 in {key}[{start}:{stop}] at sample "
-                    f"{place}."
-                )
 
 
 def _check_targets(packed: Packed, targets: Targets, outside: str) -> None:
@@ -214,18 +181,13 @@ def _check_targets(packed: Packed, targets: Targets, outside: str) -> None:
     is_inside = (times >= 0) & (times <= ends)
     odd = (~times.isfinite() if outside == "clamp" else ~is_inside).nonzero()
     if len(odd):
-        place = int(odd[0])
-        row = int(targets.row[place])
+        at = int(odd[0])
         raise UsageError(
-            f"Trajectory {row} has a target {float(times[place])} s after its first sample, "
-            f"outside of its {float(ends[place])} s.",
+            f"Trajectory {int(targets.row[at])} has a target {float(times[at])} s after its first "
+            f"sample, outside of its {float(ends[at])} s.",
             next_step="Leave such targets out, or pass outside='clamp' to hold the value at the "
             "end.",
         )
-
-
-def _on(numbers: npt.NDArray[np.int64], like: Tensor) -> Tensor:
-    return torch.from_numpy(numbers).to(like.device)
 
 
 def _numpy_type(dtype: torch.dtype) -> np.dtype[np.generic]:

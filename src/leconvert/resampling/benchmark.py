@@ -1,48 +1,179 @@
-"""Pipelines timed side by side on the same trajectories in the same order.
+"""``probe resample``: pipelines side by side on the same trajectories, and what they did.
 
 For every batch each pipeline runs once, and the first changes from batch to batch: whatever else
 the machine does, and whatever the one before left in the caches, falls on all of them alike. A
 repeat is ``num_epochs`` passes over the set in full batches; figures are medians over repeats,
 ratios medians of the ratios within a repeat. Beside the clock on the wall the processor's time of
 this process is taken: work of others on the same cores lengthens the one far more than the other.
-
 """
 
 from __future__ import annotations
 
-import statistics
+import math
+import re
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
-from typing import Any, Self
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from leconvert.progress import Stage
-from leconvert.resampling.kernel import PackMemory, pack, resample_packed
-from leconvert.resampling.methods import Trajectory
-from leconvert.resampling.pipelines import Pipeline, Task, Values, collate
-from leconvert.resampling.sources import TrajectorySource
+from leconvert.errors import SourceError, UsageError
+from leconvert.loading import keep_freed_memory
+from leconvert.probe import begin_document, host_record, package_version, versions_record
+from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.resampling.loaders import PATHS, batches_of, compare_loaders, train_on_both_paths
+from leconvert.resampling.pipelines import (
+    BaselinePipeline,
+    BatchedPipeline,
+    Pipeline,
+    Task,
+    Values,
+    collate,
+    faster_baseline,
+    find_device,
+)
+from leconvert.resampling.trajectories import (
+    DatasetSet,
+    Hdf5Set,
+    Method,
+    SyntheticSet,
+    TrajectorySource,
+    methods_for,
+    preload,
+    set_record,
+    write_hdf5,
+)
 
 __all__ = [
-    "LENGTHS",
-    "PATHS",
     "STAGES",
     "GpuUse",
-    "batches_of",
-    "compare_loaders",
+    "ResampleOptions",
+    "everything",
     "gpu_reader",
     "measure_batch_size",
-    "open_loader",
+    "open_source",
     "ratios",
-    "set_epoch",
+    "run_resample",
+    "stem_of",
 ]
+
+
+# ------------------------------------------------------------------------------------------------
+# What a run of ``probe resample`` was asked for, checked.
+
+
+Mode = Literal["baseline", "batched", "compare"]
+Dtype = Literal["fp32", "bf16"]
+
+MODES: tuple[Mode, ...] = ("baseline", "batched", "compare")
+DTYPES: tuple[Dtype, ...] = ("fp32", "bf16")
+
+USUAL_BATCH_SIZES = (16, 32, 64, 128)
+GPU_BATCH_SIZES = (16, 64, 256, 1024, 4096)
+
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?", re.ASCII)
+_AT_LEAST = {
+    "num_epochs": 1,
+    "repeats": 1,
+    "warmup_batches": 1,
+    "num_workers": 0,
+    "train_epochs": 1,
+    "seed": 0,
+    "max_trajectories": 1,
+    "threads": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResampleOptions:
+    """The options of one run; see ``docs/resampling.md``."""
+
+    dataset: str | None = None
+    hdf5: str | None = None
+    revision: str | None = None
+    columns: tuple[str, ...] | None = None
+    max_trajectories: int | None = None
+    jitter: float = 0.0
+    hz: float = 50.0
+    mode: Mode = "compare"
+    batch_sizes: tuple[int, ...] | None = None
+    dtypes: tuple[Dtype, ...] = ("fp32",)
+    devices: tuple[str, ...] = ("cpu",)
+    methods: Mapping[str, Method] = field(default_factory=dict)
+    num_epochs: int = 1
+    repeats: int = 7
+    warmup_batches: int = 3
+    preload: bool = True
+    seed: int = 0
+    threads: int | None = None
+    loaders: bool = False
+    end_to_end: bool = False
+    num_workers: int = 2
+    train_epochs: int = 3
+
+    def __post_init__(self) -> None:
+        if self.dataset is not None and self.hdf5 is not None:
+            raise UsageError("--dataset and --hdf5 are two sources; give one.")
+        if self.columns is not None and self.dataset is None and self.hdf5 is None:
+            raise UsageError(
+                "--columns chooses among the features of --dataset or --hdf5; the synthetic set is "
+                "used whole."
+            )
+        for name, least in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} must be at least {least}, not {value}."
+                )
+        if not (0 < self.hz < math.inf):
+            raise UsageError(f"--hz must be a number above 0, not {self.hz}.")
+        if not 0 <= self.jitter < 0.5:
+            raise UsageError(
+                f"--jitter is a share of a step, from 0 to below 0.5, not {self.jitter}."
+            )
+        if self.batch_sizes is not None and min(self.batch_sizes, default=0) < 1:
+            raise UsageError("--batch-sizes are whole numbers from 1 on.")
+        for name, given, known in (
+            ("mode", (self.mode,), MODES),
+            ("dtype", self.dtypes, DTYPES),
+        ):
+            for value in given:
+                if value not in known:
+                    raise UsageError(
+                        f"There is no {name} {value}.",
+                        next_step=f"Choose among {', '.join(known)}.",
+                    )
+        if not all(map(_DEVICE.fullmatch, self.devices)):
+            raise UsageError("--device is cpu, cuda or cuda:N.")
+
+    def sized(self, trajectories: int) -> ResampleOptions:
+        """Return these options with batch sizes for a set of so many trajectories."""
+        if self.batch_sizes is None:
+            fitting = tuple(size for size in USUAL_BATCH_SIZES if size <= trajectories)
+            return replace(self, batch_sizes=fitting or (trajectories,))
+        if max(self.batch_sizes) > trajectories:
+            raise UsageError(
+                f"A batch of {max(self.batch_sizes)} is more than the {trajectories} trajectories "
+                "of the set.",
+                next_step="Choose smaller --batch-sizes, or raise --max-trajectories.",
+            )
+        return self
+
+    def as_record(self) -> dict[str, Any]:
+        """Return every option as a JSON-serialisable mapping."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
 
 
 # ------------------------------------------------------------------------------------------------
@@ -71,9 +202,6 @@ class GpuUse:
     """Samples the use of a GPU while it is entered, from a thread of its own.
 
     The thread only reads and appends; the mean is taken after it has ended.
-
-    Args:
-        reader: What tells it; None for nothing.
     """
 
     def __init__(self, reader: Reader | None) -> None:
@@ -120,13 +248,6 @@ _COPIES = ("copy_in", "copy_out")
 _TICK_S = 1e-9
 
 
-def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
-    """Yield the full batches of a pass, shuffled; a function of its arguments alone."""
-    order = np.random.default_rng([seed, epoch]).permutation(count)
-    for start in range(0, count - batch_size + 1, batch_size):
-        yield [int(place) for place in order[start : start + batch_size]]
-
-
 def measure_batch_size(
     pipelines: Sequence[Pipeline],
     task: Task,
@@ -138,21 +259,17 @@ def measure_batch_size(
     seed: int,
     stage: Stage,
 ) -> list[dict[str, Any]]:
-    """Time pipelines with one batch size.
-
-    Returns:
-        A row a pipeline, as ``results`` of ``docs/formats/probe-result.schema.json`` has them. Key
-        ``raw`` holds what each repeat took.
-    """
+    """Return a row a pipeline; their key ``raw`` holds what each repeat took."""
     errors = {pipeline.key: 0.0 for pipeline in pipelines}
-    for number, places in enumerate(batches_of(len(task.source), batch_size, seed, 0)):
+    for number, indices in enumerate(batches_of(len(task.source), batch_size, seed, 0)):
         if number == warmup_batches:
             break
-        exact = _exact(task, places)
+        exact = _exact(task, indices)
         for pipeline in pipelines:
-            errors[pipeline.key] = max(errors[pipeline.key], _error(pipeline.run(places)[1], exact))
+            errors[pipeline.key] = max(
+                errors[pipeline.key], _error(pipeline.run(indices)[1], exact)
+            )
     timed = {pipeline.key: _Timed() for pipeline in pipelines}
-    batches = 0
     readers = {pipeline.device: gpu_reader(pipeline.device) for pipeline in pipelines}
     with GpuUse(next((reader for reader in readers.values() if reader), None)) as gpu:
         for repeat in range(repeats):
@@ -162,27 +279,28 @@ def measure_batch_size(
             batches = 0
             for epoch in range(num_epochs):
                 epoch_number = repeat * num_epochs + epoch
-                for places in batches_of(len(task.source), batch_size, seed, epoch_number):
+                for indices in batches_of(len(task.source), batch_size, seed, epoch_number):
                     turn = batches % len(pipelines)
                     batches += 1
                     for pipeline in [*pipelines[turn:], *pipelines[:turn]]:
                         times = timed[pipeline.key]
                         cpu_began = time.process_time()
-                        seconds, _ = pipeline.run(places)
+                        seconds, _ = pipeline.run(indices)
                         times.cpu_seconds[-1] += time.process_time() - cpu_began
                         times.batch_seconds.append(sum(seconds.values()))
                         for name, taken in seconds.items():
                             times.stages[-1][name] = times.stages[-1].get(name, 0.0) + taken
             stage.advance(1)
     return [
-        _row(
-            pipeline,
-            timed[pipeline.key],
-            batch_size=batch_size,
-            batches=batches,
-            error=errors[pipeline.key],
-            gpu_use_pct=gpu.mean_pct if pipeline.device != "cpu" else None,
-        )
+        {
+            "way": pipeline.name,
+            "dtype": pipeline.dtype,
+            "device": pipeline.device,
+            "batch_size": batch_size,
+            **timed[pipeline.key].as_record(batches, batch_size, pipeline.kernel_stage),
+            "max_abs_error": errors[pipeline.key],
+            "gpu_use_pct": gpu.mean_pct if pipeline.device != "cpu" else None,
+        }
         for pipeline in pipelines
     ]
 
@@ -195,55 +313,38 @@ class _Timed:
     cpu_seconds: list[float] = field(default_factory=list)
     batch_seconds: list[float] = field(default_factory=list)
 
-
-def _row(
-    pipeline: Pipeline,
-    timed: _Timed,
-    *,
-    batch_size: int,
-    batches: int,
-    error: float,
-    gpu_use_pct: float | None,
-) -> dict[str, Any]:
-    trajectories = batches * batch_size
-    repeats, cpu_seconds, batch_seconds = timed.stages, timed.cpu_seconds, timed.batch_seconds
-    totals = [sum(stages.values()) for stages in repeats]
-    kernels = [stages[pipeline.kernel_stage] for stages in repeats]
-    inside = [
-        total - sum(stages.get(name, 0.0) for name in _COPIES)
-        for total, stages in zip(totals, repeats, strict=True)
-    ]
-    return {
-        "way": pipeline.name,
-        "dtype": pipeline.dtype,
-        "device": pipeline.device,
-        "batch_size": batch_size,
-        "batches": batches,
-        "trajectories": trajectories,
-        "trajectories_per_s": trajectories / statistics.median(totals),
-        "kernel_trajectories_per_s": trajectories / statistics.median(kernels),
-        "without_copies_trajectories_per_s": trajectories / statistics.median(inside),
-        "ms_per_batch": 1e3 * statistics.median(totals) / batches,
-        "cpu_ms_per_batch": 1e3 * statistics.median(cpu_seconds) / batches,
-        "p50_batch_ms": 1e3 * float(np.percentile(batch_seconds, 50)),
-        "p95_batch_ms": 1e3 * float(np.percentile(batch_seconds, 95)),
-        "stages_ms": {
-            name: 1e3 * statistics.median(stages[name] for stages in repeats) / batches
-            if name in repeats[0]
-            else None
-            for name in STAGES
-        },
-        "max_abs_error": error,
-        "gpu_use_pct": gpu_use_pct,
-        "raw": [
-            {
-                "seconds": total,
-                "cpu_s": cpu,
-                **{f"{name}_s": taken for name, taken in stages.items()},
-            }
-            for total, cpu, stages in zip(totals, cpu_seconds, repeats, strict=True)
-        ],
-    }
+    def as_record(self, batches: int, batch_size: int, kernel_stage: str) -> dict[str, Any]:
+        """Return medians over the repeats, each of so many batches, and the repeats themselves."""
+        totals = [sum(stages.values()) for stages in self.stages]
+        kernels = [stages[kernel_stage] for stages in self.stages]
+        copies = [sum(stages.get(name, 0.0) for name in _COPIES) for stages in self.stages]
+        inside = [total - copied for total, copied in zip(totals, copies, strict=True)]
+        count = batches * batch_size
+        return {
+            "batches": batches,
+            "trajectories": count,
+            "trajectories_per_s": count / median(totals),
+            "kernel_trajectories_per_s": count / median(kernels),
+            "without_copies_trajectories_per_s": count / median(inside),
+            "ms_per_batch": 1e3 * median(totals) / batches,
+            "cpu_ms_per_batch": 1e3 * median(self.cpu_seconds) / batches,
+            "p50_batch_ms": 1e3 * float(np.percentile(self.batch_seconds, 50)),
+            "p95_batch_ms": 1e3 * float(np.percentile(self.batch_seconds, 95)),
+            "stages_ms": {
+                name: 1e3 * median(stages[name] for stages in self.stages) / batches
+                if name in self.stages[0]
+                else None
+                for name in STAGES
+            },
+            "raw": [
+                {
+                    "seconds": total,
+                    "cpu_s": cpu,
+                    **{f"{name}_s": taken for name, taken in stages.items()},
+                }
+                for total, cpu, stages in zip(totals, self.cpu_seconds, self.stages, strict=True)
+            ],
+        }
 
 
 def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -259,39 +360,33 @@ def ratios(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         base = baselines.get(row["batch_size"])
         if base is None or row["way"] == "baseline":
             continue
-        pairs = list(zip(base["raw"], row["raw"], strict=True))
-        found.append(
+        compared = [
             {
-                **{key: row[key] for key in ("way", "dtype", "device", "batch_size")},
-                "with_packing": _median_ratio(
-                    [(one["seconds"], other["seconds"]) for one, other in pairs]
+                "with_packing": _ratio(one["seconds"], other["seconds"]),
+                "without_copies": _ratio(
+                    one["seconds"],
+                    other["seconds"] - sum(other.get(f"{name}_s", 0.0) for name in _COPIES),
                 ),
-                "without_copies": _median_ratio(
-                    [
-                        (
-                            one["seconds"],
-                            other["seconds"] - sum(other.get(f"{n}_s", 0.0) for n in _COPIES),
-                        )
-                        for one, other in pairs
-                    ]
-                ),
-                "cpu_time": _median_ratio([(one["cpu_s"], other["cpu_s"]) for one, other in pairs]),
-                "kernel": _median_ratio(
-                    [(one["resample_s"], other["kernel_s"]) for one, other in pairs]
-                ),
+                "cpu_time": _ratio(one["cpu_s"], other["cpu_s"]),
+                "kernel": _ratio(one["resample_s"], other["kernel_s"]),
             }
+            for one, other in zip(base["raw"], row["raw"], strict=True)
+        ]
+        found.append(
+            {key: row[key] for key in ("way", "dtype", "device", "batch_size")}
+            | {name: median(repeat[name] for repeat in compared) for name in compared[0]}
         )
     return found
 
 
-def _median_ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return statistics.median(one / max(other, _TICK_S) for one, other in pairs)
+def _ratio(seconds: float, other_seconds: float) -> float:
+    return seconds / max(other_seconds, _TICK_S)
 
 
-def _exact(task: Task, places: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
+def _exact(task: Task, indices: Sequence[int]) -> Mapping[str, npt.NDArray[Any]]:
     """Return a batch by `numpy.interp` in float64."""
     by_columns = replace(task, baseline="columns")
-    return collate(by_columns.one_by_one([task.source.load(place) for place in places])).columns
+    return collate(by_columns.one_by_one(task.load(indices))).columns
 
 
 def _error(values: Values, exact: Mapping[str, npt.NDArray[Any]]) -> float:
@@ -307,132 +402,197 @@ def _error(values: Values, exact: Mapping[str, npt.NDArray[Any]]) -> float:
 
 
 # ------------------------------------------------------------------------------------------------
-# A loader with workers that resamples, on either path.
-#
-# The set, the order, the workers and the way back to this process are the same; only what a
-# worker does with the trajectories of a batch differs: one after the other with NumPy and then
-# collated, or packed and resampled at once.
+# The run and its document.
 
 
-PATHS = ("baseline", "batched")
-"""Per-trajectory loop in the workers, or batches resampled at once."""
-
-LENGTHS = "_lengths"
-"""Under this key a batch says how many targets each trajectory has."""
-
-Batch = dict[str, Tensor]
+_SYNTHETIC_COUNT = 512
+_LOADER_EPOCHS = 3
+_USUAL_OF_LOADERS = 64  # trajectories in a batch
+_OTHERS = ("h5py", "scipy", "matplotlib")
 
 
-class _Set(Dataset[Trajectory]):
-    def __init__(self, source: TrajectorySource) -> None:
-        self._source = source
-
-    def __getitem__(self, place: int) -> Trajectory:
-        return self._source.load(place)
-
-
-@dataclass(slots=True)
-class _Order:
-    """The batches of the current epoch."""
-
-    count: int
-    batch_size: int
-    seed: int
-    epoch: int = 0
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return batches_of(self.count, self.batch_size, self.seed, self.epoch)
-
-    def __len__(self) -> int:
-        return self.count // self.batch_size
+def open_source(options: ResampleOptions) -> TrajectorySource:
+    """Return the set that options name, as it is read one by one."""
+    most = options.max_trajectories
+    source: TrajectorySource
+    if options.dataset is not None:
+        source = DatasetSet(
+            options.dataset, revision=options.revision, columns=options.columns, most=most
+        )
+    elif options.hdf5 is not None:
+        source = Hdf5Set(Path(options.hdf5), columns=options.columns, most=most)
+    else:
+        count = most or max(_SYNTHETIC_COUNT, 2 * max(options.batch_sizes or (0,)))
+        source = SyntheticSet(count, options.seed, jitter=options.jitter)
+    if not len(source):
+        raise SourceError(
+            f"{options.dataset or options.hdf5} has no trajectories.",
+            path=options.dataset or options.hdf5,
+            next_step="Give another set.",
+        )
+    return source
 
 
-@dataclass(frozen=True, slots=True)
-class _OneByOne:
-    task: Task
-
-    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
-        batch = collate(self.task.one_by_one(trajectories))
-        found = {key: torch.from_numpy(values) for key, values in batch.columns.items()}
-        return found | {LENGTHS: torch.from_numpy(batch.lengths)}
-
-
-class _AtOnce:
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self._memory = PackMemory()
-
-    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
-        packed = pack(trajectories, self._memory)
-        resampled = resample_packed(packed, self._task.methods, hz=self._task.hz)
-        return resampled.values | {LENGTHS: resampled.lengths}
-
-
-def open_loader(
-    path: str, task: Task, *, batch_size: int, num_workers: int, seed: int
-) -> DataLoader[Any]:
-    """Return a loader of resampled, padded batches: features and `LENGTHS`."""
-    return DataLoader(
-        _Set(task.source),
-        batch_sampler=_Order(len(task.source), batch_size, seed),
-        collate_fn=_OneByOne(task) if path == "baseline" else _AtOnce(task),
-        num_workers=num_workers,
-        persistent_workers=num_workers > 0,
+def everything(options: ResampleOptions) -> ResampleOptions:
+    """Return options that measure all there is: both types, a GPU if there is one, both extras."""
+    devices = ["cpu"]
+    batch_sizes = options.batch_sizes
+    if torch.cuda.is_available():
+        devices.append("cuda")
+        # A GPU is busy with more at once; the synthetic set grows with the batches.
+        if batch_sizes is None and options.dataset is None and options.hdf5 is None:
+            batch_sizes = GPU_BATCH_SIZES
+    return replace(
+        options,
+        batch_sizes=batch_sizes,
+        mode="compare",
+        dtypes=DTYPES,
+        devices=tuple(dict.fromkeys((*devices, *options.devices))),
+        loaders=True,
+        end_to_end=True,
     )
 
 
-def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
-    """Choose the order of the next pass."""
-    order: Any = loader.batch_sampler
-    order.epoch = epoch
+def stem_of(options: Mapping[str, Any], source: str) -> str:
+    """Return the stem of a run's files, from its options."""
+    devices = "-".join(options["devices"]).replace(":", "")
+    loaded = "" if options["preload"] else "-no-preload"
+    types = "-".join(options["dtypes"])
+    return f"resample-{source}-{options['mode']}-{options['hz']:g}hz-{types}-{devices}{loaded}"
 
 
-def compare_loaders(
-    task: Task,
-    *,
-    batch_size: int,
-    num_workers: Sequence[int],
-    epochs: int,
-    seed: int,
-    stage: Stage,
+def run_resample(options: ResampleOptions, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
+    """Return what was measured, as ``docs/formats/probe-result.schema.json`` describes it."""
+    document = begin_document("resample")
+    for device in options.devices:
+        find_device(device)
+    # The C library would return the memory of every batch to the system; both sides gain alike.
+    keep_freed_memory()
+    origin = open_source(options)
+    with _torch_threads(options.threads), _on_disk(origin, options) as source:
+        loaded = preload(source)
+        options = options.sized(len(loaded))
+        methods = methods_for(loaded, options.methods)
+        task = Task(loaded, methods, options.hz)
+        task = replace(task, baseline=faster_baseline(task))
+        if not options.preload:
+            task = replace(task, source=source, preloaded=False)
+        sizes = options.batch_sizes or ()
+        results = _results(options, task, sizes, progress)
+        usual = min(sizes, key=lambda size: (abs(size - _USUAL_OF_LOADERS), size))
+        document |= {
+            "set": set_record(loaded, methods) | origin.as_record(),
+            "baseline": task.baseline,
+            "results": results,
+            "speedups": ratios(results),
+            "loaders": _loaders(options, task, usual, progress),
+            "end_to_end": _end_to_end(options, task, usual, progress),
+            "torch_threads": torch.get_num_threads(),
+            "gpu": _gpu_record(options.devices),
+            "options": options.as_record(),
+            "host": host_record(),
+            "versions": versions_record() | {name: package_version(name) for name in _OTHERS},
+        }
+    return document
+
+
+def _results(
+    options: ResampleOptions, task: Task, sizes: Sequence[int], progress: Progress
 ) -> list[dict[str, Any]]:
-    """Time both loaders, pass by pass in turn, after a pass that starts the workers.
-
-    Returns:
-        A row a path and number of workers, as ``loaders`` of
-        ``docs/formats/probe-result.schema.json`` has them.
-    """
-    rows = []
-    for workers in num_workers:
-        loaders = {
-            path: open_loader(
-                path, task, batch_size=batch_size, num_workers=workers, seed=seed
+    pipelines: list[Pipeline] = []
+    if options.mode != "batched":
+        pipelines.append(BaselinePipeline(task))
+    if options.mode != "baseline":
+        for device, dtype in product(options.devices, options.dtypes):
+            pipelines.append(BatchedPipeline(task, dtype, device))
+            if options.preload:
+                pipelines.append(BatchedPipeline(task, dtype, device, is_table=True))
+    rows: list[dict[str, Any]] = []
+    with progress.stage("timing", options.repeats * len(sizes), "repeats") as stage:
+        for batch_size in sizes:
+            rows += measure_batch_size(
+                pipelines,
+                task,
+                batch_size=batch_size,
+                repeats=options.repeats,
+                num_epochs=options.num_epochs,
+                warmup_batches=options.warmup_batches,
+                seed=options.seed,
+                stage=stage,
             )
-            for path in PATHS
-        }  # fmt: skip
-        seconds: dict[str, list[float]] = {path: [] for path in PATHS}
-        first: dict[str, float] = {}
-        for epoch in range(epochs + 1):
-            for path in PATHS if epoch % 2 else PATHS[::-1]:
-                set_epoch(loaders[path], epoch)
-                began = time.perf_counter()
-                for number, _ in enumerate(loaders[path]):
-                    if number == 0 and epoch == 0:
-                        first[path] = time.perf_counter() - began
-                if epoch:
-                    seconds[path].append(time.perf_counter() - began)
-            stage.advance(1)
-        batches = len(task.source) // batch_size
-        rows += [
-            {
-                "path": path,
-                "num_workers": workers,
-                "batch_size": batch_size,
-                "trajectories": batches * batch_size,
-                "trajectories_per_s": batches * batch_size / sorted(times)[len(times) // 2],
-                "first_batch_s": first[path],
-                "epoch_s": times,
-            }
-            for path, times in seconds.items()
-        ]
     return rows
+
+
+def _loaders(
+    options: ResampleOptions, task: Task, batch_size: int, progress: Progress
+) -> list[dict[str, Any]] | None:
+    if not options.loaders:
+        return None
+    workers = sorted({0, options.num_workers})
+    with progress.stage("loaders", len(workers) * (_LOADER_EPOCHS + 1), "passes") as stage:
+        return compare_loaders(
+            task,
+            batch_size=batch_size,
+            num_workers=workers,
+            epochs=_LOADER_EPOCHS,
+            seed=options.seed,
+            stage=stage,
+        )
+
+
+def _end_to_end(
+    options: ResampleOptions, task: Task, batch_size: int, progress: Progress
+) -> list[dict[str, Any]] | None:
+    if not options.end_to_end:
+        return None
+    rows: list[dict[str, Any]] = []
+    workers = sorted({0, options.num_workers})
+    passes = len(PATHS) * len(workers) * options.train_epochs
+    with progress.stage("train", passes, "passes") as stage:
+        for number in workers:
+            rows += train_on_both_paths(
+                task,
+                batch_size=batch_size,
+                num_workers=number,
+                epochs=options.train_epochs,
+                device=options.devices[-1],
+                seed=options.seed,
+                stage=stage,
+            )
+    return rows
+
+
+@contextmanager
+def _on_disk(origin: TrajectorySource, options: ResampleOptions) -> Iterator[TrajectorySource]:
+    """Yield the set; a synthetic one that is not preloaded is read from a file made for it."""
+    if options.preload or not isinstance(origin, SyntheticSet):
+        yield origin
+        return
+    with tempfile.TemporaryDirectory(prefix="leconvert-resample-") as folder:
+        path = Path(folder) / "synthetic.h5"
+        write_hdf5(origin, path)
+        yield Hdf5Set(path)
+
+
+@contextmanager
+def _torch_threads(threads: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _gpu_record(devices: Sequence[str]) -> dict[str, Any] | None:
+    for name in devices:
+        device = find_device(name)
+        if device.type == "cuda":
+            facts = torch.cuda.get_device_properties(device)
+            return {
+                "name": facts.name,
+                "memory_bytes": int(facts.total_memory),
+                "cuda": torch.version.cuda,
+            }
+    return None

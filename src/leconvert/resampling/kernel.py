@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from leconvert.resampling.methods import (
+from leconvert.resampling.trajectories import (
     GRID_TOLERANCE,
-    Array,
     FloatArray,
     Methods,
     Segment,
@@ -30,7 +29,6 @@ __all__ = [
     "Targets",
     "even_targets",
     "find_places",
-    "given_targets",
     "pack",
     "resample_packed",
 ]
@@ -93,40 +91,21 @@ _FIRST_ROOM_ROWS = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A batch of B trajectories. What decides sizes is on the host, whatever the device.
+    """A batch of B trajectories. What decides sizes is on the host, whatever the device."""
 
-    Attributes:
-        times: Rebased seconds, float64, of shape (N,).
-        rows: Values by feature, of shape (N, columns).
-        shapes: Shape of one sample of each feature.
-        first_row: Where each trajectory begins in the tables, of shape (B,).
-        lengths: Samples of each, of shape (B,).
-        durations_s: Its last time, rebased, of shape (B,).
-    """
-
-    times: Tensor
-    rows: Mapping[str, Tensor]
-    shapes: Mapping[str, tuple[int, ...]]
-    first_row: npt.NDArray[np.int64]
-    lengths: npt.NDArray[np.int64]
-    durations_s: FloatArray
+    times: Tensor  # rebased seconds, float64, of shape (N,)
+    rows: Mapping[str, Tensor]  # values by feature, of shape (N, columns)
+    shapes: Mapping[str, tuple[int, ...]]  # of one sample of each feature
+    first_row: npt.NDArray[np.int64]  # where each trajectory begins in the tables, of shape (B,)
+    lengths: npt.NDArray[np.int64]  # samples of each, of shape (B,)
+    durations_s: FloatArray  # its last time, rebased, of shape (B,)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @property
-    def device(self) -> torch.device:
-        """Where the tables are."""
-        return self.times.device
-
-    def tables(self) -> Iterator[Tensor]:
-        """Yield the times and the values of each feature."""
-        yield self.times
-        yield from self.rows.values()
-
-    def select(self, places: Sequence[int] | npt.NDArray[np.int64]) -> Packed:
+    def select(self, indices: Sequence[int]) -> Packed:
         """Return some of the trajectories as a batch; the tables are shared, nothing is copied."""
-        chosen = np.asarray(places, np.int64)
+        chosen = np.asarray(indices, np.int64)
         return replace(
             self,
             first_row=self.first_row[chosen],
@@ -147,10 +126,7 @@ class PackMemory:
     """Memory that batches are packed into, one after the other: each overwrites the last.
 
     New memory for every batch costs more than the copying, since the kernel clears and maps every
-    page of it.
-
-    Args:
-        pinned: Lock its pages, for copies to a GPU that run beside other work.
+    page of it. Pinned pages are copied to a GPU beside other work.
     """
 
     def __init__(self, *, pinned: bool = False) -> None:
@@ -184,21 +160,14 @@ def pack(trajectories: Sequence[Trajectory], memory: PackMemory | None = None) -
     rebased = np.concatenate([one.times for one in trajectories], out=times.numpy())
     rebased -= np.repeat(rebased[first_row], lengths)
     rows = {
-        key: memory.room(key, _torch_type(values.dtype), (total, prod(shapes[key])))
+        key: memory.room(key, torch.from_numpy(values[:0]).dtype, (total, prod(shapes[key])))
         for key, values in first.columns.items()
     }
     for key, table in rows.items():
-        np.concatenate([_flat(one.columns[key]) for one in trajectories], out=table.numpy())
+        flat = [one.columns[key].reshape(len(one), -1) for one in trajectories]
+        np.concatenate(flat, out=table.numpy())
     durations_s = rebased[first_row + lengths - 1]
     return Packed(times, rows, shapes, first_row, lengths, durations_s)
-
-
-def _flat(values: Array) -> Array:
-    return values if values.ndim == 2 else values.reshape(len(values), -1)
-
-
-def _torch_type(dtype: np.dtype[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 # ------------------------------------------------------------------------------------------------
@@ -214,18 +183,13 @@ _MOST_INT32 = np.iinfo(np.int32).max
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The targets of a batch, n in all, one trajectory after the other.
+    """The targets of a batch, n in all, one trajectory after the other."""
 
-    Attributes:
-        padded: Seconds after each trajectory's first sample, float64, as a padded batch, of shape
-            (B, M); beyond a trajectory's targets they mean nothing.
-        counts: Targets of each trajectory, on the host, of shape (B,).
-        is_even: Whether every trajectory has them at the same steps from its first sample on.
-    """
-
+    # Seconds after each trajectory's first sample, float64, as a padded batch, of shape (B, M);
+    # beyond a trajectory's targets they mean nothing.
     padded: Tensor
-    counts: npt.NDArray[np.int64]
-    is_even: bool
+    counts: npt.NDArray[np.int64]  # of each trajectory, on the host, of shape (B,)
+    is_even: bool  # at the same steps from every trajectory's first sample on
 
     def __len__(self) -> int:
         return int(self.counts.sum())
@@ -280,26 +244,12 @@ class Targets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """The samples beside each target.
+    """The samples beside each target."""
 
-    Attributes:
-        beside: Row of the sample before the target, or on it, and row of the one after it; int32
-            or int64, of shape (n, 2).
-        weight: From 0 at the first to 1 at the second, float64, of shape (n,).
-    """
-
+    # Row of the sample before the target, or on it, and row of the one after it; int32 or int64, of
+    # shape (n, 2).
     beside: Tensor
-    weight: Tensor
-
-    @property
-    def low(self) -> Tensor:
-        """The first of ``beside``, of shape (n,)."""
-        return self.beside[:, 0]
-
-    @property
-    def high(self) -> Tensor:
-        """The second."""
-        return self.beside[:, 1]
+    weight: Tensor  # from 0 at the first to 1 at the second, float64, of shape (n,)
 
 
 def even_targets(packed: Packed, hz: float) -> Targets:
@@ -308,11 +258,6 @@ def even_targets(packed: Packed, hz: float) -> Targets:
     # Divided, not multiplied by 1/hz: a target is then the float64 nearest to k/hz, as in NumPy.
     grid = _on_device(np.arange(counts.max()) / hz, packed.times)
     return Targets(grid.expand(len(counts), -1), counts, is_even=True)
-
-
-def given_targets(aims: Tensor, counts: npt.NDArray[np.int64]) -> Targets:
-    """Return the targets of a padded batch, rebased, of shape (B, M)."""
-    return Targets(aims, counts, is_even=False)
 
 
 def find_places(packed: Packed, targets: Targets) -> Places:
@@ -325,7 +270,7 @@ def find_places(packed: Packed, targets: Targets) -> Places:
     that does not do are the times searched, which takes longer than all the rest together. On a GPU
     they are searched at once: whether all guesses hold costs a round trip.
     """
-    if targets.is_even and packed.device.type == "cpu":
+    if targets.is_even and packed.times.device.type == "cpu":
         places = _guess(packed, targets)
         if places is not None:
             return places
@@ -453,18 +398,11 @@ class Resampled(NamedTuple):
 
 
 @torch.no_grad()
-def resample_packed(
-    packed: Packed, methods: Methods, *, hz: float | None = None, targets: Targets | None = None
-) -> Resampled:
-    """Resample a batch on its device.
+def resample_packed(packed: Packed, methods: Methods, targets: Targets) -> Resampled:
+    """Resample a batch on its device; floats keep the type of the packed rows.
 
-    Returns:
-        The batch; floats keep the type of the packed rows. A bfloat16 is mixed in float32 and
-        rounded once.
+    A bfloat16 is mixed in float32 and rounded once.
     """
-    if targets is None:
-        assert hz is not None
-        targets = even_targets(packed, hz)
     places = find_places(packed, targets)
     batch, length = len(packed), targets.length
     mixer = _Mixer(places, targets, batch)
@@ -531,11 +469,7 @@ class _Mixer:
         return self._bags(1)
 
     def _bags(self, rows_of_each: int) -> Tensor:
-        """Return where the bag of each target begins; padding has none, so it begins as the next.
-
-        Returns:
-            Of the type of the rows' numbers, of shape (B * M,).
-        """
+        """Return where each target's bag begins; padding has none, so it begins as the next."""
         kind = self._places.beside.numpy().dtype
         counts = (self._targets.counts * rows_of_each).astype(kind)
         begins = np.cumsum(counts, dtype=kind) - counts
@@ -560,7 +494,7 @@ class _Mixer:
     def _copy_samples(self, rows: Tensor, out: Tensor, columns: slice, *, is_nearest: bool) -> None:
         weight = self._places.weight
         comes = weight > 0.5 if is_nearest else weight >= 1
-        source = torch.where(comes, self._places.high, self._places.low)
+        source = torch.where(comes, self._places.beside[:, 1], self._places.beside[:, 0])
         if rows.device.type == "cpu" and rows.dtype == torch.float32:
             # Bags of one: faster than to pick single numbers and to put them into their places.
             samples = functional.embedding_bag(source, rows, self._bags_of_one, mode="sum")

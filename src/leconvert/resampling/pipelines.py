@@ -26,16 +26,23 @@ import torch
 from torch import Tensor
 
 from leconvert.errors import ProbeError
-from leconvert.resampling.kernel import Packed, PackMemory, pack, resample_packed
-from leconvert.resampling.methods import (
+from leconvert.resampling.kernel import (
+    Packed,
+    PackMemory,
+    Resampled,
+    even_targets,
+    pack,
+    resample_packed,
+)
+from leconvert.resampling.trajectories import (
     GRID_TOLERANCE,
     Array,
     FloatArray,
     Methods,
     Segment,
     Trajectory,
+    TrajectorySource,
 )
-from leconvert.resampling.sources import TrajectorySource
 
 __all__ = [
     "BASELINES",
@@ -49,6 +56,7 @@ __all__ = [
     "find_device",
     "grid",
     "resample_one",
+    "tensors",
 ]
 
 
@@ -69,17 +77,11 @@ _NEARLY_PARALLEL = 1e-6
 
 
 class Collated(NamedTuple):
-    """Resampled trajectories as a batch.
+    """Resampled trajectories as a batch."""
 
-    Attributes:
-        columns: Of shape (B, M, ...); zeros beyond a trajectory's length.
-        lengths: Of shape (B,).
-        mask: Of shape (B, M); whether there is a sample.
-    """
-
-    columns: Mapping[str, Array]
-    lengths: npt.NDArray[np.int64]
-    mask: npt.NDArray[np.bool_]
+    columns: Mapping[str, Array]  # of shape (B, M, ...); zeros beyond a trajectory's length
+    lengths: npt.NDArray[np.int64]  # of shape (B,)
+    mask: npt.NDArray[np.bool_]  # of shape (B, M); whether there is a sample
 
 
 def grid(duration_s: float, hz: float) -> FloatArray:
@@ -184,10 +186,15 @@ def collate(results: Sequence[Mapping[str, Array]]) -> Collated:
     for key in keys:
         first = results[0][key]
         batch = np.zeros((len(results), longest, *first.shape[1:]), first.dtype)
-        for place, result in enumerate(results):
-            batch[place, : lengths[place]] = result[key]
+        for row, result in enumerate(results):
+            batch[row, : lengths[row]] = result[key]
         columns[key] = batch
     return Collated(columns, lengths, np.arange(longest) < lengths[:, None])
+
+
+def tensors(batch: Collated) -> dict[str, Tensor]:
+    """Return a batch's columns for torch."""
+    return {key: torch.from_numpy(values) for key, values in batch.columns.items()}
 
 
 # ------------------------------------------------------------------------------------------------
@@ -219,22 +226,15 @@ class Stages:
 
 
 class Pipeline(ABC):
-    """One pipeline; `run` is called for one batch after the other.
+    """One pipeline; `run` is called for one batch after the other."""
 
-    Attributes:
-        name: See the module.
-        dtype: ``fp32`` or ``bf16``.
-        device: Where it resamples.
-        kernel_stage: The stage that resamples; loading, packing and copies are the others.
-    """
-
-    name: str
-    dtype: str = "fp32"
+    name: str  # see the module
+    dtype: str = "fp32"  # or bf16
     device: str = "cpu"
-    kernel_stage: str = "kernel"
+    kernel_stage: str = "kernel"  # the one that resamples, beside loading, packing and copies
 
     @abstractmethod
-    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
+    def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
         """Return the seconds of every stage of a batch, and the batch."""
 
     @property
@@ -245,19 +245,17 @@ class Pipeline(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is resampled, and how.
-
-    Attributes:
-        source: The set.
-        methods: Method of every column.
-        hz: Targets a second.
-        baseline: How the baseline does the linear part.
-    """
+    """What is resampled, and how."""
 
     source: TrajectorySource
     methods: Methods
     hz: float
     baseline: Baseline = "columns"
+    preloaded: bool = True  # the set is in memory, so that loading is no stage
+
+    def load(self, indices: Sequence[int]) -> list[Trajectory]:
+        """Read trajectories of the set."""
+        return [self.source.load(index) for index in indices]
 
     def one_by_one(self, trajectories: Sequence[Trajectory]) -> list[dict[str, Array]]:
         """Resample by NumPy, one trajectory after the other."""
@@ -266,60 +264,60 @@ class Task:
             for one in trajectories
         ]
 
+    def at_once(self, packed: Packed) -> Resampled:
+        """Resample a batch on its device."""
+        return resample_packed(packed, self.methods, even_targets(packed, self.hz))
+
 
 class BaselinePipeline(Pipeline):
-    """See the module; ``preloaded`` says that the set is in memory, so that loading is no stage."""
+    """NumPy, one trajectory after the other, then collated."""
 
     name = "baseline"
     kernel_stage = "resample"
 
-    def __init__(self, task: Task, *, preloaded: bool) -> None:
-        self._task, self._preloaded = task, preloaded
+    def __init__(self, task: Task) -> None:
+        self._task = task
 
-    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
+    def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
         """Resample one by one, then collate."""
         stages = Stages()
-        trajectories = _loaded(self._task.source, places, stages, preloaded=self._preloaded)
+        trajectories = _load(self._task, indices, stages)
         with stages.timed("resample"):
             results = self._task.one_by_one(trajectories)
         with stages.timed("collate"):
-            batch = collate(results)
-            values = {key: torch.from_numpy(array) for key, array in batch.columns.items()}
+            values = tensors(collate(results))
         return stages.seconds, values
 
 
 class BatchedPipeline(Pipeline):
     """See the module. With ``is_table`` all is packed and moved here, outside of all clocks."""
 
-    def __init__(
-        self, task: Task, dtype: str, device: str, *, preloaded: bool = True, is_table: bool = False
-    ) -> None:
-        self._task, self._preloaded = task, preloaded
+    def __init__(self, task: Task, dtype: str, device: str, *, is_table: bool = False) -> None:
+        self._task = task
         self._place, self._kind = find_device(device), TORCH_TYPES[dtype]
         self.name = "table" if is_table else "batched"
         self.dtype, self.device = dtype, device
         self._memory = PackMemory(pinned=self._place.type == "cuda")
         self._table: Packed | None = None
         if is_table:
-            whole = [task.source.load(place) for place in range(len(task.source))]
-            self._table = pack(whole).to(self._place, self._kind)
+            self._table = pack(task.load(range(len(task.source)))).to(self._place, self._kind)
 
-    def run(self, places: Sequence[int]) -> tuple[dict[str, float], Values]:
+    def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
         """Pack, move (or cast), or choose rows; resample, and fetch the result."""
         is_cuda = self._place.type == "cuda"
         stages = Stages(wait=lambda: torch.cuda.synchronize(self._place)) if is_cuda else Stages()
         if self._table is not None:
             with stages.timed("pack"):
-                packed = self._table.select(places)
+                packed = self._table.select(indices)
         else:
-            trajectories = _loaded(self._task.source, places, stages, preloaded=self._preloaded)
+            trajectories = _load(self._task, indices, stages)
             with stages.timed("pack"):
                 packed = pack(trajectories, self._memory)
             if is_cuda or self.dtype != "fp32":
                 with stages.timed("copy_in"):
                     packed = packed.to(self._place, self._kind)
         with stages.timed("kernel"):
-            values = resample_packed(packed, self._task.methods, hz=self._task.hz).values
+            values = self._task.at_once(packed).values
         if is_cuda:
             with stages.timed("copy_out"):
                 values = {key: tensor.cpu() for key, tensor in values.items()}
@@ -339,8 +337,7 @@ def find_device(name: str) -> torch.device:
 
 def faster_baseline(task: Task) -> Baseline:
     """Return the baseline that takes less time for the first trajectories of a set."""
-    count = min(len(task.source), _CALIBRATION)
-    some = [task.source.load(place) for place in range(count)]
+    some = task.load(range(min(len(task.source), _CALIBRATION)))
     times: dict[Baseline, float] = {}
     for _ in range(_CALIBRATION_TURNS):
         for baseline in BASELINES:
@@ -351,10 +348,8 @@ def faster_baseline(task: Task) -> Baseline:
     return min(times, key=lambda name: times[name])
 
 
-def _loaded(
-    source: TrajectorySource, places: Sequence[int], stages: Stages, *, preloaded: bool
-) -> list[Trajectory]:
-    if preloaded:
-        return [source.load(place) for place in places]
+def _load(task: Task, indices: Sequence[int], stages: Stages) -> list[Trajectory]:
+    if task.preloaded:
+        return task.load(indices)
     with stages.timed("load"):
-        return [source.load(place) for place in places]
+        return task.load(indices)

@@ -1,9 +1,8 @@
-"""Tables and pictures of a resampling result."""
+"""Tables and plots of a resampling result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +10,17 @@ from leconvert.probe import require_matplotlib
 from leconvert.resampling.benchmark import STAGES
 from leconvert.workdir.storage_errors import storage_errors
 
-__all__ = [
-    "csv_rows",
-    "draw_resampling",
-    "loader_table",
-    "result_table",
-    "speedup_table",
-    "training_table",
-]
-
-
-# ------------------------------------------------------------------------------------------------
-# The tables of a resampling result, for a terminal, a CSV file and a page.
-
+__all__ = ["csv_rows", "draw_resampling", "result_tables"]
 
 Rows = list[list[str]]
 Document = Mapping[str, Any]
 
+# By key, what a column is called and how it is written.
+_WAY = {key: (key, "") for key in ("way", "dtype", "device")} | {"batch_size": ("batch", "")}
 _RATIOS = {
-    "with_packing": "with packing",
-    "without_copies": "without copies",
-    "kernel": "kernel alone",
-    "cpu_time": "CPU time",
-}
-_WAY = {"batch_size": "batch", "way": "way", "dtype": "dtype", "device": "device"}
-# Of each table: where its rows are, and by key what a column is called and how it is written.
+    "with_packing": ("with packing", ".2f"), "without_copies": ("without copies", ".2f"),
+    "kernel": ("kernel alone", ".2f"), "cpu_time": ("CPU time", ".2f"),
+}  # fmt: skip
 _LOADERS = {
     "path": ("path", ""), "num_workers": ("workers", ""), "batch_size": ("batch", ""),
     "trajectories_per_s": ("trajectories/s", ".0f"), "first_batch_s": ("first batch s", ".3f"),
@@ -48,41 +33,43 @@ _TRAINING = {
 }  # fmt: skip
 
 
-def result_table(document: Document) -> Rows:
-    """Return what each pipeline did, the head first."""
+def result_tables(document: Document) -> list[tuple[str, str, Rows]]:
+    """Return the tables of a result that have rows: title, what they show, rows with the head."""
     rows = [
         row | {f"{name} ms": ms for name, ms in row["stages_ms"].items()}
         for row in document["results"]
     ]
-    stages = [f"{name} ms" for name in STAGES]
-    columns = {key: (title, "") for key, title in _WAY.items()} | {
+    stages = [key for key in (f"{name} ms" for name in STAGES) if any(row[key] for row in rows)]
+    results = _WAY | {
         "trajectories_per_s": ("trajectories/s", ".0f"),
         "ms_per_batch": ("ms/batch", ".3f"),
         "p95_batch_ms": ("p95 ms", ".3f"),
-        **{key: (key, ".3f") for key in stages if any(row[key] is not None for row in rows)},
+        **{key: (key, ".3f") for key in stages},
         "max_abs_error": ("max error", ".1e"),
         "gpu_use_pct": ("GPU %", ".0f"),
     }
-    return _written(rows, columns)
-
-
-def speedup_table(document: Document) -> Rows:
-    """Return how each pipeline compares with the baseline, the head first."""
-    columns = {key: (title, "") for key, title in _WAY.items()}
-    return _written(
-        [row | {key: f"{row[key]:.2f}×" for key in _RATIOS} for row in document["speedups"]],
-        columns | {key: (title, "") for key, title in _RATIOS.items()},
+    tables = (
+        (
+            "Pipelines, side by side",
+            "Medians over repeats. batched copies the trajectories of a batch together first, "
+            "table takes them from a table that was packed once. The error is against numpy.interp "
+            "in float64.",
+            _written(rows, results),
+        ),
+        (
+            "Times as fast as the baseline",
+            "with packing compares everything that is timed on both sides, kernel alone the "
+            "resampling without packing, copies and collation.",
+            _written(document["speedups"], _WAY | _RATIOS),
+        ),
+        ("Loaders", "", _written(document["loaders"] or (), _LOADERS)),
+        (
+            "Training a small diffusion policy",
+            "",
+            _written(document["end_to_end"] or (), _TRAINING),
+        ),
     )
-
-
-def loader_table(document: Document) -> Rows:
-    """Return how loaders with workers compare, the head first."""
-    return _written(document["loaders"] or (), _LOADERS)
-
-
-def training_table(document: Document) -> Rows:
-    """Return where the time of the training went, the head first."""
-    return _written(document["end_to_end"] or (), _TRAINING)
+    return [table for table in tables if table[2][1:]]
 
 
 def csv_rows(document: Document) -> list[dict[str, Any]]:
@@ -112,98 +99,68 @@ def _written(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, tuple[str,
 
 
 # ------------------------------------------------------------------------------------------------
-# Three pictures of a resampling result: throughput, latency, speed-up.
+# Three plots, each ``STEM-NAME.png``: throughput, latency, speed-up over the batch size.
 
-
-PLOTS = ("throughput", "latency", "speedup")
-"""The pictures' names, each ``STEM-NAME.png``."""
 
 _SIZE_INCHES = (7.5, 4.5)
-_EMPTY = "nothing to compare"
-_LABELS = ("way", "dtype", "device")
-
-Row = Mapping[str, Any]
 
 
-def draw_resampling(document: Mapping[str, Any], out_dir: Path, stem: str) -> list[Path]:
-    """Draw all pictures into a folder.
-
-    Returns:
-        Their paths, in the order of `PLOTS`.
-    """
+def draw_resampling(document: Document, out_dir: Path, stem: str) -> list[Path]:
+    """Draw all plots into a folder and return their paths."""
+    require_matplotlib()
+    results, compared = document["results"], document["speedups"]
+    figures = {
+        "throughput": _lines(results, {"": "trajectories_per_s"}, "trajectories/s"),
+        "latency": _lines(results, {"p50": "p50_batch_ms", "p95": "p95_batch_ms"}, "ms a batch"),
+        "speedup": _lines(
+            compared,
+            {"with packing": "with_packing", "kernel": "kernel"},
+            "times as fast as the baseline",
+            is_ratio=True,
+        ),
+    }
     paths = []
-    drawn = pictures(document)
     with storage_errors(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-        for name, content in drawn.items():
+        for name, figure in figures.items():
             path = out_dir / f"{stem}-{name}.png"
-            path.write_bytes(content)
+            figure.savefig(path, dpi=120)
             paths.append(path)
     return paths
 
 
-def pictures(document: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the pictures as PNG, by name."""
-    require_matplotlib()
-    results = document["results"]
-    compared = document["speedups"]
-    return {
-        "throughput": _lines(
-            _series(results, {"": "trajectories_per_s"}), "trajectories/s", log=True
-        ),
-        "latency": _lines(
-            _series(results, {"p50": "p50_batch_ms", "p95": "p95_batch_ms"}), "ms a batch", log=True
-        ),
-        "speedup": _lines(
-            _series(compared, {"with packing": "with_packing", "kernel": "kernel"}),
-            "times as fast as the baseline",
-            mark=1.0,
-        ),
-    }
-
-
-def _series(
-    rows: Sequence[Row], keys: Mapping[str, str]
-) -> dict[str, tuple[list[int], list[float]]]:
-    found: dict[str, tuple[list[int], list[float]]] = {}
-    for row in rows:
-        for suffix, key in keys.items():
-            label = " ".join([*(str(row[name]) for name in _LABELS), suffix]).strip()
-            places, values = found.setdefault(label, ([], []))
-            places.append(row["batch_size"])
-            values.append(row[key])
-    return found
-
-
 def _lines(
-    series: Mapping[str, tuple[Sequence[int], Sequence[float]]],
+    rows: Sequence[Mapping[str, Any]],
+    keys: Mapping[str, str],
     title: str,
     *,
-    log: bool = False,
-    mark: float | None = None,
-) -> bytes:
-    """Return a picture with a line a series over the batch size."""
+    is_ratio: bool = False,
+) -> Any:
+    """Return a figure with a line a pipeline and key over the batch size."""
     from matplotlib.figure import Figure
 
+    series: dict[str, dict[int, float]] = {}
+    for row in rows:
+        for suffix, key in keys.items():
+            label = f"{row['way']} {row['dtype']} {row['device']} {suffix}".strip()
+            series.setdefault(label, {})[row["batch_size"]] = row[key]
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.subplots()
-    for label, (places, values) in series.items():
-        axes.plot(places, values, marker="o", label=label)
+    for label, values in series.items():
+        axes.plot(list(values), list(values.values()), marker="o", label=label)
     if series:
-        sizes = sorted({place for places, _ in series.values() for place in places})
+        sizes = sorted({size for values in series.values() for size in values})
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
         axes.legend(fontsize=8)
+        if is_ratio:
+            axes.axhline(1, color="black", linewidth=1, linestyle="--")
+            axes.set_ylim(bottom=0)
+        else:
+            axes.set_yscale("log")
     else:
-        axes.text(0.5, 0.5, _EMPTY, transform=axes.transAxes, ha="center")
-    if log and series:
-        axes.set_yscale("log")
-    if mark is not None and series:
-        axes.axhline(mark, color="black", linewidth=1, linestyle="--")
-        axes.set_ylim(bottom=0)
+        axes.text(0.5, 0.5, "nothing to compare", transform=axes.transAxes, ha="center")
     axes.set_xlabel("trajectories in a batch")
     axes.set_ylabel(title)
     axes.grid(visible=True, alpha=0.3)
-    content = BytesIO()
-    figure.savefig(content, dpi=120, format="png")
-    return content.getvalue()
+    return figure

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leconvert.resampling.run import ResampleOptions
+from leconvert.resampling.benchmark import ResampleOptions
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from leconvert.resampling.kernel import Packed, PackMemory, pack
-from leconvert.resampling.methods import Trajectory
-from leconvert.resampling.sources import SyntheticSet
+from leconvert.resampling.trajectories import SyntheticSet, Trajectory
 
 
 def trajectories() -> list[Trajectory]:

@@ -10,7 +10,7 @@ from tests.unit.resampling.trajectories import trajectory
 
 from leconvert.resampling import kernel
 from leconvert.resampling.kernel import Packed, even_targets, find_places, pack
-from leconvert.resampling.methods import FloatArray
+from leconvert.resampling.trajectories import FloatArray
 
 HZ = 50.0
 

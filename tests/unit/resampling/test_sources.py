@@ -11,13 +11,13 @@ import pytest
 
 from leconvert.api import convert
 from leconvert.errors import SourceError, TargetError, UnreadableSourceError, UsageError
+from leconvert.resampling.benchmark import ResampleOptions
 from leconvert.resampling.kernel import pack
-from leconvert.resampling.methods import Trajectory
-from leconvert.resampling.run import ResampleOptions
-from leconvert.resampling.sources import (
+from leconvert.resampling.trajectories import (
     DatasetSet,
     Hdf5Set,
     SyntheticSet,
+    Trajectory,
     exact_times,
     methods_for,
     preload,
@@ -111,7 +111,7 @@ def test_hdf5_keeps_everything(tmp_path: Path, dataset: Path) -> None:
     assert set(Hdf5Set(path, columns=["action"], most=1).load(0).columns) == {"action"}
     with pytest.raises(TargetError, match="exists already"):
         write_hdf5(made, path)
-    with pytest.raises(UsageError, match="no feature x"):
+    with pytest.raises(UsageError, match="no numeric feature x"):
         Hdf5Set(path, columns=["x"])
 
 
@@ -147,6 +147,16 @@ def test_a_preloaded_set_is_read_once_and_described() -> None:
     assert 30 <= record["rate_hz"]["min"] <= record["rate_hz"]["max"] <= 333
     with pytest.raises(SourceError, match="no trajectories"):
         preload(SyntheticSet(count=0))
+
+
+def test_a_quaternion_needs_a_direction() -> None:
+    class Standing(SyntheticSet):
+        def load(self, index: int) -> Trajectory:  # noqa: ARG002
+            x = np.float32([[0, 0, 0, 1], [0, 0, 0, 0]])
+            return Trajectory("one", np.array([0.0, 1.0]), {"q": x})
+
+    with pytest.raises(SourceError, match=r"quaternion 0 in q\[0:4\] at sample 1"):
+        methods_for(Standing(2), {"q": "slerp"})
 
 
 def test_times_that_repeat_or_skip_frames_stay_in_order() -> None:

@@ -8,9 +8,9 @@ import torch
 from tests.unit.resampling.trajectories import methods_of, trajectory
 
 from leconvert.errors import SourceError, UsageError
-from leconvert.resampling.kernel import PackMemory, pack, resample_packed
-from leconvert.resampling.methods import check_alike, check_quaternions, choose_methods
+from leconvert.resampling.kernel import PackMemory, even_targets, pack, resample_packed
 from leconvert.resampling.pipelines import collate, grid, resample_one
+from leconvert.resampling.trajectories import check_alike, choose_methods
 
 FLOAT, INTEGER = np.dtype(np.float32), np.dtype(np.int64)
 
@@ -18,12 +18,11 @@ FLOAT, INTEGER = np.dtype(np.float32), np.dtype(np.int64)
 @pytest.mark.parametrize(
     ("times", "x", "message"),
     [
-        ([], [], "one has no samples."),
-        ([0.0, np.nan], [1.0, 2.0], "one has the time nan at sample 1."),
-        ([0.0, 2.0, 1.0], [1.0, 2.0, 3.0],
-         "one is not in the order of time: 1.0 s follows on 2.0 s at sample 2."),
-        ([0.0, 1.0], [1.0], "one has 2 times, but 1 samples of x."),
-        ([0.0, 1.0], [1.0, np.inf], "one has a value in x at sample 1 that is not finite."),
+        ([], [], "one has no samples: its times must be one row of seconds."),
+        ([0.0, np.nan], [1.0, 2.0], "one has a time that is not finite (sample 1)."),
+        ([0.0, 2.0, 1.0], [1.0, 2.0, 3.0], "one is not in the order of time (sample 2)."),
+        ([0.0, 1.0], [1.0], "one has 2 times, but x is of shape [1]."),
+        ([0.0, 1.0], [1.0, np.inf], "one has a value in x that is not finite (sample 1)."),
         ([0.0, 1.0], ["a", "b"], "one has x of type <U1, which cannot be resampled."),
     ],
 )  # fmt: skip
@@ -69,13 +68,6 @@ def test_choices_that_name_nothing_are_refused() -> None:
         choose_methods(columns, {"action[0:4]": "slerp", "action[2]": "linear"})
 
 
-def test_a_quaternion_needs_a_direction() -> None:
-    one = trajectory([0.0, 1.0], q=np.float32([[0, 0, 0, 1], [0, 0, 0, 0]]))
-
-    with pytest.raises(SourceError, match=r"quaternion 0 in q\[0:4\] at sample 1"):
-        check_quaternions(one, methods_of(one, q="slerp"))
-
-
 def test_packing_shares_memory_and_choices_copy_nothing() -> None:
     first = [trajectory([7.0, 7.5, 8.0], x=np.float32([[1], [2], [3]])), trajectory([0.0, 1.0])]
     memory = PackMemory()
@@ -86,7 +78,7 @@ def test_packing_shares_memory_and_choices_copy_nothing() -> None:
     assert packed.times.tolist() == [0.0, 0.5, 1.0, 0.0, 1.0]
     assert packed.durations_s.tolist() == [1.0, 1.0]
     assert chosen.rows["x"] is packed.rows["x"]
-    got = resample_packed(chosen, methods_of(first[0]), hz=2)
+    got = resample_packed(chosen, methods_of(first[0]), even_targets(chosen, 2))
     assert got.values["x"].flatten().tolist() == [0, 0.5, 1]
     again = pack(list(reversed(first)), memory)
     assert again.times.data_ptr() == packed.times.data_ptr()
@@ -114,7 +106,7 @@ def test_clocks_are_followed_wherever_they_go() -> None:
         one = trajectory(times, name, x=x, n=np.arange(300))
         methods = methods_of(one)
 
-        got = resample_packed(pack([one, one]), methods, hz=50)
+        got = resample_packed(two := pack([one, one]), methods, even_targets(two, 50))
         wanted = resample_one(one, grid(one.duration_s, 50), methods, "columns")
 
         assert np.abs(got.values["x"][1].numpy() - wanted["x"]).max() < 1e-5, name
@@ -144,7 +136,7 @@ def test_both_baselines_agree_and_are_collated() -> None:
     assert not by_rows.columns["x"][0, 7:].any()
     for key, values in by_columns.columns.items():
         assert np.allclose(values, by_rows.columns[key], atol=1e-6), key
-    batched = resample_packed(pack(batch), methods, hz=50)
+    batched = resample_packed(packed := pack(batch), methods, even_targets(packed, 50))
     assert torch.equal(batched.mask, torch.from_numpy(by_rows.mask))
     for key, tensor in batched.values.items():
         assert np.allclose(tensor.numpy(), by_columns.columns[key], atol=1e-6), key
@@ -155,7 +147,7 @@ def test_types_that_torch_lacks_are_resampled_in_wider_ones(kind: str) -> None:
     largest = 2 ** (8 * np.dtype(kind).itemsize) - 1 if "u" in kind else 7
     one = trajectory([0.0, 0.5, 1.0], x=np.array([largest, 1, 2], kind))
     methods = methods_of(one)
-    values = resample_packed(pack([one]), methods, hz=2).values["x"]
+    values = resample_packed(packed := pack([one]), methods, even_targets(packed, 2)).values["x"]
     assert values[0].flatten().tolist() == [largest, 1, 2]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leconvert.resampling.methods import Methods, Trajectory, choose_methods
+from leconvert.resampling.trajectories import Methods, Trajectory, choose_methods
 
 
 def trajectory(

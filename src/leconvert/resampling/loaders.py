@@ -1,28 +1,170 @@
-"""A small diffusion policy trained on both data paths, with data time and model time apart.
+"""Loaders with workers that resample, on either data path, and a small policy trained on both.
 
-Data time is what the training stands still for: from asking for a batch until it is there. What
-workers do meanwhile is not, and what they have not done in time is. Model time is the step, from
-the batch to the new weights, the device having finished; moving the batch to the device belongs to
-it.
+The set, the order, the workers and the way back to this process are the same on both paths; only
+what a worker does with the trajectories of a batch differs: one after the other with NumPy and then
+collated, or packed and resampled at once.
+
+Of a training, data time is what it stands still for: from asking for a batch until it is there.
+What workers do meanwhile is not, and what they have not done in time is. Model time is the step,
+from the batch to the new weights, the device having finished; moving the batch to the device
+belongs to it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
 
 from leconvert.errors import UsageError
 from leconvert.progress import Stage
-from leconvert.resampling.benchmark import LENGTHS, PATHS, open_loader, set_epoch
-from leconvert.resampling.pipelines import Task, find_device
+from leconvert.resampling.kernel import PackMemory, pack
+from leconvert.resampling.pipelines import Task, collate, find_device, tensors
+from leconvert.resampling.trajectories import Trajectory, TrajectorySource
 
-__all__ = ["CHUNK", "SmallDiffusionPolicy", "train_on_both_paths", "windows"]
+__all__ = [
+    "CHUNK",
+    "LENGTHS",
+    "PATHS",
+    "SmallDiffusionPolicy",
+    "batches_of",
+    "compare_loaders",
+    "open_loader",
+    "set_epoch",
+    "train_on_both_paths",
+    "windows",
+]
+
+
+def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[list[int]]:
+    """Yield the full batches of a pass, shuffled; a function of its arguments alone."""
+    order = np.random.default_rng([seed, epoch]).permutation(count)
+    for start in range(0, count - batch_size + 1, batch_size):
+        yield order[start : start + batch_size].tolist()
+
+
+PATHS = ("baseline", "batched")
+"""Per-trajectory loop in the workers, or batches resampled at once."""
+
+LENGTHS = "_lengths"
+"""Under this key a batch says how many targets each trajectory has."""
+
+Batch = dict[str, Tensor]
+
+
+class _Set(Dataset[Trajectory]):
+    def __init__(self, source: TrajectorySource) -> None:
+        self._source = source
+
+    def __getitem__(self, index: int) -> Trajectory:
+        return self._source.load(index)
+
+
+@dataclass(slots=True)
+class _Order:
+    """The batches of the current epoch."""
+
+    count: int
+    batch_size: int
+    seed: int
+    epoch: int = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return batches_of(self.count, self.batch_size, self.seed, self.epoch)
+
+    def __len__(self) -> int:
+        return self.count // self.batch_size
+
+
+@dataclass(frozen=True, slots=True)
+class _OneByOne:
+    task: Task
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
+        batch = collate(self.task.one_by_one(trajectories))
+        return tensors(batch) | {LENGTHS: torch.from_numpy(batch.lengths)}
+
+
+class _AtOnce:
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._memory = PackMemory()
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
+        resampled = self._task.at_once(pack(trajectories, self._memory))
+        return resampled.values | {LENGTHS: resampled.lengths}
+
+
+def open_loader(
+    path: str, task: Task, *, batch_size: int, num_workers: int, seed: int
+) -> DataLoader[Any]:
+    """Return a loader of resampled, padded batches: features and `LENGTHS`."""
+    return DataLoader(
+        _Set(task.source),
+        batch_sampler=_Order(len(task.source), batch_size, seed),
+        collate_fn=_OneByOne(task) if path == "baseline" else _AtOnce(task),
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+    )
+
+
+def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
+    """Choose the order of the next pass."""
+    order: Any = loader.batch_sampler
+    order.epoch = epoch
+
+
+def compare_loaders(
+    task: Task,
+    *,
+    batch_size: int,
+    num_workers: Sequence[int],
+    epochs: int,
+    seed: int,
+    stage: Stage,
+) -> list[dict[str, Any]]:
+    """Time both loaders, pass by pass in turn, after a pass that starts the workers."""
+    rows = []
+    for workers in num_workers:
+        loaders = {
+            path: open_loader(path, task, batch_size=batch_size, num_workers=workers, seed=seed)
+            for path in PATHS
+        }
+        seconds: dict[str, list[float]] = {path: [] for path in PATHS}
+        first: dict[str, float] = {}
+        for epoch in range(epochs + 1):
+            for path in PATHS if epoch % 2 else PATHS[::-1]:
+                set_epoch(loaders[path], epoch)
+                began = time.perf_counter()
+                for number, _ in enumerate(loaders[path]):
+                    if number == 0 and epoch == 0:
+                        first[path] = time.perf_counter() - began
+                if epoch:
+                    seconds[path].append(time.perf_counter() - began)
+            stage.advance(1)
+        batches = len(task.source) // batch_size
+        rows += [
+            {
+                "path": path,
+                "num_workers": workers,
+                "batch_size": batch_size,
+                "trajectories": batches * batch_size,
+                "trajectories_per_s": batches * batch_size / median(times),
+                "first_batch_s": first[path],
+                "epoch_s": times,
+            }
+            for path, times in seconds.items()
+        ]
+    return rows
 
 
 # ------------------------------------------------------------------------------------------------
@@ -48,12 +190,7 @@ _MOST_NOISE = 0.999
 
 
 class SmallDiffusionPolicy(nn.Module):
-    """Learns the noise in a chunk of actions, given the state at its beginning.
-
-    Args:
-        state_dim: Numbers of a state.
-        action_dim: Numbers of an action.
-    """
+    """Learns the noise in a chunk of actions, given the state at its beginning."""
 
     kept: Tensor
 
@@ -86,9 +223,9 @@ def windows(
     """
     share = torch.rand(len(lengths), generator=generator)
     start = (share * (lengths - CHUNK + 1).clamp(min=1)).long()
-    places = torch.minimum(start.unsqueeze(1) + torch.arange(CHUNK), lengths.unsqueeze(1) - 1)
+    samples = torch.minimum(start.unsqueeze(1) + torch.arange(CHUNK), lengths.unsqueeze(1) - 1)
     rows = torch.arange(len(lengths))
-    return state[rows, start].float(), action[rows.unsqueeze(1), places].float()
+    return state[rows, start].float(), action[rows.unsqueeze(1), samples].float()
 
 
 def _kept_share() -> Tensor:
@@ -110,10 +247,6 @@ def _step_features(steps: Tensor) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
-# ------------------------------------------------------------------------------------------------
-# A small diffusion policy trained on both data paths, with data time and model time apart.
-
-
 _LEARNING_RATE = 1e-3
 
 
@@ -127,11 +260,7 @@ def train_on_both_paths(
     seed: int,
     stage: Stage,
 ) -> list[dict[str, Any]]:
-    """Train the same policy on the same batches in the same order, once a path.
-
-    Returns:
-        A row a path, as ``end_to_end`` of ``docs/formats/probe-result.schema.json`` has them.
-    """
+    """Train the same policy on the same batches in the same order; return a row a path."""
     first = task.source.load(0)
     for key in (ACTION, STATE):
         if key not in first.columns:
