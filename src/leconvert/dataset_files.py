@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import stat
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -28,6 +30,7 @@ __all__ = [
     "files_below",
     "names_to_keep",
     "published_files",
+    "special_files",
 ]
 
 EPISODE_FOLDERS = ("data", "videos")
@@ -245,3 +248,15 @@ def _incomplete(root: Path, path: str) -> SourceError:
         next_step="If it belongs to the dataset, make a copy that holds it, `cp -rL "
         f"{shlex.quote(str(root))} COPY`, and send that one.",
     )
+
+
+def special_files(root: Path) -> Iterator[str]:
+    """Yield pipes, sockets and devices below a dataset's folder, and links to such.
+
+    Who opens a pipe may wait for ever, and some devices never end.
+    """
+    for path, is_file in files_below(root):
+        if not is_file:
+            with suppress(OSError):  # a link that leads to nothing
+                if not stat.S_ISDIR((root / path).stat().st_mode):
+                    yield path

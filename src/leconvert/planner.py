@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -45,6 +46,7 @@ from leconvert.workdir.swap import check_places, is_converted, try_renames
 __all__ = [
     "PlanOptions",
     "PlanSummary",
+    "PlannedRepairs",
     "Room",
     "SpaceNeeded",
     "can_link",
@@ -386,36 +388,84 @@ def draft_plan(
 
 
 @dataclass(frozen=True, slots=True)
-class RepairPlan:
-    """The repairs with which a source converts, and what they leave of it.
+class PlannedRepairs:
+    """The repairs with which a dataset becomes right, and what they leave of it.
 
     Attributes:
-        flags: Options of ``leconvert convert``, each with its value.
+        root: The dataset.
+        flags: Options of the command, each with its value.
+        options: The same, as a conversion takes them.
         keeps: What the result will have, of what the source declares or stores.
         of: What the source has.
-        repairs: What will be changed.
+        repairs: What a conversion will change.
         findings: What was seen, as it will be with these repairs.
+        in_files: What is changed without a conversion, one line a kind.
     """
 
+    root: Path
     flags: tuple[str, ...]
+    options: RepairOptions
     keeps: Extent
     of: Extent
     repairs: Repairs
     findings: Sequence[Finding]
+    in_files: tuple[str, ...] = ()
+
+    @property
+    def command(self) -> str | None:
+        """The command line that does it; None where nothing is to be done."""
+        if is_converted(self.root) and not self.changes:
+            return None
+        verb = ["repair"] if is_converted(self.root) else ["convert", "--root"]
+        return " ".join((shlex.join(["leconvert", *verb, str(self.root)]), *self.flags))
+
+    @property
+    def changes(self) -> list[str]:
+        """What will be changed, a few words each."""
+        return [*self.in_files, *self.repairs.summary()]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {
+            "command": self.command,
+            "keeps": asdict(self.keeps),
+            "of": asdict(self.of),
+            "left_out": {
+                "episodes": [dropped.episode for dropped in self.repairs.dropped_episodes],
+                "features": list(self.repairs.dropped_features),
+            },
+            "changes": self.changes,
+            "findings": [asdict(finding) for finding in self.findings],
+        }
 
 
-def plan_repairs(source: Path, *, progress: Progress = NO_PROGRESS) -> RepairPlan:
+def plan_repairs(
+    source: Path,
+    options: RepairOptions | None = None,
+    *,
+    progress: Progress = NO_PROGRESS,
+) -> PlannedRepairs:
     """Find the repairs that a source needs, of several the ones that lose least.
 
     It does what a user does who follows each message: with the first remedy of every error it looks
     again, until nothing is wrong. Then each repair that leaves something out, the costliest first,
     is taken back where the others turn out to be enough.
+
+    Args:
+        source: The dataset, of any version.
+        options: The repairs to try instead; no others are looked for.
+        progress: Where to report.
+
+    Raises:
+        FindingsError: An error has no remedy, or is none of what the options repair.
     """
-    if is_converted(source):
-        load_info(source)  # which says that there is nothing to convert
     flags: dict[str, float] = {}  # and the share of the dataset that each leaves
     scan = scan_source(source, progress=progress)
     whole = scan
+    if options is not None:
+        scan = scan_source(source, options, progress=progress)
+        if errors := _errors(scan):
+            raise _refusal(scan, errors, str(source), source)
     while errors := _errors(scan):
         new = {
             remedy.flag: _share(remedy)
@@ -436,8 +486,10 @@ def plan_repairs(source: Path, *, progress: Progress = NO_PROGRESS) -> RepairPla
             scan = other
     gone = scan.repairs.dropped_features
     features = {*scan.info["features"], *scan.repairs.declared_features, *gone}
-    return RepairPlan(
-        flags=tuple(flags),
+    return PlannedRepairs(
+        source,
+        flags=tuple(flags) if options is None else options.flags(),
+        options=RepairOptions.of_flags(flags) if options is None else options,
         keeps=Extent(scan.num_episodes, int(scan.length.sum()), len(features) - len(gone)),
         of=Extent(whole.num_episodes, int(whole.length.sum()), len(features)),
         repairs=scan.repairs,

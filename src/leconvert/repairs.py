@@ -132,6 +132,19 @@ class RepairOptions:
                 given[key] = values[0] if values else True
         return cls(**given)
 
+    def flags(self) -> tuple[str, ...]:
+        """Return the flags of the command line that stand for the options; see `of_flags`."""
+        flags: list[str] = []
+        default = asdict(RepairOptions())
+        for key, value in asdict(self).items():
+            if value == default[key]:
+                continue
+            name = "drop_feature" if key == "drop_features" else key
+            flag = f"--{name.replace('_', '-')}"
+            values = value if isinstance(value, tuple) else [value]
+            flags += [flag if each is True else f"{flag} {shlex.quote(each)}" for each in values]
+        return tuple(flags)
+
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping of what is not the default."""
         default = asdict(RepairOptions())

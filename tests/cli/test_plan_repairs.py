@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import leconvert as library
+from leconvert.model import LayoutOptions
 from leconvert.testing import (
     CameraSpec,
     DatasetSpec,
@@ -23,6 +25,7 @@ from leconvert.testing import (
 )
 from tests.oddities import declare_absent_feature, forget_version, list_task_twice, lose_clips
 from tests.program import Leconvert
+from tests.trees import snapshot
 
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 LENGTHS = (6, 4, 5, 7)
@@ -147,11 +150,60 @@ def test_what_no_flag_repairs_is_refused(leconvert: Leconvert, sound: Path, tmp_
     assert "Repair the source" in planned.stderr
 
 
-def test_a_dataset_of_v30_has_nothing_to_convert(
-    leconvert: Leconvert, sound: Path, tmp_path: Path
+# ------------------------------------------------------------------------------------------------
+# Of a v3.0 dataset: `repair`, with the options that it takes from a conversion.
+
+
+@pytest.fixture
+def converted(sound: Path, tmp_path: Path) -> Path:
+    """A v3.0 dataset with a file an episode and stream."""
+    layout = LayoutOptions(data_file_size_in_mb=0.0001, video_file_size_in_mb=0.0001)
+    library.convert(sound, output=tmp_path / "result", layout=layout)
+    return tmp_path / "result"
+
+
+def test_a_sound_dataset_of_v30_needs_nothing(leconvert: Leconvert, converted: Path) -> None:
+    planned = leconvert("check", converted, "--plan-repairs")
+    assert planned.stdout.splitlines()[0] == f"{converted}: nothing to repair."
+    as_json = leconvert("check", converted, "--plan-repairs", "--json")
+    assert json.loads(as_json.stdout)["command"] is None
+
+
+def test_where_episodes_have_to_go_that_is_said_first_and_the_rest_is_kept(
+    leconvert: Leconvert, converted: Path
 ) -> None:
-    result = tmp_path / "result"
-    assert leconvert("convert", "--root", sound, "--output", result).returncode == 0
-    planned = leconvert("check", result, "--plan-repairs")
+    """A clip is gone, and a column counts wrongly, which the same command makes right."""
+    (converted / f"videos/{WRIST}/chunk-000/file-002.mp4").unlink()
+    path = converted / "data/chunk-000/file-003.parquet"
+    table = pq.read_table(path)
+    pq.write_table(with_column(table, "frame_index", pa.array([7] * len(table), pa.int64())), path)
+    before = snapshot(converted)
+    planned = leconvert("check", converted, "--plan-repairs")
+    assert planned.returncode == 0, planned.stderr
+    command, keeps, *changes = planned.stdout.splitlines()
+    assert command == f"leconvert repair {converted} --on-bad-episode drop --reindex"
+    assert keeps == "  keeps 3 of 4 episodes, 17 of 22 frames, 9 of 9 features"
+    assert "  1 episode left out" in changes
+    asked = ["repair", converted, "--on-bad-episode", "drop"]
+    dry = leconvert(*asked, "--dry-run")
+    assert (dry.returncode, dry.stdout) == (0, planned.stdout)
+    assert snapshot(converted) == before
+    done = leconvert(*asked)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{command}\n{keeps}\n")
+    checked = leconvert("check", converted)
+    assert checked.returncode == 0, checked.stderr
+    assert json.loads((converted / "meta/info.json").read_bytes())["total_frames"] == 17
+    assert snapshot(Path(f"{converted}_old")) == before
+    compared = leconvert("verify", converted, "--source", f"{converted}_old", "--bytes")
+    assert compared.returncode == 0, compared.stderr
+
+
+def test_what_a_repair_cannot_make_right_is_refused_with_what_helps(
+    leconvert: Leconvert, converted: Path
+) -> None:
+    (converted / "meta/tasks.parquet").unlink()
+    planned = leconvert("check", converted, "--plan-repairs")
     assert planned.returncode == 3
-    assert "is already v3.0" in planned.stderr
+    assert "missing-tasks" in planned.stderr
+    assert "--plan-repairs" not in planned.stderr

@@ -30,7 +30,14 @@ def test_check_names_the_command_that_repairs_and_undo_goes_back(
     before = snapshot(drifted)
     checked = leconvert("check", drifted)
     assert checked.returncode == 3
-    assert f"`leconvert repair {drifted} --dry-run` shows what can be made right." in checked.stderr
+    told = f"`leconvert check {drifted} --plan-repairs` names the one command that helps with most."
+    assert told in " ".join(checked.stderr.split())
+    planned = leconvert("check", drifted, "--plan-repairs")
+    assert planned.stdout.splitlines() == [
+        f"leconvert repair {drifted}",
+        "  keeps everything",
+        "  new times in the index of 2 video files (88 frames)",
+    ]
     dry = leconvert("repair", drifted, "--dry-run")
     assert dry.returncode == 0
     assert "would change: new times in the index of 2 video files (88 frames)" in dry.stdout

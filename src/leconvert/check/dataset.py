@@ -21,7 +21,7 @@ from leconvert.check.meta import (
     streaming_findings,
 )
 from leconvert.check.video_files import check_video_file
-from leconvert.compare.files import special_files
+from leconvert.dataset_files import special_files
 from leconvert.errors import SourceError, VerificationError
 from leconvert.findings import found, shortened
 from leconvert.formats.v2 import (

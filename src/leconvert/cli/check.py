@@ -6,11 +6,11 @@ import argparse
 import json
 import shlex
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.options import add_json, dataset_root
+from leconvert.cli.output import print_planned_repairs
 from leconvert.cli.progress import progress_for
 from leconvert.errors import SourceError, UsageError
 from leconvert.text import count
@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan-repairs",
         action="store_true",
-        help="print the command that converts a v2.x dataset with the least lost, and what that is",
+        help="print the command that makes the dataset right, from v2.x or in v3.0, with the least "
+        "lost, and what that is",
     )
     add_json(parser)
 
@@ -69,34 +70,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plan_repairs(root: Path, *, as_json: bool) -> int:
-    """Print the command that converts a dataset, and what it would leave out and change."""
-    from leconvert.cli.output import print_findings, said_extent
-    from leconvert.planner import plan_repairs
+    """Print the command that makes a dataset right, and what it would leave out and change."""
+    from leconvert.repairing import choose_repairs
 
-    plan = plan_repairs(root, progress=progress_for(quiet=as_json))
-    command = shlex.join(["leconvert", "convert", "--root", str(root)])
-    command = " ".join((command, *plan.flags))
-    left_out = {
-        "episodes": [dropped.episode for dropped in plan.repairs.dropped_episodes],
-        "features": list(plan.repairs.dropped_features),
-    }
-    changes = plan.repairs.summary()
-    if as_json:
-        record = {
-            "command": command,
-            "keeps": asdict(plan.keeps),
-            "of": asdict(plan.of),
-            "left_out": left_out,
-            "changes": changes,
-            "findings": [asdict(finding) for finding in plan.findings],
-        }
-        print(json.dumps(record, indent=2))
-        return 0
-    print_findings(plan.findings)
-    print(command)
-    print(f"  {said_extent(plan.keeps, plan.of)}")
-    for change in changes:
-        print(f"  {change}")
+    plan = choose_repairs(root, progress=progress_for(quiet=as_json))
+    print_planned_repairs(plan, as_json=as_json)
     return 0
 
 
@@ -114,5 +92,5 @@ def _show(report: DatasetReport) -> None:
         f"{report.frames:,} frames, {report.files:,} files; {report.seconds:.1f} s."
     )
     if any("leconvert repair" in (finding.remedy or "") for finding in report.findings):
-        command = shlex.join(["leconvert", "repair", report.root, "--dry-run"])
-        print_sentence(f"`{command}` shows what can be made right.", margin="")
+        command = shlex.join(["leconvert", "check", report.root, "--plan-repairs"])
+        print_sentence(f"`{command}` names the one command that helps with most.", margin="")

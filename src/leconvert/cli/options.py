@@ -214,9 +214,18 @@ def add_retime(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def add_repair_options(parser: argparse.ArgumentParser) -> None:
-    """Add what the user allows a conversion to change; see docs/findings.md."""
-    group = _group(parser, "repairs", "nothing is repaired unless one of these says so")
+def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) -> None:
+    """Add what the user allows a conversion to change; see docs/findings.md.
+
+    Args:
+        parser: Where to add them.
+        of_v3: Leave out what is for v2.x sources alone.
+    """
+    when = "nothing is repaired unless one of these says so"
+    if of_v3:
+        when = "beyond what follows from the files, each only if it is given; with any but --retime"
+        when += " the dataset is written anew, as convert does"
+    group = _group(parser, "repairs", when)
     group.add_argument(
         "--on-bad-episode", choices=("fail", "drop"),
         help="drop: leave damaged episodes out and number the others anew (default: fail)",
@@ -255,25 +264,26 @@ def add_repair_options(parser: argparse.ArgumentParser) -> None:
         help="declare columns that info.json does not declare, as they are stored",
     )  # fmt: skip
     group.add_argument(
-        "--locate-files", action="store_true",
-        help="take files of episodes from where they are, if that is not where the templates say",
-    )  # fmt: skip
-    group.add_argument(
-        "--tasks-from", choices=("episodes",), metavar="TABLE",
-        help="episodes: rows of an episode get the task that episodes.jsonl lists for it",
-    )  # fmt: skip
-    group.add_argument(
         "--assume-fps", metavar="N",
         help="frames a second, such as 15 or 29.97, where fps in info.json is wrong or not there",
-    )  # fmt: skip
-    group.add_argument(
-        "--assume-version", choices=("v2.0", "v2.1"), metavar="VERSION",
-        help="read the source as v2.0 or v2.1, where its codebase_version is wrong or not there",
     )  # fmt: skip
     group.add_argument(
         "--accept", action="append", metavar="FINDING",
         help="convert in spite of a finding, named by its code; may be given again",
     )  # fmt: skip
+    if not of_v3:
+        group.add_argument(
+            "--locate-files", action="store_true",
+            help="take files of episodes from where they are, if not where the templates say",
+        )  # fmt: skip
+        group.add_argument(
+            "--tasks-from", choices=("episodes",), metavar="TABLE",
+            help="episodes: rows of an episode get the task that episodes.jsonl lists for it",
+        )  # fmt: skip
+        group.add_argument(
+            "--assume-version", choices=("v2.0", "v2.1"), metavar="VERSION",
+            help="read the source as v2.0 or v2.1, where codebase_version is wrong or not there",
+        )  # fmt: skip
 
 
 def repair_options(options: argparse.Namespace) -> RepairOptions:

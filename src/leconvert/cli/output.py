@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -15,8 +16,17 @@ from leconvert.text import count
 
 if TYPE_CHECKING:
     from leconvert.model import Extent, Finding
+    from leconvert.planner import PlannedRepairs
 
-__all__ = ["findings_lines", "folded", "print_findings", "print_sentence", "said_extent", "table"]
+__all__ = [
+    "findings_lines",
+    "folded",
+    "print_findings",
+    "print_planned_repairs",
+    "print_sentence",
+    "said_extent",
+    "table",
+]
 
 
 def table(rows: Iterable[Sequence[object]]) -> str:
@@ -147,6 +157,21 @@ def said_extent(keeps: Extent, of: Extent) -> str:
         for name in ("episodes", "frames", "features")
     ]
     return f"keeps {parts[0]}, {parts[1]}, {parts[2]}"
+
+
+def print_planned_repairs(
+    plan: PlannedRepairs, *, as_json: bool = False, with_findings: bool = True
+) -> None:
+    """Print the command of planned repairs, what it keeps, and what it changes."""
+    if as_json:
+        print(json.dumps(plan.as_record(), indent=2))
+        return
+    if with_findings:
+        print_findings(plan.findings)
+    print(plan.command or f"{plan.root}: nothing to repair.")
+    print(f"  {said_extent(plan.keeps, plan.of)}")
+    for change in plan.changes:
+        print(f"  {change}")
 
 
 def _with_short_path(finding: Finding) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
-from leconvert.cli.options import add_json, add_retime, local_path
-from leconvert.cli.output import print_findings
+from leconvert.cli.options import add_json, add_repair_options, local_path, repair_options
+from leconvert.cli.output import print_findings, print_planned_repairs
 from leconvert.cli.progress import progress_for
 from leconvert.errors import SourceError
 from leconvert.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.repairing import RepairReport
+    from leconvert.repairs import RepairOptions
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the repaired dataset goes; DATASET is then never touched. Default: its place, "
         "with DATASET kept as DATASET_old",
     )
-    add_retime(parser)
+    add_repair_options(parser, of_v3=True)
     parser.add_argument(
         "--dry-run", action="store_true", help="show what would be changed, and write nothing"
     )
@@ -42,14 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Repair a dataset, and say what was changed and what is left."""
-    from leconvert.repairing import repair_dataset
+    from leconvert.repairing import follows_from_files, repair_dataset
 
     dataset: Path = options.dataset.resolve()
+    output: Path | None = None if options.output is None else options.output.resolve()
+    asked = repair_options(options)
     with stop_on_signals() as stop:
+        if not follows_from_files(asked):
+            return _write_anew(dataset, output, asked, options, stop)
         report = repair_dataset(
             dataset,
-            output=None if options.output is None else options.output.resolve(),
-            retime=options.retime,
+            output=output,
+            retime=asked.retime,
             dry_run=options.dry_run,
             stop=stop,
             progress=progress_for(quiet=options.json),
@@ -59,6 +65,40 @@ def run(options: argparse.Namespace) -> int:
     else:
         _show(report)
     return SourceError.exit_code if report.plan.errors_left else 0
+
+
+def _write_anew(
+    dataset: Path,
+    output: Path | None,
+    asked: RepairOptions,
+    options: argparse.Namespace,
+    stop: threading.Event,
+) -> int:
+    """Convert the dataset from v3.0 to v3.0, having said what it loses."""
+    from leconvert.api import convert
+    from leconvert.cli.convert import print_report
+    from leconvert.repairing import plan_anew
+
+    progress = progress_for(quiet=options.json)
+    plan = plan_anew(dataset, asked, progress=progress)
+    if options.dry_run:
+        print_planned_repairs(plan, as_json=options.json)
+        return 0
+    if not options.json:
+        print_planned_repairs(plan, with_findings=False)
+    report = convert(
+        dataset,
+        output=output,
+        repairs=plan.options,
+        command=options.command_line,
+        stop=stop,
+        progress=progress,
+    )
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+    else:
+        print_report(report)
+    return 0
 
 
 def _show(report: RepairReport) -> None:

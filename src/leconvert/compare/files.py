@@ -9,9 +9,7 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import json
-import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
 
@@ -40,7 +38,6 @@ __all__ = [
     "compare_other_files",
     "compare_whole_files",
     "reason_to_keep",
-    "special_files",
 ]
 
 
@@ -195,18 +192,6 @@ def is_pushed_card(result: Path) -> bool:
 
 _EPISODE_FOLDERS = ("data/", "videos/")
 _BLOCK_BYTES = 1 << 20
-
-
-def special_files(root: Path) -> Iterator[str]:
-    """Yield pipes, sockets and devices below a dataset's folder, and links to such.
-
-    Who opens a pipe may wait for ever, and some devices never end.
-    """
-    for path, is_file in files_below(root):
-        if not is_file:
-            with suppress(OSError):  # a link that leads to nothing
-                if not stat.S_ISDIR((root / path).stat().st_mode):
-                    yield path
 
 
 def compare_other_files(

@@ -633,6 +633,7 @@ def compare_repairs(
         said = ", ".join(declared.task_columns)
         yield Difference("columns of task indices", REPAIRS_PATH, str(indices), said)
     features = {*source.features, *declared.added_columns}
+    features |= _stored(set(declared.declared_features) - features, source)
     unknown = set(declared.dropped_features) - features
     # A column that is not declared can be left out, too.
     unknown -= _stored(unknown, source)

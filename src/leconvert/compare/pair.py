@@ -18,7 +18,7 @@ import pyarrow as pa
 from leconvert import media
 from leconvert.arrow import FloatArray
 from leconvert.compare.difference import Difference, VerificationReport
-from leconvert.compare.files import compare_other_files, compare_whole_files, special_files
+from leconvert.compare.files import compare_other_files, compare_whole_files
 from leconvert.compare.metadata import (
     Expected,
     Routes,
@@ -31,6 +31,7 @@ from leconvert.compare.metadata import (
 from leconvert.compare.result import ResultTables, tables_of
 from leconvert.compare.rows import RowRules, RowSpan, SourceRows, compare_rows
 from leconvert.compare.videos import Span, check_video, compare_clips
+from leconvert.dataset_files import special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import open_dataset, v2, v3
 from leconvert.model import DATA_STREAM, IntArray

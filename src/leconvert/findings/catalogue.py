@@ -410,14 +410,19 @@ def check_accepted(codes: Sequence[str]) -> None:
 
 _SHOWN_A_KIND_AND_STREAM = 20
 
-_RECORD_AGAIN = "Restore the file from its origin, or convert or record the dataset again."
-_CONVERT_AGAIN = "Convert the dataset again from its v2.1 source, or restore the file."
-_REWRITE_DATA = "Rewrite the column, or convert the dataset again from its source."
+# What a command makes right is tried by tests/unit/check, finding by finding.
 _REPAIR = "`leconvert repair DATASET` makes it right."
 _REPAIR_STATS = (
-    "`leconvert repair DATASET` adds up those of the episodes; where they have none, compute them "
-    "with LeRobot's recompute_stats."
+    "`leconvert repair DATASET` adds up those of the episodes; where they have none, "
+    "`leconvert repair DATASET --fill-stats` computes them."
 )
+_DROP_EPISODES = (
+    "`leconvert repair DATASET --on-bad-episode drop` leaves its episodes out and keeps the rest, "
+    "and `--drop-feature CAMERA` a camera."
+)
+_RESTORE = f"Restore the file from its origin. Otherwise {_DROP_EPISODES}"
+_RESTORE_TABLE = "Restore the table from another copy of the dataset."
+_WRITE_ANEW = "`leconvert convert DATASET NEW` writes it anew without this."
 
 
 _V3_KINDS = (
@@ -426,26 +431,26 @@ _V3_KINDS = (
         "missing-file",
         "error",
         "A file that the metadata names is not there.",
-        remedy=_RECORD_AGAIN,
+        remedy=_RESTORE,
     ),
     Kind(
         "unreadable-file",
         "error",
         "A file is truncated, damaged, or of another kind.",
-        remedy=_RECORD_AGAIN,
+        remedy=_RESTORE,
     ),
     Kind(
         "stray-data",
         "error",
         "A parquet file below data/ belongs to no episode; loaders read it all the same and every "
         "later row moves.",
-        remedy="Move the file out of data/.",
+        remedy="Move the file out of data/, or leave it behind: " + _WRITE_ANEW,
     ),
     Kind(
         "stray-file",
         "warning",
         "A file belongs to no episode; it only takes room.",
-        remedy="Delete it if it is unused.",
+        remedy="Delete it if it is unused. " + _WRITE_ANEW,
     ),
     # --- meta/info.json ---
     Kind(
@@ -476,7 +481,9 @@ _V3_KINDS = (
         "feature",
         "error",
         "A feature is declared in a way that LeRobot cannot use.",
-        remedy="Correct the feature in meta/info.json.",
+        remedy="Correct the feature in meta/info.json. "
+        "`leconvert convert DATASET NEW` declares the columns as they are stored, and "
+        "`leconvert repair DATASET --declare-features` those that are not declared.",
     ),
     Kind(
         "feature-names",
@@ -490,7 +497,7 @@ _V3_KINDS = (
         "tasks-layout",
         "error",
         "The text of a task is not the index of the pandas table, where readers take it from.",
-        remedy="Write the table with pandas, with the text as index named task.",
+        remedy=_RESTORE_TABLE,
     ),
     Kind(
         "tasks-order",
@@ -515,13 +522,13 @@ _V3_KINDS = (
         "episodes-column",
         "error",
         "meta/episodes lacks a column, or holds it as another type.",
-        remedy=_CONVERT_AGAIN,
+        remedy=_RESTORE_TABLE,
     ),
     Kind(
         "episodes-null",
         "error",
         "A column that leads to files has no value for an episode.",
-        remedy=_CONVERT_AGAIN,
+        remedy=_RESTORE_TABLE,
     ),
     Kind(
         "episode-order",
@@ -541,7 +548,7 @@ _V3_KINDS = (
         "error",
         "Data files in the order of their names are not in the order of episodes, so that row "
         "numbers miss.",
-        remedy="Rename the data files, and chunk_index and file_index with them.",
+        remedy=_WRITE_ANEW,
     ),
     Kind(
         "episodes-location",
@@ -561,38 +568,39 @@ _V3_KINDS = (
         "data-columns",
         "error",
         "A data file has other columns than info.json declares.",
-        remedy=_REWRITE_DATA,
+        remedy="`leconvert repair DATASET --declare-features` declares columns that info.json does "
+        "not declare, and `--drop-feature NAME` leaves out what has no column.",
     ),
     Kind(
         "data-types",
         "error",
         "A column is stored as another type than info.json declares.",
-        remedy=_REWRITE_DATA,
+        remedy="`leconvert convert DATASET NEW` declares the columns as they are stored.",
     ),
     Kind(
         "data-schema",
         "warning",
         "Data files have different schemas; readers that do not go by info.json refuse them.",
-        remedy="Write all files with the schema of the first.",
+        remedy=_WRITE_ANEW,
     ),
     Kind(
         "image-metadata",
         "warning",
         "The file does not say that a column holds images; StreamingLeRobotDataset returns bytes.",
-        remedy="Write the file with `datasets`, or convert again from the source.",
+        remedy=_WRITE_ANEW,
     ),
     Kind(
         "row-groups",
         "warning",
         "Row groups are not one an episode; who wants one episode reads a whole group.",
-        remedy="Convert again from the v2.1 source: `leconvert convert` writes one row group an "
+        remedy="`leconvert convert DATASET NEW` writes the dataset anew, with one row group an "
         "episode.",
     ),
     Kind(
         "rows",
         "error",
         "A data file has more or fewer rows than its episodes.",
-        remedy=_REWRITE_DATA,
+        remedy=_DROP_EPISODES,
     ),
     Kind(
         "index-column",
@@ -619,13 +627,13 @@ _V3_KINDS = (
         remedy="Correct fps in info.json if that is what is wrong; else "
         "`leconvert repair DATASET --retime` sets it so.",
     ),
-    Kind("task-column", "error", "task_index names no task.", remedy=_REWRITE_DATA),
+    Kind("task-column", "error", "task_index names no task.", remedy=_DROP_EPISODES),
     # --- video files ---
     Kind(
         "video-frames",
         "error",
         "An episode ends beyond the last frame of its video file.",
-        remedy=_RECORD_AGAIN,
+        remedy=_RESTORE,
     ),
     Kind(
         "frame-times",
@@ -638,7 +646,8 @@ _V3_KINDS = (
         "error",
         "Frames are at their exact time, but LeRobot compares times in single precision and "
         "refuses them.",
-        remedy="Convert again with --layout streaming: files then end before that happens.",
+        remedy="`leconvert convert DATASET NEW --layout streaming` cuts files that end before that "
+        "happens.",
     ),
     Kind(
         "video-end",
@@ -651,31 +660,32 @@ _V3_KINDS = (
         "warning",
         "Episodes of a video file share frames, or leave some unused or a pause between them.",
         remedy="`leconvert repair DATASET` closes pauses and sets times anew; frames that no "
-        "episode has stay.",
+        "episode has are left behind by `leconvert convert DATASET NEW`.",
     ),
     Kind(
         "video-keyframe",
         "warning",
         "An episode does not begin with a keyframe; it decodes only from the one before it.",
-        remedy="Encode the videos again, with a keyframe where an episode begins.",
+        remedy="`leconvert repair DATASET --on-bad-episode drop` leaves the episode out; else "
+        "encode the videos again, with a keyframe where an episode begins.",
     ),
     Kind(
         "video-shape",
         "warning",
         "Frames have another height or width than info.json declares.",
-        remedy="Correct the shape in meta/info.json.",
+        remedy="`leconvert convert DATASET NEW` declares what the files hold.",
     ),
     Kind(
         "video-codec",
         "warning",
         "A file has another codec than info.json declares.",
-        remedy="Correct video.codec in meta/info.json.",
+        remedy="`leconvert convert DATASET NEW` declares what the files hold.",
     ),
     Kind(
         "video-index",
         "info",
         "The MP4 is of a kind that is only read packet by packet, which is slow.",
-        remedy="Remux it into a plain MP4 (ffmpeg -i IN -c copy OUT.mp4).",
+        remedy="`leconvert convert DATASET NEW` writes plain MP4 files.",
     ),
     Kind(
         "streaming-video",
@@ -702,8 +712,7 @@ _V3_KINDS = (
         "warning",
         "A statistic is impossible: not finite, min above mean or max, std below 0, or an image "
         "beyond [0, 1].",
-        remedy="Look at the data, then compute the statistics again with LeRobot's "
-        "recompute_stats.",
+        remedy=_REPAIR_STATS,
     ),
     Kind(
         "stats-aggregate",
@@ -716,7 +725,7 @@ _V3_KINDS = (
         "warning",
         "meta/episodes has no usable statistics of a feature for every episode; merging and "
         "editing fail.",
-        remedy="Convert again from the v2.1 source, or compute the statistics again.",
+        remedy="`leconvert repair DATASET --fill-stats` computes them from the data.",
     ),
 )
 
@@ -735,6 +744,8 @@ def found(
 ) -> Finding:
     """Return a finding with what its kind says; arguments that are given take precedence."""
     kind = V3_CATALOGUE[code]
+    if kind.remedy == _RESTORE and path is not None and path.startswith("meta/"):
+        remedy = _REPAIR_STATS if path == "meta/stats.json" else _RESTORE_TABLE
     return Finding(
         code,
         severity or kind.severity,

@@ -2,6 +2,7 @@
 
 from leconvert.repairing.apply import REPAIR_RUNS, RepairReport, repair_dataset
 from leconvert.repairing.changes import Changes, compare_trees, read_changes, repairs_of
+from leconvert.repairing.choice import choose_repairs, follows_from_files, plan_anew
 from leconvert.repairing.plan import RepairPlan
 
 __all__ = [
@@ -9,7 +10,10 @@ __all__ = [
     "Changes",
     "RepairPlan",
     "RepairReport",
+    "choose_repairs",
     "compare_trees",
+    "follows_from_files",
+    "plan_anew",
     "read_changes",
     "repair_dataset",
     "repairs_of",

@@ -37,20 +37,21 @@ from leconvert.check import (
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.findings import found
 from leconvert.formats import v3
-from leconvert.model import DATA_STREAM, Finding, IntArray
+from leconvert.model import DATA_STREAM, Extent, Finding, IntArray
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.text import count
 
-__all__ = ["DataRepair", "RepairPlan", "VideoRepair", "plan_repair"]
+__all__ = ["INDEX_COLUMNS", "DataRepair", "RepairPlan", "VideoRepair", "plan_repair"]
 
 _TIMES = frozenset({"frame-times", "video-end", "video-neighbours", "video-frames"})
 # What the check says of a file whose times are exact, too.
 _OF_EXACT_TIMES = frozenset({"float32-reach", "video-keyframe"})
-_COLUMNS = {
+INDEX_COLUMNS = {
     "index-column": "index",
     "episode-column": "episode_index",
     "frame-column": "frame_index",
 }
+"""Findings about columns that only count, and the column of each."""
 _RETIMED = {"timestamp-column": "timestamp"}
 _STATS = frozenset({"stats-aggregate", "stats-missing", "stats-shape", "stats-value"})
 # With these nobody knows how long episodes are, or which rows are whose.
@@ -121,6 +122,7 @@ class RepairPlan:
         mended: Findings that will be gone.
         left: Findings that will stay.
         remarks: What else to know, one sentence each.
+        extent: Episodes, frames and features of the dataset; None where they are not known.
     """
 
     root: Path
@@ -133,6 +135,7 @@ class RepairPlan:
     mended: tuple[Finding, ...] = ()
     left: tuple[Finding, ...] = ()
     remarks: tuple[str, ...] = ()
+    extent: Extent | None = None
 
     def __bool__(self) -> bool:
         return bool(self.videos or self.data or self.episodes or self.info or self.stats)
@@ -252,6 +255,7 @@ class _Planner:
             tuple(self._gone.values()),
             tuple(self._left),
             tuple(self._remarks),
+            Extent(self._check.episodes, self._check.frames, len(self._declared.features)),
         )
 
     def _lacks_data(self) -> bool:
@@ -316,7 +320,7 @@ class _Planner:
         self._mend({"episodes-location"})
 
     def _plan_data(self) -> None:
-        wanted = _COLUMNS | (_RETIMED if self._retime else {})
+        wanted = INDEX_COLUMNS | (_RETIMED if self._retime else {})
         for routed in self._check.files.get(DATA_STREAM, []):
             codes = self._codes(routed.path) & wanted.keys()
             if not codes:
@@ -392,13 +396,13 @@ class _Planner:
                 )
 
     def _plan_stats(self) -> None:
-        codes = {finding.code for finding in self._left if finding.path == v3.STATS_PATH}
-        stale = {
-            finding.stream
+        of_stats = [
+            finding
             for finding in self._left
-            if finding.code in _STATS and finding.severity != "info"
-        }
-        if not stale & {None, *self._declared.features} or codes - _STATS:
+            if finding.code in _STATS or finding.path == v3.STATS_PATH
+        ]
+        stale = {finding.stream for finding in of_stats if finding.severity != "info"}
+        if not stale & {None, *self._declared.features}:
             return
         features = self._declared.features
         is_gone = None in stale
@@ -429,9 +433,9 @@ class _Planner:
             if any(check_feature_stats(feature, entry, self._check.stats.get(key))):
                 continue
             self._stats[key] = entry
-        for finding in self._left:
+        for finding in of_stats:
             is_all = is_gone and finding.stream is None and bool(self._stats)
-            if finding.code in _STATS and (finding.stream in self._stats or is_all):
+            if finding.stream in self._stats or is_all:
                 self._gone[id(finding)] = finding
 
     def _stored_stats(self) -> Mapping[str, Any]:

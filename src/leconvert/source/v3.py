@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from leconvert import media, tables
 from leconvert.arrow import FloatArray, floats
+from leconvert.dataset_files import special_files
 from leconvert.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.findings import Observation, ObservationLog, RepeatedObservations
 from leconvert.formats import v3
@@ -103,6 +104,7 @@ def read_v3_source(
             )
     _refuse_other_storage(root, raw)
     refuse_pointers(root)
+    _refuse_special_tables(root)
     declared = v3.Dataset(root, info=raw, assumed_fps=options.assume_fps).declared
     info = _info(raw, declared)
     every = [DATA_STREAM, *map(stream_of_camera, info.camera_keys)]
@@ -159,6 +161,17 @@ def _refuse_other_storage(root: Path, raw: Mapping[str, Any]) -> None:
             path=str(root / v3.INFO_PATH),
             next_step="Export it to parquet and MP4 with the program that wrote it.",
         )
+
+
+def _refuse_special_tables(root: Path) -> None:
+    """Refuse what must not be opened as a table; files of episodes are looked at one by one."""
+    for path in special_files(root):
+        if path.startswith("meta/"):
+            raise SourceError(
+                f"{root / path} is a pipe, a socket or a device.",
+                path=str(root / path),
+                next_step="Put the file there, or remove it.",
+            )
 
 
 def _info(raw: Mapping[str, Any], declared: v3.Declared) -> DatasetInfo:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from fractions import Fraction
@@ -37,6 +39,7 @@ import leconvert
 from leconvert import media
 from leconvert.check import check_dataset
 from leconvert.check.dataset import DatasetReport
+from leconvert.cli.main import main
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.findings import V3_CATALOGUE, shortened
 from leconvert.float32_tolerance import frames_out_of_reach
@@ -719,3 +722,59 @@ def test_many_findings_of_one_kind_are_counted_and_not_kept() -> None:
 def test_every_code_of_the_catalogue_is_tested() -> None:
     tested = {wanted.split()[1] for wanted, _ in DEFECTS.values()}
     assert set(V3_CATALOGUE) == tested | {"float32-reach", "streaming-video"}
+
+
+# Of these the remedy says what to correct by hand, since no command can know it.
+BY_HAND = {
+    "info-value", "splits", "path-template", "feature-names", "tasks-layout", "tasks-order",
+    "tasks-duplicate", "no-episodes", "episodes-column", "episodes-null", "episode-order",
+    "episode-tasks",
+}  # fmt: skip
+# Where the only file of its kind is gone: what a command leaves out would be everything.
+ALL_LOST = {"data that is gone"}
+FIRST_OF_EACH_CODE = {wanted.split()[1]: name for name, (wanted, _) in reversed(DEFECTS.items())}
+FIRST_OF_EACH_CODE["feature"] = "a dtype that nobody knows"
+TRIED = sorted(
+    {
+        *FIRST_OF_EACH_CODE.values(),
+        "data that is gone",
+        "truncated statistics",
+        "a lost column",
+        "a column too many",
+        "a default column not declared",
+        "a frame more than its episodes have",
+        "a count of nothing",
+    }
+)
+
+
+def commands_of(finding: Finding, root: Path) -> list[list[str]]:
+    """Return the command lines that a remedy names; a flag alone goes with the first."""
+    assert finding.remedy is not None
+    missing = {"CAMERA": "observation.images.top", "NAME": "action", "DATASET": str(root)}
+    told = [shlex.split(text) for text in re.findall(r"`([^`]*)`", finding.remedy)]
+    commands = []
+    for told_words in told:
+        is_whole = told_words[0] == "leconvert"
+        words = told_words[1:] if is_whole else ["repair", "DATASET", *told_words]
+        commands.append([missing.get(word, word) for word in words])
+    return [[f"{root}_new" if word == "NEW" else word for word in words] for words in commands]
+
+
+@pytest.mark.parametrize("defect", TRIED)
+def test_a_command_that_a_finding_names_makes_it_right(
+    sound: Path, tmp_path: Path, defect: str
+) -> None:
+    DEFECTS[defect][1](broken := Path(shutil.copytree(sound, tmp_path / "broken")))
+    code = DEFECTS[defect][0].split()[1]
+    (finding,) = check_dataset(broken).findings
+    helped = []
+    for number, command in enumerate(commands_of(finding, tmp_path / "N")):
+        root = Path(shutil.copytree(broken, tmp_path / str(number)))
+        words = [word.replace(str(tmp_path / "N"), str(root)) for word in command]
+        if main([*words, "--json"]) == 0:
+            made = Path(f"{root}_new") if f"{root}_new" in words else root
+            if code not in {each.code for each in check_dataset(made).findings}:
+                helped.append(command)
+    by_hand = code in BY_HAND
+    assert bool(helped) != (by_hand or defect in ALL_LOST), finding.remedy

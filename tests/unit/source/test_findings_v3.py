@@ -19,6 +19,7 @@ from tests.dataset_damage import (
     TASKS,
     Damage,
     edit_info,
+    pipe_instead,
     remove,
     rewrite,
     set_cells,
@@ -483,3 +484,9 @@ def test_what_is_declared_differently_is_declared_as_it_is_stored(broken: Path) 
     scan = scan_source(broken)
     assert told(scan) == [("warning", "dtype-mismatch")]
     assert scan.repairs.declared_features["action"]["dtype"] == "float32"
+
+
+def test_a_pipe_in_the_place_of_a_table_is_refused_and_not_opened(broken: Path) -> None:
+    pipe_instead(EPISODES)(broken)
+    with pytest.raises(SourceError, match="is a pipe, a socket or a device"):
+        scan_source(broken)

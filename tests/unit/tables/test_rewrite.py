@@ -178,3 +178,8 @@ def test_only_what_is_not_the_default_is_part_of_a_plan() -> None:
     assert RepairOptions().as_record() == {}
     options = RepairOptions(retime=True, drop_features=("b", "a"))
     assert options.as_record() == {"retime": True, "drop_features": ["a", "b"]}
+    assert RepairOptions().flags() == ()
+    assert RepairOptions.of_flags(options.flags()) == options
+    dropping = RepairOptions(on_bad_episode="drop", drop_features=("a b",))
+    assert dropping.flags() == ("--on-bad-episode drop", "--drop-feature 'a b'")
+    assert RepairOptions.of_flags(dropping.flags()) == dropping

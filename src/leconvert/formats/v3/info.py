@@ -370,6 +370,7 @@ def converted_info(
         # Video features carry the rate among the facts about their encoding.
         if feature.get("dtype") != "video":
             feature["fps"] = rate
+    size = info.get("chunks_size")
     converted: dict[str, Any] = {
         "codebase_version": CODEBASE_VERSION,
         "fps": rate,
@@ -377,7 +378,7 @@ def converted_info(
         "total_episodes": total_episodes,
         "total_frames": total_frames,
         "total_tasks": total_tasks,
-        "chunks_size": info.get("chunks_size", FILES_PER_CHUNK),
+        "chunks_size": size if type(size) is int and size > 0 else FILES_PER_CHUNK,
         "data_files_size_in_mb": data_file_size_in_mb,
         "video_files_size_in_mb": video_file_size_in_mb,
         "data_path": DATA_PATH_TEMPLATE,
