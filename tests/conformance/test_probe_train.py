@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,16 +110,18 @@ def run(root: Path, out_dir: Path, *, num_workers: int = 0, **options: Any) -> T
     return trained
 
 
-def test_last_goes_on_with_the_branch_that_was_begun_last(
+def test_an_older_checkpoint_is_resumed_in_another_folder_alone(
     datasets: dict[str, Path], tmp_path: Path
 ) -> None:
-    run(datasets["numbers"], tmp_path, steps=4)
-    first = str(checkpoint_dir(tmp_path, 1))
-    branch = run(datasets["numbers"], tmp_path, steps=2, resume_from=first)
-    again = run(datasets["numbers"], tmp_path, steps=3, resume_from="last")
-    assert (len(branch.losses), len(again.losses)) == (1, 1)
-    steps = [row["step"] for row in TrainingLog(tmp_path).rows()]
-    assert steps == sorted(set(steps))
+    whole = run(datasets["numbers"], tmp_path / "whole", steps=4)
+    first = str(checkpoint_dir(tmp_path / "whole", 1))
+    with pytest.raises(UsageError, match="the newest step-00000004") as refused:
+        run(datasets["numbers"], tmp_path / "whole", steps=4, resume_from=first)
+    assert "another --out-dir" in str(refused.value.next_step)
+    branch = run(datasets["numbers"], tmp_path / "branch", steps=3, resume_from=first)
+    assert branch.losses == whole.losses[1:3]
+    again = run(datasets["numbers"], tmp_path / "branch", steps=4, resume_from="last")
+    assert again.losses == whole.losses[3:]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -196,11 +199,11 @@ def test_the_log_has_each_step_once_wherever_the_run_was_killed(
     datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     run(datasets["videos"], tmp_path, log_every=2, save_every=5, steps=8)
+    shutil.rmtree(checkpoint_dir(tmp_path, 8))  # killed before its last checkpoint
     log = TrainingLog(tmp_path)
     with log.path.open("a") as file:
         file.write('{"step": 9, "lo')  # killed while it wrote
-    run(datasets["videos"], tmp_path, log_every=2,
-        resume_from=str(checkpoint_dir(tmp_path, 5)))  # fmt: skip
+    run(datasets["videos"], tmp_path, log_every=2, resume_from="last")
     assert [row["step"] for row in log.rows()] == [2, 4, 6, 8, 10, 12]
 
 

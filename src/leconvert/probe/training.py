@@ -20,7 +20,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from math import prod
@@ -280,16 +280,11 @@ class Ranks:
 #         optimizer.pt          the optimizer's state
 #         training_state.pt     step, generator states
 #         dataset_state.pt      the stream's state, one a rank
-#         given-up              only where a run went on from further back; empty
 #       .step-00000240.1f….tmp/ being written, or left by a crash; never read
-#
-# Who resumes from further back gives up what came after: those checkpoints stay, and are marked,
-# so that ``last`` means one that led to where the training is.
 
 _FORMAT, _VERSION = "leconvert-probe-dataset-state", 1
 _NAME = re.compile(r"step-(\d{8,})")
 _FILES = ("model.pt", "optimizer.pt", "training_state.pt", "dataset_state.pt")
-_GIVEN_UP = "given-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,12 +303,11 @@ def checkpoint_dir(out_dir: Path, step: int) -> Path:
     return out_dir / "checkpoints" / f"step-{step:08d}"
 
 
-def newest_checkpoint(out_dir: Path, *, even_given_up: bool = False) -> Path | None:
+def newest_checkpoint(out_dir: Path) -> Path | None:
     """Return the complete checkpoint with the most steps, or None."""
-    for _, path in reversed(_checkpoints(out_dir)):
-        if even_given_up or not (path / _GIVEN_UP).exists():
-            return path
-    return None
+    found = (out_dir / "checkpoints").glob("step-*")
+    complete = [(int(name[1]), path) for path in found if (name := _NAME.fullmatch(path.name))]
+    return max(complete)[1] if complete else None
 
 
 def find_checkpoint(wanted: str, out_dir: Path) -> Path | None:
@@ -339,9 +333,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         {"step": checkpoint.step, "generator": checkpoint.generator},
         {"format": _FORMAT, "version": _VERSION, "ranks": list(checkpoint.streams)},
     )
-    token = os.urandom(6).hex()
-    unfinished = path.with_name(f".{path.name}.{token}.tmp")
-    replaced = path.with_name(f".{path.name}.{token}.old")
+    unfinished = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         unfinished.mkdir(parents=True)
         for name, content in zip(_FILES, contents, strict=True):
@@ -350,14 +342,9 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
             (unfinished / name).write_bytes(buffer.getbuffer())
             _sync(unfinished / name)
         _sync(unfinished)
-        if path.exists():  # of a run that was resumed from further back
-            path.rename(replaced)
         unfinished.rename(path)
         _sync(path.parent)
     except OSError as error:
-        if not path.exists():
-            with suppress(OSError):  # there is none, most of the time
-                replaced.rename(path)
         raise StorageError(
             f"The checkpoint {path} cannot be written: {error.strerror}.",
             path=str(path),
@@ -365,8 +352,6 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         ) from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-        if path.exists():
-            shutil.rmtree(replaced, ignore_errors=True)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -392,26 +377,6 @@ def read_checkpoint(path: Path) -> Checkpoint:
             next_step="Go on with the leconvert that wrote it.",
         )
     return checkpoint
-
-
-def give_up_later(out_dir: Path, resumed: Path, step: int) -> None:
-    """Mark the checkpoints of a run that lie after the one that it goes on from.
-
-    A crash in the middle leaves the newest one unmarked, as if nobody had resumed.
-    """
-    for number, path in _checkpoints(out_dir):
-        if number > step:
-            (path / _GIVEN_UP).touch()
-            _sync(path)
-        elif path.samefile(resumed):
-            (path / _GIVEN_UP).unlink(missing_ok=True)
-            _sync(path)
-
-
-def _checkpoints(out_dir: Path) -> list[tuple[int, Path]]:
-    """Return steps and folders of all complete checkpoints, by steps."""
-    found = (out_dir / "checkpoints").glob("step-*")
-    return sorted((int(name[1]), path) for path in found if (name := _NAME.fullmatch(path.name)))
 
 
 def _sync(path: Path) -> None:
@@ -513,19 +478,17 @@ class _Training:
         On a network file system another rank may see the newest one a little later.
         """
         wanted, out_dir = self.options.resume_from, self.options.out_dir
-        found = (
-            newest_checkpoint(out_dir, even_given_up=True)
-            if wanted is None
-            else find_checkpoint(wanted, out_dir)
-        )
-        agreed: Path | None = ranks.gather(found)[0]
-        if agreed is not None and wanted is None:
+        newest = newest_checkpoint(out_dir)
+        seen = newest, None if wanted is None else find_checkpoint(wanted, out_dir)
+        agreed: tuple[Path | None, Path | None] = ranks.gather(seen)[0]
+        newest, found = agreed
+        if newest is not None and (found is None or not newest.samefile(found)):
             raise UsageError(
-                f"{out_dir} holds checkpoints of an earlier run, the newest {agreed.name}.",
+                f"{out_dir} holds checkpoints of an earlier run, the newest {newest.name}.",
                 path=str(out_dir),
                 next_step="Go on with --resume-from last, or choose another --out-dir.",
             )
-        return agreed
+        return found
 
     def _resume(self, path: Path) -> None:
         """Take step, weights and the place in the stream from a checkpoint."""
@@ -544,7 +507,6 @@ class _Training:
         self.report.first_step = self.report.steps = checkpoint.step
         self.report.checkpoint = str(path)
         if self.stream.rank == 0:
-            give_up_later(self.options.out_dir, path, checkpoint.step)
             self.log.forget_after(checkpoint.step)
 
     def take_steps(self, watch: Callable[[StepFacts], None], stop: Callable[[], bool]) -> None:

@@ -13,7 +13,6 @@ from leconvert.probe.training import (
     Checkpoint,
     checkpoint_dir,
     find_checkpoint,
-    give_up_later,
     newest_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -97,34 +96,6 @@ def test_a_disk_that_fails_at_the_last_moment_is_a_sentence(
     assert newest_checkpoint(tmp_path) is None
 
 
-def test_a_run_resumed_from_further_back_replaces_what_it_meets(tmp_path: Path) -> None:
-    path = checkpoint_dir(tmp_path, 5)
-    write_checkpoint(path, checkpoint(5))
-    changed = checkpoint(5)
-    write_checkpoint(path, Checkpoint(5, {"w": torch.ones(1)}, {}, changed.generator, [{}]))
-    assert set(read_checkpoint(path).model) == {"w"}
-    assert everything_in(path.parent) == ["step-00000005"]
-
-
-def test_a_checkpoint_that_could_not_be_replaced_is_there_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = checkpoint_dir(tmp_path, 5)
-    write_checkpoint(path, checkpoint(5))
-    rename = Path.rename
-
-    def fails(one: Path, other: Path) -> Path:
-        if one.suffix == ".tmp":
-            raise OSError(5, "Input/output error")
-        return rename(one, other)
-
-    monkeypatch.setattr(Path, "rename", fails)
-    with pytest.raises(StorageError, match="Input/output error"):
-        write_checkpoint(path, checkpoint(6))
-    assert read_checkpoint(path).step == 5
-    assert everything_in(path.parent) == ["step-00000005"]
-
-
 def test_a_folder_that_is_no_checkpoint_says_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "model.pt").touch()
     with pytest.raises(
@@ -151,35 +122,3 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
     torch.save({**state, "version": 2}, path / "dataset_state.pt")
     with pytest.raises(ProbeError, match="version 2, not 1"):
         read_checkpoint(path)
-
-
-def steps_of_branch(out_dir: Path, *steps: int) -> None:
-    for step in steps:
-        write_checkpoint(checkpoint_dir(out_dir, step), checkpoint(step))
-
-
-def test_last_is_of_the_branch_that_a_resume_from_further_back_began(tmp_path: Path) -> None:
-    steps_of_branch(tmp_path, 50, 100, 150)
-    give_up_later(tmp_path, checkpoint_dir(tmp_path, 50), 50)
-    assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 50)
-    steps_of_branch(tmp_path, 80)
-    assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 80)
-    # What was given up is still there for whoever names it, and to be replaced.
-    assert read_checkpoint(checkpoint_dir(tmp_path, 150)).step == 150
-    assert newest_checkpoint(tmp_path, even_given_up=True) == checkpoint_dir(tmp_path, 150)
-    steps_of_branch(tmp_path, 100)
-    assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 100)
-
-
-def test_a_branch_that_was_given_up_can_be_taken_up_again(tmp_path: Path) -> None:
-    steps_of_branch(tmp_path, 50, 150)
-    give_up_later(tmp_path, checkpoint_dir(tmp_path, 50), 50)
-    give_up_later(tmp_path, checkpoint_dir(tmp_path, 150), 150)
-    assert find_checkpoint("last", tmp_path) == checkpoint_dir(tmp_path, 150)
-
-
-def test_a_checkpoint_of_another_folder_is_not_touched_when_it_is_resumed(tmp_path: Path) -> None:
-    steps_of_branch(tmp_path / "other", 50, 100)
-    give_up_later(tmp_path / "mine", checkpoint_dir(tmp_path / "other", 50), 50)
-    assert newest_checkpoint(tmp_path / "other") == checkpoint_dir(tmp_path / "other", 100)
-    assert not (tmp_path / "mine").exists()
