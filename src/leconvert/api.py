@@ -42,6 +42,7 @@ from leconvert.planner import (
     check_asked,
     check_same_plan,
     draft_plan,
+    kept_files,
     open_or_plan,
     options_record,
     planned_name,
@@ -117,6 +118,8 @@ class ConversionReport:
             threads may be workers too; ``workers``, the largest of the other processes that worked,
             on any host, None where there was none. 0 is not known.
         version: The version of the result.
+        kept_files: How many of the files are the source's own as they are; None in layouts that
+            have none.
     """
 
     source: str
@@ -144,6 +147,7 @@ class ConversionReport:
     quantiles: bool = False
     push: PushReport | None = None
     version: str = TARGET_VERSIONS[0]
+    kept_files: int | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -536,6 +540,7 @@ def _report(
         },
         quantiles=Dataset(Path(manifest.target)).has_quantiles,
         version=manifest.to,
+        kept_files=sum(kept.values()) if (kept := kept_files(run)) else None,
     )
 
 

@@ -10,7 +10,8 @@ that a million episodes with four cameras fit in memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from enum import IntFlag
 from fractions import Fraction
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "DATA_STREAM",
     "FILES_PER_CHUNK",
     "FILE_COLUMNS",
+    "KEEPING_LAYOUTS",
     "MEBIBYTE",
     "SLICE_COLUMNS",
     "TARGET_VERSIONS",
@@ -33,6 +35,7 @@ __all__ = [
     "Finding",
     "IntArray",
     "LayoutOptions",
+    "Misfit",
     "OutputFile",
     "Remedy",
     "Shard",
@@ -52,6 +55,8 @@ FILES_PER_CHUNK = 1000
 V3_FILES_PER_CHUNK_KEY = 1 << 31
 """More than any dataset has files in a chunk; see `v3_file_key`."""
 MEBIBYTE = 1024**2
+KEEPING_LAYOUTS = ("episode-files",)
+"""Layouts in which source files are taken as they are, where they fit."""
 
 IntArray = npt.NDArray[np.int64]
 
@@ -239,6 +244,25 @@ class StreamScan:
 SLICE_COLUMNS = tuple(field.name for field in fields(StreamScan))[2:]
 
 
+class Misfit(IntFlag):
+    """Why a source file cannot be a file of a v3.0 dataset as it is; several may hold of one.
+
+    A file without any of them is *fit*: it holds one episode and nothing else, LeRobot finds each
+    of its frames or rows with both of its decoders, and what its rows say of their place holds in
+    the result.
+    """
+
+    SHARED = 1
+    LATE_START = 2
+    UNEVEN_TIMES = 4
+    OTHER_RATE = 8
+    OTHER_TRACKS = 16
+    REMUXED = 32
+    OTHER_COLUMNS = 64
+    CHANGED_ROWS = 128
+    OTHER_NUMBERS = 256
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceScan:
     """A whole source as the planner sees it.
@@ -261,6 +285,8 @@ class SourceScan:
         data_schema: Arrow schema of the data files, IPC-serialised.
         findings: What the user should know; errors stop the plan.
         repairs: What the conversion changes.
+        misfits: Why files cannot be taken as they are: for each stream the sum of its slices'
+            `Misfit`, shape (E,); 0 for those that can.
     """
 
     root: str
@@ -275,6 +301,7 @@ class SourceScan:
     data_schema: bytes
     findings: Sequence[Finding]
     repairs: Repairs = NO_REPAIRS
+    misfits: Mapping[str, IntArray] = field(default_factory=dict)
 
     @property
     def num_episodes(self) -> int:
@@ -300,7 +327,8 @@ class LayoutOptions:
             modulo; 0 for none, None to decide by the mean clip size. See
             `leconvert.layout.choose_block_align`.
         layout: ``reference`` cuts files as LeRobot's converter does, each stream for itself;
-            ``streaming`` cuts data and cameras together, for loading.
+            ``streaming`` cuts data and cameras together, for loading; ``episode-files`` makes a
+            file for each episode and stream, the source's own where it is fit (`Misfit`).
         loader_workers: Data files that ``streaming`` makes at least, where there are enough
             episodes: a file is what one worker of a streaming loader reads.
         to: The version to write: ``v3.0``, or ``v2.1``, which has a file for each episode and
@@ -375,6 +403,7 @@ class Shard:
         first: First episode position.
         stop: Position after the last.
         whole: Whether the shard is the complete output file.
+        keep: Whether it is the source's file as it is, of one episode and nothing else.
     """
 
     stream: str
@@ -382,6 +411,7 @@ class Shard:
     first: int
     stop: int
     whole: bool
+    keep: bool = False
 
     @property
     def name(self) -> str:

@@ -17,9 +17,18 @@ from leconvert.errors import FindingsError, PlanMismatchError, StorageError, Tar
 from leconvert.formats import open_dataset
 from leconvert.formats.v2 import load_info, read_info
 from leconvert.hub.provenance import HubOrigin, write_origin
-from leconvert.layout import choose_block_align, count_out_of_reach, cut_batches, layout_streams
+from leconvert.layout import (
+    MISFIT_SAID,
+    choose_block_align,
+    count_out_of_reach,
+    cut_batches,
+    fit_files,
+    layout_streams,
+    misfit_counts,
+)
 from leconvert.model import (
     DATA_STREAM,
+    KEEPING_LAYOUTS,
     TARGET_VERSIONS,
     Batch,
     Extent,
@@ -35,7 +44,7 @@ from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairs import RepairOptions, Repairs
 from leconvert.selection import EpisodeSelection
 from leconvert.source import check_source_unchanged, scan_source
-from leconvert.text import amount, count
+from leconvert.text import amount, count, shown
 from leconvert.workdir.fs import CANNOT_LINK, can_clone
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir, new_run_id
@@ -56,6 +65,7 @@ __all__ = [
     "draft_plan",
     "free_bytes_of",
     "is_outline",
+    "kept_files",
     "open_or_plan",
     "options_record",
     "plan_repairs",
@@ -135,7 +145,8 @@ def space_needed(
 ) -> SpaceNeeded:
     """Reckon the space that a plan takes."""
     work_folder, target_folder = _existing(work_dir), _existing(target.parent)
-    shares_source = source is not None and bool(block_align) and can_clone(source, work_folder)
+    shares_files = source is not None and can_clone(source, work_folder)
+    shares_source = shares_files and bool(block_align)
     scans = {scan.stream: scan for scan in streams}
     plain_bytes = shard_bytes = part_bytes = 0
     for batch in batches:
@@ -143,7 +154,9 @@ def space_needed(
             sizes = scans[shard.stream].size_bytes[shard.first : shard.stop]
             size_bytes = int(sizes.sum())
             plain_bytes += size_bytes
-            if shares_source and shard.stream != DATA_STREAM:
+            if shard.keep and shares_files:
+                size_bytes = 0
+            elif shares_source and shard.stream != DATA_STREAM:
                 size_bytes = _BLOCKS_A_CLIP * block_align * len(sizes)
             shard_bytes += size_bytes
             part_bytes += 0 if shard.whole else size_bytes
@@ -239,6 +252,7 @@ class PlanSummary:
         frames: Frames of the dataset.
         source_bytes: Bytes of its data and video files.
         files: Output files of each stream.
+        kept: How many of them are the source's own as they are; empty in layouts that have none.
         batches: Batches of work.
         block_align: Block alignment of episodes in video files, in bytes; 0 for none.
         space: What it takes beside the source.
@@ -250,6 +264,7 @@ class PlanSummary:
     frames: int
     source_bytes: int
     files: Mapping[str, int]
+    kept: Mapping[str, int]
     batches: int
     block_align: int
     space: SpaceNeeded
@@ -266,6 +281,7 @@ def summarize(run: OpenedRun) -> PlanSummary:
         frames=manifest.num_frames,
         source_bytes=manifest.source_bytes,
         files={layout.stream: layout.num_files for layout in manifest.streams},
+        kept=kept_files(run),
         batches=manifest.num_batches,
         block_align=manifest.block_align,
         space=space_needed(
@@ -280,6 +296,17 @@ def summarize(run: OpenedRun) -> PlanSummary:
         findings=manifest.findings,
         decoded_cameras=decoded_cameras(manifest.streams, manifest.repairs),
     )
+
+
+def kept_files(run: OpenedRun) -> dict[str, int]:
+    """Return how many files of each stream are the source's own; nothing where no layout keeps."""
+    if run.manifest.options.get("layout") not in KEEPING_LAYOUTS:
+        return {}
+    found = {layout.stream: 0 for layout in run.manifest.streams}
+    for batch in run.batches:
+        for shard in batch.shards:
+            found[shard.stream] += shard.keep
+    return found
 
 
 def decoded_cameras(streams: Sequence[StreamLayout], repairs: Repairs) -> tuple[str, ...]:
@@ -363,14 +390,18 @@ def draft_plan(
     if errors:
         raise _refusal(scan, errors, planned_name(source, arrival), source)
     streams = layout_streams(scan, layout)
-    findings = (*scan.findings, *_lost_frames(scan, streams, layout))
-    batches = cut_batches(scan.streams, streams, layout.episodes_per_batch)
+    keeps = layout.layout in KEEPING_LAYOUTS and layout.to == TARGET_VERSIONS[0]
+    rewritten = _rewritten(scan, source) if keeps else ()
+    findings = (*scan.findings, *rewritten, *_lost_frames(scan, streams, layout))
+    fit = fit_files(scan) if keeps else {}
+    batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit)
     block_align = choose_block_align(scan.streams, layout.block_align)
     summary = PlanSummary(
         episodes=scan.num_episodes,
         frames=int(scan.length.sum()),
         source_bytes=scan.source_bytes,
         files={layout.stream: layout.num_files for layout in streams},
+        kept={stream: int(files.sum()) for stream, files in fit.items()},
         batches=len(batches),
         block_align=block_align,
         space=space_needed(
@@ -567,6 +598,19 @@ def _lost_frames(
         for stream, lost in count_out_of_reach(scan, streams).items()
         if lost
     ]
+
+
+def _rewritten(scan: SourceScan, source: Path) -> list[Finding]:
+    """Say which files of the source are not taken as they are, and why."""
+    dataset = open_dataset(source, scan.repairs, version=scan.codebase_version)
+    found = []
+    for stream in scan.streams:
+        for reason, number, position in misfit_counts(scan.misfits[stream.stream]):
+            path = dataset.relative(stream.stream, int(stream.key[position]))
+            others = "" if number == 1 else f" So are {number - 1:,} others of {stream.stream}."
+            said = f"{shown(path)} {MISFIT_SAID[reason]}, and is written anew.{others}"
+            found.append(Finding("rewritten-file", "info", said, stream=stream.stream, path=path))
+    return found
 
 
 def open_or_plan(

@@ -140,7 +140,10 @@ class ShardWriter:
             on_bytes(size_bytes)
 
         path = folder / shard.name
-        write = self._write_table if shard.stream == DATA_STREAM else self._write_video
+        if shard.keep:
+            write = self._keep_table if shard.stream == DATA_STREAM else self._keep_video
+        else:
+            write = self._write_table if shard.stream == DATA_STREAM else self._write_video
         try:
             with self._files(sources, should_stop) as files:
                 written = write(
@@ -209,6 +212,27 @@ class ShardWriter:
                 should_stop=should_stop,
             )
         return {"size_bytes": table.size_bytes, **stats.record()}
+
+    def _keep_table(
+        self,
+        shard: Shard,
+        path: Path,
+        sources: Sequence[str],
+        files: Files,
+        scan: StreamScan,
+        episodes: Sequence[int],
+        tell: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
+        """Take a file as it is, and compute what statistics are wanted of its rows."""
+        copied = media.copy_file(
+            files(0), path, on_bytes=None if self._column_stats else tell, should_stop=should_stop
+        )
+        with self._stats_file(path, bool(self._column_stats)) as stats:
+            if self._column_stats:
+                observe = self._table_observer(shard, sources, scan, episodes, stats, tell)
+                observe(tables.read_rows(path, self._schema))
+        return {"size_bytes": copied.size_bytes, **stats.record()}
 
     def _table_observer(
         self,
@@ -297,6 +321,37 @@ class ShardWriter:
             "copied_bytes": joined.copied_bytes,
             "cloned_bytes": joined.cloned_bytes,
             "clip_digests": list(joined.clip_digests),
+            **stats.record(),
+        }
+
+    def _keep_video(
+        self,
+        shard: Shard,
+        path: Path,
+        sources: Sequence[str],  # noqa: ARG002 - the signature of all ways to a shard
+        files: Files,
+        scan: StreamScan,
+        episodes: Sequence[int],
+        tell: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
+        """Take a clip as it is, and compute what statistics are wanted of its frames."""
+        camera = str(camera_of(shard.stream))
+        decodes = camera in self._repairs.computed_stats
+        copied = media.copy_file(
+            files(0), path, on_bytes=None if decodes else tell, should_stop=should_stop
+        )
+        index = media.read_clip_index(path)
+        order = index.reordering(0, index.num_samples)
+        with self._stats_file(path, decodes) as stats:
+            if decodes:
+                (found,) = self._clip_stats(camera, files, scan, episodes, should_stop)
+                stats.add(shard.first, found)
+        return {
+            "size_bytes": copied.size_bytes,
+            "copied_bytes": copied.copied_bytes,
+            "cloned_bytes": copied.cloned_bytes,
+            "clip_digests": [media.order_digest(index.sizes, index.keyframes, order)],
             **stats.record(),
         }
 

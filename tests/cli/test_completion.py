@@ -51,7 +51,11 @@ def test_bash_completes_commands_options_choices_and_folders(scripts: Path, tmp_
     assert _in_bash(script, "con") == ["convert"]
     assert _in_bash(script, "probe", "s") == ["submit", "summarize"]
     assert _in_bash(script, "convert", "--video") == ["--video-file-size-in-mb"]
-    assert _in_bash(script, "convert", "--layout", "") == ["reference", "streaming"]
+    assert _in_bash(script, "convert", "--layout", "") == [
+        "episode-files",
+        "reference",
+        "streaming",
+    ]
     assert _in_bash(script, "completion", "z") == ["zsh"]
     (tmp_path / "datasets").mkdir()
     (tmp_path / "data.json").write_text("{}")

@@ -391,7 +391,10 @@ def test_no_frame_is_evaluated_more_than_a_few_times(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (LayoutOptions(layout="best"), "--layout takes reference or streaming, not 'best'"),
+        (
+            LayoutOptions(layout="best"),
+            "--layout takes reference, streaming or episode-files, not 'best'",
+        ),
         (LayoutOptions(layout="streaming", loader_workers=0), "--loader-workers must be at least"),
     ],
 )

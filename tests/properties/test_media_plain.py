@@ -172,6 +172,7 @@ def index_of(shown: npt.NDArray[np.int64] | range, timescale: int) -> ClipIndex:
         config_key="",
         other_tracks=(),
         geometry=b"",
+        duration=count,
     )
 
 

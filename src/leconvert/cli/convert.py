@@ -181,6 +181,8 @@ def print_report(report: ConversionReport) -> None:
         print(f"  kept          {report.kept_source}{reason}")
     if report.removed_source is not None:
         print(f"  removed       {report.removed_source}: all of it is proven to be in the result")
+    if report.kept_files is not None:
+        print(f"  as they were  {report.kept_files:,} of the files are the source's, unchanged")
     if report.cloned_bytes:
         print(f"  shared        {amount(report.cloned_bytes)} of video with the source, not copied")
     changes = Repairs.from_record(report.repairs).summary()

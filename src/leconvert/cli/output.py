@@ -87,13 +87,19 @@ def folded(line: str, width: int, margin: str) -> list[str]:
 
 _SHOWN_OF_A_CODE = 5
 _ORDER = ("error", "repaired", "warning", "info")
+# Remarks that are answers to what was asked for.
+_ALWAYS_SHOWN = frozenset({"rewritten-file"})
 _HEADINGS = ("severity", "finding", "episode", "stream", "what was seen, and what helps")
 _NARROWEST_MESSAGE = 40
 
 
 def print_findings(findings: Sequence[Finding], *, remarks: bool = False) -> None:
     """Print findings on stderr; nothing where there are none."""
-    shown = [finding for finding in findings if remarks or finding.severity != "info"]
+    shown = [
+        finding
+        for finding in findings
+        if remarks or finding.severity != "info" or finding.code in _ALWAYS_SHOWN
+    ]
     width = shutil.get_terminal_size((100, 24)).columns
     for line in findings_lines(shown, width):
         print(line, file=sys.stderr)

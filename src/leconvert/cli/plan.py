@@ -82,7 +82,7 @@ def estimated_seconds(plan: PlanSummary) -> float | None:
 def plan_lines(plan: PlanSummary, seconds: float | None) -> list[str]:
     """Return the lines."""
     lines = [
-        table([["stream", "files"], *plan.files.items()]),
+        _files_table(plan),
         f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
         f"{plan.batches:,} batches.",
     ]
@@ -105,6 +105,16 @@ def plan_lines(plan: PlanSummary, seconds: float | None) -> list[str]:
     if plan.space.twice_bytes:
         lines.append(f"{amount(plan.space.twice_bytes)} of it are free again after the swap.")
     return lines
+
+
+def _files_table(plan: PlanSummary) -> str:
+    if not plan.kept:
+        return table([["stream", "files"], *plan.files.items()])
+    rows = [
+        [stream, files, plan.kept[stream], files - plan.kept[stream]]
+        for stream, files in plan.files.items()
+    ]
+    return table([["stream", "files", "kept", "written anew"], *rows])
 
 
 def _time(seconds: float) -> str:

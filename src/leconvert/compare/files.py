@@ -17,12 +17,13 @@ import numpy as np
 
 from leconvert import media, tables
 from leconvert.compare.difference import Difference
+from leconvert.compare.kept import compare_kept_columns, is_kept_clip, is_kept_table
 from leconvert.compare.metadata import Expected
 from leconvert.compare.result import ResultTables
 from leconvert.compare.rows import DataSchemas, compare_footer, naming
 from leconvert.compare.videos import compare_header
 from leconvert.dataset_files import files_below, names_to_keep
-from leconvert.errors import LeconvertError
+from leconvert.errors import LeconvertError, UnreadableSourceError
 from leconvert.formats import Dataset, open_dataset
 from leconvert.formats.v3 import REPAIRS_PATH
 from leconvert.model import DATA_STREAM, IntArray
@@ -53,9 +54,22 @@ def compare_whole_files(
     """
     schemas = DataSchemas(expected, result.target.list_entry)
 
+    def is_kept(stream: str, position: int, path: str) -> bool:
+        ours, theirs = str(result.root / path), expected.path(stream, position)
+        if stream == DATA_STREAM:
+            return is_kept_table(ours, theirs, expected.repairs)
+        try:
+            return is_kept_clip(media.read_clip_index(ours), theirs)
+        except UnreadableSourceError:
+            return False  # which is said elsewhere
+
     def look(stream: str, first: int, stop: int) -> Iterator[Difference]:
         path = result.target.path(stream, int(file_numbers[stream][first]))
         lengths = expected.length[first:stop].tolist()
+        if len(lengths) == 1 and path not in differing and is_kept(stream, first, path):
+            if stream == DATA_STREAM:
+                yield from compare_kept_columns(result.root, path, schemas, first)
+            return
         if stream == DATA_STREAM:
             begins = expected.begins[first:stop].tolist()
             yield from compare_footer(

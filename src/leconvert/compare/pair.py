@@ -19,6 +19,12 @@ from leconvert import media
 from leconvert.arrow import FloatArray
 from leconvert.compare.difference import Difference, VerificationReport
 from leconvert.compare.files import compare_other_files, compare_whole_files
+from leconvert.compare.kept import (
+    compare_kept_clip,
+    compare_kept_table,
+    is_kept_clip,
+    is_kept_table,
+)
 from leconvert.compare.metadata import (
     Expected,
     Routes,
@@ -221,6 +227,13 @@ class Comparer:
         self, piece: Piece, path: str, file: StoredGroups, positions: IntArray
     ) -> Iterator[Difference]:
         episodes = piece.file_stop - piece.file_first
+        source = self.expected.path(piece.stream, piece.file_first)
+        if episodes == 1 and is_kept_table(file.path, source, self.expected.repairs):
+            for span in self._row_spans(piece.file_first, positions):
+                yield from compare_kept_table(
+                    self.result, path, span, self.row_rules, read_bytes=self.read_bytes
+                )
+            return
         if len(file.rows) != episodes:
             if piece.first == piece.file_first:
                 what, found = "row groups, one an episode", len(file.rows)
@@ -249,11 +262,12 @@ class Comparer:
     ) -> Iterator[Difference]:
         in_file = self.expected.length[piece.file_first : piece.file_stop]
         frames, fps = int(in_file.sum()), self.expected.source.fps
-        if piece.first == piece.file_first:
-            yield from check_video(self.result, path, piece.stream, index, frames, fps)
+        expected, stream = self.expected, piece.stream
+        is_kept = len(in_file) == 1 and is_kept_clip(index, expected.path(stream, piece.first))
+        if piece.first == piece.file_first and not is_kept:
+            yield from check_video(self.result, path, stream, index, frames, fps)
         if index.num_samples != frames:
             return
-        expected, stream = self.expected, piece.stream
         first_frames = (np.cumsum(in_file) - in_file)[positions - piece.file_first]
         spans = map(
             Span,
@@ -266,6 +280,12 @@ class Comparer:
             expected.first_in_file(stream, positions),
             self._digests(stream, positions),
         )
+        if is_kept:
+            for span in spans:
+                yield from compare_kept_clip(
+                    path, stream, index, span, fps, read_bytes=self.read_bytes
+                )
+            return
         yield from compare_clips(path, stream, index, list(spans), fps, read_bytes=self.read_bytes)
 
     def _digests(self, stream: str, positions: IntArray) -> Iterator[str | None]:

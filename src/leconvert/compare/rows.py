@@ -35,6 +35,7 @@ __all__ = [
     "RowSpan",
     "SourceRows",
     "as_stored",
+    "compare_computed_stats",
     "compare_footer",
     "compare_rows",
     "expected_rows",
@@ -401,6 +402,11 @@ class RowRules:
         """Whether rows must be decoded even where they are copies."""
         return bool(self.repairs.change_rows or self.computed_features)
 
+    def computes(self, episode: int) -> bool:
+        """Whether statistics of an episode's rows were computed."""
+        computes = self.repairs.computes_stats
+        return any(computes(name, episode) for name in self.computed_features)
+
     @property
     def computed_features(self) -> list[str]:
         """Features whose statistics are computed again from rows."""
@@ -452,7 +458,7 @@ def compare_rows(
             is_same = True
             for what, expected, seen in itertools.chain(
                 _compare_columns(span, found, rules, source),
-                _compare_stats(span, found, rules),
+                compare_computed_stats(span, found, rules),
                 wrong_extremes(file.metadata.row_group(span.row_group), found),
             ):
                 is_same = False
@@ -637,7 +643,7 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
     return pa.table(columns)
 
 
-def _compare_stats(
+def compare_computed_stats(
     span: RowSpan, found: pa.Table, rules: RowRules
 ) -> Iterator[tuple[str, object, object]]:
     """Compute again what the conversion computed of these rows, and compare."""

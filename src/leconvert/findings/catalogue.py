@@ -378,6 +378,12 @@ _SOURCE_KINDS = (
     Kind("other-tracks", "warning", "Clips have audio or other tracks, which are left out."),
     Kind("codec-change", "info", "The codec changes within a camera; new files begin there."),
     Kind("remux", "info", "Clips cannot be joined as they lie; they are remuxed first."),
+    Kind(
+        "rewritten-file",
+        "info",
+        "With `--layout episode-files`, files that cannot serve v3.0 as they are; each of them is "
+        "written anew, and all others are kept.",
+    ),
 )
 
 SOURCE_CATALOGUE: Mapping[str, Kind] = MappingProxyType({kind.code: kind for kind in _SOURCE_KINDS})

@@ -12,13 +12,18 @@ from leconvert.layout.files import (
     layout_streams,
     roll_over,
 )
+from leconvert.layout.fitness import MISFIT_SAID, changes_rows, fit_files, misfit_counts
 from leconvert.layout.together import roll_together
 
 __all__ = [
+    "MISFIT_SAID",
+    "changes_rows",
     "choose_block_align",
     "count_out_of_reach",
     "cut_batches",
+    "fit_files",
     "layout_streams",
+    "misfit_counts",
     "roll_over",
     "roll_together",
 ]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 
 from leconvert.errors import UsageError
 from leconvert.model import (
@@ -31,14 +34,23 @@ _CLIP_COST_PER_EPISODE = 256 * 1024
 _SMALLEST_BATCH_COST = 16 * MEBIBYTE
 _LARGEST_SHARED_BATCH_COST = 256 * MEBIBYTE
 _BATCHES_WANTED = 64
+_NONE_FIT: Mapping[str, npt.NDArray[np.bool_]] = MappingProxyType({})
 
 
 def cut_batches(
     streams: Sequence[StreamScan],
     layouts: Sequence[StreamLayout],
     episodes_per_batch: int | None,
+    fit: Mapping[str, npt.NDArray[np.bool_]] = _NONE_FIT,
 ) -> list[Batch]:
-    """Cut the work into batches, the most expensive first."""
+    """Cut the work into batches, the most expensive first.
+
+    Args:
+        streams: The slices.
+        layouts: The output files.
+        episodes_per_batch: Episodes a batch, None for a batch an output file.
+        fit: Which slices of a stream are files that are kept, in layouts with a file an episode.
+    """
     totals = _Totals(streams)
     if episodes_per_batch is None:
         groups = _by_output_file(totals, layouts)
@@ -46,9 +58,20 @@ def cut_batches(
         groups = _by_episode_range(totals, layouts, episodes_per_batch)
     else:
         raise UsageError(f"--episodes-per-batch must be positive, not {episodes_per_batch}.")
-    costed = [(cost, group) for group, cost in groups]
+    costed = [(cost, _with_kept(group, fit)) for group, cost in groups]
     costed.sort(key=lambda entry: -entry[0])  # stable: ties stay in stream and file order
     return [Batch(batch_id, group, *totals.of(group)) for batch_id, (_, group) in enumerate(costed)]
+
+
+def _with_kept(
+    shards: Sequence[Shard], fit: Mapping[str, npt.NDArray[np.bool_]]
+) -> tuple[Shard, ...]:
+    return tuple(
+        replace(shard, keep=True)
+        if shard.stream in fit and fit[shard.stream][shard.first]
+        else shard
+        for shard in shards
+    )
 
 
 class _Totals:

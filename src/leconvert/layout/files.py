@@ -11,6 +11,8 @@ from leconvert.float32_tolerance import frames_out_of_reach
 from leconvert.layout.together import roll_together
 from leconvert.model import (
     DATA_STREAM,
+    FILES_PER_CHUNK,
+    KEEPING_LAYOUTS,
     MEBIBYTE,
     TARGET_VERSIONS,
     IntArray,
@@ -24,7 +26,10 @@ from leconvert.model import (
 __all__ = ["choose_block_align", "count_out_of_reach", "layout_streams", "roll_over"]
 
 _REFERENCE, _STREAMING = "reference", "streaming"
+_LAYOUTS = (_REFERENCE, _STREAMING, *KEEPING_LAYOUTS)
 _ONE_FILE_AN_EPISODE = "v2.1"
+# LeRobot sorts paths as text, in which chunk-1000 comes before chunk-101.
+_MOST_FILES = 1000 * FILES_PER_CHUNK
 _BLOCK_BYTES = 4096
 _BLOCKS_WORTH_ALIGNING = 16
 
@@ -32,7 +37,13 @@ _BLOCKS_WORTH_ALIGNING = 16
 def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
     """Return the output files of every stream, in the order of ``scan.streams``."""
     _check(options)
-    if options.to == _ONE_FILE_AN_EPISODE:
+    if options.layout in KEEPING_LAYOUTS and scan.num_episodes > _MOST_FILES:
+        raise UsageError(
+            f"--layout {options.layout} makes a file for each of {scan.num_episodes:,} episodes, "
+            f"and LeRobot reads at most {_MOST_FILES:,} in their order.",
+            next_step="Use --layout reference, which joins them.",
+        )
+    if options.to == _ONE_FILE_AN_EPISODE or options.layout in KEEPING_LAYOUTS:
         each: IntArray = np.arange(scan.num_episodes + 1, dtype=np.int64)
         return [StreamLayout(stream.stream, each) for stream in scan.streams]
     limits = [
@@ -58,14 +69,18 @@ def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayou
 def _check(options: LayoutOptions) -> None:
     if options.to not in TARGET_VERSIONS:
         raise UsageError(f"--to takes {' or '.join(TARGET_VERSIONS)}, not {options.to!r}.")
-    if options.to == _ONE_FILE_AN_EPISODE:
+    is_v21 = options.to == _ONE_FILE_AN_EPISODE
+    if is_v21 or options.layout in KEEPING_LAYOUTS:
         usual = LayoutOptions()
-        for field in ("data_file_size_in_mb", "video_file_size_in_mb", "layout", "loader_workers"):
+        what = "v2.1" if is_v21 else f"the layout {options.layout}"
+        given = "--to v2.1" if is_v21 else f"--layout {options.layout}"
+        fields = ["data_file_size_in_mb", "video_file_size_in_mb", "loader_workers"]
+        for field in [*fields, *(["layout"] if is_v21 else [])]:
             if getattr(options, field) != getattr(usual, field):
                 raise UsageError(
-                    f"--{field.replace('_', '-')} says how episodes share files, and v2.1 has a "
+                    f"--{field.replace('_', '-')} says how episodes share files, and {what} has a "
                     "file for each.",
-                    next_step="Leave it out with --to v2.1.",
+                    next_step=f"Leave it out with {given}.",
                 )
     for name, limit in (
         ("--data-file-size-in-mb", options.data_file_size_in_mb),
@@ -73,8 +88,9 @@ def _check(options: LayoutOptions) -> None:
     ):
         if not limit > 0:
             raise UsageError(f"{name} must be positive, not {limit}.")
-    if options.layout not in (_REFERENCE, _STREAMING):
-        raise UsageError(f"--layout takes {_REFERENCE} or {_STREAMING}, not {options.layout!r}.")
+    if options.layout not in _LAYOUTS:
+        known = f"{', '.join(_LAYOUTS[:-1])} or {_LAYOUTS[-1]}"
+        raise UsageError(f"--layout takes {known}, not {options.layout!r}.")
     if options.loader_workers < 1:
         raise UsageError(f"--loader-workers must be at least 1, not {options.loader_workers}.")
 

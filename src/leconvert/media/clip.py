@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.media.boxes import broken, unreadable
+from leconvert.model import Misfit
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
@@ -26,6 +27,7 @@ _ROTATIONS = {
 }
 _READ_BYTES = 4 * 1024**2
 _SAFE_PRODUCT = 2**62
+_LEROBOT_TOLERANCE_SECONDS = 1e-4
 
 
 # What FFmpeg, its encoders and MP4 call the same codec.
@@ -76,6 +78,8 @@ class ClipIndex:
         config_key: Clips with equal keys can share one file; see ``config_digest``.
         other_tracks: Handler types of tracks that are left out, such as ``soun``.
         geometry: Display matrix, width and height of the track as in ``tkhd``, 44 bytes.
+        duration: Ticks that all samples last together, by the table of decode times. Readers take
+            the average frame rate from it.
     """
 
     path: str
@@ -94,6 +98,7 @@ class ClipIndex:
     config_key: str
     other_tracks: tuple[str, ...]
     geometry: bytes
+    duration: int
     _offsets: IntArray | None = field(default=None, init=False, repr=False)
     _decode_times: IntArray | None = field(default=None, init=False, repr=False)
     _presentation_times: IntArray | None = field(default=None, init=False, repr=False)
@@ -182,6 +187,38 @@ class ClipIndex:
             earliest = np.minimum.accumulate(self.shown[:0:-1])[::-1]
             self._cuts = latest <= earliest
         return bool(self._cuts[sample - 1])
+
+    def misfit(self, fps: Fraction) -> Misfit:
+        """Return why LeRobot would not find every frame in this file as it is; nothing if it does.
+
+        Its decoder torchcodec takes frame *i* to be the one that is shown at *i* / average rate,
+        and refuses all frames of a clip that starts later; PyAV takes the frame that is nearest,
+        and of uneven ones a wrong one. So every frame must last equally long, the first must be
+        shown at 0, and the last must lie less than 1e-4 s from its time at ``fps``, also where both
+        times are rounded to single precision as LeRobot rounds them.
+        """
+        found = Misfit(0)
+        if self.other_tracks:
+            found |= Misfit.OTHER_TRACKS
+        count = self.num_samples
+        times = self.shown if isinstance(self.shown, range) else np.sort(self.shown)
+        first, last = int(times[0]), int(times[-1])
+        if first:
+            found |= Misfit.LATE_START
+        step, rest = divmod(self.duration, count)
+        is_even = not rest and last - first == step * (count - 1)
+        if is_even and not isinstance(times, range):
+            is_even = bool((times[1:] - times[:-1] == step).all())
+        if not is_even or not step:
+            return found | Misfit.UNEVEN_TIMES
+        # The frame rate of the file, against the dataset's.
+        if step * fps.numerator != self.timescale * fps.denominator:
+            seconds = Fraction(count - 1) / fps
+            off = abs(Fraction(step * (count - 1), self.timescale) - seconds)
+            rounding = float(np.spacing(np.float32(seconds)))
+            if float(off) + rounding >= _LEROBOT_TOLERANCE_SECONDS:
+                found |= Misfit.OTHER_RATE
+        return found
 
     def frames_off_their_place(self, fps: Fraction) -> int:
         """Count frames whose stored time is half a frame or more from rank / ``fps``."""

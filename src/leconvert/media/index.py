@@ -222,6 +222,7 @@ def _read(buffer: bytes, boxes: dict[bytes, Span], path: str, size_bytes: int) -
         described.config_key,
         (),
         geometry,
+        count * duration,
     )
 
 

@@ -245,6 +245,7 @@ class SampleTables:
         sizes: Bytes.
         offsets: First byte in the file.
         decode_times: Ticks from the start of the media.
+        duration: Ticks that all last together.
         shown_times: When each is shown, likewise; all different.
         first_shown: The least of these.
         last_shown: The greatest of these.
@@ -255,6 +256,7 @@ class SampleTables:
     sizes: IntArray
     offsets: IntArray
     decode_times: IntArray
+    duration: int
     shown_times: IntArray
     first_shown: int
     last_shown: int
@@ -280,7 +282,7 @@ def read_sample_tables(
         total_bytes=int(ends[-1]),
         file_size_bytes=file_size_bytes,
     )
-    decode_times, distinct = _decode_times(buffer, boxes, num_samples, path)
+    decode_times, duration, distinct = _decode_times(buffer, boxes, num_samples, path)
     composition = composition_offsets(buffer, boxes, num_samples, path)
     shown_times = in_order = decode_times
     if composition is not None:
@@ -293,6 +295,7 @@ def read_sample_tables(
         sizes=sizes,
         offsets=offsets,
         decode_times=decode_times,
+        duration=duration,
         shown_times=shown_times,
         first_shown=int(in_order[0]),
         last_shown=int(in_order[-1]),
@@ -444,8 +447,8 @@ def _offsets_of_many(
 
 def _decode_times(
     buffer: bytes, boxes: dict[bytes, Span], num_samples: int, path: str
-) -> tuple[IntArray, bool]:
-    """Return decode times and whether each is later than the one before."""
+) -> tuple[IntArray, int, bool]:
+    """Return decode times, how long all last, and whether each is later than the one before."""
     runs = _rows(buffer, boxes, b"stts", 2, path)
     if len(runs) == 1:
         count, duration = runs[0].tolist()
@@ -463,9 +466,10 @@ def _decode_times(
             if duration
             else np.zeros(num_samples, np.int64)
         )
-        return times, duration > 0 or num_samples == 1
+        return times, num_samples * duration, duration > 0 or num_samples == 1
     durations = np.repeat(runs[:, 1].astype(np.int64), counts)
-    return durations.cumsum() - durations, bool(durations[:-1].all())
+    ends = durations.cumsum()
+    return ends - durations, int(ends[-1]), bool(durations[:-1].all())
 
 
 def composition_offsets(
@@ -583,6 +587,7 @@ def parse_moov(buffer: bytes, moov: Span, path: str, size_bytes: int) -> ClipInd
         config_key=config_digest(entry, geometry[:MATRIX_BYTES]),
         other_tracks=others,
         geometry=geometry,
+        duration=tables.duration,
     )
 
 

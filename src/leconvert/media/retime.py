@@ -14,6 +14,7 @@ no patch, and the samples are joined into a new file instead (`leconvert.media.j
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -278,6 +279,8 @@ def copy_file(
     target: Path,
     *,
     patch: Patch | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> CopiedFile:
     """Copy a file, sharing its blocks where the file system can, and put a patch into the copy.
 
@@ -288,12 +291,15 @@ def copy_file(
         source: The file; a link to a file is followed.
         target: Must not exist.
         patch: What to change in the copy.
+        on_bytes: Called with the number of bytes as they arrive.
+        should_stop: Asked now and then; when it answers True the copy ends.
 
     Raises:
         UnreadableSourceError: The source cannot be read to its end.
         SourceChangedError: The source does not hold what the patch replaces.
         TargetError: The target exists already.
         StorageError: The target cannot be written.
+        InterruptedRunError: ``should_stop`` said so.
     """
     name = os.fspath(source)
     try:
@@ -304,7 +310,13 @@ def copy_file(
         size_bytes = os.fstat(descriptor).st_size
         destination = create_file(target)
         try:
-            mover = RangeMover(destination, str(target), block_align=_BLOCK_BYTES)
+            mover = RangeMover(
+                destination,
+                str(target),
+                block_align=_BLOCK_BYTES,
+                on_bytes=on_bytes,
+                should_stop=should_stop,
+            )
             mover.move(descriptor, name, 0, size_bytes, 0)
             if patch is not None and patch.old != patch.new:
                 found = os.pread(destination, len(patch.old), patch.offset)

@@ -64,6 +64,7 @@ __all__ = [
     "is_of_numbers",
     "located_remarks",
     "lost_instructions",
+    "with_other_columns",
     "wrong_rate",
 ]
 
@@ -198,6 +199,18 @@ def common_columns(
                 )
             )
     return DataColumns(schema, lengths, is_common, frozenset(wrapped))
+
+
+def with_other_columns(
+    paths: EpisodePaths, episodes: EpisodeTable, data: Slices, result: pa.Schema
+) -> BoolArray:
+    """Return whose tables have other columns than the result's data files, shape (E,)."""
+    has_others = np.zeros(len(data.kinds), dtype=np.bool_)
+    for kind in np.unique(data.kind[data.is_readable]).tolist():
+        stored, _ = _columns_of(paths, episodes, data, kind)
+        has_others[kind] = not tables.holds_columns_of(stored, result)
+    found: BoolArray = has_others[data.kind]
+    return found
 
 
 def _columns_of(

@@ -33,7 +33,7 @@ from leconvert.formats.v2 import (
     read_lines,
     refuse_pointers,
 )
-from leconvert.model import DATA_STREAM, FileTable, IntArray, StreamScan, camera_of
+from leconvert.model import DATA_STREAM, FileTable, IntArray, Misfit, StreamScan, camera_of
 from leconvert.source.changes import FileFacts, signed_inode
 from leconvert.source.file_checks import (
     NOT_KNOWN,
@@ -79,6 +79,7 @@ class _Facts(NamedTuple):
     inode: int = 0
     frames: int = 0
     roll_bytes: int = 0
+    misfit: int = 0
     kind: str = ""
 
 
@@ -90,7 +91,7 @@ class Block:
     """Some consecutive episodes, n of them.
 
     Attributes:
-        numbers: For each stream size, time, inode, frames and roll bytes, shape (n, 5).
+        numbers: For each stream size, time, inode, frames, roll bytes and `Misfit`, shape (n, 6).
         kinds: For each stream what equal slices share: columns and types of a table, the decoder
             configuration of a clip; empty where a file cannot be read.
         rows: What the tables' rows say.
@@ -265,7 +266,7 @@ class EpisodeScanner(Scanner):
             signed_inode(file.inode),
             table.counts.rows,
             table.counts.uncompressed_bytes,
-            self._kind_of(table),
+            kind=self._kind_of(table),
         )
 
     def _look_at_clips(
@@ -304,9 +305,10 @@ class EpisodeScanner(Scanner):
         notes: ObservationLog,
         kinds: dict[str, ClipFacts],
     ) -> _Facts:
+        misfit = Misfit(0)
         if isinstance(clip, media.UnsupportedClipError):
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {clip.reason}.")
-            clip = index_of_remuxed(path, self._fps)
+            clip, misfit = index_of_remuxed(path, self._fps), Misfit.REMUXED
         elif isinstance(clip, UnreadableSourceError):
             raise clip
         if clip.num_samples == length > 0:
@@ -331,6 +333,7 @@ class EpisodeScanner(Scanner):
             signed_inode(file.inode),
             clip.num_samples,
             file.size_bytes,
+            misfit or clip.misfit(self._fps),
             clip.config_key,
         )
 
@@ -474,7 +477,8 @@ class Slices:
 
     Attributes:
         stream: The stream.
-        numbers: Size, time and inode of the file, frames and roll bytes of the slice, shape (E, 5).
+        numbers: Size, time and inode of the file, frames, roll bytes and `Misfit` of the slice,
+            shape (E, 6).
         kind: Number of each slice's kind, in order of appearance, shape (E,).
         kinds: The kinds: columns and types of a table, the decoder configuration of a clip, empty
             where a file cannot be read.
@@ -498,6 +502,11 @@ class Slices:
         return missing
 
     @property
+    def misfit(self) -> IntArray:
+        """What is known of each slice's `Misfit` without its neighbours, shape (E,)."""
+        return self.numbers[:, 5]
+
+    @property
     def is_readable(self) -> BoolArray:
         """Whether the file could be read, shape (E,)."""
         readable = np.array([bool(kind) for kind in self.kinds], dtype=np.bool_)
@@ -506,7 +515,7 @@ class Slices:
 
     def scan(self, kept: BoolArray, *, grouped: bool) -> StreamScan:
         """Return the scan of the episodes that are kept."""
-        size_bytes, mtime_ns, inode, frames, roll_bytes = self.numbers[kept].T.copy()
+        size_bytes, mtime_ns, inode, frames, roll_bytes, _ = self.numbers[kept].T.copy()
         keys, rows, file = np.unique(self.key[kept], return_index=True, return_inverse=True)
         files = FileTable(keys, np.maximum(size_bytes, 0)[rows], mtime_ns[rows], inode[rows])
         group: IntArray = np.zeros(len(frames), dtype=np.int64)
@@ -631,7 +640,7 @@ class ScanAccumulator:
         self._streams = streams
         self._episode_index = episode_index
         num_episodes = len(episode_index)
-        self._numbers = [np.zeros((num_episodes, 5), dtype=np.int64) for _ in streams]
+        self._numbers = [np.zeros((num_episodes, 6), dtype=np.int64) for _ in streams]
         self._kind = [np.zeros(num_episodes, dtype=np.int64) for _ in streams]
         self._kinds: list[dict[str, int]] = [{} for _ in streams]
         self._first_index = np.full(num_episodes, NOT_KNOWN, dtype=np.int64)

@@ -44,6 +44,7 @@ from leconvert.formats.v2 import (
     said_version,
     tasks_helps,
 )
+from leconvert.layout.fitness import data_misfits
 from leconvert.model import (
     DATA_STREAM,
     TARGET_VERSIONS,
@@ -80,6 +81,7 @@ from leconvert.source.dataset_checks import (
     is_of_numbers,
     located_remarks,
     lost_instructions,
+    with_other_columns,
     wrong_rate,
 )
 from leconvert.source.declare import declare_columns
@@ -304,7 +306,31 @@ def _resolved(
         for slices in gathered.slices
     ]
     schema = _result_schema(info, columns, settled.repairs, TARGETS[to].list_entry)
-    return _scan(root, info, episodes, scans, survey, schema, settled)
+    found = _scan(root, info, episodes, scans, survey, schema, settled)
+    return replace(found, misfits=_misfits(paths, episodes, gathered, schema, settled))
+
+
+def _misfits(
+    paths: EpisodePaths,
+    episodes: EpisodeTable,
+    gathered: Gathered,
+    data_schema: bytes,
+    settled: ResolvedRepairs,
+) -> dict[str, IntArray]:
+    """Return why files of the episodes that are kept cannot be taken as they are."""
+    data, kept = gathered.slices[0], settled.kept
+    found = {slices.stream: slices.misfit[kept] for slices in gathered.slices}
+    if data_schema:
+        schema = tables.deserialize_schema(data_schema)
+        found[DATA_STREAM] = data_misfits(
+            found[DATA_STREAM],
+            has_other_columns=with_other_columns(paths, episodes, data, schema)[kept],
+            first_index=gathered.first_index[kept],
+            episode_index=episodes.index[kept],
+            length=episodes.length[kept],
+            repairs=settled.repairs,
+        )
+    return found
 
 
 def _located(

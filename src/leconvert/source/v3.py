@@ -36,6 +36,7 @@ from leconvert.model import (
     DATA_STREAM,
     Finding,
     IntArray,
+    Misfit,
     camera_of,
     stream_of_camera,
     v3_file_key,
@@ -377,6 +378,7 @@ class FileLook:
         frames: Rows or frames of each, as they are in the file.
         size_bytes: Bytes of each.
         roll_bytes: What each counts towards the file size limit.
+        misfit: The `Misfit` of each, as far as the file alone says it.
         rows: What the rows of each say.
         remarks: About single episodes.
         sightings: About many.
@@ -389,6 +391,7 @@ class FileLook:
     roll_bytes: IntArray
     facts: tuple[int, int, int] = (0, 0, 0)
     kind: str = ""
+    misfit: int = 0
     rows: list[RowFacts] = field(default_factory=list)
     remarks: list[Observation] = field(default_factory=list)
     sightings: RepeatedObservations = field(default_factory=RepeatedObservations)
@@ -491,6 +494,8 @@ class FileScanner(Scanner):
                 self._say_wrong_rows(routed, lengths, counts.rows, look, notes)
             is_whole = (look.first >= 0) & (look.frames == lengths) & (lengths > 0)
             look.rows = self._check_rows(file, routed, look.first, is_whole, notes)
+        if lengths.tolist() != [counts.rows]:
+            look.misfit = Misfit.SHARED
         look.first = np.maximum(look.first, 0)
         look.size_bytes = look.facts[0] * look.frames // max(1, counts.rows)
         parts = counts.parts
@@ -592,7 +597,11 @@ class FileScanner(Scanner):
             clip = media.read_clip_index(notes.file)
         except media.UnsupportedClipError as error:
             notes.sight("remux", f"{shown(notes.path)} will be remuxed: {error.reason}.")
-            clip = index_of_remuxed(notes.file, fps)
+            clip, look.misfit = index_of_remuxed(notes.file, fps), Misfit.REMUXED
+        if lengths.tolist() != [clip.num_samples]:
+            look.misfit |= Misfit.SHARED
+        else:
+            look.misfit |= clip.misfit(fps)
         look.kind = clip.config_key
         look.clips[clip.config_key] = ClipFacts.of(clip)
         self._check_clip[routed.stream](clip, notes)
@@ -729,7 +738,7 @@ def _look(
     spread: Spread | None,
 ) -> Gathered:
     number = len(table)
-    numbers = {stream: np.zeros((number, 5), dtype=np.int64) for stream in streams}
+    numbers = {stream: np.zeros((number, 6), dtype=np.int64) for stream in streams}
     first = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
     size_bytes = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
     kind = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
@@ -749,6 +758,7 @@ def _look(
             numbers[stream][episodes, :3] = seen.facts
             numbers[stream][episodes, 3] = seen.frames
             numbers[stream][episodes, 4] = seen.roll_bytes
+            numbers[stream][episodes, 5] = seen.misfit
             first[stream][episodes] = seen.first
             size_bytes[stream][episodes] = seen.size_bytes
             kind[stream][episodes] = kinds[stream].setdefault(seen.kind, len(kinds[stream]))

@@ -43,6 +43,7 @@ __all__ = [
     "RowRepair",
     "frame_times",
     "join_tables",
+    "read_rows",
     "regrouped",
     "repaired_schema",
     "replace_columns",
@@ -522,6 +523,21 @@ def join_tables(
         raise
     finally:
         os.close(descriptor)
+
+
+def read_rows(path: str | os.PathLike[str], schema: pa.Schema) -> pa.Table:
+    """Return the rows of one episode's file as `join_tables` would write them.
+
+    Raises:
+        UnreadableSourceError: The file cannot be read, or has other columns.
+    """
+    name = os.fspath(path)
+    try:
+        with pq.ParquetFile(name) as file:
+            table = file.read(use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(name, error) from error
+    return align_table(table, schema, path=name)
 
 
 class _Join:

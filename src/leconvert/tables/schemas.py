@@ -25,6 +25,7 @@ __all__ = [
     "align_table",
     "deserialize_schema",
     "feature_of_type",
+    "holds_columns_of",
     "huggingface_metadata",
     "output_schema",
     "serialize_schema",
@@ -89,6 +90,21 @@ def output_schema(
         if entry is not None:
             entries[field.name] = _with_sequences(entry) if list_entry == "Sequence" else entry
     return pa.schema(fields, metadata=huggingface_metadata(entries))
+
+
+def holds_columns_of(stored: pa.Schema, result: pa.Schema) -> bool:
+    """Tell whether a file serves readers as one of the result's schema does.
+
+    It has the same columns of the same types, in any order, and says of each image that it is one.
+    """
+    if len(set(stored.names)) < len(stored.names) or set(stored.names) != set(result.names):
+        return False
+    entries, wanted = _stored_entries(stored), _stored_entries(result)
+    return all(
+        stored.field(field.name).type.equals(field.type)
+        and _is_image_entry(entries.get(field.name)) == _is_image_entry(wanted.get(field.name))
+        for field in result
+    )
 
 
 def _with_sequences(entry: Any) -> Any:

@@ -73,6 +73,8 @@ __all__ = [
 
 
 MANIFEST_VERSION = 2
+# Of a shard: a part of an output file (0), all of it (1), or the source's file as it is (2).
+_KEPT = 2
 _ROWS_PER_GROUP = 16_384
 # Columns of a slice's file, in the order of `FileTable`, and of the slice itself.
 _FILE_COLUMNS = ("key", "file_size_bytes", "mtime_ns", "inode")
@@ -281,7 +283,7 @@ def _write_batches(
                     "source_bytes": batch.source_bytes,
                     "frames": batch.frames,
                     "shards": [
-                        [numbers[s.stream], s.number, s.first, s.stop, int(s.whole)]
+                        [numbers[s.stream], s.number, s.first, s.stop, int(s.whole) + s.keep]
                         for s in batch.shards
                     ],
                 },
@@ -336,7 +338,7 @@ class BatchFile:
         try:
             fields = json.loads(line)
             shards = tuple(
-                Shard(self._streams[stream], number, first, stop, bool(whole))
+                Shard(self._streams[stream], number, first, stop, bool(whole), whole == _KEPT)
                 for stream, number, first, stop, whole in fields["shards"]
             )
             return Batch(fields["batch_id"], shards, fields["source_bytes"], fields["frames"])

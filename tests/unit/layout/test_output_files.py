@@ -89,7 +89,10 @@ def test_for_streaming_all_streams_start_their_files_together_with_limits_of_the
             LayoutOptions(video_file_size_in_mb=-2),
             "--video-file-size-in-mb must be positive, not -2.",
         ),
-        (LayoutOptions(layout="best"), "--layout takes reference or streaming, not 'best'."),
+        (
+            LayoutOptions(layout="best"),
+            "--layout takes reference, streaming or episode-files, not 'best'.",
+        ),
         (LayoutOptions(loader_workers=0), "--loader-workers must be at least 1, not 0."),
     ],
 )

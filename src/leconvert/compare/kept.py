@@ -1,0 +1,171 @@
+"""Files of a result that are files of its source as they are.
+
+Whether a file is one is seen from both files alone: they have the same size and the same header or
+footer. Then nothing in it was joined or written anew, and what is left to compare is whether it
+serves the result: the times of its frames, the columns and the numbers of its rows; and with
+``--bytes`` every byte.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leconvert import media, tables
+from leconvert.arrow import int64_values
+from leconvert.compare.difference import Difference
+from leconvert.compare.rows import (
+    DataSchemas,
+    RowRules,
+    RowSpan,
+    compare_computed_stats,
+    first_difference,
+    naming,
+)
+from leconvert.compare.videos import Span
+from leconvert.errors import UnreadableSourceError
+from leconvert.layout import MISFIT_SAID, changes_rows
+from leconvert.model import DATA_STREAM, Misfit
+from leconvert.repairs import Repairs
+from leconvert.workdir.storage_errors import raise_storage_trouble
+
+__all__ = [
+    "compare_kept_clip",
+    "compare_kept_columns",
+    "compare_kept_table",
+    "is_kept_clip",
+    "is_kept_table",
+]
+
+_NUMBERS = ("index", "episode_index")
+
+
+def is_kept_table(result: str, source: str, repairs: Repairs) -> bool:
+    """Tell whether a data file is the source's as it is, and no repair was to change its rows."""
+    if changes_rows(repairs):
+        return False
+    try:
+        if os.path.getsize(result) != os.path.getsize(source):  # noqa: PTH202 - for every file
+            return False
+        with tables.OpenedTable(result) as ours, tables.OpenedTable(source) as theirs:
+            return ours.footer() == theirs.footer()
+    except (OSError, ValueError, UnreadableSourceError):
+        return False  # what is wrong with either is said by whoever reads it
+
+
+def is_kept_clip(index: media.ClipIndex, source: str) -> bool:
+    """Tell whether a video file is the source's as it is, given its index."""
+    try:
+        clip = media.read_clip_index(source)
+    except UnreadableSourceError:
+        return False
+    return (
+        (index.file_size_bytes, index.timescale, index.duration, index.other_tracks)
+        == (clip.file_size_bytes, clip.timescale, clip.duration, clip.other_tracks)
+        and (index.sample_entry, index.geometry) == (clip.sample_entry, clip.geometry)
+        and all(
+            np.array_equal(getattr(index, name), getattr(clip, name))
+            for name in ("sizes", "offsets", "presentation_times", "keyframes")
+        )
+    )
+
+
+def compare_kept_table(
+    root: Path, path: str, span: RowSpan, rules: RowRules, *, read_bytes: bool
+) -> Iterator[Difference]:
+    """Yield where the numbers of a kept data file are not the result's, or its bytes not kept."""
+    file = str(root / path)
+    stream = DATA_STREAM
+    if read_bytes:
+        yield from _same_bytes(file, path, span.source, span.episode, stream)
+    demanded = {
+        "index": np.arange(span.first_index, span.first_index + span.length),
+        "episode_index": np.full(span.length, span.position),
+    }
+    try:
+        with pq.ParquetFile(file) as rows:
+            there = [name for name in _NUMBERS if name in rows.schema_arrow.names]
+            found = rows.read(there, use_threads=False)
+            table = rows.read(use_threads=False) if rules.computes(span.episode) else None
+    except (OSError, pa.ArrowException) as error:
+        raise_storage_trouble(error, file)
+        yield Difference("readable rows", path, "rows", str(error), span.episode, stream)
+        return
+    if found.num_rows != span.length:
+        has = str(found.num_rows)
+        yield Difference("rows", path, str(span.length), has, span.episode, stream)
+        return
+    for name in there:
+        values = int64_values(found.column(name))
+        wrong = np.flatnonzero(values != demanded[name])
+        if len(wrong):
+            row = int(wrong[0])
+            wanted, has = str(demanded[name][row]), str(values[row])
+            what = f"column {name!r}, row {row}"
+            yield Difference(what, path, wanted, has, span.episode, stream)
+    if table is not None:
+        for what, expected, have in compare_computed_stats(span, table, rules):
+            yield Difference(what, path, str(expected), str(have), span.episode, stream)
+
+
+def compare_kept_columns(
+    root: Path, path: str, schemas: DataSchemas, position: int
+) -> Iterator[Difference]:
+    """Yield where a kept data file has columns that are not those of the result."""
+    found = tables.read_data_schema(root / path)
+    wanted = schemas.of(position)
+    if not tables.holds_columns_of(found, wanted):
+        ours, theirs = (str([f"{f.name}: {f.type}" for f in each]) for each in (found, wanted))
+        yield Difference("columns", path, theirs, ours, stream=DATA_STREAM)
+    yield from schemas.unreadable(found, path)
+
+
+def compare_kept_clip(
+    path: str, stream: str, index: media.ClipIndex, span: Span, fps: Fraction, *, read_bytes: bool
+) -> Iterator[Difference]:
+    """Yield why LeRobot would miss frames in a kept video file, or where its bytes are others."""
+    if read_bytes:
+        yield from _same_bytes(index.path, path, span.source, span.episode, stream)
+    misfit = index.misfit(fps)
+    for reason in Misfit:
+        if reason in misfit:
+            what, wanted = "a file that LeRobot reads as it is", "one of even frames from 0 on"
+            said = f"it {MISFIT_SAID[reason]}"
+            yield Difference(what, path, wanted, said, span.episode, stream)
+    if index.num_samples != span.length:
+        frames = str(index.num_samples)
+        yield Difference("number of frames", path, str(span.length), frames, span.episode, stream)
+    timescale, frame_ticks = media.frame_ticks(fps)
+    for name, have, frames_before in (
+        ("from_timestamp", span.from_timestamp, 0),
+        ("to_timestamp", span.to_timestamp, span.length),
+    ):
+        seconds = frames_before * frame_ticks / timescale
+        if have is not None and have != seconds:
+            yield Difference(name, path, str(seconds), str(have), span.episode, stream)
+
+
+def _same_bytes(
+    ours: str, path: str, theirs: str, episode: int, stream: str
+) -> Iterator[Difference]:
+    if os.path.samefile(ours, theirs):  # noqa: PTH121 - strings, for every file
+        return
+    sources = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in (theirs, ours)]
+    try:
+        with naming(ours):
+            runs = [[(0, os.fstat(source).st_size)] for source in sources]
+        place = first_difference(sources[0], runs[0], sources[1], runs[1], paths=(theirs, ours))
+    finally:
+        for source in sources:
+            os.close(source)
+    if place is not None:
+        what = "bytes of the file"
+        yield Difference(
+            what, path, "the source's", f"others from byte {place} on", episode, stream
+        )

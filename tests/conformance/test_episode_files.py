@@ -1,0 +1,343 @@
+"""``--layout episode-files``: which source files are kept, and that LeRobot loads every frame."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import comparison
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from comparison import V21Source
+from tests.drift import drifted, other_timescale
+from tests.oddities import ODDITIES
+
+import leconvert
+from leconvert.compare import verify_pair
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
+from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.dataset import RandomLengths
+from leconvert.testing.defects import edit_table, with_column
+
+RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
+KEEP = LayoutOptions(layout="episode-files")
+_TOP = CameraSpec(key="observation.images.top", width=32, height=32)
+_SIDE = CameraSpec(key="observation.images.side", codec="libsvtav1", width=64, height=64)
+_MANY = DatasetSpec(
+    episodes=1010,
+    frames=RandomLengths(seed=1, minimum=1, maximum=4),
+    cameras=(CameraSpec(width=16, height=16),),
+    distinct_clips=8,
+    state_dim=2,
+)
+_SMALL = DatasetSpec(
+    episodes=5, frames=(9, 4, 7, 12, 6), cameras=(_TOP, _SIDE), tasks=("one", "two")
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input, and how much of it is kept.
+
+    Attributes:
+        source: A spec to generate, or the name of a real recording.
+        repairs: Those that it needs.
+        rewritten: Streams of which no file can be kept.
+        window: Frames that one item loads.
+        every: Every so-manieth window of an episode is loaded, and its last one.
+    """
+
+    source: DatasetSpec | str
+    repairs: RepairOptions = field(default_factory=RepairOptions)
+    rewritten: frozenset[str] = frozenset()
+    window: int = 1
+    every: int = 1
+
+
+CASES = {
+    "g1_recording": Case("g1_inspire_12ep", window=60, every=4),
+    "cr5_recording": Case("cr5_5ep", window=60),
+    # Its tables have no frame_index, and their first timestamp is 0.05 s.
+    "robot_sim_recording": Case(
+        "robot_sim_picknplace_v20",
+        RepairOptions(drop_features=("observation.images.egoview",), retime=True),
+        frozenset({"data"}),
+        window=60,
+        every=2,
+    ),
+    "two_cameras": Case(_SMALL, window=3),
+    "more_than_a_chunk": Case(_MANY, window=4),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def converted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Case, V21Source, Path]:
+    case = CASES[request.param]
+    folder = tmp_path_factory.mktemp("episode-files")
+    root = RECORDINGS / case.source if isinstance(case.source, str) else folder / "source"
+    if isinstance(case.source, DatasetSpec):
+        make_dataset(root, case.source)
+    leconvert.convert(
+        root,
+        output=folder / "ours",
+        layout=KEEP,
+        repairs=case.repairs,
+        proof=ProofOptions(verify="bytes"),
+    )
+    return case, V21Source.open(root, dropped_features=case.repairs.drop_features), folder / "ours"
+
+
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_every_frame_is_the_sources_frame(
+    converted: tuple[Case, V21Source, Path], backend: str
+) -> None:
+    case, source, ours = converted
+    compared = comparison.assert_every_frame_is_the_sources(
+        ours, source, backend, window=case.window, every=case.every
+    )
+    frames = comparison.frames_in_windows(source.lengths, case.window, case.every)
+    assert compared == frames * len(source.camera_keys)
+
+
+def test_files_are_the_sources_bytes_but_never_its_inodes(
+    converted: tuple[Case, V21Source, Path],
+) -> None:
+    case, source, ours = converted
+    pairs = {"data": list(map(source.data_path, source.indices))}
+    for key in source.camera_keys:
+        pairs[f"videos/{key}"] = [source.clip_path(key, episode) for episode in source.indices]
+    for stream, files in pairs.items():
+        for number, theirs in enumerate(files):
+            chunk, file = divmod(number, 1000)
+            mine = ours / stream / f"chunk-{chunk:03d}/file-{file:03d}{theirs.suffix}"
+            assert not mine.samefile(theirs)
+            is_kept = mine.read_bytes() == theirs.read_bytes()
+            assert is_kept == (stream not in case.rewritten), mine
+
+
+def test_some_episodes_load_alone(converted: tuple[Case, V21Source, Path]) -> None:
+    from lerobot.datasets import LeRobotDataset
+
+    _, source, ours = converted
+    some = [1, len(source.lengths) - 1]
+    dataset = LeRobotDataset("ours/dataset", root=ours, episodes=some, video_backend="torchcodec")
+    assert len(dataset) == sum(source.lengths[episode] for episode in some)
+    loaded = [dataset[place] for place in (0, len(dataset) - 1)]
+    assert [int(item["episode_index"]) for item in loaded] == some
+    last = source.lengths[some[-1]] - 1
+    assert int(loaded[1]["frame_index"]) == last
+    for key in source.camera_keys:
+        clip = source.clip_path(key, source.indices[some[-1]])
+        (expected,) = comparison.source_windows(clip, "torchcodec", 1, [last])
+        found = (loaded[1][key].numpy() * 255).round().astype(np.uint8)
+        assert np.array_equal(found, expected[0])
+
+
+# --- what cannot be kept ----------------------------------------------------------------------
+
+
+def clips_of(root: Path) -> list[Path]:
+    return sorted(root.glob("videos/**/*.mp4"))
+
+
+def changed_second_clip(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def make(root: Path) -> None:
+        make_dataset(root, DatasetSpec(episodes=3, frames=(8, 5, 9), cameras=(_TOP,)))
+        clip = clips_of(root)[1]
+        clip.write_bytes(change(clip.read_bytes()))
+
+    return make
+
+
+def with_other_type(root: Path) -> None:
+    make_dataset(root, DatasetSpec(episodes=3, frames=(8, 5, 9), cameras=(_TOP,)))
+
+    def stored_otherwise(table: pa.Table) -> pa.Table:
+        values = table["action"].combine_chunks().cast(pa.large_list(pa.float32()))
+        return with_column(table, "action", values)
+
+    edit_table(root, 1, stored_otherwise)
+
+
+def without_slot(root: Path) -> None:
+    """Leave the place of one frame empty: all behind it are shown one frame later."""
+    ODDITIES["variable frame rate"](root)
+
+
+def with_other_rate(root: Path) -> None:
+    """Declare 30 frames a second of clips with 29.97."""
+    make_dataset(root, DatasetSpec(episodes=2, frames=(200, 8), cameras=(_TOP,), fps="29.97"))
+    path = root / "meta/info.json"
+    info = json.loads(path.read_text())
+    for stated in (info, info["features"][_TOP.key]["info"]):
+        stated["fps" if stated is info else "video.fps"] = 30
+    path.write_text(json.dumps(info))
+    for episode, frames in enumerate((200, 8)):
+        times = pa.array(np.arange(frames, dtype=np.float32) / np.float32(30))
+        edit_table(root, episode, lambda table, t=times: with_column(table, "timestamp", t))
+
+
+UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
+    # What makes the source; what is said of the files that are written anew; how many are kept.
+    "a clip that starts late": (
+        ODDITIES["late start in some clips"], ["does not show its first frame at 0"], 5,
+    ),
+    "a clip that an edit list delays": (
+        ODDITIES["late start by an empty edit"], ["does not show its first frame at 0"], 3,
+    ),
+    "frames that jitter": (
+        ODDITIES["times that jitter"], ["does not show all frames equally long"], 3,
+    ),
+    "a missing frame slot": (without_slot, ["does not show all frames equally long"], 3),
+    "times that drift": (
+        changed_second_clip(drifted), ["does not show all frames equally long"], 5,
+    ),
+    "times in milliseconds": (
+        changed_second_clip(other_timescale), ["does not show its frames at fps"], 5,
+    ),
+    "29.97 declared as 30": (with_other_rate, ["does not show its frames at fps"], 2),
+    "sound": (
+        ODDITIES["audio in some clips"], ["holds other tracks than one of video"], 5,
+    ),
+    "columns of another type": (
+        with_other_type, ["has other columns or types than the result"], 5,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_an_unfit_file_is_written_anew_and_every_frame_loads(kind: str, tmp_path: Path) -> None:
+    make, reasons, kept = UNFIT[kind]
+    root = tmp_path / "source"
+    make(root)
+    report = leconvert.convert(
+        root, output=tmp_path / "ours", layout=KEEP, proof=ProofOptions(verify="bytes")
+    )
+    said = [found.message for found in report.findings if found.code == "rewritten-file"]
+    assert all(reason in text for reason, text in zip(reasons, said, strict=True)), said
+    assert report.kept_files == kept
+    source = V21Source.open(root)
+    for backend in ("pyav", "torchcodec"):
+        # torchcodec cannot show what the source itself has late or uneven: PyAV by order can.
+        loaded = comparison.loaded_windows(tmp_path / "ours", source, backend, 1, 1)
+        for episode, first, frames in loaded:
+            for key, images in frames.items():
+                clip = source.clip_path(key, source.indices[episode])
+                (expected,) = comparison.source_windows(clip, "pyav", 1, [first])
+                if backend == "pyav":
+                    assert np.array_equal(images, expected), (key, episode, first)
+                else:
+                    assert np.abs(images.astype(int) - expected.astype(int)).mean() < 3
+
+
+def test_rows_of_other_places_are_written_anew_and_their_clips_kept(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "source", _SMALL)
+    report = leconvert.convert(
+        root,
+        output=tmp_path / "ours",
+        layout=KEEP,
+        selection=EpisodeSelection(episodes="0,2-3"),
+        proof=ProofOptions(verify="bytes"),
+    )
+    (said,) = [found.message for found in report.findings if found.code == "rewritten-file"]
+    assert "counts index or episode_index otherwise" in said
+    assert "1 other" in said
+    assert report.kept_files == 7
+    index = np.concatenate(
+        [
+            pq.read_table(path)["index"].to_numpy()
+            for path in comparison.data_files(tmp_path / "ours")
+        ]
+    )
+    assert index.tolist() == list(range(9 + 7 + 12))
+
+
+def test_a_joined_dataset_is_cut_and_one_of_episode_files_kept_again(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "source", _SMALL)
+    leconvert.convert(root, output=tmp_path / "joined")
+    cut = leconvert.convert(
+        tmp_path / "joined",
+        output=tmp_path / "cut",
+        layout=KEEP,
+        proof=ProofOptions(verify="bytes"),
+    )
+    assert cut.kept_files == 0
+    again = leconvert.convert(
+        tmp_path / "cut", output=tmp_path / "again", layout=KEEP, proof=ProofOptions(verify="bytes")
+    )
+    assert again.kept_files == again.files == 15
+    assert verify_pair(tmp_path / "again", root, depth="bytes").differences == ()
+    comparison.assert_every_frame_is_the_sources(
+        tmp_path / "again", V21Source.open(root), "torchcodec"
+    )
+
+
+def test_a_source_in_place_is_kept_whole(tmp_path: Path) -> None:
+    root = make_dataset(tmp_path / "source", _SMALL)
+    report = leconvert.convert(root, layout=KEEP, proof=ProofOptions(verify="bytes"))
+    assert report.kept_files == 15
+    assert report.kept_source == tmp_path / "source_old"
+    old, new = (sorted(tree.rglob("*.mp4")) for tree in (tmp_path / "source_old", root))
+    assert not {path.stat().st_ino for path in old} & {path.stat().st_ino for path in new}
+
+
+# --- LeRobot's tools --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    root = make_dataset(tmp_path / "source", _SMALL)
+    leconvert.convert(root, output=tmp_path / "ours", layout=KEEP)
+    shutil.rmtree(root)
+    return tmp_path / "ours"
+
+
+def opened(root: Path) -> Any:
+    from lerobot.datasets import LeRobotDataset
+
+    return LeRobotDataset("ours/dataset", root=root, video_backend="pyav")
+
+
+def frames_of(root: Path) -> int:
+    dataset = opened(root)
+    for place in range(len(dataset)):
+        assert dataset[place][_TOP.key].shape == (3, 32, 32)
+    return len(dataset)
+
+
+def test_lerobot_deletes_splits_and_merges(small: Path, tmp_path: Path) -> None:
+    from lerobot.datasets.dataset_tools import delete_episodes, merge_datasets, split_dataset
+
+    delete_episodes(opened(small), [1], output_dir=tmp_path / "deleted", repo_id="ours/out")
+    assert frames_of(tmp_path / "deleted") == 9 + 7 + 12 + 6
+    split_dataset(opened(small), {"a": [0, 1], "b": [2, 3, 4]}, output_dir=tmp_path)
+    assert [frames_of(tmp_path / name) for name in "ab"] == [9 + 4, 7 + 12 + 6]
+    merge_datasets([opened(small), opened(small)], "ours/out", output_dir=tmp_path / "merged")
+    assert frames_of(tmp_path / "merged") == 2 * 38
+
+
+def test_lerobot_adds_and_removes_features(small: Path, tmp_path: Path) -> None:
+    from lerobot.datasets.dataset_tools import add_features, remove_feature
+
+    declared = {"dtype": "float32", "shape": (1,), "names": None}
+    values = np.arange(38, dtype=np.float32)[:, None]
+    add_features(
+        opened(small), {"reward": (values, declared)}, output_dir=tmp_path / "added", repo_id="o/o"
+    )
+    assert float(opened(tmp_path / "added")[37]["reward"]) == 37
+    remove_feature(
+        opened(small), "observation.state", output_dir=tmp_path / "removed", repo_id="o/o"
+    )
+    assert "observation.state" not in opened(tmp_path / "removed")[0]
+    assert frames_of(tmp_path / "removed") == 38
