@@ -19,6 +19,7 @@ from lerobot.datasets.io_utils import write_tasks as reference_write_tasks
 from lerobot.datasets.utils import DatasetInfo
 from lerobot.scripts import convert_dataset_v21_to_v30 as reference_script
 
+from leconvert.formats import Totals
 from leconvert.formats.v3 import converted_info, read_tasks, write_info, write_tasks
 from leconvert.tables import RowRange, join_tables, output_schema, read_data_schema
 
@@ -169,13 +170,15 @@ def test_info_is_the_references_byte_for_byte(
     before = copy.deepcopy(source)
     info = converted_info(
         source,
-        fps=Fraction(str(source["fps"])),
+        Totals(
+            fps=Fraction(str(source["fps"])),
+            episodes=source["total_episodes"],
+            frames=source["total_frames"],
+            tasks=source["total_tasks"],
+        ),
         data_file_size_in_mb=100,
         video_file_size_in_mb=200,
         has_videos=source["video_path"] is not None,
-        total_episodes=source["total_episodes"],
-        total_frames=source["total_frames"],
-        total_tasks=source["total_tasks"],
     )
     (tmp_path / "ours").mkdir()
     write_info(tmp_path / "ours", info)

@@ -21,7 +21,7 @@ from leconvert import media, tables
 from leconvert.arrow import FloatArray, int64_values
 from leconvert.compare.difference import Difference
 from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
-from leconvert.formats import Dataset, Slices, v2, v3
+from leconvert.formats import Dataset, Slices, Totals, v2, v3
 from leconvert.formats.v2 import said_version
 from leconvert.formats.v3 import (
     EPISODES_DIR,
@@ -263,6 +263,17 @@ class Expected:
         if not self.repairs:
             return None
         return v3.kept_splits(self.source.info.get("splits"), self.index)
+
+    @property
+    def totals(self) -> Totals:
+        """What the result's ``info.json`` says of it as a whole."""
+        return Totals(
+            fps=self.source.fps,
+            episodes=len(self),
+            frames=self.num_frames,
+            tasks=len(self.tasks),
+            splits=self.splits,
+        )
 
     @cached_property
     def begins(self) -> IntArray:

@@ -123,14 +123,10 @@ class V3Tables:
         nan = float("nan")
         wanted = v3.converted_info(
             {**expected.source.info, "features": expected.features},
-            fps=expected.source.fps,
+            expected.totals,
             data_file_size_in_mb=info.get(_SIZE_LIMITS[0], nan),
             video_file_size_in_mb=info.get(_SIZE_LIMITS[1], nan),
             has_videos=bool(expected.cameras),
-            total_episodes=len(expected),
-            total_frames=expected.num_frames,
-            total_tasks=len(expected.tasks),
-            splits=expected.splits,
         )
         yield from compare_info(info, wanted, _SIZE_LIMITS)
 
@@ -243,11 +239,7 @@ class V21Tables:
             return
         wanted = v2.converted_info(
             {**expected.source.info, "features": expected.features},
-            fps=expected.source.fps,
-            total_episodes=len(expected),
-            total_frames=expected.num_frames,
-            total_tasks=len(expected.tasks),
-            splits=expected.splits,
+            expected.totals,
         )
         yield from compare_info(info, wanted)
 

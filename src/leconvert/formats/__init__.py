@@ -7,12 +7,12 @@ need not know its version, through the interface that the `Dataset` of both has.
 from pathlib import Path
 
 from leconvert.formats import v2, v3
-from leconvert.formats.dataset import Dataset, Episodes, Slices
+from leconvert.formats.dataset import Dataset, Episodes, Slices, Totals
 from leconvert.formats.targets import TARGETS, Target
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.workdir.swap import is_converted
 
-__all__ = ["TARGETS", "Dataset", "Episodes", "Slices", "Target", "open_dataset"]
+__all__ = ["TARGETS", "Dataset", "Episodes", "Slices", "Target", "Totals", "open_dataset"]
 
 
 def open_dataset(

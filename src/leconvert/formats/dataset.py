@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from leconvert.model import IntArray
 
-__all__ = ["Dataset", "Episodes", "Slices", "fps_number", "written_features"]
+__all__ = ["Dataset", "Episodes", "Slices", "Totals", "fps_number", "written_features"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,6 +133,25 @@ class Dataset(Protocol):
 
 # ------------------------------------------------------------------------------------------------
 # What all versions of ``info.json`` write alike.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What ``info.json`` says of a dataset as a whole.
+
+    Attributes:
+        fps: Frames a second.
+        episodes: How many there are.
+        frames: How many they have together.
+        tasks: Rows of the table of tasks.
+        splits: Ranges of episodes by name; None where they are those of the source.
+    """
+
+    fps: Fraction
+    episodes: int
+    frames: int
+    tasks: int
+    splits: Mapping[str, str] | None = None
 
 
 def fps_number(fps: Fraction) -> int | float:

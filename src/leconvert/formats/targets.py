@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from leconvert.formats import v2, v3
+from leconvert.formats.dataset import Totals
 
 __all__ = ["TARGETS", "Target"]
 
@@ -29,15 +30,7 @@ class Target(Protocol):
         """Return the path of a stream's file ``number``, counted from 0, below the dataset."""
 
     def info(
-        self,
-        info: Mapping[str, Any],
-        *,
-        fps: Fraction,
-        options: Mapping[str, Any],
-        total_episodes: int,
-        total_frames: int,
-        total_tasks: int,
-        splits: Mapping[str, str] | None,
+        self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return ``info.json``, given the source's and the options of a manifest."""
 
@@ -61,26 +54,14 @@ class _V3:
         return v3.output_path(stream, number)
 
     def info(
-        self,
-        info: Mapping[str, Any],
-        *,
-        fps: Fraction,
-        options: Mapping[str, Any],
-        total_episodes: int,
-        total_frames: int,
-        total_tasks: int,
-        splits: Mapping[str, str] | None,
+        self, info: Mapping[str, Any], totals: Totals, options: Mapping[str, Any]
     ) -> dict[str, Any]:
         return v3.converted_info(
             info,
-            fps=fps,
+            totals,
             data_file_size_in_mb=options["data_file_size_in_mb"],
             video_file_size_in_mb=options["video_file_size_in_mb"],
             has_videos=any(ft.get("dtype") == "video" for ft in info["features"].values()),
-            total_episodes=total_episodes,
-            total_frames=total_frames,
-            total_tasks=total_tasks,
-            splits=splits,
         )
 
     def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:
@@ -102,22 +83,10 @@ class _V21:
     def info(
         self,
         info: Mapping[str, Any],
-        *,
-        fps: Fraction,
+        totals: Totals,
         options: Mapping[str, Any],  # noqa: ARG002 - no file holds several episodes
-        total_episodes: int,
-        total_frames: int,
-        total_tasks: int,
-        splits: Mapping[str, str] | None,
     ) -> dict[str, Any]:
-        return v2.converted_info(
-            info,
-            fps=fps,
-            total_episodes=total_episodes,
-            total_frames=total_frames,
-            total_tasks=total_tasks,
-            splits=splits,
-        )
+        return v2.converted_info(info, totals)
 
     def write_episodes(self, root: Path, episodes: Records, *, fps: Fraction) -> list[str]:  # noqa: ARG002
         rows = ((each.episode_index, each.length, each.legacy, each.stats) for each in episodes())

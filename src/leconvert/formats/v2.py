@@ -36,7 +36,7 @@ from leconvert.findings import (
     Observation,
     RepeatedObservations,
 )
-from leconvert.formats.dataset import Slices, fps_number, written_features
+from leconvert.formats.dataset import Slices, Totals, fps_number, written_features
 from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
 from leconvert.selection import EpisodeSelection
@@ -1171,15 +1171,7 @@ def output_path(stream: str, number: int) -> str:
     )
 
 
-def converted_info(
-    info: Mapping[str, Any],
-    *,
-    fps: Fraction,
-    total_episodes: int,
-    total_frames: int,
-    total_tasks: int,
-    splits: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+def converted_info(info: Mapping[str, Any], totals: Totals) -> dict[str, Any]:
     """Return the v2.1 ``info.json`` of another dataset's.
 
     The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
@@ -1189,17 +1181,17 @@ def converted_info(
     for feature in features.values():
         feature.pop("fps", None)  # of v3.0
     cameras = sum(feature.get("dtype") == "video" for feature in features.values())
-    kept_splits = info.get("splits") if splits is None else splits
+    kept_splits = info.get("splits") if totals.splits is None else totals.splits
     converted: dict[str, Any] = {
         "codebase_version": WRITTEN_VERSION,
         "robot_type": info.get("robot_type"),
-        "total_episodes": total_episodes,
-        "total_frames": total_frames,
-        "total_tasks": total_tasks,
-        "total_videos": total_episodes * cameras,
-        "total_chunks": -(-total_episodes // FILES_PER_CHUNK),
+        "total_episodes": totals.episodes,
+        "total_frames": totals.frames,
+        "total_tasks": totals.tasks,
+        "total_videos": totals.episodes * cameras,
+        "total_chunks": -(-totals.episodes // FILES_PER_CHUNK),
         "chunks_size": FILES_PER_CHUNK,
-        "fps": fps_number(fps),
+        "fps": fps_number(totals.fps),
         "splits": dict(kept_splits) if isinstance(kept_splits, Mapping) else {},
         "data_path": DATA_PATH_TEMPLATE,
         "video_path": VIDEO_PATH_TEMPLATE if cameras else None,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from leconvert import media, tables
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
-from leconvert.formats import TARGETS, Dataset, open_dataset, v3
+from leconvert.formats import TARGETS, Dataset, Totals, open_dataset, v3
 from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, IntArray, OutputFile, Shard, camera_of
 from leconvert.source.modality import extension_files, mended_extension
@@ -68,12 +68,14 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     index, _ = run.scan.lengths()
     info = target.info(
         {**source.info, "features": repairs.features(source.features)},
-        fps=manifest.fps,
-        options=manifest.options,
-        total_episodes=manifest.num_episodes,
-        total_frames=manifest.num_frames,
-        total_tasks=len(tasks),
-        splits=v3.kept_splits(source.info.get("splits"), index) if repairs else None,
+        Totals(
+            fps=manifest.fps,
+            episodes=manifest.num_episodes,
+            frames=manifest.num_frames,
+            tasks=len(tasks),
+            splits=v3.kept_splits(source.info.get("splits"), index) if repairs else None,
+        ),
+        manifest.options,
     )
     v3.write_info(tree, info)
     written += [v3.STATS_PATH, v3.INFO_PATH]

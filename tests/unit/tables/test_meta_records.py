@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from leconvert.errors import SourceError
+from leconvert.formats import Totals
 from leconvert.formats.v3 import (
     StatsAggregator,
     converted_info,
@@ -225,17 +227,17 @@ INFO = {
 }
 
 
-def convert(info: dict[str, Any] = INFO, **changes: Any) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        "fps": Fraction(2997, 100),
-        "data_file_size_in_mb": 100,
-        "video_file_size_in_mb": 200,
-        "has_videos": True,
-        "total_episodes": 2,
-        "total_frames": 20,
-        "total_tasks": 1,
-    }
-    return converted_info(info, **(arguments | changes))
+def convert(
+    info: dict[str, Any] = INFO, *, has_videos: bool = True, **changes: Any
+) -> dict[str, Any]:
+    totals = Totals(fps=Fraction(2997, 100), episodes=2, frames=20, tasks=1)
+    return converted_info(
+        info,
+        replace(totals, **changes),
+        data_file_size_in_mb=100,
+        video_file_size_in_mb=200,
+        has_videos=has_videos,
+    )
 
 
 def test_fractional_rates_and_unknown_keys_survive() -> None:

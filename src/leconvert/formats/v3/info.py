@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from leconvert.findings import found
-from leconvert.formats.dataset import fps_number, written_features
+from leconvert.formats.dataset import Totals, fps_number, written_features
 from leconvert.model import (
     DATA_STREAM,
     FILES_PER_CHUNK,
@@ -349,22 +349,18 @@ _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 def converted_info(
     info: Mapping[str, Any],
+    totals: Totals,
     *,
-    fps: Fraction,
     data_file_size_in_mb: float,
     video_file_size_in_mb: float,
     has_videos: bool,
-    total_episodes: int,
-    total_frames: int,
-    total_tasks: int,
-    splits: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the v3.0 ``info.json`` of a v2.x one.
 
     The known keys come first, in LeRobot's order; keys that we do not know follow as they stand.
     ``info`` is left alone.
     """
-    rate = fps_number(fps)
+    rate = fps_number(totals.fps)
     features = written_features(info["features"])
     for feature in features.values():
         # Video features carry the rate among the facts about their encoding.
@@ -375,16 +371,16 @@ def converted_info(
         "codebase_version": CODEBASE_VERSION,
         "fps": rate,
         "features": features,
-        "total_episodes": total_episodes,
-        "total_frames": total_frames,
-        "total_tasks": total_tasks,
+        "total_episodes": totals.episodes,
+        "total_frames": totals.frames,
+        "total_tasks": totals.tasks,
         "chunks_size": size if type(size) is int and size > 0 else FILES_PER_CHUNK,
         "data_files_size_in_mb": data_file_size_in_mb,
         "video_files_size_in_mb": video_file_size_in_mb,
         "data_path": DATA_PATH_TEMPLATE,
         "video_path": VIDEO_PATH_TEMPLATE if has_videos else None,
         "robot_type": info.get("robot_type"),
-        "splits": _table(info.get("splits") if splits is None else splits),
+        "splits": _table(info.get("splits") if totals.splits is None else totals.splits),
     }
     if info.get("tools") is not None:
         converted["tools"] = copy.deepcopy(info["tools"])
