@@ -357,7 +357,7 @@ class _Planner:
             return
         placed, fps = self._table.placed[stream], self._declared.fps
         frames = frames_of(index)
-        spans = _located(frames, spans_of(frames, routed, placed, self._ranges))
+        spans = _located(frames, spans_of(frames, routed, placed, self._ranges), fps)
         if spans is None:
             self._remarks.append(
                 f"{routed.path} is left as it is: its episodes begin at no certain frames, since "
@@ -460,13 +460,15 @@ def _exact_spans(spans: EpisodeSpans, fps: Fraction) -> EpisodeSpans:
     return EpisodeSpans(spans.episodes, spans.begin, spans.length, begin, end)
 
 
-def _located(frames: VideoFrames, stored: EpisodeSpans) -> EpisodeSpans | None:
+def _located(frames: VideoFrames, stored: EpisodeSpans, fps: Fraction) -> EpisodeSpans | None:
     """Return where the episodes of a file begin, or None where that is not certain."""
     num_frames = len(frames.seconds)
     if int(stored.length.sum()) == num_frames:
-        order = _order(stored)
-        if order is None:
+        by_number = np.argsort(stored.episodes)
+        lies = v3.order_in_file(stored.from_seconds[by_number], stored.length[by_number], fps)
+        if lies is None:
             return None
+        order = by_number[lies]
         length = stored.length[order]
         counted = EpisodeSpans(
             stored.episodes[order],
@@ -481,29 +483,6 @@ def _located(frames: VideoFrames, stored: EpisodeSpans) -> EpisodeSpans | None:
         return counted
     overlap = bool((stored.begin[1:] < stored.stop[:-1]).any())
     return None if overlap or int(stored.stop.max()) > num_frames else stored
-
-
-def _order(spans: EpisodeSpans) -> IntArray | None:
-    """Return the order in which episodes lie in the file, None where the times name none.
-
-    Usually times and numbers say the same. Where they do not, some of the times are wrong: the
-    order is believed in which more of them are right, and more than half.
-    """
-    by_time = np.lexsort((spans.episodes, spans.from_seconds))
-    by_number = np.argsort(spans.episodes)
-    if np.array_equal(by_time, by_number):
-        return by_number
-    by_agreeing = sorted(
-        (_agreeing(spans, order), n) for n, order in enumerate((by_time, by_number))
-    )
-    (less, _), (most, best) = by_agreeing
-    return (by_time, by_number)[best] if most > less and 2 * most > len(by_number) else None
-
-
-def _agreeing(spans: EpisodeSpans, order: IntArray) -> int:
-    """Count the episodes whose stored begin is where counting in this order puts it."""
-    length = spans.length[order]
-    return int(np.count_nonzero(spans.begin[order] == np.cumsum(length) - length))
 
 
 def _keyframes(frames: VideoFrames, spans: EpisodeSpans) -> int:

@@ -55,6 +55,7 @@ from leconvert.formats.v3.rows import (
     check_ranges,
     files_of,
     first_frames,
+    order_in_file,
     routed_files,
     rows_by_column,
 )
@@ -92,6 +93,7 @@ __all__ = [
     "first_frames",
     "fps_number",
     "kept_splits",
+    "order_in_file",
     "output_path",
     "pandas_index",
     "placing_columns",

@@ -31,6 +31,7 @@ __all__ = [
     "check_ranges",
     "files_of",
     "first_frames",
+    "order_in_file",
     "routed_files",
     "rows_by_column",
 ]
@@ -147,15 +148,46 @@ def first_frames(
     They are counted where the lengths add up to the file's frames, and told by ``from_timestamp``
     where they do not, as in trimmed files. Whether they lie within the file is not looked at.
 
+    Args:
+        num_frames: Frames of the file.
+        begin_seconds: ``from_timestamp`` of its episodes, ascending by their numbers.
+        lengths: Frames of each.
+        fps: Frames a second.
+
     Returns:
         The frames, and whether they were counted.
     """
     if int(lengths.sum()) != num_frames:
         return np.rint(begin_seconds * float(fps)).astype(np.int64), False
-    order = np.lexsort((np.arange(len(lengths)), begin_seconds))
+    order = order_in_file(begin_seconds, lengths, fps)
+    if order is None:
+        order = np.argsort(begin_seconds, kind="stable")
     counted = np.empty_like(lengths)
     counted[order] = np.cumsum(lengths[order]) - lengths[order]
     return counted, True
+
+
+def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -> IntArray | None:
+    """Return the order in which the episodes of a video file lie in it, None where none is certain.
+
+    Usually ``from_timestamp`` and the numbers of the episodes say the same. Where they do not, some
+    of the times are wrong: the order is believed in which more of them are right, and more than
+    half.
+    """
+    by_number = np.arange(len(lengths))
+    by_time = np.argsort(begin_seconds, kind="stable")
+    if np.array_equal(by_time, by_number):
+        return by_number
+    begin = np.rint(begin_seconds * float(fps))
+
+    def agreeing(order: IntArray) -> int:
+        in_order = lengths[order]
+        return int(np.count_nonzero(begin[order] == np.cumsum(in_order) - in_order))
+
+    times, numbers = agreeing(by_time), agreeing(by_number)
+    if times == numbers or 2 * max(times, numbers) <= len(lengths):
+        return None
+    return by_time if times > numbers else by_number
 
 
 def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, IntArray]:
