@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from leconvert._version import __version__
 
 if TYPE_CHECKING:
-    from leconvert.api import ConversionReport, SplitPart, convert, split
+    from leconvert.api import ConversionReport, SplitPart, convert, repair, split
     from leconvert.compare import VerificationReport, verify_pair
     from leconvert.errors import LeconvertError
     from leconvert.hub.push import PushOptions, PushReport, push
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from leconvert.model import LayoutOptions
     from leconvert.packer import ProofOptions
     from leconvert.planner import PlanOptions
+    from leconvert.repairing import RepairReport
     from leconvert.repairs import RepairOptions
     from leconvert.selection import EpisodeSelection
     from leconvert.worker_pool import LeaseOptions, WorkerOptions
@@ -37,6 +38,7 @@ __all__ = [
     "PushOptions",
     "PushReport",
     "RepairOptions",
+    "RepairReport",
     "ScratchOptions",
     "SplitPart",
     "VerificationReport",
@@ -44,6 +46,7 @@ __all__ = [
     "__version__",
     "convert",
     "push",
+    "repair",
     "split",
     "verify_pair",
 ]
@@ -59,12 +62,14 @@ _HOME = {
     "PushOptions": "leconvert.hub.push",
     "PushReport": "leconvert.hub.push",
     "RepairOptions": "leconvert.repairs",
+    "RepairReport": "leconvert.repairing",
     "ScratchOptions": "leconvert.hub.scratch",
     "SplitPart": "leconvert.api",
     "VerificationReport": "leconvert.compare",
     "WorkerOptions": "leconvert.worker_pool",
     "convert": "leconvert.api",
     "push": "leconvert.hub.push",
+    "repair": "leconvert.api",
     "split": "leconvert.api",
     "verify_pair": "leconvert.compare",
 }

@@ -48,6 +48,7 @@ from leconvert.planner import (
     planned_name,
 )
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairing import RepairReport, repair_dataset
 from leconvert.repairs import RepairOptions
 from leconvert.selection import EpisodeSelection, split_episodes
 from leconvert.source import scan_source
@@ -77,6 +78,7 @@ __all__ = [
     "Submission",
     "convert",
     "is_result",
+    "repair",
     "run_worker",
     "split",
     "submit_run",
@@ -321,6 +323,51 @@ def convert(
 
         done = replace(done, push=push_converted(target, push, progress=progress))
     return replace(done, report=page, work_dir=None if removes else folder)
+
+
+def repair(
+    root: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str] | None = None,
+    retime: bool = False,
+    dry_run: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> RepairReport:
+    """Make right what a check of a v3.0 dataset finds and what follows from its files alone.
+
+    What does not follow from them is a conversion's, as of any source: for example
+    ``convert(root, repairs=RepairOptions(on_bad_episode="drop"))`` leaves out the episodes of files
+    that are gone, and ``RepairOptions(quantiles=True)`` computes quantiles of each episode, without
+    which LeRobot cannot go on recording.
+
+    Args:
+        root: The dataset.
+        output: Where the repaired dataset goes, which must not exist; by default it takes the
+            dataset's place, and the dataset is kept as ``<root>_old``.
+        retime: Set timestamps of rows to ``frame_index / fps`` where they are something else.
+        dry_run: Only say what would be done.
+        stop: Set it from another thread to stop; then nothing is changed.
+        progress: Where to report.
+
+    Returns:
+        What was changed, and in ``plan.left`` what stays wrong. Where nothing can be made right the
+        plan is empty, and nothing is written.
+
+    Raises:
+        SourceError: It is no v3.0 dataset.
+        TargetError: The output exists, or ``<root>_old`` does.
+        VerificationError: The repaired dataset differs in more than was planned; nothing was moved.
+        BusyError: Another process repairs or converts the dataset.
+    """
+    return repair_dataset(
+        Path(root).resolve(),
+        output=None if output is None else Path(output).resolve(),
+        retime=retime,
+        dry_run=dry_run,
+        stop=stop,
+        progress=progress,
+    )
 
 
 def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:

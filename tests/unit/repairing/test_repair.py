@@ -309,6 +309,17 @@ def test_where_nothing_is_wrong_nothing_is_written(broken: Path) -> None:
     assert [path.name for path in broken.parent.iterdir()] == [broken.name]
 
 
+def test_the_public_function_takes_names_of_folders(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit_info(total_frames=1)(broken)
+    monkeypatch.chdir(broken.parent)
+    report = leconvert.repair(broken.name, output="out")
+    assert isinstance(report, leconvert.RepairReport)
+    assert report.target == broken.with_name("out")
+    assert check_dataset(report.target).findings == ()
+
+
 def test_a_dry_run_writes_nothing(broken: Path) -> None:
     drift_in_place(broken)
     before = snapshot(broken)
