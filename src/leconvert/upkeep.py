@@ -68,8 +68,10 @@ from leconvert.workdir.swap import (
     is_converted,
     is_listed,
     is_new_tree,
+    mark_tree,
     marked_by,
     old_dir,
+    remove_mark,
     removed_old_dir,
     result_aside,
     run_of,
@@ -520,10 +522,13 @@ def _doubt(target: Path, old: Path, progress: Progress) -> str | None:
 #
 # What there is to do is told by what lies at three places (``DATASET``, ``DATASET_old`` and
 # ``DATASET_v30``) and by nothing else, so that the same command ends what a crash left. Whatever
-# is found there, both trees are compared to the byte before one of them is moved.
+# is found there, both trees are compared to the byte before one of them is moved. Where both are
+# v3.0, the one at ``DATASET_old`` is the source, and gets a mark before it moves: from then on the
+# mark tells them apart.
 
 
 _DIFFERENCES_SHOWN = 20
+_UNDO_RUN = "undo"
 
 
 class Found(Enum):
@@ -540,8 +545,8 @@ class UndoReport:
     """What an undo did.
 
     Attributes:
-        dataset: Where the v2.x dataset is again.
-        result: Where the v3.0 dataset is kept.
+        dataset: Where the source is again.
+        result: Where the dataset is kept that was converted from it.
         dry_run: Whether nothing was moved.
         was_undone: Whether all was so before, and nothing was compared.
         episodes: Episodes that were compared.
@@ -573,7 +578,8 @@ def undo_conversion(
 ) -> UndoReport:
     """Put ``<target>_old`` back at the target, and the v3.0 dataset there at ``<target>_v30``.
 
-    After a repair in place the repaired dataset goes to ``<target>_repaired``.
+    ``<target>_old`` may be of v2.x, or of v3.0 where the conversion was from v3.0 to v3.0. After a
+    repair in place the repaired dataset goes to ``<target>_repaired``.
 
     Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
 
@@ -585,21 +591,27 @@ def undo_conversion(
     if _places_of_repair(target) is not None:
         return _undo_repair(target, dry_run, stop, progress, fs)
     report = UndoReport(target, result_aside(target), dry_run)
-    if _places_of_undo(target) is None:
+    if _places_of_undo(target) is None and not _carries_mark(target):
         return replace(report, was_undone=True)
     _check_no_run_under_way(target)
     with nullcontext() if dry_run else target_lock(target, "-"):
         places = _places_of_undo(target)
         if places is None:
+            if not dry_run:
+                remove_mark(target, _UNDO_RUN, fs=fs)
             return replace(report, was_undone=True)
         source, result = places
+        is_marked = is_converted(source)
+        is_source = _carries_mark if is_marked else has_source_tables
         try:
             before, compared = _compared(source, result, stop, progress)
         except InterruptedRunError:
             raise
         except (LeconvertError, OSError):
             if not dry_run:  # a dataset that is not whole does not stay in the target's place
-                take_back_undo(target, is_source=has_source_tables, fs=fs)
+                take_back_undo(target, is_source=is_source, fs=fs)
+                if is_marked:
+                    remove_mark(old_dir(target), _UNDO_RUN, fs=fs)
             raise
         if not dry_run:
 
@@ -607,7 +619,11 @@ def undo_conversion(
                 if facts_of_tree(tree) != before:
                     raise _changed_meanwhile(result)
 
-            swap_back(target, is_source=has_source_tables, check=check, fs=fs)
+            if is_marked:
+                mark_tree(source, _UNDO_RUN, fs=fs)
+            swap_back(target, is_source=is_source, check=check, fs=fs)
+            if is_marked:
+                remove_mark(target, _UNDO_RUN, fs=fs)
     return replace(
         report,
         episodes=compared.episodes,
@@ -693,6 +709,11 @@ def _found(place: Path) -> Found:
     return Found.SOURCE if has_source_tables(place) else Found.OTHER
 
 
+def _carries_mark(tree: Path) -> bool:
+    """Tell whether an undo marked this tree as the source."""
+    return marked_by(tree) == _UNDO_RUN
+
+
 def _places_of_undo(target: Path) -> tuple[Path, Path] | None:
     """Return where source and result are now; None where they are back already."""
     old, aside = old_dir(target), result_aside(target)
@@ -705,8 +726,24 @@ def _places_of_undo(target: Path) -> tuple[Path, Path] | None:
             return old, aside
         case (Found.SOURCE, Found.NOTHING, Found.RESULT):
             return None
+        case (Found.RESULT, Found.RESULT, Found.NOTHING):
+            return (target, old) if _carries_mark(target) else (old, target)
+        case (Found.NOTHING, Found.RESULT, Found.RESULT) if _carries_mark(old):
+            return old, aside
+        case (Found.RESULT, Found.NOTHING, Found.RESULT) if _carries_mark(target) or _holds_same(
+            target, aside
+        ):
+            return None
         case found:
             raise _nothing_to_undo(target, *found)
+
+
+def _holds_same(source: Path, result: Path) -> bool:
+    """Tell whether one v3.0 dataset is what a conversion of another made."""
+    try:
+        return verify_pair(result, source).ok
+    except (LeconvertError, OSError):
+        return False
 
 
 def _nothing_to_undo(target: Path, at_target: Found, at_old: Found, at_aside: Found) -> TargetError:
@@ -717,7 +754,7 @@ def _nothing_to_undo(target: Path, at_target: Found, at_old: Found, at_aside: Fo
         f"{place}: {found.value}"
         for place, found in ((target, at_target), (old, at_old), (aside, at_aside))
     ]
-    if at_target is Found.RESULT and at_old is Found.SOURCE:
+    if at_target is Found.RESULT and at_old in {Found.SOURCE, Found.RESULT}:
         there = f"{aside} exists already, and the v3.0 dataset would be kept there"
         helps = "Rename or remove it, then run the same command again."
     elif at_target is Found.NOTHING and at_old is Found.NOTHING:
@@ -731,12 +768,6 @@ def _nothing_to_undo(target: Path, at_target: Found, at_old: Found, at_aside: Fo
         if removed_old_dir(target).exists():
             there = f"{old} cannot be put back: its removal began"
             helps = f"What is left of it is {removed_old_dir(target)}."
-    elif at_target is Found.RESULT and at_old is Found.RESULT:
-        there = f"{old} is a v3.0 dataset, which a conversion replaced"
-        helps = (
-            f"To go back to it: `mv {shlex.quote(str(target))} {shlex.quote(str(aside))} && "
-            f"mv {shlex.quote(str(old))} {shlex.quote(str(target))}`."
-        )
     return TargetError(f"{there}.", path=str(target), details=details, next_step=helps)
 
 

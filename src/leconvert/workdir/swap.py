@@ -67,12 +67,14 @@ __all__ = [
     "is_converted",
     "is_listed",
     "is_new_tree",
+    "mark_tree",
     "marked_by",
     "next_action",
     "next_recovery",
     "old_dir",
     "recover_marked",
     "recover_swap",
+    "remove_mark",
     "removed_old_dir",
     "result_aside",
     "run_of",
@@ -259,7 +261,7 @@ def adopt_staging(target: Path, journal: Journal) -> Path:
         take_over(target, found[-1], journal)
         # A predecessor may have exchanged it for the target since it was looked at.
         _check_made_here(mine, target, journal)
-    _mark(mine, journal.run_id, fs)
+    mark_tree(mine, journal.run_id, fs=fs)
     sync_dir(mine.parent, fs=fs)
     return mine
 
@@ -301,11 +303,12 @@ def begin_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
     """Make a new tree of a run that keeps no journal; there must be none of its name."""
     with storage_errors(tree):
         fs.make_dir(tree)
-    _mark(tree, run_id, fs)
+    mark_tree(tree, run_id, fs=fs)
     sync_dir(tree.parent, fs=fs)
 
 
-def _mark(tree: Path, run_id: str, fs: FileSystem) -> None:
+def mark_tree(tree: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
+    """Write a run's mark into a tree, by which it is known wherever it is moved."""
     # Written in place, without a temporary file that a crash would leave in the dataset.
     record = tree / TREE_RECORD
     if marked_by(tree, fs=fs) == run_id:
@@ -633,7 +636,7 @@ def swap_marked(
         raise superseded(plan.staging)
     sync_tree(plan.staging, files=False, fs=fs)
     _swap(plan, _has_mark_of(run_id, fs), came_out, fs)
-    _remove_mark(plan.target, run_id, fs)
+    remove_mark(plan.target, run_id, fs=fs)
 
 
 def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> SwapOutcome:
@@ -648,7 +651,7 @@ def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> Sw
             return SwapOutcome.NOT_STARTED
     outcome = _settle(plan, run_id, fs)
     if outcome is SwapOutcome.COMPLETED:
-        _remove_mark(plan.target, run_id, fs)
+        remove_mark(plan.target, run_id, fs=fs)
     return outcome
 
 
@@ -924,10 +927,11 @@ def _content(tree: Path, fs: FileSystem) -> tuple[bytes | None, bytes | None]:
 def _finish(target: Path, journal: Journal) -> None:
     if journal.read().step in {PackStep.PACKING, PackStep.SWAPPING}:
         journal.write(PackStep.SWAPPED)
-    _remove_mark(target, journal.run_id, journal.fs)
+    remove_mark(target, journal.run_id, fs=journal.fs)
 
 
-def _remove_mark(target: Path, run_id: str, fs: FileSystem) -> None:
+def remove_mark(target: Path, run_id: str, *, fs: FileSystem = LOCAL) -> None:
+    """Remove a run's mark from a tree, if it carries it."""
     record = target / TREE_RECORD
     if marked_by(target, fs=fs) == run_id:
         with storage_errors(record), suppress(FileNotFoundError):

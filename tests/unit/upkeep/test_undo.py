@@ -28,10 +28,11 @@ from leconvert.errors import (
 from leconvert.model import LayoutOptions
 from leconvert.planner import open_or_plan
 from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
 from leconvert.upkeep import UndoReport, undo_conversion
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.records import default_work_dir
-from leconvert.workdir.swap import has_source_tables, is_converted, removed_old_dir
+from leconvert.workdir.swap import TREE_RECORD, is_converted, removed_old_dir
 
 MOST_POINTS = 60
 
@@ -93,6 +94,21 @@ def test_an_undo_syncs_the_folder_after_every_move(converted: Path) -> None:
         assert ("sync_dir", converted.parent) in after[:3]
 
 
+@pytest.mark.parametrize("make_fs", KINDS)
+def test_a_conversion_from_v30_to_v30_is_undone(source_copy: Path, make_fs: MakeFs) -> None:
+    leconvert.convert(source_copy)
+    shutil.rmtree(source_copy.with_name("small_old"))
+    source = snapshot(source_copy)
+    leconvert.convert(source_copy, selection=EpisodeSelection(exclude_episodes="2"))
+    result = snapshot(source_copy)
+    report = undo_conversion(source_copy, fs=make_fs(None))
+    assert report.episodes == 4
+    assert snapshot(source_copy) == source
+    assert snapshot(report.result) == result
+    assert names(source_copy) == ["small", "small_v30"]
+    assert undo_conversion(source_copy) == UndoReport(source_copy, report.result, False, True)
+
+
 def test_a_dry_run_compares_and_moves_nothing(converted: Path) -> None:
     before = snapshot(converted.parent)
     report = undo_conversion(converted, dry_run=True)
@@ -100,27 +116,49 @@ def test_a_dry_run_compares_and_moves_nothing(converted: Path) -> None:
     assert snapshot(converted.parent) == before
 
 
-@pytest.fixture
-def told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Make a pair of small trees that compare as equal unless the source says ``damaged``."""
+@pytest.fixture(params=["v2.1", "v3.0"])
+def told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Callable[[str], Path]:
+    """Make a pair of small trees that compare as equal unless the source says ``damaged``.
+
+    The source is of v2.1, told by its files, or of v3.0 as the result is, told by a mark.
+    """
 
     def verify(result: Path, source: Path, **_: Any) -> VerificationReport:
         assert is_converted(result)
+        assert (result / "data").read_text() == "result"
         damaged = (source / "data").read_text() == "damaged"
         differences = (Difference("bytes", "data", "these", "others"),) if damaged else ()
         return VerificationReport("bytes", differences, 1, 1, 1, 1)
 
     def make(name: str) -> Path:
         target = tmp_path / name / "small"
-        for tree, version in ((target, "v3.0"), (target.with_name("small_old"), "v2.1")):
+        old = target.with_name("small_old")
+        for tree, version, held in ((target, "v3.0", "result"), (old, request.param, "source")):
             (tree / "meta").mkdir(parents=True)
             (tree / "meta/info.json").write_text(json.dumps({"codebase_version": version}))
-            (tree / "data").write_text(version)
-        (target.with_name("small_old") / "meta/episodes.jsonl").write_text("")
+            (tree / "data").write_text(held)
+        if request.param == "v2.1":
+            (old / "meta/episodes.jsonl").write_text("")
         return target
 
     monkeypatch.setattr(upkeep, "verify_pair", verify)
     return make
+
+
+def is_result(tree: Path) -> bool:
+    return tree.exists() and (tree / "data").read_text() == "result"
+
+
+def unmarked(tree: Path) -> str:
+    """Return a tree's digest without the mark of an undo under way."""
+    copy = shutil.copytree(tree, tree.with_name("copy"))
+    (copy / TREE_RECORD).unlink(missing_ok=True)
+    try:
+        return digest_of(copy)
+    finally:
+        shutil.rmtree(copy)
 
 
 @pytest.mark.parametrize("make_fs", KINDS)
@@ -137,7 +175,7 @@ def test_a_death_at_any_point_is_ended_by_the_same_command(
         except CrashError:
             died = True
             trees = [path for path in target.parent.iterdir() if path.name.startswith("small")]
-            assert {digest_of(tree) for tree in trees} == {result, source}, "whole at any moment"
+            assert {unmarked(tree) for tree in trees} == {result, source}, "whole at any moment"
             assert len(trees) == 2
             gaps += not target.exists()
             undo_conversion(target, fs=make_fs(None))
@@ -163,10 +201,10 @@ def test_a_source_damaged_after_a_death_gives_the_result_its_place_again(
         try:
             undo_conversion(target, fs=make_fs(point))
         except CrashError:
-            moved = not is_converted(target)
-            if moved and has_source_tables(target) and not old.exists():
+            moved = not is_result(target)
+            if moved and target.exists() and not old.exists():
                 continue  # it was done
-            ((target if has_source_tables(target) else old) / "data").write_text("damaged")
+            ((target if moved and target.exists() else old) / "data").write_text("damaged")
             with pytest.raises(VerificationError):
                 undo_conversion(target, fs=make_fs(None))
             assert digest_of(target) == result
@@ -244,11 +282,23 @@ def test_names_that_are_taken_or_missing_are_refused(converted: Path, tmp_path: 
     assert "its removal began" in refused(converted)
     shutil.rmtree(removed_old_dir(converted))
     assert "no source of" in refused(converted)
-    shutil.copytree(converted, tmp_path / "small_old")
-    assert "which a conversion replaced" in refused(converted)
     assert "does not exist" in refused(tmp_path / "other")
     (tmp_path / "empty").mkdir()
     assert "not what a conversion in place left" in refused(tmp_path / "empty")
+
+
+def test_another_v30_dataset_that_was_kept_is_not_put_back(converted: Path) -> None:
+    old = converted.with_name("small_old")
+    shutil.rmtree(old)
+    shutil.copytree(converted, old)
+    video = next(old.glob("videos/**/*.mp4"))
+    content = bytearray(video.read_bytes())
+    content[content.index(b"mdat") + 40] ^= 1
+    video.write_bytes(content)
+    before = snapshot(converted.parent)
+    with pytest.raises(VerificationError, match="is not the source of"):
+        undo_conversion(converted)
+    assert snapshot(converted.parent) == before
 
 
 def test_a_source_that_was_never_converted_is_refused(source_copy: Path) -> None:
