@@ -44,15 +44,10 @@ _LAST_WORDS = 300
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a process said.
+    """What a process said."""
 
-    Attributes:
-        text: Its standard output; empty if it did not end well.
-        trouble: Why there is no answer; None if there is one.
-    """
-
-    text: str
-    trouble: str | None = None
+    text: str  # its standard output; empty if it did not end well
+    trouble: str | None = None  # why there is no answer; None if there is one.
 
 
 def ask(command: Sequence[str], *, limit_seconds: float = _LIMIT_SECONDS) -> Answer:
@@ -139,22 +134,14 @@ _OURSELVES = "leconvert"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """One package that leconvert or an extra of it wants.
+    """One package that leconvert or an extra of it wants."""
 
-    Attributes:
-        name: Its name.
-        wants: Which versions, such as ``>=14``; empty for any.
-        extras: The extras that want it; empty where every installation does.
-        version: The one that is installed; None if it is missing.
-        fits: Whether that version is wanted.
-        trouble: Why it does not load, in one line; None where it does, or is missing.
-    """
-
-    name: str
-    wants: str
-    extras: tuple[str, ...]
-    version: str | None
-    fits: bool
+    name: str  # its name
+    wants: str  # which versions, such as ``>=14``; empty for any
+    extras: tuple[str, ...]  # the extras that want it; empty where every installation does
+    version: str | None  # the one that is installed; None if it is missing.
+    fits: bool  # whether that version is wanted
+    # Why it does not load, in one line; None where it does, or is missing.
     trouble: str | None = None
 
     @property
@@ -244,27 +231,20 @@ _NVDEC = "libnvcuvid.so.1"
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        packages: What leconvert wants; empty where it runs without being installed.
-        video: ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``.
-        loading: What torch and torchcodec can do here: ``torch``, ``torchcodec`` and ``ffmpeg``
-            (versions, or None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
-        machine: ``cpu``, its ``memory_bytes``, and what this process may use of it: ``cores`` and
-            ``free_memory_bytes``; or ``trouble``.
-        hub: ``endpoint``, ``token`` (where one is), ``is_offline``; or ``trouble``.
-        engines: What can start workers, by name; None, or why it cannot.
-        file_system: Of the folder; None if none was given.
-    """
-
+    # What leconvert wants; empty where it runs without being installed.
     packages: tuple[Package, ...]
-    video: dict[str, Any]
+    video: dict[str, Any]  # ``ffmpeg`` and ``decodes`` of PyAV, or ``trouble``
+    # What torch and torchcodec can do here: ``torch``, ``torchcodec`` and ``ffmpeg`` (versions, or
+    # None), ``gpus``, ``nvdec`` and ``missing``; or ``trouble``.
     loading: dict[str, Any]
+    # ``cpu``, its ``memory_bytes``, and what this process may use of it: ``cores`` and
+    # ``free_memory_bytes``; or ``trouble``.
     machine: dict[str, Any]
-    hub: dict[str, Any]
-    engines: dict[str, str | None]
-    file_system: CheckReport | None = None
+    hub: dict[str, Any]  # ``endpoint``, ``token`` (where one is), ``is_offline``; or ``trouble``
+    engines: dict[str, str | None]  # what can start workers, by name; None, or why it cannot.
+    file_system: CheckReport | None = None  # of the folder; None if none was given.
 
     @property
     def lacks(self) -> tuple[str, ...]:

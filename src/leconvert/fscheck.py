@@ -185,20 +185,13 @@ def fitness_of(findings: Iterable[Finding]) -> Fitness:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The whole check.
+    """The whole check."""
 
-    Attributes:
-        folder: What was probed.
-        mount: Where it is mounted, and how.
-        findings: Every promise that was probed.
-        peer: The other host, or None where there was none.
-        same_host: Whether the peer ran on this very host, so that no delay between hosts was seen.
-    """
-
-    folder: str
-    mount: Mount
-    findings: tuple[Finding, ...]
-    peer: str | None = None
+    folder: str  # what was probed
+    mount: Mount  # where it is mounted, and how
+    findings: tuple[Finding, ...]  # every promise that was probed
+    peer: str | None = None  # the other host, or None where there was none
+    # Whether the peer ran on this very host, so that no delay between hosts was seen.
     same_host: bool = False
 
     @property
@@ -645,15 +638,10 @@ _CANNOT_DO = (OSError, StorageError, NotImplementedError)
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The other side.
+    """The other side."""
 
-    Attributes:
-        host: Its name.
-        same_host: Whether it runs on this very host.
-    """
-
-    host: str
-    same_host: bool
+    host: str  # its name
+    same_host: bool  # whether it runs on this very host
 
 
 def lead(

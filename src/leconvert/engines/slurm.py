@@ -44,35 +44,23 @@ _END = "JOB"
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """What ``sbatch`` is given.
+    """What ``sbatch`` is given."""
 
-    Attributes:
-        name: Names the job.
-        words: The command line, ``sbatch`` itself included.
-        script: What comes on standard input.
-        after: The position, in a list of jobs, of the one that must have ended before, however it
-            ended; None for none.
-    """
-
-    name: str
-    words: tuple[str, ...]
-    script: str
+    name: str  # names the job
+    words: tuple[str, ...]  # the command line, ``sbatch`` itself included
+    script: str  # what comes on standard input
+    # The position, in a list of jobs, of the one that must have ended before, however it ended;
+    # None for none.
     after: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ElementState:
-    """One job, or one element of an array.
+    """One job, or one element of an array."""
 
-    Attributes:
-        job_id: ``12``, or ``12_3`` in an array.
-        state: SLURM's word: ``PENDING``, ``RUNNING``, ``COMPLETED``, ...
-        reason: Why it waits or ended, in SLURM's words.
-    """
-
-    job_id: str
-    state: str
-    reason: str
+    job_id: str  # ``12``, or ``12_3`` in an array
+    state: str  # SLURM's word: ``PENDING``, ``RUNNING``, ``COMPLETED``,
+    reason: str  # why it waits or ended, in SLURM's words
 
     @property
     def has_ended(self) -> bool:

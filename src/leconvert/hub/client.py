@@ -62,18 +62,13 @@ def without_its_bars() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """How the Hub would be reached.
+    """How the Hub would be reached."""
 
-    Attributes:
-        endpoint: Its address, without credentials.
-        token: Where a token is: ``HF_TOKEN`` or ``hf auth login``; None if there is none. The token
-            itself is never kept here.
-        is_offline: Whether ``HF_HUB_OFFLINE`` forbids to ask it.
-    """
-
-    endpoint: str
+    endpoint: str  # its address, without credentials
+    # Where a token is: ``HF_TOKEN`` or ``hf auth login``; None if there is none. The token itself
+    # is never kept here.
     token: str | None
-    is_offline: bool
+    is_offline: bool  # whether ``HF_HUB_OFFLINE`` forbids to ask it
 
 
 def hub_access() -> HubAccess:

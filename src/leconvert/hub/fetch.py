@@ -58,17 +58,12 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """One file of a dataset at one commit.
+    """One file of a dataset at one commit."""
 
-    Attributes:
-        path: Its path in the dataset.
-        size_bytes: Its size.
-        digest: SHA-256 of its content where it is kept in large-file storage (64 hexadecimal
-            digits), the id of its Git blob where it is not (40), empty where the store has none.
-    """
-
-    path: str
-    size_bytes: int
+    path: str  # its path in the dataset
+    size_bytes: int  # its size
+    # SHA-256 of its content where it is kept in large-file storage (64 hexadecimal digits), the id
+    # of its Git blob where it is not (40), empty where the store has none.
     digest: str = ""
 
     @property
@@ -123,30 +118,19 @@ class TransientError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """An answer that is being read.
+    """An answer that is being read."""
 
-    Attributes:
-        start: The first byte of the file that it holds: a store may answer with more than asked.
-        chunks: The bytes.
-    """
-
-    start: int
-    chunks: Iterator[bytes]
+    start: int  # the first byte of the file that it holds: a store may answer with more than asked
+    chunks: Iterator[bytes]  # the bytes
 
 
 @dataclass(frozen=True, slots=True)
 class HubRepo:
-    """A dataset on the Hub, pinned to a commit; picklable, and holds no connection.
+    """A dataset on the Hub, pinned to a commit; picklable, and holds no connection."""
 
-    Attributes:
-        repo_id: ``ORG/NAME``.
-        commit: The commit's hash.
-        endpoint: The Hub's address; None for the one that is configured.
-    """
-
-    repo_id: str
-    commit: str
-    endpoint: str | None = None
+    repo_id: str  # ``ORG/NAME``
+    commit: str  # the commit's hash
+    endpoint: str | None = None  # the Hub's address; None for the one that is configured.
 
     @property
     def name(self) -> str:

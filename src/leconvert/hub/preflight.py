@@ -43,25 +43,16 @@ TAG = "v3.0"
 
 @dataclass(frozen=True, slots=True)
 class RepoState:
-    """One look at a repo.
+    """One look at a repo."""
 
-    Attributes:
-        head: The commit that a push would add to; of ``main`` where the branch does not exist.
-        has_branch: Whether the branch exists.
-        tag: The commit that the tag ``v3.0`` names; None without it.
-        pulls: The head of every pull request by its number.
-        files: Every file at ``head``.
-        info: The dataset's info.json at ``head``; None where there is no dataset.
-        card: The card at ``head`` as it is stored; None without one.
-    """
-
-    head: str
-    has_branch: bool
-    tag: str | None
-    pulls: Mapping[int, str]
-    files: Mapping[str, RemoteFile]
+    head: str  # the commit that a push would add to; of ``main`` where the branch does not exist
+    has_branch: bool  # whether the branch exists
+    tag: str | None  # the commit that the tag ``v3.0`` names; None without it.
+    pulls: Mapping[int, str]  # the head of every pull request by its number
+    files: Mapping[str, RemoteFile]  # every file at ``head``
+    # The dataset's info.json at ``head``; None where there is no dataset.
     info: Mapping[str, Any] | None
-    card: bytes | None
+    card: bytes | None  # the card at ``head`` as it is stored; None without one.
 
 
 NOTHING = RepoState("", False, None, {}, {}, None, None)  # a repo that does not exist yet

@@ -40,31 +40,21 @@ _ORIGIN_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class HubOrigin:
-    """How a source that is planned came to this machine.
+    """How a source that is planned came to this machine."""
 
-    Attributes:
-        origin: The dataset on the Hub.
-        outline: The URL with the commit, where only a sparse snapshot is here
-            (`leconvert.hub.sparse_snapshot`); None where it was downloaded.
-    """
-
-    origin: Origin
+    origin: Origin  # the dataset on the Hub
+    # The URL with the commit, where only a sparse snapshot is here
+    # (`leconvert.hub.sparse_snapshot`); None where it was downloaded.
     outline: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A dataset on the Hub, at one commit.
+    """A dataset on the Hub, at one commit."""
 
-    Attributes:
-        repo_id: ``ORG/NAME``.
-        revision: What was asked for: a tag, a branch, a commit.
-        commit: The commit that it was, 40 hexadecimal digits.
-    """
-
-    repo_id: str
-    revision: str
-    commit: str
+    repo_id: str  # ``ORG/NAME``
+    revision: str  # what was asked for: a tag, a branch, a commit
+    commit: str  # the commit that it was, 40 hexadecimal digits
 
 
 def origin_path(folder: Path) -> Path:
@@ -100,31 +90,21 @@ FileContent = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a result came from, as far as it is known, and what it was when it was proven.
+    """Where a result came from, as far as it is known, and what it was when it was proven."""
 
-    Attributes:
-        repo_id: The repo that its source came from; empty for a local one.
-        revision: What was asked for there.
-        commit: The commit that it was.
-        options: Options that decided the result's bytes, those that are not the default.
-        findings: Codes of findings about the source, with the number of times.
-        changes: What was changed beside the format, a few words each.
-        pushed: Whether a push of it was completed.
-        source: The folder that holds the source, or how the source is called; empty where it was
-            removed.
-        source_facts: What `facts_of` says of that folder; empty without one.
-        files: Every file of the result but its card; empty where nobody read them (version 1).
-    """
-
-    repo_id: str = ""
-    revision: str = ""
-    commit: str = ""
+    repo_id: str = ""  # the repo that its source came from; empty for a local one
+    revision: str = ""  # what was asked for there
+    commit: str = ""  # the commit that it was
+    # Options that decided the result's bytes, those that are not the default.
     options: Mapping[str, Any] = field(default_factory=dict)
+    # Codes of findings about the source, with the number of times.
     findings: Mapping[str, int] = field(default_factory=dict)
-    changes: Sequence[str] = ()
-    pushed: bool = False
+    changes: Sequence[str] = ()  # what was changed beside the format, a few words each
+    pushed: bool = False  # whether a push of it was completed
+    # The folder that holds the source, or how the source is called; empty where it was removed.
     source: str = ""
-    source_facts: str = ""
+    source_facts: str = ""  # what `facts_of` says of that folder; empty without one
+    # Every file of the result but its card; empty where nobody read them (version 1).
     files: Mapping[str, FileContent] = field(default_factory=dict)
 
     @classmethod

@@ -130,17 +130,11 @@ _BASE64 = 4 / 3
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file in a repo, as a listing shows it.
+    """A file in a repo, as a listing shows it."""
 
-    Attributes:
-        size: Bytes of the content.
-        sha256: Of the content, if it is a large file.
-        blob: Git's hash of the content, or of the pointer to it.
-    """
-
-    size: int
-    sha256: str | None
-    blob: str
+    size: int  # bytes of the content
+    sha256: str | None  # of the content, if it is a large file
+    blob: str  # git's hash of the content, or of the pointer to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +147,16 @@ class CommitShare:
 
 @dataclass(frozen=True, slots=True)
 class PushPlan:
-    """What one push changes in a repo.
+    """What one push changes in a repo."""
 
-    Attributes:
-        add: Files that are new or differ, in the order of their names; the card is not among them.
-        add_bytes: Their bytes.
-        unchanged: Files that the repo has already.
-        delete: Files of the old dataset, and folders (they end in a slash) that hold nothing else.
-        deleted_files: The number of files that go by that.
-        kept: Files of the repo that are not the dataset's and stay; the card is not among them.
-    """
-
+    # Files that are new or differ, in the order of their names; the card is not among them.
     add: tuple[str, ...]
-    add_bytes: int
-    unchanged: tuple[str, ...]
+    add_bytes: int  # their bytes
+    unchanged: tuple[str, ...]  # files that the repo has already
+    # Files of the old dataset, and folders (they end in a slash) that hold nothing else.
     delete: tuple[str, ...]
-    deleted_files: int
+    deleted_files: int  # the number of files that go by that
+    # Files of the repo that are not the dataset's and stay; the card is not among them.
     kept: tuple[str, ...]
 
     @property

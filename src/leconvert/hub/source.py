@@ -33,15 +33,10 @@ _MAIN = "main"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A revision, and what it was when it was asked for.
+    """A revision, and what it was when it was asked for."""
 
-    Attributes:
-        repo: The repo at a commit.
-        revision: The tag, branch or commit that named it.
-    """
-
-    repo: HubRepo
-    revision: str
+    repo: HubRepo  # the repo at a commit
+    revision: str  # the tag, branch or commit that named it
 
 
 def resolve_revision(

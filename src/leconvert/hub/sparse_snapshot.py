@@ -212,21 +212,14 @@ _EPISODE_FOLDERS = ("data/", "videos/")
 
 @dataclass(frozen=True, slots=True)
 class SparseSnapshot:
-    """A finished outline.
+    """A finished outline."""
 
-    Attributes:
-        folder: It.
-        repo: The dataset, at the outline's commit.
-        origin: What was asked for.
-        size_bytes: Bytes of all files of the dataset.
-        largest_bytes: What the largest file that a worker has to fetch takes on its disk; the
-            least that a scratch limit may be.
-    """
-
-    folder: Path
-    repo: HubRepo
-    origin: Origin
-    size_bytes: int
+    folder: Path  # it
+    repo: HubRepo  # the dataset, at the outline's commit
+    origin: Origin  # what was asked for
+    size_bytes: int  # bytes of all files of the dataset
+    # What the largest file that a worker has to fetch takes on its disk; the least that a scratch
+    # limit may be.
     largest_bytes: int
 
     @property

@@ -32,32 +32,20 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """One batch as ``status`` shows it.
+    """One batch as ``status`` shows it."""
 
-    Attributes:
-        batch_id: The batch.
-        state: What it is.
-        generation: Its newest claim, or 0.
-        host: The newest claim's host, or None.
-        pid: Its process there, or None.
-        token: The worker, or None.
-        heartbeat_age_seconds: How long this observer has seen the same heartbeat; None where the
-            batch is not leased, 0 at the first look.
-        errors: Attempts that ended in an error.
-        losses: Attempts that were silently lost.
-        message: The last error, or None.
-    """
-
-    batch_id: int
-    state: BatchState
-    generation: int = 0
-    host: str | None = None
-    pid: int | None = None
-    token: str | None = None
+    batch_id: int  # the batch
+    state: BatchState  # what it is
+    generation: int = 0  # its newest claim, or 0
+    host: str | None = None  # the newest claim's host, or None
+    pid: int | None = None  # its process there, or None
+    token: str | None = None  # the worker, or None
+    # How long this observer has seen the same heartbeat; None where the batch is not leased, 0 at
+    # the first look.
     heartbeat_age_seconds: float | None = None
-    errors: int = 0
-    losses: int = 0
-    message: str | None = None
+    errors: int = 0  # attempts that ended in an error
+    losses: int = 0  # attempts that were silently lost
+    message: str | None = None  # the last error, or None
 
 
 class Board:

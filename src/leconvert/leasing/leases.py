@@ -553,19 +553,13 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one look at a batch's lease log showed.
+    """What one look at a batch's lease log showed."""
 
-    Attributes:
-        log: The claims.
-        observation: The latest claim's heartbeat, or None where no claim is open.
-        decision: What this observer may do.
-        seen_at: The observer's clock when it began to look, in seconds.
-    """
-
-    log: LeaseLog
+    log: LeaseLog  # the claims
+    # The latest claim's heartbeat, or None where no claim is open.
     observation: LeaseObservation | None
-    decision: Decision
-    seen_at: float
+    decision: Decision  # what this observer may do
+    seen_at: float  # the observer's clock when it began to look, in seconds
 
 
 class LeaseStore:

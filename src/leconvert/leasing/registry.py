@@ -24,45 +24,27 @@ _SECONDS_BETWEEN_IDLE_REPORTS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """One worker, by its own account.
+    """One worker, by its own account."""
 
-    Attributes:
-        token: The worker.
-        host: Host name.
-        pid: Process id there.
-        state: ``working``, ``waiting`` or ``ended``.
-        batch_id: The batch in hand, or None.
-        batches: Batches that it finished.
-        written_bytes: Bytes that it wrote, of batches that it finished.
-        frames: Frames and rows in them.
-        bytes_per_second: Mean rate since it began.
-        frames_per_second: Likewise.
-        updated: Time of the report by the worker's wall clock, ISO 8601 in UTC.
-        processed_bytes: Source bytes that it went through, the batch in hand and tries that came
-            to nothing included: what moves while a large batch is being written.
-        seconds: How long it has been running.
-        boot: Its boot and process namespace; see `WorkerIdentity`.
-        started: Start time of its process.
-        batch_began: When it took the batch in hand, as ``updated``; empty without one.
-        peak_memory_bytes: The most that its process has had resident; 0 where that is not known.
-    """
-
-    token: str
-    host: str
-    pid: int
-    state: str = "waiting"
-    batch_id: int | None = None
-    batches: int = 0
-    written_bytes: int = 0
-    frames: int = 0
-    bytes_per_second: float = 0.0
-    frames_per_second: float = 0.0
-    updated: str = ""
+    token: str  # the worker
+    host: str  # host name
+    pid: int  # process id there
+    state: str = "waiting"  # ``working``, ``waiting`` or ``ended``
+    batch_id: int | None = None  # the batch in hand, or None
+    batches: int = 0  # batches that it finished
+    written_bytes: int = 0  # bytes that it wrote, of batches that it finished
+    frames: int = 0  # frames and rows in them
+    bytes_per_second: float = 0.0  # mean rate since it began
+    frames_per_second: float = 0.0  # likewise
+    updated: str = ""  # time of the report by the worker's wall clock, ISO 8601 in UTC
+    # Source bytes that it went through, the batch in hand and tries that came to nothing included:
+    # what moves while a large batch is being written.
     processed_bytes: int = 0
-    seconds: float = 0.0
-    boot: str = ""
-    started: int = 0
-    batch_began: str = ""
+    seconds: float = 0.0  # how long it has been running
+    boot: str = ""  # its boot and process namespace; see `WorkerIdentity`
+    started: int = 0  # start time of its process
+    batch_began: str = ""  # when it took the batch in hand, as ``updated``; empty without one
+    # The most that its process has had resident; 0 where that is not known.
     peak_memory_bytes: int = 0
 
 

@@ -41,14 +41,10 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLog:
-    """All claims of a batch, ascending.
+    """All claims of a batch, ascending."""
 
-    Attributes:
-        generations: The claims.
-        reset_after: Claims up to this number no longer count as attempts (the batch was released).
-    """
-
-    generations: tuple[Generation, ...] = ()
+    generations: tuple[Generation, ...] = ()  # the claims
+    # Claims up to this number no longer count as attempts (the batch was released).
     reset_after: int = 0
 
     @property
@@ -76,17 +72,12 @@ class LeaseLog:
 
 @dataclass(frozen=True, slots=True)
 class LeaseObservation:
-    """The heartbeat that an observer saw last.
+    """The heartbeat that an observer saw last."""
 
-    Attributes:
-        generation: The claim that it belongs to.
-        nonce: The heartbeat's content.
-        first_seen_monotonic: The observer's own monotonic clock, in seconds, read right *after*
-            this content was first read. No two hosts' clocks are ever compared.
-    """
-
-    generation: int
-    nonce: bytes
+    generation: int  # the claim that it belongs to
+    nonce: bytes  # the heartbeat's content
+    # The observer's own monotonic clock, in seconds, read right *after* this content was first
+    # read. No two hosts' clocks are ever compared.
     first_seen_monotonic: float
 
     def expires_at(self, lease_seconds: float) -> float:
@@ -105,17 +96,11 @@ def observe(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a lease expires and when a batch is given up.
+    """When a lease expires and when a batch is given up."""
 
-    Attributes:
-        lease_seconds: A heartbeat that does not change for so long has stopped.
-        max_attempts: Errors after which a batch is set aside.
-        max_losses: Silent losses after which it is.
-    """
-
-    lease_seconds: float = 60.0
-    max_attempts: int = 3
-    max_losses: int = 10
+    lease_seconds: float = 60.0  # a heartbeat that does not change for so long has stopped
+    max_attempts: int = 3  # errors after which a batch is set aside
+    max_losses: int = 10  # silent losses after which it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,19 +39,12 @@ _LARGEST_MM = 65535.0
 
 @dataclass(frozen=True, slots=True)
 class DepthScale:
-    """How a depth video's codes are spaced.
+    """How a depth video's codes are spaced."""
 
-    Attributes:
-        least: Distance of code 0, metres.
-        largest: Distance of code 4095, metres.
-        shift: Added before the logarithm, metres.
-        use_log: Whether codes are spaced evenly in the logarithm.
-    """
-
-    least: float
-    largest: float
-    shift: float
-    use_log: bool
+    least: float  # distance of code 0, metres
+    largest: float  # distance of code 4095, metres
+    shift: float  # added before the logarithm, metres
+    use_log: bool  # whether codes are spaced evenly in the logarithm
 
     @classmethod
     def of_feature(cls, feature: Mapping[str, Any]) -> DepthScale:
@@ -98,17 +91,11 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleFormat:
-    """What a sample looks like.
+    """What a sample looks like."""
 
-    Attributes:
-        windows: By feature.
-        return_uint8: Images as uint8 instead of float32 between 0 and 1.
-        count_unreadable: Frames that cannot be decoded are black and counted, not raised.
-    """
-
-    windows: Mapping[str, Window]
-    return_uint8: bool
-    count_unreadable: bool
+    windows: Mapping[str, Window]  # by feature
+    return_uint8: bool  # images as uint8 instead of float32 between 0 and 1
+    count_unreadable: bool  # frames that cannot be decoded are black and counted, not raised
 
 
 class BatchMaker:

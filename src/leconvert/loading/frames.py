@@ -28,17 +28,11 @@ _FileKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameRequest:
-    """Frames of one camera.
+    """Frames of one camera."""
 
-    Attributes:
-        camera: The video feature.
-        places: Place of the episode of each frame, shape (N,).
-        frames: Number within the episode, shape (N,).
-    """
-
-    camera: str
-    places: IntArray
-    frames: IntArray
+    camera: str  # the video feature
+    places: IntArray  # place of the episode of each frame, shape (N,)
+    frames: IntArray  # number within the episode, shape (N,)
 
 
 # Called with places in a request, shape (n,), and their frames, shape (n, H, W, C), or the one

@@ -25,24 +25,15 @@ __all__ = ["PAD_SUFFIX", "DatasetMeta", "Window", "load_meta", "make_windows"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeTable:
-    """``meta/episodes`` as far as loading needs it; arrays of shape (E,).
+    """``meta/episodes`` as far as loading needs it; arrays of shape (E,)."""
 
-    Attributes:
-        index: ``episode_index``.
-        length: Frames.
-        from_index: Number of the first frame in the whole dataset.
-        data_paths: Every data file, relative to the dataset.
-        data_file: Place in ``data_paths`` of each episode's file.
-        first_row: First row within that file.
-        cameras: Video files and first frames by camera, in the order of the features.
-    """
-
-    index: IntArray
-    length: IntArray
-    from_index: IntArray
-    data_paths: tuple[str, ...]
-    data_file: IntArray
-    first_row: IntArray
+    index: IntArray  # ``episode_index``
+    length: IntArray  # frames
+    from_index: IntArray  # number of the first frame in the whole dataset
+    data_paths: tuple[str, ...]  # every data file, relative to the dataset
+    data_file: IntArray  # place in ``data_paths`` of each episode's file
+    first_row: IntArray  # first row within that file
+    # Video files and first frames by camera, in the order of the features.
     cameras: Mapping[str, Slices]
 
     def __len__(self) -> int:
@@ -55,24 +46,15 @@ class EpisodeTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DatasetMeta:
-    """A v3.0 dataset's metadata.
+    """A v3.0 dataset's metadata."""
 
-    Attributes:
-        root: Where it came from.
-        info: ``meta/info.json``.
-        fps: Frames a second, as ``info`` writes it.
-        features: Declared features by key.
-        tasks: Text of each task by ``task_index``.
-        episodes: All episodes.
-        stats: ``meta/stats.json``: arrays by feature and statistic; empty where there is none.
-    """
-
-    root: str
-    info: Mapping[str, Any]
-    fps: float
-    features: Mapping[str, Mapping[str, Any]]
-    tasks: tuple[str, ...]
-    episodes: EpisodeTable
+    root: str  # where it came from
+    info: Mapping[str, Any]  # ``meta/info.json``
+    fps: float  # frames a second, as ``info`` writes it
+    features: Mapping[str, Mapping[str, Any]]  # declared features by key
+    tasks: tuple[str, ...]  # text of each task by ``task_index``
+    episodes: EpisodeTable  # all episodes
+    # ``meta/stats.json``: arrays by feature and statistic; empty where there is none.
     stats: Mapping[str, Mapping[str, Any]] = field(repr=False)
 
     @property
@@ -196,13 +178,9 @@ PAD_SUFFIX = "_is_pad"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """The steps of one feature, relative to the frame of the sample.
+    """The steps of one feature, relative to the frame of the sample."""
 
-    Attributes:
-        offsets: Frames, shape (T,).
-    """
-
-    offsets: IntArray
+    offsets: IntArray  # frames, shape (T,)
 
     @property
     def steps(self) -> int:

@@ -62,33 +62,20 @@ _SPLIT_RANKS, _SPLIT_WORKERS, _MERGE, _BLOCK, _FRAMES = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker of one rank.
+    """One worker of one rank."""
 
-    Attributes:
-        rank: Number of the training process, from 0.
-        world_size: Number of training processes.
-        worker: Number of the loader worker of that process, from 0.
-        num_workers: Number of its loader workers; 1 where the process loads by itself.
-    """
-
-    rank: int = 0
-    world_size: int = 1
-    worker: int = 0
-    num_workers: int = 1
+    rank: int = 0  # number of the training process, from 0
+    world_size: int = 1  # number of training processes
+    worker: int = 0  # number of the loader worker of that process, from 0
+    num_workers: int = 1  # number of its loader workers; 1 where the process loads by itself
 
 
 class OrderBlock(NamedTuple):
-    """Consecutive frames of an order; arrays of shape (N,).
+    """Consecutive frames of an order; arrays of shape (N,)."""
 
-    Attributes:
-        episodes: Places of the episodes, as the lengths were given.
-        frames: Frame within the episode.
-        is_last: Whether the worker gives out no other frame of the episode in this epoch.
-    """
-
-    episodes: IntArray
-    frames: IntArray
-    is_last: BoolArray
+    episodes: IntArray  # places of the episodes, as the lengths were given
+    frames: IntArray  # frame within the episode
+    is_last: BoolArray  # whether the worker gives out no other frame of the episode in this epoch
 
     def part(self, first: int, stop: int | None = None) -> OrderBlock:
         """Return the frames from one place to another."""
@@ -98,19 +85,12 @@ class OrderBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """What a worker gives out in an epoch; arrays of shape (P,).
+    """What a worker gives out in an epoch; arrays of shape (P,)."""
 
-    Attributes:
-        episodes: Places of its episodes, in the order in which they are shared out.
-        first: First turn of each that is its own: 0, where it has the episode alone.
-        counts: Frames of each, all above 0.
-        step: Every how manyth turn is its own.
-    """
-
-    episodes: IntArray
-    first: IntArray
-    counts: IntArray
-    step: int
+    episodes: IntArray  # places of its episodes, in the order in which they are shared out
+    first: IntArray  # first turn of each that is its own: 0, where it has the episode alone
+    counts: IntArray  # frames of each, all above 0
+    step: int  # every how manyth turn is its own
 
     def subset(self, places: IntArray) -> _Part:
         return _Part(self.episodes[places], self.first[places], self.counts[places], self.step)
@@ -565,15 +545,10 @@ def _checked(rank: int | None, world_size: int | None, origin: str) -> tuple[int
 
 
 class Turn(NamedTuple):
-    """A point between two batches.
+    """A point between two batches."""
 
-    Attributes:
-        taken: Batches that came from each worker.
-        next_worker: Who gives the next one.
-    """
-
-    taken: tuple[int, ...]
-    next_worker: int
+    taken: tuple[int, ...]  # batches that came from each worker
+    next_worker: int  # who gives the next one
 
 
 def num_batches(frames: int, batch_size: int, *, drop_last: bool) -> int:

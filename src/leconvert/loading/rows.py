@@ -37,17 +37,12 @@ _TRAILER_BYTES = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeRows:
-    """The rows of one episode.
+    """The rows of one episode."""
 
-    Attributes:
-        arrays: Numbers by feature: float32, int64 or bool, of shape (length, ...).
-        images: Coded images by feature.
-        objects: Everything else as Python's values.
-    """
-
+    # Numbers by feature: float32, int64 or bool, of shape (length, ...).
     arrays: Mapping[str, Array]
-    images: Mapping[str, Sequence[pa.Buffer]]
-    objects: Mapping[str, Sequence[Any]]
+    images: Mapping[str, Sequence[pa.Buffer]]  # coded images by feature
+    objects: Mapping[str, Sequence[Any]]  # everything else as Python's values
 
 
 class _DataFile:

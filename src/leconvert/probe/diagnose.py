@@ -29,25 +29,15 @@ _FIRST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """What is there, as far as what to install depends on it.
+    """What is there, as far as what to install depends on it."""
 
-    Attributes:
-        torch: Its version; None if it is missing.
-        torchcodec: Likewise.
-        torchcodec_trouble: Why it does not load; None if it does, or is missing.
-        ffmpeg: The FFmpeg that torchcodec finds.
-        built_for: The FFmpeg versions that torchcodec is built for, ascending.
-        cuda: Whether torch can use a GPU.
-        wants_cuda: Whether the GPU is to decode.
-    """
-
-    torch: str | None
-    torchcodec: str | None
-    torchcodec_trouble: str | None
-    ffmpeg: FoundFfmpeg | None
-    built_for: tuple[int, ...]
-    cuda: bool
-    wants_cuda: bool
+    torch: str | None  # its version; None if it is missing.
+    torchcodec: str | None  # likewise
+    torchcodec_trouble: str | None  # why it does not load; None if it does, or is missing.
+    ffmpeg: FoundFfmpeg | None  # the FFmpeg that torchcodec finds
+    built_for: tuple[int, ...]  # the FFmpeg versions that torchcodec is built for, ascending
+    cuda: bool  # whether torch can use a GPU
+    wants_cuda: bool  # whether the GPU is to decode
 
 
 def missing_pieces(pieces: _Pieces) -> list[str]:

@@ -65,23 +65,15 @@ def require_packages(*names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VideoFacts:
-    """How one camera was coded, as its first file says.
+    """How one camera was coded, as its first file says."""
 
-    Attributes:
-        codec: FFmpeg's name of the decoder, such as ``h264`` or ``av1``.
-        gop: Frames from one keyframe to the next: the commonest distance; None with one keyframe.
-        width: Columns.
-        height: Rows.
-        pixel_format: FFmpeg's name, such as ``yuv420p``.
-        has_b_frames: Whether frames are shown in another order than they are stored.
-    """
-
-    codec: str
+    codec: str  # FFmpeg's name of the decoder, such as ``h264`` or ``av1``
+    # Frames from one keyframe to the next: the commonest distance; None with one keyframe.
     gop: int | None
-    width: int
-    height: int
-    pixel_format: str
-    has_b_frames: bool
+    width: int  # columns
+    height: int  # rows
+    pixel_format: str  # FFmpeg's name, such as ``yuv420p``
+    has_b_frames: bool  # whether frames are shown in another order than they are stored
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -185,15 +177,10 @@ _STARTED_AGAIN = "LECONVERT_FFMPEG_LINKS"
 
 @dataclass(frozen=True, slots=True)
 class FoundFfmpeg:
-    """The FFmpeg that the dynamic loader would give torchcodec.
+    """The FFmpeg that the dynamic loader would give torchcodec."""
 
-    Attributes:
-        major: FFmpeg's major version.
-        origin: ``system`` or ``PyAV's wheel``.
-    """
-
-    major: int
-    origin: str
+    major: int  # FFmpeg's major version
+    origin: str  # ``system`` or ``PyAV's wheel``
 
 
 def versions_for_torchcodec() -> list[int]:

@@ -89,38 +89,23 @@ class Barrier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one process does.
+    """What one process does."""
 
-    Attributes:
-        number: The process, from 0.
-        paths: Video files to decode from.
-        backend: ``torchcodec`` or ``pyav``.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
-        stretches: Access, and how many processes take part, in order.
-        seconds: Length of each stretch.
-        seed: Of random access.
-    """
-
-    number: int
-    paths: Sequence[str]
-    backend: str
-    device: str
-    stretches: Sequence[tuple[Access, int]]
-    seconds: float
-    seed: int
+    number: int  # the process, from 0
+    paths: Sequence[str]  # video files to decode from
+    backend: str  # ``torchcodec`` or ``pyav``
+    device: str  # ``cpu``, ``cuda`` or ``cuda:N``
+    stretches: Sequence[tuple[Access, int]]  # access, and how many processes take part, in order
+    seconds: float  # length of each stretch
+    seed: int  # of random access
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What one process did in one stretch.
+    """What one process did in one stretch."""
 
-    Attributes:
-        frames: Frames decoded.
-        seconds: What they took.
-    """
-
-    frames: int
-    seconds: float
+    frames: int  # frames decoded
+    seconds: float  # what they took
 
 
 class _Clip(Protocol):
@@ -260,21 +245,13 @@ _MOST_FILES = 48
 
 @dataclass(frozen=True, slots=True)
 class LimitPlan:
-    """How the limit is measured.
+    """How the limit is measured."""
 
-    Attributes:
-        processes: How many decode at once; one process is measured too.
-        seconds: Length of each of the stretches.
-        backend: ``torchcodec`` or ``pyav``.
-        device: What decodes.
-        seed: Of random access.
-    """
-
-    processes: int
-    seconds: float
-    backend: str
-    device: str = "cpu"
-    seed: int = 0
+    processes: int  # how many decode at once; one process is measured too
+    seconds: float  # length of each of the stretches
+    backend: str  # ``torchcodec`` or ``pyav``
+    device: str = "cpu"  # what decodes
+    seed: int = 0  # of random access
 
     def stretches(self) -> list[tuple[Access, int]]:
         """Return access and number of processes of each stretch."""
@@ -284,21 +261,13 @@ class LimitPlan:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRate:
-    """How fast one way of decoding is.
+    """How fast one way of decoding is."""
 
-    Attributes:
-        access: ``sequential`` or ``random``.
-        processes: Processes that decoded.
-        frames: Frames of all of them.
-        seconds: The longest of their times.
-        frames_per_s: Sum of their rates.
-    """
-
-    access: Access
-    processes: int
-    frames: int
-    seconds: float
-    frames_per_s: float
+    access: Access  # ``sequential`` or ``random``
+    processes: int  # processes that decoded
+    frames: int  # frames of all of them
+    seconds: float  # the longest of their times
+    frames_per_s: float  # sum of their rates
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -407,16 +376,11 @@ _NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class KnownLimit:
-    """How fast the files decode at most.
+    """How fast the files decode at most."""
 
-    Attributes:
-        frames_per_s: Random access, all processes.
-        origin: ``measured`` for now, or the result's file.
-        rates: Every rate as `leconvert.probe.limit.DecodeRate.as_record` gives it.
-    """
-
-    frames_per_s: float
-    origin: str
+    frames_per_s: float  # random access, all processes
+    origin: str  # ``measured`` for now, or the result's file
+    # Every rate as `leconvert.probe.limit.DecodeRate.as_record` gives it.
     rates: Sequence[Mapping[str, Any]]
 
     def as_record(self) -> dict[str, Any]:

@@ -47,57 +47,34 @@ _PERCENTILES = (50, 95, 99)
 
 @dataclass(frozen=True, slots=True)
 class TimingPlan:
-    """What is measured.
+    """What is measured."""
 
-    Attributes:
-        warmup_batches: Batches that do not count.
-        duration_s: Seconds that count, at least.
-        num_batches: Batches that count, at most; None for no limit.
-    """
-
-    warmup_batches: int = 10
-    duration_s: float = 60.0
-    num_batches: int | None = None
+    warmup_batches: int = 10  # batches that do not count
+    duration_s: float = 60.0  # seconds that count, at least
+    num_batches: int | None = None  # batches that count, at most; None for no limit.
 
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What is kept of a batch.
+    """What is kept of a batch."""
 
-    Attributes:
-        samples: Its samples.
-        episodes: Distinct episodes among them.
-        worker: The worker that made it; 0 without workers.
-        frames: Camera frames that were decoded for it.
-    """
-
-    samples: int
-    episodes: int
-    worker: int
-    frames: int = 0
+    samples: int  # its samples
+    episodes: int  # distinct episodes among them
+    worker: int  # the worker that made it; 0 without workers
+    frames: int = 0  # camera frames that were decoded for it
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One timed pass.
+    """One timed pass."""
 
-    Attributes:
-        first_batch_latency_s: From before the iterator was asked for to the first batch.
-        wallclock_s: From there to the last batch, warm-up included.
-        steady_window_s: The stretch that counts.
-        epochs: Passes over the data that were begun.
-        facts: Of every batch that counts, in order of arrival.
-        waits_s: The wait for each of them, in seconds.
-        first_batch: Of the first batch; None if there was none.
-    """
-
-    first_batch_latency_s: float
-    wallclock_s: float
-    steady_window_s: float
-    epochs: int
-    facts: tuple[BatchFacts, ...]
-    waits_s: tuple[float, ...]
-    first_batch: BatchFacts | None
+    first_batch_latency_s: float  # from before the iterator was asked for to the first batch
+    wallclock_s: float  # from there to the last batch, warm-up included
+    steady_window_s: float  # the stretch that counts
+    epochs: int  # passes over the data that were begun
+    facts: tuple[BatchFacts, ...]  # of every batch that counts, in order of arrival
+    waits_s: tuple[float, ...]  # the wait for each of them, in seconds
+    first_batch: BatchFacts | None  # of the first batch; None if there was none.
 
     @property
     def samples(self) -> int:
@@ -247,17 +224,11 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class SinglePass:
-    """One pass over samples in one process, without batches.
+    """One pass over samples in one process, without batches."""
 
-    Attributes:
-        samples: How many were timed.
-        seconds: What they took.
-        decode_seconds: Of which inside the decoder; None where nothing decodes.
-    """
-
-    samples: int
-    seconds: float
-    decode_seconds: float | None
+    samples: int  # how many were timed
+    seconds: float  # what they took
+    decode_seconds: float | None  # of which inside the decoder; None where nothing decodes.
 
     def as_metrics(self) -> dict[str, float | None]:
         """Return rate and shares as results name them.

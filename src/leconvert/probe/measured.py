@@ -53,19 +53,12 @@ WORKER_KEY = "_worker"
 
 @dataclass(frozen=True, slots=True)
 class CacheCounts:
-    """What happened in the decoder caches of all workers together.
+    """What happened in the decoder caches of all workers together."""
 
-    Attributes:
-        hits: Look-ups that found an open decoder.
-        misses: Look-ups that opened one.
-        evictions: Decoders closed to make room.
-        size: Decoders open at the end.
-    """
-
-    hits: int
-    misses: int
-    evictions: int
-    size: int
+    hits: int  # look-ups that found an open decoder
+    misses: int  # look-ups that opened one
+    evictions: int  # decoders closed to make room
+    size: int  # decoders open at the end
 
     def as_record(self) -> dict[str, float | int | None]:
         """Return a JSON-serialisable mapping, with the share of look-ups that were hits."""
@@ -81,19 +74,12 @@ class CacheCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """What a loader is opened on.
+    """What a loader is opened on."""
 
-    Attributes:
-        options: The run's, with every default filled in.
-        meta: The dataset's metadata.
-        deltas: Windows in seconds by feature; empty for none.
-        episodes: Indices of the episodes of this node's share; None for all.
-    """
-
-    options: RunOptions
-    meta: DatasetMeta
-    deltas: Deltas
-    episodes: Sequence[int] | None
+    options: RunOptions  # the run's, with every default filled in
+    meta: DatasetMeta  # the dataset's metadata
+    deltas: Deltas  # windows in seconds by feature; empty for none
+    episodes: Sequence[int] | None  # indices of the episodes of this node's share; None for all.
 
     def windows(self) -> dict[str, list[float]] | None:
         """Return the windows as LeRobot takes them."""
@@ -101,14 +87,10 @@ class Subject:
 
 
 class SampleToCheck(NamedTuple):
-    """A sample of a loader that goes on where a frame cannot be decoded.
+    """A sample of a loader that goes on where a frame cannot be decoded."""
 
-    Attributes:
-        sample: The sample.
-        unreadable: Cameras with a frame in it that could not be decoded, and which or why.
-    """
-
-    sample: Sample
+    sample: Sample  # the sample
+    # Cameras with a frame in it that could not be decoded, and which or why.
     unreadable: Mapping[str, str]
 
 

@@ -112,31 +112,20 @@ _ALL = ""
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one job asks the scheduler for; everything but ``nodes`` is a node's share.
+    """What one job asks the scheduler for; everything but ``nodes`` is a node's share."""
 
-    Attributes:
-        nodes: Nodes, each with one loading process.
-        cpus: Cores of a node.
-        mem: Memory of a node as the scheduler spells it, such as ``32G``.
-        time: The longest run time, ``HH:MM:SS``.
-        gpus: GPUs of a node.
-    """
-
-    nodes: int = 1
-    cpus: int = 16
-    mem: str = "64G"
-    time: str = "00:30:00"
-    gpus: int = 0
+    nodes: int = 1  # nodes, each with one loading process
+    cpus: int = 16  # cores of a node
+    mem: str = "64G"  # memory of a node as the scheduler spells it, such as ``32G``
+    time: str = "00:30:00"  # the longest run time, ``HH:MM:SS``
+    gpus: int = 0  # GPUs of a node
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceChanges:
-    """What the command line changes in the resources of one job, or of all.
+    """What the command line changes in the resources of one job, or of all."""
 
-    Attributes:
-        by_job: Per scenario (or source) the changed fields; the empty name is for all.
-    """
-
+    # Per scenario (or source) the changed fields; the empty name is for all.
     by_job: Mapping[str, Mapping[str, int | str]]
 
     def applied(self, name: str, resources: Resources) -> Resources:
@@ -201,20 +190,13 @@ _WORKERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One set-up of the benchmark.
+    """One set-up of the benchmark."""
 
-    Attributes:
-        name: What ``--scenario`` takes, and what the result's file name carries.
-        loader: ``map`` or ``stream``.
-        source: The label of where the files are.
-        resources: What its job asks for.
-        workers: Loading workers of a process; None for as many as cores allow, see `num_workers`.
-    """
-
-    name: str
-    loader: Literal["map", "stream"]
-    source: Source
-    resources: Resources = field(default_factory=Resources)
+    name: str  # what ``--scenario`` takes, and what the result's file name carries
+    loader: Literal["map", "stream"]  # ``map`` or ``stream``
+    source: Source  # the label of where the files are
+    resources: Resources = field(default_factory=Resources)  # what its job asks for
+    # Loading workers of a process; None for as many as cores allow, see `num_workers`.
     workers: int | None = _WORKERS
 
     def num_workers(self, *, cores: int, cameras: int) -> int:
@@ -296,77 +278,47 @@ _AT_LEAST = {
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of one run; what is None is left to the loader, or is filled by `resolved`.
+    """The options of one run; what is None is left to the loader, or is filled by `resolved`."""
 
-    Attributes:
-        root: The dataset: a folder, or a URL that fsspec opens, such as ``hf://datasets/ORG/NAME``.
-        repo_id: The dataset's name on the Hub.
-        data_files_root: Where ``data/`` and ``videos/`` are, if not below ``root``.
-        revision: Branch, tag or commit on the Hub.
-        source: A label for where the bytes come from; it changes nothing without ``no_local``.
-        no_local: Read from the Hub or the bucket even where a local copy is.
-        scenario: A named set-up; fills in loader, source and workers.
-        loader: What is measured.
-        mode: What a sample is; see `leconvert.probe.options`.
-        deltas: A JSON file of windows, instead of the mode's.
-        batch_size: Samples of a batch.
-        num_workers: Worker processes of the loader; 0 loads in this process.
-        prefetch_factor: Batches that each worker prepares ahead.
-        episode_pool_size: Episodes that ``stream`` mixes; frames that ``stream-lerobot`` buffers.
-        max_buffer_input_shards: Files that ``stream-lerobot`` reads side by side, at most.
-        video_decoder_cache_size: Open decoders of a worker, at most.
-        video_fetch_workers: Threads of a worker that fetch and decode ahead (``stream``).
-        num_batches: Batches that are timed, at most.
-        warmup_batches: Batches before the timing.
-        duration_s: Seconds that are timed, at least.
-        probe_samples: Samples of the pass in this process, after the timing; 0 for no such pass.
-        probe_warmup: Samples before those.
-        device: Where batches go: ``cpu``, ``cuda`` or ``cuda:N``.
-        decode_device: What decodes: ``cpu``, ``cuda`` or ``cuda:N``.
-        rank: This process among those that share the dataset.
-        world_size: How many share it.
-        num_partitions: Nodes that share the dataset by whole files.
-        partition_index: This node.
-        max_episodes: Use the first so many episodes.
-        seed: Of the order of samples.
-        check: Samples that are compared with the map-style loader's.
-        with_limit: Measure the decode limit as well.
-        limit_duration_s: Seconds of each stretch of that measurement.
-    """
-
+    # The dataset: a folder, or a URL that fsspec opens, such as ``hf://datasets/ORG/NAME``.
     root: str | None = None
-    repo_id: str | None = None
-    data_files_root: str | None = None
-    revision: str | None = None
+    repo_id: str | None = None  # the dataset's name on the Hub
+    data_files_root: str | None = None  # where ``data/`` and ``videos/`` are, if not below ``root``
+    revision: str | None = None  # branch, tag or commit on the Hub
+    # A label for where the bytes come from; it changes nothing without ``no_local``.
     source: str | None = None
-    no_local: bool = False
-    scenario: str | None = None
-    loader: Loader | None = None
-    mode: Mode = "single"
-    deltas: str | None = None
-    batch_size: int = 16
-    num_workers: int | None = None
-    prefetch_factor: int = 2
+    no_local: bool = False  # read from the Hub or the bucket even where a local copy is
+    scenario: str | None = None  # A named set-up; fills in loader, source and workers
+    loader: Loader | None = None  # what is measured
+    mode: Mode = "single"  # what a sample is; see `leconvert.probe.options`
+    deltas: str | None = None  # A JSON file of windows, instead of the mode's
+    batch_size: int = 16  # samples of a batch
+    num_workers: int | None = None  # worker processes of the loader; 0 loads in this process
+    prefetch_factor: int = 2  # batches that each worker prepares ahead
+    # Episodes that ``stream`` mixes; frames that ``stream-lerobot`` buffers.
     episode_pool_size: int | None = None
+    # Files that ``stream-lerobot`` reads side by side, at most.
     max_buffer_input_shards: int | None = None
-    video_decoder_cache_size: int | None = None
+    video_decoder_cache_size: int | None = None  # open decoders of a worker, at most
+    # Threads of a worker that fetch and decode ahead (``stream``).
     video_fetch_workers: int | None = None
-    num_batches: int | None = None
-    warmup_batches: int = 10
-    duration_s: float = 60.0
+    num_batches: int | None = None  # batches that are timed, at most
+    warmup_batches: int = 10  # batches before the timing
+    duration_s: float = 60.0  # seconds that are timed, at least
+    # Samples of the pass in this process, after the timing; 0 for no such pass.
     probe_samples: int = 100
-    probe_warmup: int = 10
-    device: str = "cpu"
-    decode_device: str = "cpu"
-    rank: int | None = None
-    world_size: int | None = None
-    num_partitions: int = 1
-    partition_index: int = 0
-    max_episodes: int | None = None
-    seed: int = 0
-    check: int = 0
-    with_limit: bool = False
-    limit_duration_s: float = 5.0
+    probe_warmup: int = 10  # samples before those
+    device: str = "cpu"  # where batches go: ``cpu``, ``cuda`` or ``cuda:N``
+    decode_device: str = "cpu"  # what decodes: ``cpu``, ``cuda`` or ``cuda:N``
+    rank: int | None = None  # this process among those that share the dataset
+    world_size: int | None = None  # how many share it
+    num_partitions: int = 1  # nodes that share the dataset by whole files
+    partition_index: int = 0  # this node
+    max_episodes: int | None = None  # use the first so many episodes
+    seed: int = 0  # of the order of samples
+    check: int = 0  # samples that are compared with the map-style loader's
+    with_limit: bool = False  # measure the decode limit as well
+    limit_duration_s: float = 5.0  # seconds of each stretch of that measurement
 
     def __post_init__(self) -> None:
         if self.root is None and self.repo_id is None:

@@ -198,72 +198,41 @@ _IDLE_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, order=True)
 class SetUp:
-    """What was measured, and where: the results of one set-up become one line.
+    """What was measured, and where: the results of one set-up become one line."""
 
-    Attributes:
-        dataset: Where it is.
-        host: The node.
-        scenario: Its name, or an empty string.
-        source: The label.
-        loader: The loader.
-        mode: The mode.
-        batch_size: Samples of a batch.
-        num_workers: Workers of one process.
-        device: What decoded.
-        others: Other options that make a set-up of its own, as ``prefetch-factor 4``.
-    """
-
-    dataset: str
-    host: str
-    scenario: str
-    source: str
-    loader: str
-    mode: str
-    batch_size: int
-    num_workers: int
-    device: str
-    others: str
+    dataset: str  # where it is
+    host: str  # the node
+    scenario: str  # its name, or an empty string
+    source: str  # the label
+    loader: str  # the loader
+    mode: str  # the mode
+    batch_size: int  # samples of a batch
+    num_workers: int  # workers of one process
+    device: str  # what decoded
+    others: str  # other options that make a set-up of its own, as ``prefetch-factor 4``
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryLine(SetUp):
-    """All results of one set-up on one node.
+    """All results of one set-up on one node."""
 
-    Attributes:
-        ranks: Processes on this node.
-        runs: Repeats of each, at least.
-        samples_per_s: Median, added up over the ranks; likewise the next two.
-        frames_per_s_node: Decoded camera frames a second on this node.
-        peak_pss_gb: Memory of all processes; None where unknown.
-        first_batch_latency_s: Median of all results; likewise all that follow.
-        p50_batch_wait_ms: Median wait for a batch.
-        p99_batch_wait_ms: A wait that one batch in a hundred exceeds.
-        p50_sample_latency_ms: Share of a sample, median.
-        p95_sample_latency_ms: Likewise, one in twenty.
-        p99_sample_latency_ms: Likewise, one in a hundred.
-        shuffle_randomness_frac: Distinct episodes in a batch over its size.
-        hit_rate: Of the decoder caches; None where unknown.
-        pct_of_limit: Share of the random-access decode limit; None where it was not measured.
-        wrong_frames: The most that any check found; None where none was made.
-        flags: See the module.
-    """
-
-    ranks: int
-    runs: int
-    samples_per_s: float
-    frames_per_s_node: float
-    peak_pss_gb: float | None
-    first_batch_latency_s: float | None
-    p50_batch_wait_ms: float | None
-    p99_batch_wait_ms: float | None
-    p50_sample_latency_ms: float | None
-    p95_sample_latency_ms: float | None
-    p99_sample_latency_ms: float | None
-    shuffle_randomness_frac: float | None
-    hit_rate: float | None
+    ranks: int  # processes on this node
+    runs: int  # repeats of each, at least
+    samples_per_s: float  # median, added up over the ranks; likewise the next two
+    frames_per_s_node: float  # decoded camera frames a second on this node
+    peak_pss_gb: float | None  # memory of all processes; None where unknown.
+    first_batch_latency_s: float | None  # median of all results; likewise all that follow
+    p50_batch_wait_ms: float | None  # median wait for a batch
+    p99_batch_wait_ms: float | None  # A wait that one batch in a hundred exceeds
+    p50_sample_latency_ms: float | None  # share of a sample, median
+    p95_sample_latency_ms: float | None  # likewise, one in twenty
+    p99_sample_latency_ms: float | None  # likewise, one in a hundred
+    shuffle_randomness_frac: float | None  # distinct episodes in a batch over its size
+    hit_rate: float | None  # of the decoder caches; None where unknown.
+    # Share of the random-access decode limit; None where it was not measured.
     pct_of_limit: float | None
-    wrong_frames: int | None
-    flags: tuple[str, ...]
+    wrong_frames: int | None  # the most that any check found; None where none was made.
+    flags: tuple[str, ...]  # see the module
 
     @property
     def label(self) -> str:

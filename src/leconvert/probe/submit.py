@@ -100,20 +100,14 @@ def _listed(what: str, text: str, known: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job of a chain.
+    """One job of a chain."""
 
-    Attributes:
-        name: Names the job and its log.
-        arguments: What follows the program's name: a whole ``leconvert`` command.
-        resources: What it asks for; with several nodes every node runs the command as a rank.
-        trains: Whether it is a training: its ranks talk to each other, and after a preemption it
-            can go on where it stopped. A benchmark must not: its second start would find warm
-            caches.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
+    name: str  # names the job and its log
+    arguments: tuple[str, ...]  # what follows the program's name: a whole ``leconvert`` command
+    # What it asks for; with several nodes every node runs the command as a rank.
     resources: Resources
+    # Whether it is a training: its ranks talk to each other, and after a preemption it can go on
+    # where it stopped. A benchmark must not: its second start would find warm caches.
     trains: bool = False
 
 
@@ -287,19 +281,12 @@ def chain_script(jobs: Sequence[Job], site: Site, *, log_dir: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """A job in the scheduler's queue.
+    """A job in the scheduler's queue."""
 
-    Attributes:
-        job_id: SLURM's id.
-        name: The job's name.
-        log: Where its output will be.
-        after: The id of the job that it waits for, or None.
-    """
-
-    job_id: str
-    name: str
-    log: str
-    after: str | None
+    job_id: str  # SLURM's id
+    name: str  # the job's name
+    log: str  # where its output will be
+    after: str | None  # the id of the job that it waits for, or None
 
 
 def submit_chain(jobs: Sequence[Job], site: Site, *, log_dir: str) -> tuple[SubmittedJob, ...]:

@@ -59,35 +59,20 @@ class AttemptEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One worker's try at one batch.
+    """One worker's try at one batch."""
 
-    Attributes:
-        batch_id: The batch.
-        generation: The claim's number, from 1.
-        token: The worker.
-        host: Its host.
-        pid: Its process there.
-        end: How it ended.
-        began: When it began.
-        ended: When it ended; for what is held or was lost the last sign of life.
-        seconds: How long it took, on a monotonic clock.
-        source_bytes: Source bytes of the batch.
-        frames: Frames and rows of the batch.
-        message: What was said about its end.
-    """
-
-    batch_id: int
-    generation: int
-    token: str
-    host: str
-    pid: int
-    end: AttemptEnd
-    began: float | None = None
-    ended: float | None = None
-    seconds: float | None = None
-    source_bytes: int = 0
-    frames: int = 0
-    message: str = ""
+    batch_id: int  # the batch
+    generation: int  # the claim's number, from 1
+    token: str  # the worker
+    host: str  # its host
+    pid: int  # its process there
+    end: AttemptEnd  # how it ended
+    began: float | None = None  # when it began
+    ended: float | None = None  # when it ended; for what is held or was lost the last sign of life
+    seconds: float | None = None  # how long it took, on a monotonic clock
+    source_bytes: int = 0  # source bytes of the batch
+    frames: int = 0  # frames and rows of the batch
+    message: str = ""  # what was said about its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,44 +92,27 @@ class BatchCounts:
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """One stream before and after.
+    """One stream before and after."""
 
-    Attributes:
-        stream: ``data`` or ``videos/<camera key>``.
-        source_files: Files of the source.
-        source_bytes: Their size.
-        result_files: Files of the result that are there, or whose shards are written.
-        planned_files: Files that the result shall have.
-        result_bytes: Size of those that are there.
-    """
-
-    stream: str
-    source_files: int | None
-    source_bytes: int | None
-    result_files: int
-    planned_files: int
-    result_bytes: int
+    stream: str  # ``data`` or ``videos/<camera key>``
+    source_files: int | None  # files of the source
+    source_bytes: int | None  # their size
+    result_files: int  # files of the result that are there, or whose shards are written
+    planned_files: int  # files that the result shall have
+    result_bytes: int  # size of those that are there
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was proven before the result took its place.
+    """What was proven before the result took its place."""
 
-    Attributes:
-        depth: ``structure``, ``bytes`` or ``none``.
-        ok: Whether nothing differed.
-        counts: Files, episodes, rows and camera frames that were compared; empty where unknown.
-        seconds: How long it took.
-        differences: How many there were.
-        shown: The first of them.
-    """
-
-    depth: str
-    ok: bool | None
+    depth: str  # ``structure``, ``bytes`` or ``none``
+    ok: bool | None  # whether nothing differed
+    # Files, episodes, rows and camera frames that were compared; empty where unknown.
     counts: Mapping[str, int] = field(default_factory=dict)
-    seconds: float | None = None
-    differences: int = 0
-    shown: Sequence[str] = ()
+    seconds: float | None = None  # how long it took
+    differences: int = 0  # how many there were
+    shown: Sequence[str] = ()  # the first of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,74 +128,46 @@ class Packer:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """Everything that a report tells.
+    """Everything that a report tells."""
 
-    Attributes:
-        name: The dataset's name.
-        state: How far the run is.
-        generated: When this was gathered.
-        target: Where the result stands or will stand.
-        source: The v2.x dataset; None where only the result is known.
-        kept_source: Where a replaced dataset is kept.
-        work_dir: The run's shared folder; None where only the result is known.
-        run_id: The run.
-        episodes: Episodes of the result.
-        frames: Frames of the result.
-        fps: Frame rate, as the decimal that the dataset gives.
-        streams: Each stream before and after.
-        other_files: Files of the result beside the streams: tables under ``meta/`` and the like.
-        other_bytes: Their size.
-        options: The plan's options.
-        findings: What the scan found; None where it is not known.
-        repairs: What the conversion changed.
-        verification: What was proven; None where it is not known.
-        batches: Batches by state; None where only the result is known.
-        set_aside: Batches that used up their tries and have no result.
-        attempts: Every try at every batch, by batch and claim.
-        packers: Every packer.
-        invocations: How every process was called.
-        planned_versions: Versions of the libraries of the planner.
-        clocks: For each host how far the work dir's clock was ahead of its own, in seconds.
-        cloned_bytes: Coded video bytes that are shared with the source.
-        copied_bytes: Coded video bytes that were copied.
-        worker_peak_bytes: The most that one worker's process had resident; None if not known.
-        packer_peak_bytes: The most that the packer's had, before the swap; None if not known.
-        probe: The probe's document, or what it said when it could not measure.
-        remarks: What could not be read.
-        quantiles: Whether the result's statistics have them; None where that is not known.
-    """
-
-    name: str
-    state: StoryState
-    generated: datetime
-    target: str
-    source: str | None = None
-    kept_source: str | None = None
-    work_dir: str | None = None
-    run_id: str | None = None
-    episodes: int = 0
-    frames: int = 0
-    fps: str = ""
-    streams: Sequence[StreamFigures] = ()
+    name: str  # the dataset's name
+    state: StoryState  # how far the run is
+    generated: datetime  # when this was gathered
+    target: str  # where the result stands or will stand
+    source: str | None = None  # the v2.x dataset; None where only the result is known.
+    kept_source: str | None = None  # where a replaced dataset is kept
+    work_dir: str | None = None  # the run's shared folder; None where only the result is known.
+    run_id: str | None = None  # the run
+    episodes: int = 0  # episodes of the result
+    frames: int = 0  # frames of the result
+    fps: str = ""  # frame rate, as the decimal that the dataset gives
+    streams: Sequence[StreamFigures] = ()  # each stream before and after
+    # Files of the result beside the streams: tables under ``meta/`` and the like.
     other_files: int = 0
-    other_bytes: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-    findings: Sequence[Finding] | None = None
-    repairs: Repairs = field(default_factory=Repairs)
-    verification: Verification | None = None
-    batches: BatchCounts | None = None
-    set_aside: Collection[int] = ()
-    attempts: Sequence[Attempt] = ()
-    packers: Sequence[Packer] = ()
-    invocations: Sequence[Invocation] = ()
+    other_bytes: int = 0  # their size
+    options: Mapping[str, Any] = field(default_factory=dict)  # the plan's options
+    findings: Sequence[Finding] | None = None  # what the scan found; None where it is not known.
+    repairs: Repairs = field(default_factory=Repairs)  # what the conversion changed
+    verification: Verification | None = None  # what was proven; None where it is not known.
+    batches: BatchCounts | None = None  # batches by state; None where only the result is known.
+    set_aside: Collection[int] = ()  # batches that used up their tries and have no result
+    attempts: Sequence[Attempt] = ()  # every try at every batch, by batch and claim
+    packers: Sequence[Packer] = ()  # every packer
+    invocations: Sequence[Invocation] = ()  # how every process was called
+    # Versions of the libraries of the planner.
     planned_versions: Mapping[str, str] = field(default_factory=dict)
+    # For each host how far the work dir's clock was ahead of its own, in seconds.
     clocks: Mapping[str, float] = field(default_factory=dict)
-    cloned_bytes: int = 0
-    copied_bytes: int = 0
+    cloned_bytes: int = 0  # coded video bytes that are shared with the source
+    copied_bytes: int = 0  # coded video bytes that were copied
+    # The most that one worker's process had resident; None if not known.
     worker_peak_bytes: int | None = None
+    # The most that the packer's had, before the swap; None if not known.
     packer_peak_bytes: int | None = None
+    # The probe's document, or what it said when it could not measure.
     probe: Mapping[str, Any] | None = None
-    remarks: Sequence[str] = ()
+    remarks: Sequence[str] = ()  # what could not be read
+    # Whether the result's statistics have them; None where that is not known.
     quantiles: bool | None = None
 
     @property
@@ -266,23 +206,15 @@ _UNREADABLE = (OSError, LeconvertError, KeyError, TypeError, ValueError, Attribu
 
 @dataclass(slots=True)
 class AttemptsFound:
-    """What the records of a run say.
+    """What the records of a run say."""
 
-    Attributes:
-        attempts: Every try, by batch and claim.
-        done: Batches with a result.
-        failed: Batches that were set aside and have none.
-        shard_bytes: Size of every written shard by batch and name.
-        video_bytes: Coded bytes shared with the source, and copied.
-        remarks: What could not be read.
-    """
-
-    attempts: list[Attempt] = field(default_factory=list)
-    done: set[int] = field(default_factory=set)
-    failed: set[int] = field(default_factory=set)
+    attempts: list[Attempt] = field(default_factory=list)  # every try, by batch and claim
+    done: set[int] = field(default_factory=set)  # batches with a result
+    failed: set[int] = field(default_factory=set)  # batches that were set aside and have none
+    # Size of every written shard by batch and name.
     shard_bytes: dict[tuple[int, str], int] = field(default_factory=dict)
-    video_bytes: tuple[int, int] = (0, 0)
-    remarks: list[str] = field(default_factory=list)
+    video_bytes: tuple[int, int] = (0, 0)  # coded bytes shared with the source, and copied
+    remarks: list[str] = field(default_factory=list)  # what could not be read
 
 
 def moment(text: object) -> float | None:
@@ -465,17 +397,12 @@ def _message(record: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class TreeFigures:
-    """Files and bytes of a v3.0 tree.
+    """Files and bytes of a v3.0 tree."""
 
-    Attributes:
-        streams: For each stream the number of its files and their size.
-        other_files: Files beside them.
-        other_bytes: Their size.
-    """
-
+    # For each stream the number of its files and their size.
     streams: dict[str, tuple[int, int]] = field(default_factory=dict)
-    other_files: int = 0
-    other_bytes: int = 0
+    other_files: int = 0  # files beside them
+    other_bytes: int = 0  # their size
 
 
 def measure_tree(root: Path) -> TreeFigures:
