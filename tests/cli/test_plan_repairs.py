@@ -93,18 +93,18 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("defects", CASES, ids=", ".join)
 def test_the_command_ends_well_and_loses_exactly_what_was_said(
-    leconvert: Leconvert, sound: Path, tmp_path: Path, defects: tuple[str, ...]
+    leconvert_here: Leconvert, sound: Path, tmp_path: Path, defects: tuple[str, ...]
 ) -> None:
     source = Path(shutil.copytree(sound, tmp_path / "a source"))
     for defect in defects:
         DEFECTS[defect](source)
-    planned = leconvert("check", source, "--plan-repairs", "--json")
+    planned = leconvert_here("check", source, "--plan-repairs", "--json")
     assert planned.returncode == 0, planned.stderr
     plan = json.loads(planned.stdout)
     program, *arguments = shlex.split(plan["command"])
     assert program == "leconvert"
     result = tmp_path / "result"
-    done = leconvert(*arguments, "--output", result, "--json")
+    done = leconvert_here(*arguments, "--output", result, "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert (report["episodes"], report["frames"]) == (
@@ -117,33 +117,35 @@ def test_the_command_ends_well_and_loses_exactly_what_was_said(
     dropped = {entry["episode"] for entry in report["repairs"].get("dropped_episodes", ())}
     assert dropped == set(plan["left_out"]["episodes"])
     assert plan["keeps"]["episodes"] + len(dropped) == plan["of"]["episodes"] == len(LENGTHS)
-    assert leconvert("verify", result, "--source", source, "--bytes").returncode == 0
+    assert leconvert_here("verify", result, "--source", source, "--bytes").returncode == 0
 
 
 def test_a_flag_that_others_make_superfluous_is_not_given(
-    leconvert: Leconvert, sound: Path, tmp_path: Path
+    leconvert_here: Leconvert, sound: Path, tmp_path: Path
 ) -> None:
     """An episode that lacks a table and a clip has to go: then the camera need not."""
     source = Path(shutil.copytree(sound, tmp_path / "source"))
     _cut_table(source)
     lose_clips(source, WRIST, 1)
-    planned = leconvert("check", source, "--plan-repairs")
+    planned = leconvert_here("check", source, "--plan-repairs")
     assert planned.returncode == 0, planned.stderr
     command, *said = planned.stdout.splitlines()
     assert command == f"leconvert convert --root {source} --on-bad-episode drop"
     assert said[0] == "  keeps 3 of 4 episodes, 18 of 22 frames, 9 of 9 features"
 
 
-def test_a_sound_dataset_needs_nothing(leconvert: Leconvert, sound: Path) -> None:
-    planned = leconvert("check", sound, "--plan-repairs")
+def test_a_sound_dataset_needs_nothing(leconvert_here: Leconvert, sound: Path) -> None:
+    planned = leconvert_here("check", sound, "--plan-repairs")
     assert planned.stdout == f"leconvert convert --root {sound}\n  keeps everything\n"
 
 
-def test_what_no_flag_repairs_is_refused(leconvert: Leconvert, sound: Path, tmp_path: Path) -> None:
+def test_what_no_flag_repairs_is_refused(
+    leconvert_here: Leconvert, sound: Path, tmp_path: Path
+) -> None:
     source = Path(shutil.copytree(sound, tmp_path / "source"))
     (source / "meta/tasks.jsonl").unlink()
     edit_lines(source, "episodes", lambda lines: lines[0].update(tasks=[]))
-    planned = leconvert("check", source, "--plan-repairs")
+    planned = leconvert_here("check", source, "--plan-repairs")
     assert planned.returncode == 3
     assert planned.stdout == ""
     assert "missing-tasks" in planned.stderr
@@ -162,15 +164,15 @@ def converted(sound: Path, tmp_path: Path) -> Path:
     return tmp_path / "result"
 
 
-def test_a_sound_dataset_of_v30_needs_nothing(leconvert: Leconvert, converted: Path) -> None:
-    planned = leconvert("check", converted, "--plan-repairs")
+def test_a_sound_dataset_of_v30_needs_nothing(leconvert_here: Leconvert, converted: Path) -> None:
+    planned = leconvert_here("check", converted, "--plan-repairs")
     assert planned.stdout.splitlines()[0] == f"{converted}: nothing to repair."
-    as_json = leconvert("check", converted, "--plan-repairs", "--json")
+    as_json = leconvert_here("check", converted, "--plan-repairs", "--json")
     assert json.loads(as_json.stdout)["command"] is None
 
 
 def test_where_episodes_have_to_go_that_is_said_first_and_the_rest_is_kept(
-    leconvert: Leconvert, converted: Path
+    leconvert_here: Leconvert, converted: Path
 ) -> None:
     """A clip is gone, and a column counts wrongly, which the same command makes right."""
     (converted / f"videos/{WRIST}/chunk-000/file-002.mp4").unlink()
@@ -178,32 +180,32 @@ def test_where_episodes_have_to_go_that_is_said_first_and_the_rest_is_kept(
     table = pq.read_table(path)
     pq.write_table(with_column(table, "frame_index", pa.array([7] * len(table), pa.int64())), path)
     before = snapshot(converted)
-    planned = leconvert("check", converted, "--plan-repairs")
+    planned = leconvert_here("check", converted, "--plan-repairs")
     assert planned.returncode == 0, planned.stderr
     command, keeps, *changes = planned.stdout.splitlines()
     assert command == f"leconvert repair {converted} --on-bad-episode drop --reindex"
     assert keeps == "  keeps 3 of 4 episodes, 17 of 22 frames, 9 of 9 features"
     assert "  1 episode left out" in changes
     asked = ["repair", converted, "--on-bad-episode", "drop"]
-    dry = leconvert(*asked, "--dry-run")
+    dry = leconvert_here(*asked, "--dry-run")
     assert (dry.returncode, dry.stdout) == (0, planned.stdout)
     assert snapshot(converted) == before
-    done = leconvert(*asked)
+    done = leconvert_here(*asked)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{command}\n{keeps}\n")
-    checked = leconvert("check", converted)
+    checked = leconvert_here("check", converted)
     assert checked.returncode == 0, checked.stderr
     assert json.loads((converted / "meta/info.json").read_bytes())["total_frames"] == 17
     assert snapshot(Path(f"{converted}_old")) == before
-    compared = leconvert("verify", converted, "--source", f"{converted}_old", "--bytes")
+    compared = leconvert_here("verify", converted, "--source", f"{converted}_old", "--bytes")
     assert compared.returncode == 0, compared.stderr
 
 
 def test_what_a_repair_cannot_make_right_is_refused_with_what_helps(
-    leconvert: Leconvert, converted: Path
+    leconvert_here: Leconvert, converted: Path
 ) -> None:
     (converted / "meta/tasks.parquet").unlink()
-    planned = leconvert("check", converted, "--plan-repairs")
+    planned = leconvert_here("check", converted, "--plan-repairs")
     assert planned.returncode == 3
     assert "missing-tasks" in planned.stderr
     assert "--plan-repairs" not in planned.stderr

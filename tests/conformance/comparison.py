@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import batched
+from itertools import accumulate, batched
 from pathlib import Path
 from typing import Any
 
@@ -301,18 +301,22 @@ def assert_same_packets(ours: Path, reference: Path) -> None:
         assert found == expected, mine
 
 
+def some_of(places: Sequence[int], every: int) -> list[int]:
+    """Return every so-manieth of several, and the last one."""
+    return sorted({*places[::every], places[-1]})
+
+
 def windows_of(length: int, window: int, every: int) -> list[int]:
     """Return the first frame of every so-manieth window of an episode, and of its last one."""
-    firsts = list(range(0, length, window))
-    return sorted({*firsts[::every], firsts[-1]})
+    return some_of(range(0, length, window), every)
 
 
 def frames_in_windows(lengths: Sequence[int], window: int, every: int) -> int:
-    """Return how many frames `windows_of` leads to in episodes of these lengths."""
+    """Return how many frames `loaded_windows` loads of episodes of these lengths."""
     return sum(
-        min(window, length - first)
-        for length in lengths
-        for first in windows_of(length, window, every)
+        min(window, lengths[episode] - first)
+        for episode in some_of(range(len(lengths)), every)
+        for first in windows_of(lengths[episode], window, every)
     )
 
 
@@ -343,6 +347,8 @@ def loaded_windows(
 ) -> Iterator[tuple[int, int, dict[str, Pixels]]]:
     """Load frames through ``LeRobotDataset``, ``window`` frames of an episode at a time.
 
+    Of every so-manieth episode, and of the last one, every so-manieth window and the last one.
+
     Yields:
         Episode, its first frame in the window, and each camera's frames of shape
         (at most ``window``, 3, H, W).
@@ -358,10 +364,11 @@ def loaded_windows(
         delta_timestamps=dict.fromkeys(source.camera_keys, deltas) if window > 1 else None,
     )
     assert len(dataset) == sum(source.lengths)
-    start = 0
-    for episode, length in enumerate(source.lengths):
+    starts = [0, *accumulate(source.lengths)]
+    for episode in some_of(range(len(source.lengths)), every):
+        length = source.lengths[episode]
         for first in windows_of(length, window, every):
-            item = dataset[start + first]
+            item = dataset[starts[episode] + first]
             assert int(item["episode_index"]) == episode
             assert int(item["frame_index"]) == first
             frames = {}
@@ -369,7 +376,6 @@ def loaded_windows(
                 stacked = item[key] if window > 1 else item[key][None]
                 frames[key] = stacked[: length - first].numpy()  # the rest is padding
             yield episode, first, frames
-        start += length
 
 
 def assert_every_frame_is_the_sources(
@@ -382,7 +388,7 @@ def assert_every_frame_is_the_sources(
         source: Where it came from.
         backend: LeRobot's name of the decoder.
         window: Frames that one item loads.
-        every: Load only every so-manieth window of an episode, and its last one.
+        every: Load only every so-manieth episode and window, and the last ones.
 
     Returns:
         The number of frames compared.

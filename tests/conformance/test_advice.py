@@ -105,8 +105,8 @@ class Tries:
 
 
 @pytest.fixture
-def tries(leconvert: Leconvert, source: Path, tmp_path: Path) -> Tries:
-    return Tries(leconvert, source, tmp_path / "result")
+def tries(leconvert_here: Leconvert, source: Path, tmp_path: Path) -> Tries:
+    return Tries(leconvert_here, source, tmp_path / "result")
 
 
 def load_all(root: Path) -> list[dict[str, Any]]:
@@ -209,13 +209,13 @@ def test_columns_that_are_not_declared_are_declared_as_they_are_stored(
 
 
 def test_images_that_are_not_declared_are_declared_too(
-    leconvert: Leconvert, tmp_path: Path
+    leconvert_here: Leconvert, tmp_path: Path
 ) -> None:
     key = "observation.image"
     spec = DatasetSpec(episodes=2, frames=3, cameras=(), image_keys=(key,), image_size=(24, 32))
     source = make_dataset(tmp_path / "source", spec)
     edit_info(source, lambda info: info["features"].pop(key))
-    tries = Tries(leconvert, source, tmp_path / "result")
+    tries = Tries(leconvert_here, source, tmp_path / "result")
     report = tries.follow(tries.refused())
     assert report["repairs"]["declared_features"][key]["shape"] == [24, 32, 3]
     assert tuple(load_all(tries.result)[4][key].shape) == (3, 24, 32)
@@ -318,7 +318,7 @@ def test_all_files_may_lie_elsewhere(tries: Tries, source: Path) -> None:
 
 
 def test_two_files_that_may_be_one_are_nobodys_guess(
-    tries: Tries, source: Path, leconvert: Leconvert
+    tries: Tries, source: Path, leconvert_here: Leconvert
 ) -> None:
     lost = source / "data/chunk-000/episode_000001.parquet"
     for chunk in (1, 2):
@@ -441,9 +441,11 @@ def test_a_rate_that_the_timestamps_do_not_step_at_is_assumed(
     tries.differences_must_be(True)
 
 
-def test_without_a_rate_one_can_be_given(tries: Tries, source: Path, leconvert: Leconvert) -> None:
+def test_without_a_rate_one_can_be_given(
+    tries: Tries, source: Path, leconvert_here: Leconvert
+) -> None:
     edit_info(source, lambda info: info.pop("fps"))
-    refused = leconvert("convert", "--root", source, "--output", tries.result)
+    refused = leconvert_here("convert", "--root", source, "--output", tries.result)
     assert refused.returncode == 3
     assert "Run the command again with --assume-fps" in refused.stderr
     assert tries.succeed("--assume-fps", "30")["repairs"]["assumed_fps"] == "30.0"

@@ -18,6 +18,7 @@ from reference import convert_with_reference
 
 import leconvert
 from leconvert.compare import verify_pair
+from leconvert.formats.v3 import output_path
 from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.testing.dataset import RandomLengths
@@ -37,8 +38,9 @@ class Case:
         extra_files: Files that ours takes along.
         min_files: At least so many data files, and files a camera, must come out.
         window: Frames that one item loads; more than one where there are very many.
-        every: Every so-manieth window of an episode is loaded, and its last one; all of them in the
-            slow tests.
+        every: Every so-manieth episode is loaded and the last one, and of each every so-manieth
+            window and its last one; all of them in the slow tests.
+        slow: Whether it takes a minute, and so runs with the slow tests alone.
     """
 
     source: DatasetSpec | str
@@ -47,6 +49,7 @@ class Case:
     min_files: tuple[int, int] = (1, 1)
     window: int = 1
     every: int = 1
+    slow: bool = False
 
 
 CASES: dict[str, Case] = {
@@ -149,6 +152,7 @@ CASES: dict[str, Case] = {
         limits=(1e-6, 1e-6),
         min_files=(1003, 1003),
         window=3,
+        slow=True,
     ),
     "one_episode": Case(DatasetSpec(episodes=1, frames=9, tasks=("only",))),
     "one_episode_of_one_frame": Case(DatasetSpec(episodes=1, frames=1, cameras=(_TINY,))),
@@ -181,7 +185,13 @@ class Converted:
     report: Any
 
 
-@pytest.fixture(scope="session", params=CASES.values(), ids=CASES)
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(case, id=name, marks=pytest.mark.slow if case.slow else ())
+        for name, case in CASES.items()
+    ],
+)
 def converted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Converted:
@@ -285,6 +295,16 @@ def test_frames_load_and_are_the_sources_frames(converted: Converted, backend: s
     )
     assert compared == expected * len(source.camera_keys)
     assert every > 1 or expected == sum(source.lengths)
+
+
+def test_files_are_numbered_as_the_reference_numbers_them() -> None:
+    from lerobot.datasets.utils import DEFAULT_CHUNK_SIZE, update_chunk_file_indices
+
+    chunk, file = 0, 0
+    for number in range(2 * DEFAULT_CHUNK_SIZE + 2):
+        path = f"data/chunk-{chunk:03d}/file-{file:03d}.parquet"
+        assert output_path("data", number) == path
+        chunk, file = update_chunk_file_indices(chunk, file, DEFAULT_CHUNK_SIZE)
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_joined_clips_keep_their_packets_pixels_and_exact_times(
 def test_joined_real_recordings_keep_their_packets_pixels_and_exact_times(
     dataset: str, fps: int, recordings: Callable[[str], list[Path]], tmp_path: Path
 ) -> None:
-    clips = recordings(dataset)[:3]
+    clips = sorted(recordings(dataset), key=lambda clip: clip.stat().st_size)[:2]
     result = tmp_path / "joined.mp4"
     joined(clips, result, Fraction(fps), block_align=4096)
     assert_holds(result, clips, Fraction(fps))
