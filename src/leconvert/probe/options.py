@@ -288,10 +288,10 @@ class RunOptions:
     # A label for where the bytes come from; it changes nothing without ``no_local``.
     source: str | None = None
     no_local: bool = False  # read from the Hub or the bucket even where a local copy is
-    scenario: str | None = None  # A named set-up; fills in loader, source and workers
+    scenario: str | None = None  # a named set-up; fills in loader, source and workers
     loader: Loader | None = None  # what is measured
     mode: Mode = "single"  # what a sample is; see `leconvert.probe.options`
-    deltas: str | None = None  # A JSON file of windows, instead of the mode's
+    deltas: str | None = None  # a JSON file of windows, instead of the mode's
     batch_size: int = 16  # samples of a batch
     num_workers: int | None = None  # worker processes of the loader; 0 loads in this process
     prefetch_factor: int = 2  # batches that each worker prepares ahead

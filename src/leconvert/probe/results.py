@@ -223,7 +223,7 @@ class SummaryLine(SetUp):
     peak_pss_gb: float | None  # memory of all processes; None where unknown.
     first_batch_latency_s: float | None  # median of all results; likewise all that follow
     p50_batch_wait_ms: float | None  # median wait for a batch
-    p99_batch_wait_ms: float | None  # A wait that one batch in a hundred exceeds
+    p99_batch_wait_ms: float | None  # a wait that one batch in a hundred exceeds
     p50_sample_latency_ms: float | None  # share of a sample, median
     p95_sample_latency_ms: float | None  # likewise, one in twenty
     p99_sample_latency_ms: float | None  # likewise, one in a hundred
