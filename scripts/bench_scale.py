@@ -45,7 +45,15 @@ from leconvert import tables
 from leconvert._version import __version__
 from leconvert.formats import v3
 from leconvert.layout import cut_batches, layout_streams
-from leconvert.model import Batch, FileTable, LayoutOptions, SourceScan, StreamLayout, StreamScan
+from leconvert.model import (
+    KEEPING_LAYOUTS,
+    Batch,
+    FileTable,
+    LayoutOptions,
+    SourceScan,
+    StreamLayout,
+    StreamScan,
+)
 from leconvert.workdir.run import Manifest, tool_versions
 
 CAMERAS = 4
@@ -100,16 +108,19 @@ def simulated_manifest(
     )  # fmt: skip
 
 
-def bench_plan(episodes: int, folder: Path) -> dict[str, Any]:
+def bench_plan(episodes: int, layout: str, folder: Path) -> dict[str, Any]:
     """Lay out, cut batches and write the plan."""
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.run import BatchFile, ScanTable, write_plan
 
     scan = simulated_scan(episodes)
     started = time.perf_counter()
-    layouts = layout_streams(scan, LayoutOptions())
+    layouts = layout_streams(scan, LayoutOptions(layout=layout))
     laid_out = time.perf_counter()
-    batches = cut_batches(scan.streams, layouts, None)
+    fit = {}
+    if layout in KEEPING_LAYOUTS:
+        fit = {stream.stream: np.ones(episodes, np.bool_) for stream in scan.streams}
+    batches = cut_batches(scan.streams, layouts, None, fit)
     cut = time.perf_counter()
     run = WorkDir(folder / "work").run(RUN_ID)
     write_plan(run, simulated_manifest(scan, layouts, batches), scan, batches)
@@ -255,17 +266,21 @@ def _measured(name: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
     return result
 
 
-def measure(part: str, size: tuple[int, ...], folder: Path, dataset: Path) -> dict[str, Any]:
+def measure(part: str, size: tuple[Any, ...], folder: Path, dataset: Path) -> dict[str, Any]:
     """Run one measurement of a part.
 
     Args:
         part: The part.
-        size: What grows: episodes, threads, or workers and batches.
+        size: What grows: episodes (and the layout of a plan), threads, or workers and batches.
         folder: An empty folder for it.
         dataset: What ``scan`` reads.
     """
     if part == "scan":
         return in_own_process("bench_scan", dataset, *size)
+    if part == "plan":
+        episodes, layout = size
+        found = in_own_process("bench_plan", episodes, layout, folder)
+        return {"episodes": episodes, "layout": layout, **found}
     if part == "lease":
         workers, batches = size
         return bench_lease(batches, workers, folder)
@@ -300,6 +315,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("part", choices=("plan", "metadata", "scan", "lease"))
     parser.add_argument("--episodes", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--layout", nargs="+", default=["reference"], help="for plan")
     parser.add_argument("--dataset", type=Path, help="for scan: a v2.1 dataset")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--batches", type=int, nargs="+", default=[2_500, 5_000, 10_000, 20_000])
@@ -312,8 +328,10 @@ def main() -> int:
     about = header()
     options.log_dir.mkdir(exist_ok=True)
     with (options.log_dir / f"scale-{options.part}.jsonl").open("a") as log:
-        sizes: list[tuple[int, ...]] = list(product(options.episodes))
-        if options.part == "scan":
+        sizes: list[tuple[Any, ...]] = list(product(options.episodes))
+        if options.part == "plan":
+            sizes = list(product(options.episodes, options.layout))
+        elif options.part == "scan":
             sizes = list(product(options.threads))
         elif options.part == "lease":
             sizes = list(product(options.workers, options.batches))

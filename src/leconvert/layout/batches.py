@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from types import MappingProxyType
 
 import numpy as np
@@ -53,25 +52,14 @@ def cut_batches(
     """
     totals = _Totals(streams)
     if episodes_per_batch is None:
-        groups = _by_output_file(totals, layouts)
+        groups = _by_output_file(totals, layouts, fit)
     elif episodes_per_batch > 0:
-        groups = _by_episode_range(totals, layouts, episodes_per_batch)
+        groups = _by_episode_range(totals, layouts, episodes_per_batch, fit)
     else:
         raise UsageError(f"--episodes-per-batch must be positive, not {episodes_per_batch}.")
-    costed = [(cost, _with_kept(group, fit)) for group, cost in groups]
+    costed = [(cost, group) for group, cost in groups]
     costed.sort(key=lambda entry: -entry[0])  # stable: ties stay in stream and file order
     return [Batch(batch_id, group, *totals.of(group)) for batch_id, (_, group) in enumerate(costed)]
-
-
-def _with_kept(
-    shards: Sequence[Shard], fit: Mapping[str, npt.NDArray[np.bool_]]
-) -> tuple[Shard, ...]:
-    return tuple(
-        replace(shard, keep=True)
-        if shard.stream in fit and fit[shard.stream][shard.first]
-        else shard
-        for shard in shards
-    )
 
 
 class _Totals:
@@ -82,10 +70,18 @@ class _Totals:
         self._frames = {s.stream: _running_sum(s.frames) for s in streams}
 
     def cost(self, stream: str, first: int, stop: int) -> int:
-        size = int(self._bytes[stream][stop] - self._bytes[stream][first])
+        (cost,) = self.costs(stream, np.array([first, stop]))
+        return cost
+
+    def costs(self, stream: str, edges: IntArray) -> list[int]:
+        """Return the cost between each two neighbours of some positions."""
+        sizes, episodes = np.diff(self._bytes[stream][edges]), np.diff(edges)
+        costs: list[int]
         if stream == DATA_STREAM:
-            return size * _TABLE_COST_FACTOR + (stop - first) * _TABLE_COST_PER_EPISODE
-        return size + (stop - first) * _CLIP_COST_PER_EPISODE
+            costs = (sizes * _TABLE_COST_FACTOR + episodes * _TABLE_COST_PER_EPISODE).tolist()
+        else:
+            costs = (sizes + episodes * _CLIP_COST_PER_EPISODE).tolist()
+        return costs
 
     def of(self, shards: Sequence[Shard]) -> tuple[int, int]:
         """Return source bytes and frames of some shards."""
@@ -109,7 +105,9 @@ def _files(layout: StreamLayout) -> Iterator[OutputFile]:
 
 
 def _by_output_file(
-    totals: _Totals, layouts: Sequence[StreamLayout]
+    totals: _Totals,
+    layouts: Sequence[StreamLayout],
+    fit: Mapping[str, npt.NDArray[np.bool_]],
 ) -> Iterator[tuple[tuple[Shard, ...], int]]:
     """Yield one file a batch, or neighbours of one stream up to a shared cost."""
     whole_cost = sum(totals.cost(s.stream, 0, int(s.starts[-1])) for s in layouts)
@@ -119,18 +117,23 @@ def _by_output_file(
     for layout in layouts:
         pending: list[Shard] = []
         pending_cost = 0
-        for file in _files(layout):
-            cost = totals.cost(layout.stream, file.first, file.stop)
+        costs = totals.costs(layout.stream, layout.starts)
+        kept = fit[layout.stream].tolist() if layout.stream in fit else repeat(False)
+        for file, cost, keep in zip(_files(layout), costs, kept, strict=False):
             if pending and pending_cost + cost > shared_cost:
                 yield tuple(pending), pending_cost
                 pending, pending_cost = [], 0
-            pending.append(Shard(file.stream, file.number, file.first, file.stop, whole=True))
+            shard = Shard(file.stream, file.number, file.first, file.stop, whole=True, keep=keep)
+            pending.append(shard)
             pending_cost += cost
         yield tuple(pending), pending_cost
 
 
 def _by_episode_range(
-    totals: _Totals, layouts: Sequence[StreamLayout], episodes_per_batch: int
+    totals: _Totals,
+    layouts: Sequence[StreamLayout],
+    episodes_per_batch: int,
+    fit: Mapping[str, npt.NDArray[np.bool_]],
 ) -> Iterator[tuple[tuple[Shard, ...], int]]:
     """Yield the slices of consecutive episodes over all streams."""
     num_episodes = int(layouts[0].starts[-1]) if layouts else 0
@@ -143,6 +146,7 @@ def _by_episode_range(
                 file = layout.file(number)
                 begin, end = max(first, file.first), min(stop, file.stop)
                 whole = (begin, end) == (file.first, file.stop)
-                shards.append(Shard(layout.stream, number, begin, end, whole))
+                keep = layout.stream in fit and bool(fit[layout.stream][begin])
+                shards.append(Shard(layout.stream, number, begin, end, whole, keep))
         cost = sum(totals.cost(s.stream, s.first, s.stop) for s in shards)
         yield tuple(shards), cost
