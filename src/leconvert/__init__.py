@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from leconvert._version import __version__
 
 if TYPE_CHECKING:
-    from leconvert.api import ConversionReport, SplitPart, convert, repair, split
+    from leconvert.api import ConversionReport, SplitPart, convert, repair, split, trim
     from leconvert.compare import VerificationReport, verify_pair
     from leconvert.errors import LeconvertError
     from leconvert.hub.push import PushOptions, PushReport, push
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from leconvert.planner import PlanOptions
     from leconvert.repairing import RepairReport
     from leconvert.repairs import RepairOptions
-    from leconvert.selection import EpisodeSelection
+    from leconvert.selection import EpisodeSelection, FrameInterval
     from leconvert.worker_pool import LeaseOptions, WorkerOptions
 
 __all__ = [
     "ConversionReport",
     "EpisodeSelection",
+    "FrameInterval",
     "LayoutOptions",
     "LeaseOptions",
     "LeconvertError",
@@ -48,12 +49,14 @@ __all__ = [
     "push",
     "repair",
     "split",
+    "trim",
     "verify_pair",
 ]
 
 _HOME = {
     "ConversionReport": "leconvert.api",
     "EpisodeSelection": "leconvert.selection",
+    "FrameInterval": "leconvert.selection",
     "LayoutOptions": "leconvert.model",
     "LeaseOptions": "leconvert.worker_pool",
     "LeconvertError": "leconvert.errors",
@@ -71,6 +74,7 @@ _HOME = {
     "push": "leconvert.hub.push",
     "repair": "leconvert.api",
     "split": "leconvert.api",
+    "trim": "leconvert.api",
     "verify_pair": "leconvert.compare",
 }
 

@@ -50,7 +50,7 @@ from leconvert.planner import (
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing import RepairReport, repair_dataset
 from leconvert.repairs import RepairOptions
-from leconvert.selection import EpisodeSelection, split_episodes
+from leconvert.selection import EpisodeSelection, FrameInterval, split_episodes
 from leconvert.source import scan_source
 from leconvert.text import count
 from leconvert.workdir.activity import record_invocation, record_probe
@@ -82,6 +82,7 @@ __all__ = [
     "run_worker",
     "split",
     "submit_run",
+    "trim",
 ]
 
 
@@ -726,6 +727,71 @@ def split(
             )
             done.append(replace(part, report=report))
     return done
+
+
+@any_storage_errors()
+def trim(
+    root: str | os.PathLike[str],
+    *,
+    frames: Mapping[int, tuple[int, int | None]],
+    output: str | os.PathLike[str] | None = None,
+    layout: LayoutOptions = LayoutOptions(),
+    repairs: RepairOptions = RepairOptions(),
+    plan: PlanOptions = PlanOptions(),
+    workers: WorkerOptions = WorkerOptions(),
+    leases: LeaseOptions = LeaseOptions(),
+    proof: ProofOptions = ProofOptions(),
+    command: Sequence[str] | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> ConversionReport:
+    """Cut frames off the beginning or the end of some episodes, without encoding a video.
+
+    It is a conversion of the whole dataset, in which these episodes have fewer rows, counted and
+    timed from 0 again. Of their videos the samples stay from which the frames decode: those from
+    the keyframe before the first, which no reader takes for the episode's. Their statistics are
+    computed anew, for which their frames are decoded.
+
+    Args:
+        root: The dataset folder.
+        frames: The first frame that stays of an episode, counted from 0, and the one after the
+            last, None for all that follow; by the episode's number.
+        output: Where the result goes; None for the source's place, as in `convert`.
+        layout: See `convert`, as for all that follow.
+        repairs: What the conversion may change besides.
+        plan: Whether a run under way is joined, and who may work on it.
+        workers: Who does the work.
+        leases: Lease time and attempts.
+        proof: What is proven before the swap.
+        command: The command line that asks for it.
+        stop: Set it from another thread to stop.
+        progress: Where to report.
+
+    Returns:
+        What was done.
+
+    Raises:
+        UsageError: There is no such episode, or an interval leaves nothing of it, all of it, or is
+            not within it; or v2.1 is to be written, and the frames are not between keyframes.
+        LeconvertError: One of its other subclasses, as from `convert`.
+    """
+    intervals = [FrameInterval(episode, *interval) for episode, interval in frames.items()]
+    if not intervals:
+        raise UsageError("It is not said which frames stay.", next_step="Give some of an episode.")
+    return convert(
+        root,
+        output=output,
+        layout=layout,
+        repairs=repairs,
+        selection=EpisodeSelection(frames=tuple(intervals)),
+        plan=plan,
+        workers=workers,
+        leases=leases,
+        proof=proof,
+        command=command,
+        stop=stop,
+        progress=progress,
+    )
 
 
 def is_result(

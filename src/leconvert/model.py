@@ -174,8 +174,10 @@ class StreamScan:
     """One stream's slices: what a scan learned of each, and of the files that they are parts of.
 
     An episode's slice is the rows ``first`` to ``first + frames`` of a parquet file, or these
-    samples of a video track in decode order. A file of a v2.x dataset is one slice. Arrays but
-    those of ``files`` have shape (E,).
+    samples of a video track in decode order. A file of a v2.x dataset is one slice. Of a trimmed
+    episode a video slice also has the samples without which its frames do not decode: the *lead*
+    before its first frame, and what follows its last. Arrays but those of ``files`` have shape
+    (E,).
 
     Attributes:
         stream: ``data`` or ``videos/<camera key>``.
@@ -189,6 +191,7 @@ class StreamScan:
             `size_bytes` for video.
         group: Decoder configuration, numbered in order of appearance; 0 for data. A new output file
             starts where it changes.
+        lead: Samples of the slice before the episode's first frame.
     """
 
     stream: str
@@ -199,6 +202,7 @@ class StreamScan:
     size_bytes: IntArray
     roll_bytes: IntArray
     group: IntArray
+    lead: IntArray
 
     @classmethod
     def of_whole_files(
@@ -220,6 +224,7 @@ class StreamScan:
             size_bytes=files.size_bytes,
             roll_bytes=roll_bytes,
             group=group,
+            lead=np.zeros(len(files), dtype=np.int64),
         )
 
     @property

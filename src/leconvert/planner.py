@@ -258,6 +258,7 @@ class PlanSummary:
         space: What it takes beside the source.
         findings: What the scan found.
         decoded_cameras: Those whose clips are decoded, as their statistics are computed.
+        decoded_episodes: In how many episodes.
     """
 
     episodes: int
@@ -270,6 +271,7 @@ class PlanSummary:
     space: SpaceNeeded
     findings: Sequence[Finding]
     decoded_cameras: Sequence[str]
+    decoded_episodes: int = 0
 
 
 def summarize(run: OpenedRun) -> PlanSummary:
@@ -295,6 +297,9 @@ def summarize(run: OpenedRun) -> PlanSummary:
         ),
         findings=manifest.findings,
         decoded_cameras=decoded_cameras(manifest.streams, manifest.repairs),
+        decoded_episodes=_decoded_episodes(
+            manifest.streams, manifest.repairs, manifest.num_episodes
+        ),
     )
 
 
@@ -307,6 +312,16 @@ def kept_files(run: OpenedRun) -> dict[str, int]:
         for shard in batch.shards:
             found[shard.stream] += shard.keep
     return found
+
+
+def _decoded_episodes(streams: Sequence[StreamLayout], repairs: Repairs, episodes: int) -> int:
+    """Return in how many episodes pictures of some camera are decoded."""
+    found: set[int] = set()
+    for camera in decoded_cameras(streams, repairs):
+        if camera not in repairs.stats_episodes:
+            return episodes
+        found.update(repairs.stats_episodes[camera])
+    return len(found)
 
 
 def decoded_cameras(streams: Sequence[StreamLayout], repairs: Repairs) -> tuple[str, ...]:
@@ -414,6 +429,7 @@ def draft_plan(
         ),
         findings=findings,
         decoded_cameras=decoded_cameras(streams, scan.repairs),
+        decoded_episodes=_decoded_episodes(streams, scan.repairs, scan.num_episodes),
     )
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 

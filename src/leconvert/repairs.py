@@ -211,6 +211,9 @@ class Repairs:
         tasks_from: ``episodes`` where the rows of an episode with one task have the task that
             ``episodes.jsonl`` lists for it; None where they have their own.
         task_columns: Further columns that ``task_map`` maps, sorted.
+        trimmed_episodes: The first frame that stays of an episode, and the one after the last, by
+            the episode's index in the source. ``timestamp`` and ``frame_index`` of such an episode
+            are computed, too.
     """
 
     dropped_episodes: tuple[DroppedEpisode, ...] = ()
@@ -229,6 +232,7 @@ class Repairs:
     tasks_from: str | None = None
     task_columns: tuple[str, ...] = ()
     selected_episodes: EpisodeRanges | None = None
+    trimmed_episodes: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def change_rows(self) -> bool:
@@ -239,6 +243,18 @@ class Repairs:
             or self.unwrapped_columns
             or self.task_map
             or self.tasks_from
+            or self.trimmed_episodes
+        )
+
+    def columns_computed(self, *, trimmed: bool) -> tuple[str, ...]:
+        """Return the columns that are computed in an episode, in the order of `DEFAULT_COLUMNS`.
+
+        Args:
+            trimmed: Whether the episode is trimmed.
+        """
+        rebased = ("timestamp", "frame_index") if trimmed else ()
+        return tuple(
+            name for name in DEFAULT_COLUMNS if name in self.computed_columns or name in rebased
         )
 
     def __bool__(self) -> bool:
@@ -294,6 +310,10 @@ class Repairs:
         copied = [name for name in self.computed_columns if name not in self.added_columns]
         parts = {
             f"only episodes {self.selected_episodes} asked for": self.selected_episodes,
+            ", ".join(
+                f"episode {episode} trimmed to its frames {first}:{stop}"
+                for episode, (first, stop) in self.trimmed_episodes.items()
+            ): self.trimmed_episodes,
             f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,
             f"{', '.join(copied)} computed": copied,
@@ -324,7 +344,11 @@ class Repairs:
             name: list(episodes) for name, episodes in self.stats_episodes.items()
         }
         # Of older records only those without a selection say all.
-        del record["selected_episodes"]
+        del record["selected_episodes"], record["trimmed_episodes"]
+        if self.trimmed_episodes:
+            record["trimmed_episodes"] = [
+                [episode, *frames] for episode, frames in sorted(self.trimmed_episodes.items())
+            ]
         if self.selected_episodes is not None:
             record["selected_episodes"] = [list(ends) for ends in self.selected_episodes.ranges]
         if self.task_map is not None:
@@ -363,6 +387,7 @@ class Repairs:
             tasks_from=_one_of(record, "tasks_from", ("episodes",)),
             task_columns=_names(record, "task_columns", optional=True),
             selected_episodes=_ranges(record.get("selected_episodes")),
+            trimmed_episodes=_intervals(record.get("trimmed_episodes", [])),
         )
         unknown = {*repairs.computed_columns, *repairs.added_columns} - DEFAULT_COLUMNS.keys()
         if unknown:
@@ -388,6 +413,13 @@ def _ranges(record: Any) -> EpisodeRanges | None:
     if ranges != EpisodeRanges.of(ranges.ranges):
         raise ValueError(f"selected_episodes is {record!r}")
     return ranges
+
+
+def _intervals(record: Any) -> dict[int, tuple[int, int]]:
+    found = {int(episode): (int(first), int(stop)) for episode, first, stop in record}
+    if len(found) != len(record) or any(not 0 <= first < stop for first, stop in found.values()):
+        raise ValueError(f"trimmed_episodes is {record!r}")
+    return found
 
 
 def _one_of(record: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:

@@ -7,7 +7,7 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from fractions import Fraction
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -18,7 +18,14 @@ import numpy.typing as npt
 from leconvert.errors import UsageError
 from leconvert.text import count, shown
 
-__all__ = ["EpisodeRanges", "EpisodeSelection", "parse_parts", "split_episodes"]
+__all__ = [
+    "EpisodeRanges",
+    "EpisodeSelection",
+    "FrameInterval",
+    "parse_frames",
+    "parse_parts",
+    "split_episodes",
+]
 
 _LISTED = 3
 _ITEM = re.compile(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?")
@@ -70,6 +77,29 @@ class EpisodeRanges:
         return held
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class FrameInterval:
+    """The frames of one episode that are kept, counted from 0.
+
+    Attributes:
+        episode: The episode's number in the source.
+        first: The first frame that is kept.
+        stop: The one after the last; None for all that follow.
+    """
+
+    episode: int
+    first: int = 0
+    stop: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.first < 0 or (self.stop is not None and self.stop <= self.first):
+            raise UsageError(
+                f"--frames {self.first}:{'' if self.stop is None else self.stop} leaves no frame.",
+                next_step="Write FROM:TO; FROM is the first frame that stays, counted from 0, and "
+                "TO the one after the last.",
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSelection:
     """Which episodes are converted; all by default. They keep the order of the source.
@@ -80,14 +110,17 @@ class EpisodeSelection:
         episodes: Only these: numbers and ranges such as ``0-99,120``; None for all.
         exclude_episodes: All but these, likewise.
         exclude_tasks: None of those that list one of these tasks.
+        frames: Of some episodes these frames alone; of all others all.
 
     Raises:
-        UsageError: A list is none, or ``episodes`` and ``exclude_episodes`` are both given.
+        UsageError: A list is none, ``episodes`` and ``exclude_episodes`` are both given, or an
+            episode has two intervals.
     """
 
     episodes: str | None = None
     exclude_episodes: str | None = None
     exclude_tasks: tuple[str, ...] = ()
+    frames: tuple[FrameInterval, ...] = ()
 
     def __post_init__(self) -> None:
         if self.episodes is not None and self.exclude_episodes is not None:
@@ -96,9 +129,20 @@ class EpisodeSelection:
                 next_step="Give the episodes that are converted, or those that are not.",
             )
         self._lists()
+        episodes = [interval.episode for interval in self.frames]
+        for episode in episodes:
+            if episodes.count(episode) > 1:
+                raise UsageError(
+                    f"--episode {episode} is given twice.", next_step="Give one interval each."
+                )
 
     def __bool__(self) -> bool:
         return self != EpisodeSelection()
+
+    @property
+    def takes_some(self) -> bool:
+        """Whether not all episodes may be asked for."""
+        return replace(self, frames=()) != EpisodeSelection()
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping of what is given; the same for equal selections."""
@@ -108,7 +152,44 @@ class EpisodeSelection:
             record[key] = str(EpisodeRanges.of(ranges))
         if self.exclude_tasks:
             record["exclude_tasks"] = sorted(set(self.exclude_tasks))
+        if self.frames:
+            record["frames"] = [list(astuple(interval)) for interval in sorted(self.frames)]
         return record
+
+    def kept_frames(self, episode_index: IntArray, length: IntArray) -> dict[int, tuple[int, int]]:
+        """Return the first frame that stays, and the one after the last, of trimmed episodes.
+
+        Args:
+            episode_index: Indices of the episodes that are converted, ascending, shape (E,).
+            length: Their frames, shape (E,).
+
+        Raises:
+            UsageError: There is no such episode, or an interval ends beyond it or is all of it.
+        """
+        kept = {}
+        for interval in sorted(self.frames):
+            place = int(np.searchsorted(episode_index, interval.episode))
+            if place == len(episode_index) or episode_index[place] != interval.episode:
+                raise UsageError(
+                    f"--episode: the dataset has no episode {interval.episode}.",
+                    next_step=f"It has {count(len(episode_index), 'episode')}, from "
+                    f"{episode_index[0]} to {episode_index[-1]}.",
+                )
+            has, first = int(length[place]), interval.first
+            stop = has if interval.stop is None else interval.stop
+            said = f"Episode {interval.episode} has {count(has, 'frame')}"
+            if first >= has or stop > has:
+                raise UsageError(
+                    f"{said}; --frames {first}:{stop} is not within it.",
+                    next_step=f"Its frames are 0:{has}.",
+                )
+            if (first, stop) == (0, has):
+                raise UsageError(
+                    f"{said}; --frames {first}:{stop} is all of it, so nothing would change.",
+                    next_step="Give fewer frames, or leave the episode out.",
+                )
+            kept[interval.episode] = first, stop
+        return kept
 
     def keeps(
         self, episode_index: IntArray, tasks: Callable[[], Iterable[Sequence[str]]]
@@ -182,6 +263,36 @@ def _of_tasks(wanted: Sequence[str], tasks: Iterable[Sequence[str]]) -> BoolArra
                 next_step=f"Some that are listed: {', '.join(map(shown, near[:_LISTED]))}.",
             )
     return np.array(found, dtype=np.bool_)
+
+
+_FRAMES = re.compile(r"\s*([0-9]{0,18})\s*:\s*([0-9]{0,18})\s*")
+
+
+def parse_frames(episodes: Sequence[int], frames: Sequence[str]) -> tuple[FrameInterval, ...]:
+    """Return what ``--episode N --frames FROM:TO``, given any number of times, stand for.
+
+    Raises:
+        UsageError: They are not as many, or an interval is none.
+    """
+    if len(episodes) != len(frames) or not frames:
+        raise UsageError(
+            f"--episode is given {count(len(episodes), 'time')} and --frames "
+            f"{count(len(frames), 'time')}.",
+            next_step="Give one --frames FROM:TO for each --episode N.",
+        )
+    found = []
+    for episode, text in zip(episodes, frames, strict=True):
+        match = _FRAMES.fullmatch(text)
+        if match is None or not (match[1] or match[2]):
+            raise UsageError(
+                f"--frames takes FROM:TO, such as 10:50, not {shown(text)}.",
+                next_step="FROM is the first frame that stays, counted from 0, and TO the one "
+                "after the last; either may be left out.",
+            )
+        found.append(
+            FrameInterval(episode, int(match[1] or 0), int(match[2]) if match[2] else None)
+        )
+    return tuple(found)
 
 
 # ------------------------------------------------------------------------------------------------

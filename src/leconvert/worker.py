@@ -180,11 +180,17 @@ class ShardWriter:
         repairs: Iterator[tables.RowRepair | None] = itertools.repeat(None)
         if self._repairs.change_rows:
             repairs = map(
-                lambda position, first: tables.RowRepair(
-                    self._repairs, self._run.manifest.fps, position, first, self._task(position)
+                lambda position, first, episode: tables.RowRepair(
+                    self._repairs,
+                    self._run.manifest.fps,
+                    position,
+                    first,
+                    self._task(position),
+                    is_trimmed=episode in self._repairs.trimmed_episodes,
                 ),
                 range(shard.first, shard.stop),
                 self._first_indices[shard.first : shard.stop].tolist(),
+                episodes,
             )
         ranges = (
             tables.RowRange(source, rows, None if is_whole else first, repair)
@@ -312,7 +318,7 @@ class ShardWriter:
         with self._stats_file(path, decodes) as stats:
             if decodes:
                 for place, found in enumerate(
-                    self._clip_stats(camera, files, scan, episodes, should_stop)
+                    self._clip_stats(camera, files, shard, scan, episodes, should_stop)
                 ):
                     stats.add(shard.first + place, found)
                     tell(int(scan.size_bytes[place]))
@@ -345,7 +351,7 @@ class ShardWriter:
         order = index.reordering(0, index.num_samples)
         with self._stats_file(path, decodes) as stats:
             if decodes:
-                (found,) = self._clip_stats(camera, files, scan, episodes, should_stop)
+                (found,) = self._clip_stats(camera, files, shard, scan, episodes, should_stop)
                 stats.add(shard.first, found)
         return {
             "size_bytes": copied.size_bytes,
@@ -359,6 +365,7 @@ class ShardWriter:
         self,
         camera: str,
         files: Files,
+        shard: Shard,
         scan: StreamScan,
         episodes: Sequence[int],
         should_stop: Callable[[], bool],
@@ -367,7 +374,8 @@ class ShardWriter:
         from leconvert.statistics import clip_stats, is_depth_map
 
         is_depth = is_depth_map(self._features[camera])
-        file, first, frames = scan.file.tolist(), scan.first.tolist(), scan.frames.tolist()
+        file, first = scan.file.tolist(), (scan.first + scan.lead).tolist()
+        frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
         while place < len(episodes):
             if not self._repairs.computes_stats(camera, episodes[place]):

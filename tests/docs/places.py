@@ -87,7 +87,7 @@ class Places:
             self._hub_has_the_dataset()
             if command == "mirror":
                 _remove(_local(options.url))
-        elif command == "split":
+        elif command in ("split", "trim"):
             self.v21(options.dataset)
         elif command == "repair":
             self.v30(options.dataset)

@@ -125,6 +125,16 @@ def test_a_plan_of_slices_is_read(tmp_path: Path) -> None:
     assert [files.key.tolist(), files.size_bytes.tolist()] == [[0, (1 << 31) + 7], [4000, 6000]]
     assert [files.mtime_ns.tolist(), files.inode.tolist()] == [[10, 20], [11, -21]]
     assert BatchFile(run, manifest.streams).read(0).shards[0].stop == 3
+    assert part.lead.tolist() == [0, 0]
+
+
+def test_a_plan_with_a_trimmed_episode_is_read(tmp_path: Path) -> None:
+    work = WorkDir(Path(shutil.copytree(GOLDEN.parent / "v3", tmp_path / "work")))
+    run = work.run(RUN_ID)
+    manifest = read_manifest(run, RUN_ID, check_files=True)
+    scan = ScanTable(run, manifest.streams)
+    assert scan.stream(CAMERA)[0].lead.tolist() == [0, 2, 0]
+    assert scan.stream("data", 1, 3)[0].lead.tolist() == [0, 0]
 
 
 def test_lease_logs_are_read(run: RunPaths) -> None:

@@ -63,9 +63,20 @@ def test_repairs_of_version_3_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_repairs_of_version_4_are_read(tmp_path: Path) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name("v4_result"), tmp_path / "result"))
+    assert v3.read_repairs(result) == Repairs(
+        dropped_episodes=(DroppedEpisode(4, "frame-count"),),
+        computed_columns=("index",),
+        computed_stats=("action", "index"),
+        stats_episodes={"action": (2, 7)},
+        trimmed_episodes={2: (0, 20), 7: (17, 30)},
+    )
+
+
 def test_repairs_of_another_version_are_refused(result: Path) -> None:
-    change(result / v3.REPAIRS_PATH, version=4)
-    with pytest.raises(UnreadableSourceError, match="version 4"):
+    change(result / v3.REPAIRS_PATH, version=5)
+    with pytest.raises(UnreadableSourceError, match="version 5"):
         v3.read_repairs(result)
 
 

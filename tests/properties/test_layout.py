@@ -60,8 +60,9 @@ def reference_files(sizes: list[int], limit_in_mb: float) -> list[list[int]]:
 def source_scan(lengths: list[int], streams: list[StreamScan], fps: str = "30") -> SourceScan:
     length = np.array(lengths, dtype=np.int64)
     episode_index = np.arange(len(lengths))
+    whole = [replace(stream, frames=length) for stream in streams]
     return SourceScan(
-        "source", "v2.1", {}, Fraction(fps), episode_index, length, streams, (), "", b"", ()
+        "source", "v2.1", {}, Fraction(fps), episode_index, length, whole, (), "", b"", ()
     )
 
 

@@ -65,7 +65,7 @@ def scanned(root: Path, stream: str) -> StreamScan:
     size_bytes = (table.size_bytes[slices.file] * share).astype(np.int64)
     return StreamScan(
         stream, table, slices.file, slices.first, frames, size_bytes, size_bytes,
-        np.zeros_like(frames),
+        np.zeros_like(frames), np.zeros_like(frames),
     )  # fmt: skip
 
 

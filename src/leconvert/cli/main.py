@@ -53,6 +53,7 @@ COMMANDS = {
     "convert and edit": (
         ("convert", "convert a dataset, or a part of it: plan, work, pack, verify, swap, push"),
         ("split", "split a dataset into several, each episode into exactly one"),
+        ("trim", "cut frames off the beginning or the end of episodes"),
         ("repair", "make right what check finds in a v3.0 dataset, without its source"),
         ("undo", "put back what a conversion or repair in place replaced"),
         ("clean", "remove what finished and discarded runs left"),

@@ -70,6 +70,16 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "leconvert split my_dataset --output-dir parts --into a=0-99,b=100-120",
         ),
     ),
+    "leconvert trim": (
+        (
+            "keep frames 30 to 199 of episode 7; the source is kept as my_dataset_old",
+            "leconvert trim my_dataset --episode 7 --frames 30:200",
+        ),
+        (
+            "of two episodes, beside the source",
+            "leconvert trim my_set -o out --episode 7 --frames 30: --episode 9 --frames :50",
+        ),
+    ),
     "leconvert plan": (
         (
             "plan for workers on several hosts; every path on a file system they share",

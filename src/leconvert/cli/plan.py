@@ -95,9 +95,11 @@ def plan_lines(plan: PlanSummary, seconds: float | None) -> list[str]:
             f"Bytes will be copied: about {_time(seconds)} of one worker on an ordinary disk."
         )
     if plan.decoded_cameras:
+        some = plan.decoded_episodes < plan.episodes
+        where = f" in {plan.decoded_episodes:,} of {plan.episodes:,} episodes" if some else ""
         lines.append(
-            f"Pictures of {count(len(plan.decoded_cameras), 'camera')} will be decoded for their "
-            "statistics, which takes longer."
+            f"Pictures of {count(len(plan.decoded_cameras), 'camera')}{where} will be decoded for "
+            "their statistics, which takes longer."
         )
     for room in plan.space.rooms:
         free = "an unknown room" if room.free_bytes is None else amount(room.free_bytes)

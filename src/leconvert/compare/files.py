@@ -65,8 +65,9 @@ def compare_whole_files(
 
     def look(stream: str, first: int, stop: int) -> Iterator[Difference]:
         path = result.target.path(stream, int(file_numbers[stream][first]))
-        lengths = expected.length[first:stop].tolist()
-        if len(lengths) == 1 and path not in differing and is_kept(stream, first, path):
+        lengths = expected.samples(stream, np.arange(first, stop)).tolist()
+        is_one = lengths == [int(expected.length[first])]
+        if is_one and path not in differing and is_kept(stream, first, path):
             if stream == DATA_STREAM:
                 yield from compare_kept_columns(result.root, path, schemas, first)
             return
@@ -112,6 +113,9 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
     """
     if repairs.selected_episodes is not None:
         return f"only its episodes {repairs.selected_episodes} are in the result"
+    if repairs.trimmed_episodes:
+        shown = ", ".join(map(str, repairs.trimmed_episodes))
+        return f"of its episodes these were trimmed: {shown}"
     if repairs.dropped_episodes:
         count = len(repairs.dropped_episodes)
         verb = "episode of it is" if count == 1 else "episodes of it are"

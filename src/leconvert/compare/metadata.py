@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import compress, zip_longest
@@ -52,6 +53,7 @@ __all__ = [
     "compare_tasks",
     "file_runs",
     "flattened",
+    "joinable",
     "read_routes",
     "same_json",
     "same_statistic",
@@ -201,7 +203,9 @@ class Expected:
         kept: Place of each episode in the source, shape (E,).
         index: Number of each episode in the source, shape (E,).
         length: Their frames, shape (E,).
-        slices: Where their files are in the source, by stream of the result.
+        slices: Where their files are in the source, by stream of the result: of a trimmed episode
+            the frames that stay.
+        trimmed: Positions of trimmed episodes.
     """
 
     source: Dataset
@@ -210,24 +214,33 @@ class Expected:
     index: IntArray
     length: IntArray
     slices: Mapping[str, Slices]
+    trimmed: Set[int] = frozenset()
 
     @classmethod
     def of(cls, source: Dataset, repairs: Repairs) -> Expected:
         """Read which episodes a source has."""
         episodes = source.episodes
         kept = np.flatnonzero(repairs.keeps(episodes.episode_index))
-        return cls(
-            source=source,
-            repairs=repairs,
-            kept=kept,
-            index=episodes.episode_index[kept],
-            length=episodes.length[kept],
-            slices={
-                stream: _slices(source, stream).select(kept)
-                for stream in source.streams
-                if camera_of(stream) not in repairs.dropped_features
-            },
-        )
+        index, length = episodes.episode_index[kept], episodes.length[kept]
+        slices = {
+            stream: _slices(source, stream).select(kept)
+            for stream in source.streams
+            if camera_of(stream) not in repairs.dropped_features
+        }
+        intervals = {
+            position: repairs.trimmed_episodes[episode]
+            for position, episode in enumerate(index.tolist())
+            if episode in repairs.trimmed_episodes
+        }
+        if intervals:
+            slices = {
+                stream: _trimmed(source, stream, found, length, intervals)
+                for stream, found in slices.items()
+            }
+            length = length.copy()
+            for position, (first, stop) in intervals.items():
+                length[position] = stop - first
+        return cls(source, repairs, kept, index, length, slices, intervals.keys())
 
     def __len__(self) -> int:
         return len(self.index)
@@ -286,15 +299,31 @@ class Expected:
         return f"{self.source.root}/{self.slices[stream].path(position)}"
 
     def first_in_file(self, stream: str, positions: IntArray) -> Iterable[int | None]:
-        """Return the first row or frame of some episodes in the source's file.
+        """Return the first row or sample of some episodes in the source's file.
 
         None for an episode whose file holds nothing else.
         """
         slices = self.slices[stream]
-        if slices.whole:
+        if slices.whole and not self.trimmed:
             return itertools.repeat(None, len(positions))
-        first: list[int | None] = slices.first[positions].tolist()
+        first: list[int | None] = (slices.first[positions] - self.lead(stream, positions)).tolist()
+        if slices.whole:
+            return [
+                at if position in self.trimmed else None
+                for at, position in zip(first, positions.tolist(), strict=True)
+            ]
         return first
+
+    def lead(self, stream: str, positions: IntArray) -> IntArray:
+        """Return the samples before the first frame of some episodes, which come along."""
+        lead = self.slices[stream].lead
+        return np.zeros(len(positions), dtype=np.int64) if lead is None else lead[positions]
+
+    def samples(self, stream: str, positions: IntArray) -> IntArray:
+        """Return how many rows or samples some episodes have, with those that come along."""
+        tail = self.slices[stream].tail
+        own = self.length[positions] + self.lead(stream, positions)
+        return own if tail is None else own + tail[positions]
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield what the source says of each episode, see `leconvert.formats.Dataset`."""
@@ -340,6 +369,50 @@ def _slices(source: Dataset, stream: str) -> Slices:
     if isinstance(source, v3.Dataset):
         return source.counted_slices(stream)
     return source.slices(stream)
+
+
+def _trimmed(
+    source: Dataset,
+    stream: str,
+    slices: Slices,
+    length: IntArray,
+    intervals: Mapping[int, tuple[int, int]],
+) -> Slices:
+    """Return slices of whole episodes as they are once some are trimmed."""
+    first = slices.first.copy()
+    lead = np.zeros_like(first) if slices.lead is None else slices.lead.copy()
+    tail = np.zeros_like(first) if slices.tail is None else slices.tail.copy()
+    for position, (begin, stop) in intervals.items():
+        own, end = int(first[position]), int(first[position] + length[position])
+        first[position] += begin
+        if camera_of(stream) is None:
+            continue
+        path = f"{source.root}/{slices.path(position)}"
+        (found,) = media.read_clip_indexes([path])
+        with joinable(found, path, source.fps) as clip:
+            cut = clip.cut_around(
+                own + begin, own + stop, begin=own - lead[position], end=end + tail[position]
+            )
+        # Where there is no such cut nothing is expected beside the frames, which are not there.
+        cut_from, cut_to = cut or (own + begin, own + stop)
+        lead[position], tail[position] = own + begin - cut_from, cut_to - own - stop
+    return replace(slices, first=first, lead=lead, tail=tail)
+
+
+@contextmanager
+def joinable(
+    found: media.ClipIndex | UnreadableSourceError, path: str, fps: Fraction
+) -> Iterator[media.ClipIndex]:
+    """Give the index of a source clip; one that must be remuxed lives in scratch meanwhile."""
+    if isinstance(found, media.ClipIndex):
+        yield found
+        return
+    if not isinstance(found, media.UnsupportedClipError):
+        raise found
+    with tempfile.TemporaryDirectory(prefix="leconvert-verify-") as scratch:
+        plain = f"{scratch}/clip.mp4"
+        media.remux_clip(path, plain, fps=fps)
+        yield media.read_clip_index(plain)
 
 
 def unreadable_metadata(result: Path, error: Exception, expected: str = "its tables") -> Difference:
@@ -656,11 +729,25 @@ def compare_repairs(
     dropped = [dropped.episode for dropped in declared.dropped_episodes]
     selected = declared.selected_episodes
     ends = [] if selected is None else [end for pair in selected.ranges for end in pair]
-    for what, numbers in (("episodes left out", dropped), ("selected episodes", ends)):
+    trimmed = list(declared.trimmed_episodes)
+    for what, numbers in (
+        ("episodes left out", dropped),
+        ("selected episodes", ends),
+        ("trimmed episodes", trimmed),
+    ):
         lost = [episode for episode in dict.fromkeys(numbers) if episode not in episodes]
         if lost:
             said = ", ".join(map(str, lost))
             yield Difference(what, REPAIRS_PATH, "some of the source", said)
+    lengths = dict(
+        zip(source.episodes.episode_index.tolist(), source.episodes.length.tolist(), strict=True)
+        if trimmed
+        else ()
+    )
+    for episode, (first, stop) in declared.trimmed_episodes.items():
+        if stop > lengths.get(episode, stop):
+            said, has = f"{first}:{stop}", f"frames of 0:{lengths[episode]}"
+            yield Difference("trimmed episode", REPAIRS_PATH, has, said, episode)
 
 
 def _compare_reading(declared: Repairs, source: v2.Dataset) -> Iterator[Difference]:

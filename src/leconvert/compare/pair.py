@@ -260,25 +260,28 @@ class Comparer:
     def _compare_video(
         self, piece: Piece, path: str, index: media.ClipIndex, positions: IntArray
     ) -> Iterator[Difference]:
-        in_file = self.expected.length[piece.file_first : piece.file_stop]
+        in_file = self.expected.samples(piece.stream, np.arange(piece.file_first, piece.file_stop))
         frames, fps = int(in_file.sum()), self.expected.source.fps
         expected, stream = self.expected, piece.stream
-        is_kept = len(in_file) == 1 and is_kept_clip(index, expected.path(stream, piece.first))
+        is_one = len(in_file) == 1 and in_file[0] == expected.length[piece.first]
+        is_kept = bool(is_one) and is_kept_clip(index, expected.path(stream, piece.first))
         if piece.first == piece.file_first and not is_kept:
             yield from check_video(self.result, path, stream, index, frames, fps)
         if index.num_samples != frames:
             return
-        first_frames = (np.cumsum(in_file) - in_file)[positions - piece.file_first]
+        first_samples = (np.cumsum(in_file) - in_file)[positions - piece.file_first]
         spans = map(
             Span,
             expected.index[positions].tolist(),
             expected.length[positions].tolist(),
-            first_frames.tolist(),
+            first_samples.tolist(),
             _seconds(self.routes.from_timestamp, stream, positions),
             _seconds(self.routes.to_timestamp, stream, positions),
             (expected.path(stream, position) for position in positions.tolist()),
             expected.first_in_file(stream, positions),
             self._digests(stream, positions),
+            expected.lead(stream, positions).tolist(),
+            expected.samples(stream, positions).tolist(),
         )
         if is_kept:
             for span in spans:

@@ -629,7 +629,9 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
     if own is not None:
         demanded["task_index"] = [own] * span.length
     maps = bool(repairs.task_map) or own is not None
-    changed = [*repairs.computed_columns, *(["task_index"] if maps else [])]
+    is_trimmed = span.episode in repairs.trimmed_episodes
+    computed = repairs.columns_computed(trimmed=is_trimmed)
+    changed = [*computed, *(["task_index"] if maps else [])]
     for name in repairs.task_columns:
         task_map = repairs.task_map or {}
         values = [task_map.get(task, -1) for task in columns[name].to_pylist()]

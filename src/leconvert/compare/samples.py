@@ -78,7 +78,8 @@ class SourcePictures:
         path = expected.path(stream, position)
         (first,) = expected.first_in_file(stream, np.array([position]))
         if stream != DATA_STREAM:
-            shown = [(first or 0) + frame for frame in frames]
+            begin = (first or 0) + int(expected.lead(stream, np.array([position]))[0])
+            shown = [begin + frame for frame in frames]
             return [picture for _, picture in media.decode_shown(path, shown, is_depth=depth)]
         try:
             rows = SourceRows([key]).read(path, first, int(expected.length[position]))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby, zip_longest
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from leconvert import media
 from leconvert.compare.difference import Difference
+from leconvert.compare.metadata import joinable
 from leconvert.compare.rows import first_difference, naming
 from leconvert.errors import UnreadableSourceError
 from leconvert.workdir.storage_errors import raise_storage_trouble
@@ -35,23 +35,32 @@ class Span:
     Attributes:
         episode: The episode's index.
         length: Its frames.
-        first_frame: Place of its first frame in the file.
+        first_sample: Place of its first sample in the file.
         from_timestamp: Start in the file, in seconds; None where the result does not say it.
         to_timestamp: End in the file, in seconds.
         source: Path of the clip it came from.
-        source_first: Its first frame there; None where the clip holds nothing else.
+        source_first: Its first sample there; None where the clip holds nothing else.
         order_digest: What `leconvert.media.order_digest` gave when the clip was read; None has the
             clip read again.
+        lead: Samples before its first frame, which come along.
+        samples: Samples in all; None where they are its frames.
     """
 
     episode: int
     length: int
-    first_frame: int
+    first_sample: int
     from_timestamp: float | None
     to_timestamp: float | None
     source: str
     source_first: int | None = None
     order_digest: str | None = None
+    lead: int = 0
+    samples: int | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the episode, with those that come along."""
+        return self.length if self.samples is None else self.samples
 
 
 def check_video(
@@ -96,7 +105,7 @@ def compare_clips(
             result = os.open(index.path, os.O_RDONLY | os.O_CLOEXEC)
             files.callback(os.close, result)
         for span in spans:
-            part = slice(span.first_frame, span.first_frame + span.length)
+            part = slice(span.first_sample, span.first_sample + span.num_samples)
             lead = index.reordering(part.start, part.stop)
             found = list(_placed(index, part, lead, span, places))
             if span.order_digest is None or read_bytes:
@@ -106,7 +115,7 @@ def compare_clips(
                     clip = last.enter_context(joinable(next(clips), source, fps))
                 theirs = _part_of(clip, span)
                 found += _against_source(index, part, lead, clip, theirs)
-                if read_bytes and theirs.stop - theirs.start == span.length:
+                if read_bytes and theirs.stop - theirs.start == span.num_samples:
                     found += _same_packets(index, part, clip, theirs, result)
             for what, expected, have in found:
                 yield Difference(what, path, str(expected), str(have), span.episode, stream)
@@ -135,10 +144,11 @@ def _placed(
     index: media.ClipIndex, part: slice, lead: _Lead, span: Span, places: _Places
 ) -> _Found:
     """Compare with what must hold of an episode wherever it came from."""
-    start, stop = part.start, part.stop
+    start = part.start
+    begin = start + span.lead
     for name, have, frames in (
-        ("from_timestamp", span.from_timestamp, start),
-        ("to_timestamp", span.to_timestamp, stop),
+        ("from_timestamp", span.from_timestamp, begin),
+        ("to_timestamp", span.to_timestamp, begin + span.length),
     ):
         seconds = frames * places.rate.denominator / places.rate.numerator
         if have is not None and have != seconds:
@@ -180,7 +190,7 @@ def _part_of(clip: media.ClipIndex, span: Span) -> slice:
     if span.source_first is None:
         return slice(0, clip.num_samples)
     first = min(span.source_first, clip.num_samples)
-    return slice(first, min(first + span.length, clip.num_samples))
+    return slice(first, min(first + span.num_samples, clip.num_samples))
 
 
 def _against_source(
@@ -230,22 +240,6 @@ def _same_packets(
 def _whole(lead: _Lead, length: int) -> npt.NDArray[np.int32]:
     """Return place in the order of presentation minus that in the order of decoding, of each."""
     return np.zeros(length, np.int32) if lead is None else lead
-
-
-@contextmanager
-def joinable(
-    found: media.ClipIndex | UnreadableSourceError, path: str, fps: Fraction
-) -> Iterator[media.ClipIndex]:
-    """Give the index of a source clip; one that must be remuxed lives in scratch meanwhile."""
-    if isinstance(found, media.ClipIndex):
-        yield found
-        return
-    if not isinstance(found, media.UnsupportedClipError):
-        raise found
-    with tempfile.TemporaryDirectory(prefix="leconvert-verify-") as scratch:
-        plain = f"{scratch}/clip.mp4"
-        media.remux_clip(path, plain, fps=fps)
-        yield media.read_clip_index(plain)
 
 
 def _digest(values: npt.NDArray[Any]) -> str:

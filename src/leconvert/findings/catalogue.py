@@ -106,7 +106,8 @@ _SOURCE_KINDS = (
         "no-keyframe",
         "error",
         "A clip, or an episode's part of a v3.0 file, does not begin with a keyframe, or needs "
-        "frames beside it: it cannot be cut out without encoding it again.",
+        "frames of another episode, or for v2.1 any beside it: it cannot be cut out without "
+        "encoding it again.",
         ("--drop-feature", DROP),
     ),
     Kind(
@@ -138,7 +139,7 @@ _SOURCE_KINDS = (
         "frames-by-time",
         "info",
         "A video file has other frames than those of its episodes, as trimmed ones have; episodes "
-        "are found by `from_timestamp`, and other frames are left behind.",
+        "are found by `from_timestamp`, and frames that none needs are left behind.",
     ),
     Kind(
         "from-timestamp",

@@ -222,6 +222,7 @@ class SourceFacts:
         task_columns: Columns beside ``task_index`` that hold task indices.
         selected: The episodes, where others were not asked for; None where these are all.
         assumed_fps: The rate that is assumed, where ``info.json`` says another.
+        trimmed: First frame that stays of an episode, and the one after the last, by its index.
     """
 
     episode_index: IntArray
@@ -239,6 +240,7 @@ class SourceFacts:
     task_columns: Sequence[str] = ()
     selected: EpisodeRanges | None = None
     assumed_fps: str | None = None
+    trimmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -423,6 +425,11 @@ def _repairs(
         computed.update(_RENUMBERED)
     if facts.selected is not None and facts.selected.ranges != ((0, len(facts.length) - 1),):
         computed.update(_RENUMBERED)
+    trimmed = {
+        episode: frames for episode, frames in facts.trimmed.items() if episode not in dropped
+    }
+    if trimmed:
+        computed.add("index")
     remappable = options.remap_tasks and "task-conflict" not in codes
     task_map = task_map_of(facts.tasks) if remappable else None
     if task_map is not None and "task_index" in facts.missing_columns:
@@ -456,9 +463,13 @@ def _repairs(
                 stale.add(name)
             elif wanted and name not in stale | gone | texts:
                 some[name] = wanted
+    for name in features if trimmed else ():
+        if name not in stale | gone | texts:
+            some[name] = tuple(sorted({*some.get(name, ()), *trimmed}))
     wrapped = {remark.feature for remark in remarks if remark.code == "wrapped-scalar"}
     return Repairs(
         selected_episodes=facts.selected,
+        trimmed_episodes=trimmed,
         dropped_episodes=tuple(
             DroppedEpisode(episode, code) for episode, code in sorted(dropped.items())
         ),

@@ -28,16 +28,27 @@ class Slices:
         first: The episode's first row in it, or its first frame in the order of presentation; it
             has as many as the episode is long.
         whole: Whether each episode's file is its own, with nothing else in it.
+        lead: Frames before each that it needs to be decoded and no other episode has; None for
+            none of any.
+        tail: Frames after each, likewise.
     """
 
     paths: Sequence[str]
     file: IntArray
     first: IntArray
     whole: bool = False
+    lead: IntArray | None = None
+    tail: IntArray | None = None
 
     def select(self, positions: IntArray) -> Slices:
         """Return the slices of some episodes, in the order given."""
-        return replace(self, file=self.file[positions], first=self.first[positions])
+        return replace(
+            self,
+            file=self.file[positions],
+            first=self.first[positions],
+            lead=None if self.lead is None else self.lead[positions],
+            tail=None if self.tail is None else self.tail[positions],
+        )
 
     def path(self, position: int) -> str:
         """Return the file of one episode, relative to the dataset."""

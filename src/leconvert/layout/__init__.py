@@ -9,6 +9,7 @@ from leconvert.layout.batches import cut_batches
 from leconvert.layout.files import (
     choose_block_align,
     count_out_of_reach,
+    first_frames,
     layout_streams,
     roll_over,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "choose_block_align",
     "count_out_of_reach",
     "cut_batches",
+    "first_frames",
     "fit_files",
     "layout_streams",
     "misfit_counts",

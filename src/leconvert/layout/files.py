@@ -23,7 +23,13 @@ from leconvert.model import (
     camera_of,
 )
 
-__all__ = ["choose_block_align", "count_out_of_reach", "layout_streams", "roll_over"]
+__all__ = [
+    "choose_block_align",
+    "count_out_of_reach",
+    "first_frames",
+    "layout_streams",
+    "roll_over",
+]
 
 _REFERENCE, _STREAMING = "reference", "streaming"
 _LAYOUTS = (_REFERENCE, _STREAMING, *KEEPING_LAYOUTS)
@@ -125,19 +131,26 @@ def count_out_of_reach(scan: SourceScan, layouts: Sequence[StreamLayout]) -> Map
     Returns:
         Frames by stream, one entry a camera; see `leconvert.float32_tolerance` for why.
     """
-    ends = np.concatenate(([0], np.cumsum(scan.length)))
-    positions = np.arange(scan.num_episodes)
     found: dict[str, int] = {}
-    counted: dict[bytes, int] = {}  # cameras whose files are cut alike lose the same frames
+    counted: dict[bytes, int] = {}  # cameras whose frames lie alike lose the same ones
+    scans = {stream.stream: stream for stream in scan.streams}
     for layout in layouts:
         if camera_of(layout.stream) is None:
             continue
-        key = layout.starts.tobytes()
+        begins = first_frames(scans[layout.stream], layout)
+        key = begins.tobytes()
         if key not in counted:
-            begins = ends[:-1] - ends[layout.starts[layout.file_numbers(positions)]]
             counted[key] = int(frames_out_of_reach(begins, scan.length, scan.fps).sum())
         found[layout.stream] = counted[key]
     return found
+
+
+def first_frames(scan: StreamScan, layout: StreamLayout) -> IntArray:
+    """Return the first frame of each episode in its output file, shape (E,)."""
+    ends = np.concatenate(([0], np.cumsum(scan.frames)))
+    starts = layout.starts[layout.file_numbers(np.arange(len(scan.frames)))]
+    begins: IntArray = ends[:-1] - ends[starts] + scan.lead
+    return begins
 
 
 def choose_block_align(streams: Sequence[StreamScan], wanted: int | None) -> int:

@@ -103,6 +103,7 @@ class ClipIndex:
     _decode_times: IntArray | None = field(default=None, init=False, repr=False)
     _presentation_times: IntArray | None = field(default=None, init=False, repr=False)
     _cuts: BoolArray | None = field(default=None, init=False, repr=False)
+    _ranks: IntArray | None = field(default=None, init=False, repr=False)
 
     @property
     def num_samples(self) -> int:
@@ -142,9 +143,12 @@ class ClipIndex:
     @property
     def ranks(self) -> IntArray:
         """Place of each sample in the order of presentation, shape (S,)."""
-        if isinstance(self.shown, range):
-            return np.arange(len(self.shown))
-        return presentation_ranks(self.shown)
+        if self._ranks is None:
+            if isinstance(self.shown, range):
+                self._ranks = np.arange(len(self.shown))
+            else:
+                self._ranks = presentation_ranks(self.shown)
+        return self._ranks
 
     def byte_runs(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Return start and length in bytes of what samples ``first`` to ``stop`` fill.
@@ -219,6 +223,30 @@ class ClipIndex:
             if float(off) + rounding >= _LEROBOT_TOLERANCE_SECONDS:
                 found |= Misfit.OTHER_RATE
         return found
+
+    def cut_around(
+        self, first: int, stop: int, *, begin: int = 0, end: int | None = None
+    ) -> tuple[int, int] | None:
+        """Return the fewest samples that can be cut out and from which some frames decode.
+
+        Args:
+            first: The first frame, in the order of presentation.
+            stop: The one after the last.
+            begin: No sample before this one is taken.
+            end: None from this one on; None for all that there are.
+
+        Returns:
+            The first sample, a keyframe from which on all frames are shown, and the one after the
+            last; None where there are no such samples.
+        """
+        heads = np.flatnonzero(self.keyframes[begin : first + 1]) + begin
+        ranks = self.ranks
+        last = self.num_samples if end is None else min(end, self.num_samples)
+        head = next(
+            (at for at in heads[::-1].tolist() if ranks[at] == at and self.can_cut(at)), None
+        )
+        tail = next((at for at in range(stop, last + 1) if self.can_cut(at)), None)
+        return None if head is None or tail is None else (head, tail)
 
     def frames_off_their_place(self, fps: Fraction) -> int:
         """Count frames whose stored time is half a frame or more from rank / ``fps``."""

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from leconvert import media, tables
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
 from leconvert.formats import TARGETS, Dataset, Totals, open_dataset, v3
+from leconvert.layout import first_frames
 from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, IntArray, OutputFile, Shard, camera_of
 from leconvert.source.modality import extension_files, mended_extension
@@ -94,15 +95,16 @@ def _episode_records(
     ends = np.concatenate(([0], np.cumsum(length)))
     positions = np.arange(len(length))
     numbers = {layout.stream: layout.file_numbers(positions) for layout in manifest.streams}
-    begins = {
-        layout.stream: ends[:-1] - ends[layout.starts[numbers[layout.stream]]]
-        for layout in manifest.streams
-    }
     cameras = sorted(
         (camera, layout.stream)
         for layout in manifest.streams
         if (camera := camera_of(layout.stream)) is not None
     )
+    begins = {
+        layout.stream: first_frames(run.scan.stream(layout.stream)[0], layout)
+        for layout in manifest.streams
+        if camera_of(layout.stream) is not None
+    }
     lines = _of_kept(source.lines(), source, index)
     copied: Iterator[Mapping[str, Any]] = iter([{}] * len(index))
     if not manifest.repairs.replaces_stats(source.features):

@@ -485,6 +485,7 @@ class Slices:
         key: Which file it is, as `FileTable.key`, shape (E,).
         first: First row or sample of the slice in it, shape (E,).
         size_bytes: Bytes of the slice, shape (E,).
+        lead: Samples of it before the episode's first frame, shape (E,).
     """
 
     stream: str
@@ -494,6 +495,7 @@ class Slices:
     key: IntArray
     first: IntArray
     size_bytes: IntArray
+    lead: IntArray
 
     @property
     def is_missing(self) -> BoolArray:
@@ -533,6 +535,7 @@ class Slices:
             np.maximum(self.size_bytes[kept], 0),
             roll_bytes,
             group,
+            self.lead[kept],
         )
 
 
@@ -682,7 +685,13 @@ class ScanAccumulator:
         """Return everything."""
         index = self._episode_index
         slices = [
-            Slices(*columns, key=index, first=np.zeros_like(index), size_bytes=columns[1][:, 0])
+            Slices(
+                *columns,
+                key=index,
+                first=np.zeros_like(index),
+                size_bytes=columns[1][:, 0],
+                lead=np.zeros_like(index),
+            )
             for columns in zip(
                 self._streams, self._numbers, self._kind, map(tuple, self._kinds), strict=True
             )

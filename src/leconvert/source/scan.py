@@ -99,6 +99,7 @@ from leconvert.source.modality import (
     stale_extensions,
     task_columns,
 )
+from leconvert.source.trimming import trimmed_slices
 from leconvert.source.v3 import read_v3_source
 from leconvert.text import count, shown
 from leconvert.workdir.fs import devices_with_fleeting_inodes
@@ -233,7 +234,7 @@ def _resolved(
     remarks += beyond_target(info.features, to)
     takes_tasks = options.tasks_from is not None
     computes_stats = computes_all_stats(options, has_episode_stats=info.has_episode_stats)
-    has_all = len(gathered.slices) == 1 + len(info.camera_keys) and not selection
+    has_all = len(gathered.slices) == 1 + len(info.camera_keys) and not selection.takes_some
     is_usual = paths.are_usual and has_all
     survey = survey_folder(
         root,
@@ -295,19 +296,27 @@ def _resolved(
         takes_tasks=takes_tasks,
         indices=task_columns(modality, columns.schema),
     )
-    facts = replace(facts, corrected=corrected, unsound_stats=unsound)
+    intervals = selection.kept_frames(episodes.index, episodes.length)
+    cut, uncut = trimmed_slices(
+        gathered.slices, paths, episodes.index, episodes.length, intervals, info.fps, to
+    )
+    remarks += uncut
+    facts = replace(facts, corrected=corrected, unsound_stats=unsound, trimmed=intervals)
     settled = _with_right_declarations(resolve_repairs(remarks, options, facts), info, columns)
     settled = _with_right_cameras(settled, info, gathered)
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
     settled = replace(settled, findings=(*settled.findings, *stale))
-    scans = [
-        slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM)
-        for slices in gathered.slices
-    ]
+    scans = [slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM) for slices in cut]
+    length = episodes.length.copy()
+    for episode, (first, stop) in settled.repairs.trimmed_episodes.items():
+        length[np.searchsorted(episodes.index, episode)] = stop - first
+    episodes = replace(episodes, length=length)
     schema = _result_schema(info, columns, settled.repairs, TARGETS[to].list_entry)
     found = _scan(root, info, episodes, scans, survey, schema, settled)
-    return replace(found, misfits=_misfits(paths, episodes, gathered, schema, settled))
+    return replace(
+        found, misfits=_misfits(paths, episodes, replace(gathered, slices=cut), schema, settled)
+    )
 
 
 def _misfits(
@@ -498,7 +507,7 @@ def _facts(
     return SourceFacts(
         episode_index=episodes.index,
         length=episodes.length,
-        selected=EpisodeRanges.of_episodes(episodes.index) if selection else None,
+        selected=EpisodeRanges.of_episodes(episodes.index) if selection.takes_some else None,
         features=info.features,
         tasks=tasks,
         missing_columns=[

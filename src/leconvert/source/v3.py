@@ -383,12 +383,14 @@ class FileLook:
         remarks: About single episodes.
         sightings: About many.
         clips: What clips of each decoder configuration are.
+        lead: Frames of each slice before the episode's first.
     """
 
     first: IntArray
     frames: IntArray
     size_bytes: IntArray
     roll_bytes: IntArray
+    lead: IntArray
     facts: tuple[int, int, int] = (0, 0, 0)
     kind: str = ""
     misfit: int = 0
@@ -410,7 +412,7 @@ class FileScanner(Scanner):
         features: Declared features, without those that are left out.
         num_tasks: Rows of the table of tasks, None where it cannot be used.
         fleeting_inodes: Devices whose files have no lasting inode numbers.
-        checks_steps: Whether the distances of timestamps are looked at as LeRobot 0.3.3 does.
+        is_for_v21: Whether v2.1 is to be written, as LeRobot 0.3.3 reads it.
     """
 
     def __init__(
@@ -423,9 +425,9 @@ class FileScanner(Scanner):
         features: Mapping[str, Mapping[str, Any]],
         num_tasks: int | None,
         fleeting_inodes: frozenset[int] = frozenset(),
-        checks_steps: bool = False,
+        is_for_v21: bool = False,
     ) -> None:
-        self._checks_steps = checks_steps
+        self._is_for_v21 = is_for_v21
         self._root = root
         self._routes = routes
         self._table = table
@@ -446,7 +448,7 @@ class FileScanner(Scanner):
         routed = self._routes[number]
         lengths = self._ranges.length[routed.episodes]
         none = np.zeros(len(lengths), dtype=np.int64)
-        look = FileLook(none, none, none, none)
+        look = FileLook(none, none, none, none, none)
         file = f"{self._root}/{routed.path}"
         notes = ObservationLog(
             look.remarks,
@@ -555,7 +557,7 @@ class FileScanner(Scanner):
                     f"{shown(notes.path)}: {column} is wrong, first in {said}.",
                     severity="warning" if mild else "",
                 )
-        if self._checks_steps and "timestamp" in file.schema_arrow.names:
+        if self._is_for_v21 and "timestamp" in file.schema_arrow.names:
             self._check_steps(file, among, first[is_whole][order], notes)
         unplaced, untasked = check.wrong_in("index"), check.wrong_in("task_index")
         has_index = "index" in file.schema_arrow.names
@@ -614,24 +616,32 @@ class FileScanner(Scanner):
         stop = first + lengths
         seconds = np.sort(clip.presentation_times) / clip.timescale
         wrong = _not_there(clip, seconds, first, stop, begin_seconds, fps)
-        can_cut = _is_closed(clip, np.where(wrong == "", first, 0), np.where(wrong == "", stop, 0))
+        sound = (wrong == "") & (lengths > 0)
+        begins, ends = v3.with_leads(clip, np.where(sound, first, 0), np.where(sound, stop, 0))
         for place, episode in enumerate(routed.episodes.tolist()):
             notes.episode = episode
             if wrong[place]:
                 notes.say("frame-count", f"{shown(notes.path)}: episode {episode} {wrong[place]}.")
-            elif not can_cut[place] and lengths[place]:
+            elif sound[place] and begins[place] < 0:
                 notes.say(
                     "no-keyframe",
                     f"{shown(notes.path)}: episode {episode} does not begin with a keyframe, or "
                     "needs frames of its neighbours; without encoding it cannot be cut out.",
                 )
-        sound = (wrong == "") & (lengths > 0)
+            elif sound[place] and self._is_for_v21 and ends[place] - begins[place] > lengths[place]:
+                notes.say(
+                    "no-keyframe",
+                    f"{shown(notes.path)}: episode {episode} was trimmed and needs frames beside "
+                    "it, and a clip of v2.1 holds an episode's frames alone.",
+                )
         placed = sound & (np.rint(begin_seconds * float(fps)) == first)
         _say_drift(seconds, first[placed], lengths[placed], begin_seconds[placed], fps, notes)
-        look.first = np.where(sound, first, 0)
-        look.frames = np.where(sound, lengths, 0)
-        ends = np.concatenate(([0], np.cumsum(clip.sizes)))
-        look.size_bytes = ends[look.first + look.frames] - ends[look.first]
+        sound &= begins >= 0
+        look.first = np.where(sound, begins, 0)
+        look.frames = np.where(sound, ends - begins, 0)
+        look.lead = np.where(sound, first - begins, 0)
+        at = np.concatenate(([0], np.cumsum(clip.sizes)))
+        look.size_bytes = at[look.first + look.frames] - at[look.first]
         look.roll_bytes = look.size_bytes
 
 
@@ -684,22 +694,6 @@ def _not_there(
     return wrong
 
 
-def _is_closed(clip: media.ClipIndex, first: IntArray, stop: IntArray) -> BoolArray:
-    """Return whether each stretch of frames decodes by itself, from a keyframe on, and fully."""
-    closed: BoolArray = np.ones(len(first), np.bool_)
-    there = np.flatnonzero(stop > first)
-    if not len(there):
-        return closed
-    begins, ends = first[there], stop[there]
-    ok = clip.keyframes[begins] & (clip.ranks[begins] == begins)
-    # As the joiner asks: no frame is shown on the other side of an edge.
-    ok &= [
-        clip.can_cut(begin) and clip.can_cut(end) for begin, end in zip(begins, ends, strict=True)
-    ]
-    closed[there] = ok
-    return closed
-
-
 def _say_drift(
     seconds: FloatArray,
     first: IntArray,
@@ -741,6 +735,7 @@ def _look(
     numbers = {stream: np.zeros((number, 6), dtype=np.int64) for stream in streams}
     first = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
     size_bytes = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
+    lead = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
     kind = {stream: np.zeros(number, dtype=np.int64) for stream in streams}
     kinds: dict[str, dict[str, int]] = {stream: {} for stream in streams}
     first_index = np.full(number, NOT_KNOWN, dtype=np.int64)
@@ -761,6 +756,7 @@ def _look(
             numbers[stream][episodes, 5] = seen.misfit
             first[stream][episodes] = seen.first
             size_bytes[stream][episodes] = seen.size_bytes
+            lead[stream][episodes] = seen.lead
             kind[stream][episodes] = kinds[stream].setdefault(seen.kind, len(kinds[stream]))
             for episode, facts in zip(episodes.tolist(), seen.rows, strict=False):
                 first_index[episode] = facts.first_index
@@ -783,6 +779,7 @@ def _look(
             v3_file_key(table.placed[stream].chunk, table.placed[stream].file)[own],
             first[stream][own],
             size_bytes[stream][own],
+            lead[stream][own],
         )
         for stream in streams
     ]

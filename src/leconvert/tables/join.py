@@ -235,7 +235,7 @@ def regrouped(
 
 def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
     """Return the schema of rows after a repair: without dropped columns, with added ones last."""
-    computed = set(repairs.computed_columns)
+    computed = set(repairs.columns_computed(trimmed=bool(repairs.trimmed_episodes)))
     if repairs.tasks_from is not None:
         computed.add("task_index")
     kept: list[pa.Field] = []
@@ -275,6 +275,7 @@ class RowRepair:
         position: The episode's place in the result, which is its index there.
         first_index: Place of its first frame in the result.
         task: Result index of the task that all its rows have; None where they have their own.
+        is_trimmed: Whether the rows are some of the episode's in the source.
     """
 
     repairs: Repairs
@@ -282,20 +283,22 @@ class RowRepair:
     position: int
     first_index: int
     task: int | None = None
+    is_trimmed: bool = False
 
     def __call__(self, table: pa.Table, *, path: str) -> pa.Table:
         """Return the repaired rows."""
         repairs = self.repairs
+        computed = repairs.columns_computed(trimmed=self.is_trimmed)
         table = table.drop_columns(
             [name for name in repairs.dropped_features if name in table.column_names]
         )
         for name in repairs.unwrapped_columns:
             place = table.schema.get_field_index(name)
             # Of the dataset's files some may hold the value itself.
-            if is_list(table.schema.field(place).type) and name not in repairs.computed_columns:
+            if is_list(table.schema.field(place).type) and name not in computed:
                 values = _unwrapped(table.column(place), name, path)
                 table = table.set_column(place, pa.field(name, values.type), values)
-        for name in repairs.computed_columns:
+        for name in computed:
             place = table.schema.get_field_index(name)
             kind = _computed_type(name, table.schema.field(place).type if place >= 0 else None)
             values = self._computed(name, table.num_rows, kind)
@@ -305,12 +308,12 @@ class RowRepair:
             else:
                 table = table.append_column(field, values)
         if self.task is not None:
-            if "task_index" not in repairs.computed_columns:
+            if "task_index" not in computed:
                 place = table.schema.get_field_index("task_index")
                 kind = _computed_type("task_index", table.schema.field(place).type)
                 values = self._computed("task_index", table.num_rows, kind)
                 table = table.set_column(place, pa.field("task_index", kind), values)
-        elif repairs.task_map is not None and "task_index" not in repairs.computed_columns:
+        elif repairs.task_map is not None and "task_index" not in computed:
             table = self._with_mapped_tasks(table, "task_index", path)
         for name in repairs.task_columns:
             table = self._with_mapped_tasks(table, name, path)

@@ -72,13 +72,17 @@ __all__ = [
 ]
 
 
-MANIFEST_VERSION = 2
+# Version 3 has slices with a lead, which who knows of version 2 alone would not pass over.
+MANIFEST_VERSION = 3
+_WITHOUT_LEAD = 2
 # Of a shard: a part of an output file (0), all of it (1), or the source's file as it is (2).
 _KEPT = 2
 _ROWS_PER_GROUP = 16_384
 # Columns of a slice's file, in the order of `FileTable`, and of the slice itself.
 _FILE_COLUMNS = ("key", "file_size_bytes", "mtime_ns", "inode")
 _SLICE_COLUMNS = ("first", "frames", "size_bytes", "roll_bytes", "group")
+# In tables of version 3, where it is not 0.
+_LEAD_COLUMN = "lead"
 # Those of version 1, in which a slice was a whole file and its key the episode's index.
 _WHOLE_FILE_COLUMNS = ("size_bytes", "mtime_ns", "inode", "frames", "roll_bytes", "group")
 # What version 1 does not say: all its sources are of this format.
@@ -199,7 +203,9 @@ def write_plan(
             for layout in manifest.streams
         ],
     }
-    record = encode_record("manifest", MANIFEST_VERSION, manifest.run_id, fields)
+    has_lead = any(stream.lead.any() for stream in scan.streams)
+    version = MANIFEST_VERSION if has_lead else _WITHOUT_LEAD
+    record = encode_record("manifest", version, manifest.run_id, fields)
     write_durably(run.manifest, record)
 
 
@@ -356,6 +362,8 @@ def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
         for name, attribute in zip(_FILE_COLUMNS, FILE_COLUMNS, strict=True):
             columns[f"{number}/{name}"] = getattr(stream.files, attribute)[stream.file]
         columns |= {f"{number}/{name}": getattr(stream, name) for name in _SLICE_COLUMNS}
+        if stream.lead.any():
+            columns[f"{number}/{_LEAD_COLUMN}"] = stream.lead
     table = pa.Table.from_arrays([int64_array(v) for v in columns.values()], names=list(columns))
     pq.write_table(table, run.scan_table, row_group_size=_ROWS_PER_GROUP, compression="zstd")
     sync_file(run.scan_table)
@@ -393,7 +401,10 @@ class ScanTable:
         index, key = values[:2]
         _, rows, file = np.unique(key, return_index=True, return_inverse=True)
         files = FileTable(*values[1:5]).take(rows)
-        return StreamScan(stream, files, file.astype(np.int64), *values[5:]), index
+        found = self._columns(self._names(stream, [_LEAD_COLUMN]), first, stop)
+        lead = np.zeros_like(index) if found is None else found[0]
+        of_slices = dict(zip(_SLICE_COLUMNS, values[5:], strict=True))
+        return StreamScan(stream, files, file.astype(np.int64), **of_slices, lead=lead), index
 
     def files(self, stream: str) -> FileTable:
         """Return the source files of one stream, each once, in the order of their keys."""

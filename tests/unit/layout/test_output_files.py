@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -121,7 +122,11 @@ def test_lost_frames_are_counted_once_for_cameras_that_are_cut_alike(
         return frames_out_of_reach(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(layout_files, "frames_out_of_reach", counting)
-    scan = source_of([9000, 8000, 7000, 9000, 9000], stream_of("data", [1] * 5))
+    lengths = [9000, 8000, 7000, 9000, 9000]
+    videos = [
+        replace(stream_of(f"videos/{name}", [1] * 5), frames=np.array(lengths)) for name in "abc"
+    ]
+    scan = source_of(lengths, stream_of("data", [1] * 5), *videos)
     whole, halves = np.array([0, 5]), np.array([0, 2, 5])
     layouts = [
         StreamLayout("data", whole), StreamLayout("videos/b", whole),

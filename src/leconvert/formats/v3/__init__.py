@@ -58,6 +58,7 @@ from leconvert.formats.v3.rows import (
     order_in_file,
     routed_files,
     rows_by_column,
+    with_leads,
 )
 from leconvert.formats.v3.statistics import StatsAggregator, write_stats
 
@@ -108,6 +109,7 @@ __all__ = [
     "split_findings",
     "stats_of_rows",
     "stream_of",
+    "with_leads",
     "write_episodes",
     "write_info",
     "write_repairs",

@@ -43,7 +43,13 @@ from leconvert.formats.v3.info import (
     read_json_object,
 )
 from leconvert.formats.v3.records import read_tasks
-from leconvert.formats.v3.rows import files_of, first_frames, routed_files, rows_by_column
+from leconvert.formats.v3.rows import (
+    files_of,
+    first_frames,
+    routed_files,
+    rows_by_column,
+    with_leads,
+)
 from leconvert.model import (
     DATA_STREAM,
     V3_FILES_PER_CHUNK_KEY,
@@ -59,11 +65,12 @@ def _dtype(feature: object) -> object:
     return feature.get("dtype") if isinstance(feature, Mapping) else None
 
 
-def _frames_in(path: Path) -> int:
+def _index_and_frames(path: Path) -> tuple[media.ClipIndex | None, int]:
     try:
-        return media.read_clip_index(path).num_samples
+        clip = media.read_clip_index(path)
     except media.UnsupportedClipError:
-        return sum(1 for _ in media.coded_packets(path))
+        return None, sum(1 for _ in media.coded_packets(path))
+    return clip, clip.num_samples
 
 
 class Dataset:
@@ -231,20 +238,27 @@ class Dataset:
         """
         table = self.episodes
         paths, file = files_of(table, self.declared, stream)
-        first = np.zeros(len(table), dtype=np.int64)
+        first, lead, tail = np.zeros((3, len(table)), dtype=np.int64)
         for routed in routed_files(table, self.declared, stream):
             path, episodes = self.root / routed.path, routed.episodes
             lengths = table.length[episodes]
             with suppress(OSError, UnreadableSourceError):
                 if camera_of(stream) is not None:
                     begins = table.placed[stream].begin_seconds[episodes]
-                    first[episodes], _ = first_frames(_frames_in(path), begins, lengths, self.fps)
+                    clip, frames = _index_and_frames(path)
+                    own, _ = first_frames(frames, begins, lengths, self.fps)
+                    first[episodes] = own
+                    if clip is not None and own.min() >= 0 and (own + lengths).max() <= frames:
+                        cut_from, cut_to = with_leads(clip, own, own + lengths)
+                        can_cut = cut_from >= 0
+                        lead[episodes] = np.where(can_cut, own - cut_from, 0)
+                        tail[episodes] = np.where(can_cut, cut_to - own - lengths, 0)
                 elif sum(row_group_rows(path)) == int(lengths.sum()):
                     first[episodes] = np.cumsum(lengths) - lengths
                 else:
                     with pq.ParquetFile(path) as rows:
                         first[episodes], _ = rows_by_column(rows, episodes)
-        return Slices(paths, file, first)
+        return Slices(paths, file, first, lead=lead, tail=tail)
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield what is said of each episode beside where it lies; keys without a value are none.

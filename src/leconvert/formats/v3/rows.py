@@ -20,6 +20,7 @@ from leconvert.arrow import FloatArray, floats, integers
 from leconvert.findings import found
 from leconvert.formats.v3.episodes import EpisodeTable
 from leconvert.formats.v3.info import EPISODES_DIR, INFO_PATH, Declared
+from leconvert.media import ClipIndex
 from leconvert.model import DATA_STREAM, Finding, IntArray
 from leconvert.repairs import DEFAULT_COLUMNS
 
@@ -34,6 +35,7 @@ __all__ = [
     "order_in_file",
     "routed_files",
     "rows_by_column",
+    "with_leads",
 ]
 
 
@@ -188,6 +190,30 @@ def order_in_file(begin_seconds: FloatArray, lengths: IntArray, fps: Fraction) -
     if times == numbers or 2 * max(times, numbers) <= len(lengths):
         return None
     return by_time if times > numbers else by_number
+
+
+def with_leads(clip: ClipIndex, first: IntArray, stop: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the samples that are cut out of a video file for each of its episodes.
+
+    They are an episode's own wherever these decode by themselves. A trimmed one also needs those
+    before it from a keyframe on, or some after it, which are taken if no episode has them.
+
+    Args:
+        first: First frame of each episode in the order of presentation, shape (n,).
+        stop: The one after its last; an episode without frames is passed over.
+
+    Returns:
+        The first sample of each, -1 where it cannot be cut out, and the one after the last.
+    """
+    begins, ends = first.copy(), stop.copy()
+    order = np.lexsort((stop, first))
+    order = order[stop[order] > first[order]]
+    before = np.concatenate(([0], np.maximum.accumulate(stop[order])))[:-1]
+    after = np.append(first[order], clip.num_samples)[1:]
+    for place, left, right in zip(order.tolist(), before.tolist(), after.tolist(), strict=True):
+        found = clip.cut_around(int(first[place]), int(stop[place]), begin=left, end=right)
+        begins[place], ends[place] = (-1, -1) if found is None else found
+    return begins, ends
 
 
 def rows_by_column(file: pq.ParquetFile, episodes: IntArray) -> tuple[IntArray, IntArray]:

@@ -1,0 +1,137 @@
+"""``leconvert trim``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from leconvert.cli.convert import print_report
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import (
+    UNWATCHED_SECONDS,
+    add_engine_options,
+    add_json,
+    add_layout_options,
+    add_lease_options,
+    add_proof_options,
+    add_quiet,
+    add_repair_options,
+    add_run_options,
+    layout_options,
+    lease_options,
+    local_path,
+    plan_options,
+    proof_options,
+    repair_options,
+    worker_options,
+)
+from leconvert.cli.output import print_findings
+from leconvert.cli.parser import whole
+from leconvert.cli.plan import estimated_seconds, plan_lines
+from leconvert.cli.progress import progress_for
+
+if TYPE_CHECKING:
+    from leconvert.planner import PlanSummary
+    from leconvert.selection import EpisodeSelection
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("dataset", type=local_path, metavar="DATASET", help="the dataset to trim")
+    parser.add_argument(
+        "--episode", type=whole(0), action="append", default=[], required=True, metavar="N",
+        help="trim this episode to the next --frames; both may be given again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--frames", action="append", default=[], required=True, metavar="FROM:TO",
+        help="the first frame that stays, counted from 0, and the one after the last; either may "
+        "be left out",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=local_path, metavar="DIR",
+        help="where the result goes; DATASET is then never touched. Default: its place, with "
+        "DATASET kept as DATASET_old",
+    )  # fmt: skip
+    add_layout_options(parser)
+    add_repair_options(parser)
+    add_run_options(parser)
+    add_engine_options(parser)
+    add_lease_options(parser, trouble=False)
+    add_proof_options(parser, may_delete=False)
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Trim, and say what was done."""
+    from leconvert.api import is_result, trim
+    from leconvert.selection import EpisodeSelection, parse_frames
+
+    intervals = parse_frames(options.episode, options.frames)
+    selection = EpisodeSelection(frames=intervals)
+    layout, repairs = layout_options(options), repair_options(options)
+    if options.dry_run:
+        _show_plan(_plan(options, selection), as_json=options.json)
+        return 0
+    if options.output is not None and not proof_options(options).force_conversion:
+        target = options.output.resolve()
+        if is_result(target, options.dataset.resolve(), layout, repairs, selection):
+            said = f"{target} is {options.dataset}, trimmed so, already: a comparison by structure "
+            said += "found no difference. There is nothing to do."
+            print(json.dumps({"already_converted": str(target)}) if options.json else said)
+            return 0
+    workers = worker_options(options)
+    with stop_on_signals() as stop:
+        report = trim(
+            options.dataset,
+            frames={each.episode: (each.first, each.stop) for each in intervals},
+            output=options.output,
+            layout=layout,
+            repairs=repairs,
+            plan=plan_options(options),
+            workers=workers,
+            leases=lease_options(
+                options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
+            ),
+            proof=proof_options(options),
+            command=options.command_line,
+            stop=stop,
+            progress=progress_for(quiet=options.json or options.quiet),
+        )
+    if options.json:
+        print(json.dumps(report.as_record(), indent=2))
+    elif options.quiet:
+        print_findings(report.findings)
+    else:
+        print_report(report)
+    return 0
+
+
+def _plan(options: argparse.Namespace, selection: EpisodeSelection) -> PlanSummary:
+    from leconvert.planner import check_asked, draft_plan
+    from leconvert.workdir.swap import work_dir_beside
+
+    source = options.dataset.resolve()
+    target = source if options.output is None else options.output.resolve()
+    layout, repairs = layout_options(options), repair_options(options)
+    check_asked(source, target, layout, repairs, selection)
+    proof_options(options).check_target(source, target, layout.to)
+    progress = progress_for(quiet=options.json or options.quiet)
+    work_dir = work_dir_beside(target)
+    return draft_plan(
+        source, target, work_dir, layout, repairs, selection=selection, progress=progress
+    ).summary
+
+
+def _show_plan(plan: PlanSummary, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(asdict(plan), indent=2))
+        return
+    print_findings(plan.findings)
+    print("\n".join(plan_lines(plan, estimated_seconds(plan))))
+    print("Nothing was written.")
