@@ -203,11 +203,12 @@ def test_batches_of_workers_hold_the_samples_of_lerobot(dataset: Path) -> None:
     assert comparison.samples == sum(LENGTHS)
 
 
-def test_torchs_own_loader_and_collation_give_the_same_batches(dataset: Path) -> None:
+def test_torchs_own_collation_gives_the_same_batches(dataset: Path) -> None:
     stream = EpisodeStream(dataset, delta_timestamps=WINDOWS)
     ours = list(StreamLoader(stream, batch_size=5, num_workers=2))
     stream = EpisodeStream(dataset, delta_timestamps=WINDOWS)
-    theirs = list(torch.utils.data.DataLoader(stream, batch_size=5, num_workers=2))
+    collate = torch.utils.data.default_collate
+    theirs = list(StreamLoader(stream, batch_size=5, num_workers=2, collate_fn=collate))
     assert len(ours) == len(theirs)
     for batch, other in zip(ours, theirs, strict=True):
         assert list(batch) == list(other)

@@ -207,19 +207,14 @@ def test_the_log_has_each_step_once_wherever_the_run_was_killed(
     assert [row["step"] for row in log.rows()] == [2, 4, 6, 8, 10, 12]
 
 
-def test_another_loader_or_a_second_run_in_the_same_folder_is_refused(
+def test_another_order_or_a_second_run_in_the_same_folder_is_refused(
     datasets: dict[str, Path], tmp_path: Path
 ) -> None:
     run(datasets["videos"], tmp_path, steps=2)
     with pytest.raises(UsageError, match="holds checkpoints of an earlier run"):
         run(datasets["videos"], tmp_path)
-    for changed, said in (
-        ({"num_workers": 1}, "number of loader workers was 0 and is 1"),
-        ({"batch_size": 4}, "batch size was 8 and is 4"),
-        ({"seed": 1}, "seed was 0 and is 1"),
-    ):
-        with pytest.raises(PlanMismatchError, match=said):
-            run(datasets["videos"], tmp_path, resume_from="last", **changed)
+    with pytest.raises(PlanMismatchError, match="seed was 0 and is 1"):
+        run(datasets["videos"], tmp_path, resume_from="last", seed=1)
     with pytest.raises(PlanMismatchError, match="the dataset"):
         run(datasets["numbers"], tmp_path, resume_from="last")
 
@@ -283,18 +278,26 @@ def test_two_ranks_share_an_epoch_and_resume_together(
     ranks = two_ranks(datasets["videos"], tmp_path, engine)
     first, second = (whole.first_epoch for whole, _ in ranks)
     assert sorted(first + second) == list(range(sum(LENGTHS)))
-    assert abs(len(first) - len(second)) <= max(LENGTHS)
+    assert abs(len(first) - len(second)) <= 1
     assert ranks[0][0].losses != ranks[1][0].losses
     for whole, again in ranks:
         assert (again.order, again.losses) == (whole.order[5:], whole.losses[5:])
 
 
-def test_a_checkpoint_of_one_rank_does_not_go_on_as_two(
+def test_a_checkpoint_goes_on_with_other_workers_and_batches_and_an_old_one_does_not(
     datasets: dict[str, Path], tmp_path: Path
 ) -> None:
-    run(datasets["numbers"], tmp_path, steps=1)
-    state = tmp_path / "checkpoints/step-00000001/dataset_state.pt"
-    content = torch.load(state, weights_only=True)
-    torch.save({**content, "ranks": content["ranks"] * 2}, state)
-    with pytest.raises(ProbeError, match="of 2 ranks, not 1"):
-        run(datasets["numbers"], tmp_path, resume_from="last")
+    whole = run(datasets["numbers"], tmp_path / "whole", steps=6, batch_size=8)
+    run(datasets["numbers"], tmp_path / "first", steps=2, batch_size=8)
+    state = checkpoint_dir(tmp_path / "first", 2)
+    rest = run(
+        datasets["numbers"], tmp_path / "rest", resume_from=str(state), steps=10,
+        num_workers=1, batch_size=4,
+    )  # fmt: skip
+    assert [one for batch in rest.order for one in batch] == [
+        one for batch in whole.order[2:] for one in batch
+    ]
+    content = torch.load(state / "dataset_state.pt", weights_only=True)
+    torch.save({**content, "version": 1}, state / "dataset_state.pt")
+    with pytest.raises(ProbeError, match="is of version 1, not 2"):
+        run(datasets["numbers"], tmp_path / "old", resume_from=str(state))

@@ -262,7 +262,7 @@ class FrameReader:
 
 
 class EpisodePool:
-    """Holds an episode from its first frame of an epoch to its last.
+    """Holds an episode from its first frame of an epoch until all ranks are past its last.
 
     With threads it fetches what comes next while others are decoded. That changes when bytes
     arrive, never which sample is next.
@@ -286,6 +286,7 @@ class EpisodePool:
         self._frame_reader = frames
         self._counters = counters
         self._held: dict[int, EpisodeRows] = {}
+        self._last_numbers: dict[int, int] = {}
         self._coming: dict[int, Future[int]] = {}
         self._fetchers = ThreadPoolExecutor(fetch_workers, "fetch") if fetch_workers else None
 
@@ -308,9 +309,19 @@ class EpisodePool:
             if place not in self._held and place not in self._coming:
                 self._coming[place] = self._fetchers.submit(self._need, place)
 
-    def leave(self, place: int) -> None:
-        """Let an episode go; its last frame was given out."""
+    def keep_until(self, places: IntArray, last_numbers: IntArray) -> None:
+        """Say with which sample of the order each episode ends; of equal ones the last counts."""
+        self._last_numbers.update(zip(places.tolist(), last_numbers.tolist(), strict=True))
+
+    def leave_before(self, number: int) -> None:
+        """Let the episodes go that ended before a sample of the order."""
+        ended = [place for place, last in self._last_numbers.items() if last < number]
+        for place in ended:
+            self._leave(place)
+
+    def _leave(self, place: int) -> None:
         del self._held[place]
+        self._last_numbers.pop(place, None)
         self._row_reader.release(place)
         self._frame_reader.release(place)
 
@@ -322,7 +333,7 @@ class EpisodePool:
                 self._frame_reader.release(place)
         self._coming.clear()
         for place in list(self._held):
-            self.leave(place)
+            self._leave(place)
 
     def _need(self, place: int) -> int:
         return self._row_reader.need(place) + self._frame_reader.need(place)

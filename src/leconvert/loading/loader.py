@@ -1,8 +1,7 @@
 """`StreamLoader`: torch's DataLoader over an `EpisodeStream`, able to resume anywhere.
 
-The state is a few numbers, not a snapshot of workers: the order is a pure function, and so is whose
-turn it is, so the number of batches handed out says everything. What workers prepared ahead does
-not count.
+The state is a few numbers, not a snapshot of workers: the order is a pure function of all ranks
+together, so how far they came in it says everything. What workers prepared ahead does not count.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from leconvert.errors import LeconvertError, PlanMismatchError, UsageError
-from leconvert.loading.order import Share, num_batches, turn_after
+from leconvert.loading.order import Share
 from leconvert.loading.stream import EpisodeStream, Sample
 from leconvert.loading.tensors import (
     MOST_WORKERS,
@@ -30,18 +30,13 @@ __all__ = ["StreamLoader"]
 
 
 _FORMAT = "leconvert.stream-state"
-_VERSION = 1
+_VERSION = 2
 # Samples that are compared to see whether the order is still computed as it was.
 _WITNESSES = 64
 _SAID_AS = {
     "seed": "the seed",
     "shuffle": "shuffle",
-    "repeat": "repeat",
     "episode_pool_size": "the pool size",
-    "world_size": "the number of ranks",
-    "num_workers": "the number of loader workers",
-    "batch_size": "the batch size",
-    "drop_last": "drop_last",
     "dataset": "the dataset or the choice of episodes",
 }
 
@@ -89,20 +84,21 @@ class _BatchStream(IterableDataset[Any]):
 class StreamLoader:
     """Batches of a stream, from worker processes.
 
-    It guarantees that, after ``load_state_dict(state_dict())`` in a new process, the batches are
-    those that would have come without a break, for any number of workers and wherever it stopped;
-    and that a state is refused where it cannot hold. Iterating to the end of an epoch makes the
-    next iteration the next epoch. Several iterations may be under way, but not with
-    ``persistent_workers``; epoch and state are those of the one that began last.
+    It guarantees that global batches, the batches of all ranks together, are the same for any
+    number of ranks and workers at an equal global batch size; that after
+    ``load_state_dict(state_dict())`` the samples are those that would have come without a break,
+    for any number of ranks and workers and any batch size, wherever it stopped; and that a state
+    is refused where it cannot hold. Iterating to the end of an epoch makes the next iteration the
+    next epoch. Several iterations may be under way, but not with ``persistent_workers``; epoch and
+    state are those of the one that began last.
 
-    It does not guarantee that ranks have equally many batches: see `batches_on_every_rank`. It is
-    not to be given to ``accelerate.prepare``, which would share the batches out a second time.
+    It does not guarantee that all ranks have the last batch: see `batches_on_every_rank`.
 
     Args:
         stream: What to load.
         batch_size: Samples of a batch.
         num_workers: Worker processes; 0 loads in this one.
-        drop_last: Leave out each worker's last batch where it is smaller.
+        drop_last: Leave out the last batch where it is smaller on any rank.
         prefetch_factor: Batches that each worker prepares ahead.
         pin_memory: Copy batches into pinned memory; without effect for frames decoded on a GPU.
         persistent_workers: Keep workers from epoch to epoch.
@@ -175,7 +171,7 @@ class StreamLoader:
                 **in_workers,
             )
         self._epoch = stream.epoch
-        self._batches = 0
+        self._taken = 0
         self._is_loaded = False
         self._buffers: SharedBufferPool | None = None
         self._newest: object | None = None
@@ -188,52 +184,49 @@ class StreamLoader:
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration begin with an epoch."""
         self._epoch = epoch
-        self._batches = 0
+        self._taken = 0
         self._is_loaded = False
         self._newest = None
 
     def __len__(self) -> int:
-        """Return the batches of this rank in the epoch."""
+        """Return the batches of this rank in an epoch."""
         if self.stream.repeat:
             raise TypeError("a stream that repeats has no length")
-        return sum(self._counts(self._epoch, self.stream.rank))
+        return self._share(self.stream.rank).num_batches(self.stream.order.num_frames)
 
     def batches_on_every_rank(self) -> int:
-        """Return how many batches each rank has in the epoch at least.
+        """Return how many batches each rank has at least in the next iteration.
 
-        Where training steps wait for all ranks, stop an epoch after so many.
+        Where training steps wait for all ranks, end an epoch after so many. Only the last batch
+        can be missing on a rank: where it is not whole, and has fewer samples than there are ranks.
 
         Raises:
             TypeError: The stream repeats: every rank has as many as anybody asks for.
         """
         if self.stream.repeat:
             raise TypeError("a stream that repeats has no last batch on any rank")
-        ranks = range(self.stream.world_size)
-        return min(sum(self._counts(self._epoch, rank)) for rank in ranks)
+        left = self.stream.order.num_frames - (self._taken if self._is_loaded else 0)
+        return self._share(self.stream.world_size - 1).num_batches(left)
 
     def batch_workers(self) -> Iterator[int]:
         """Yield which worker makes each batch of the epoch, from its first one on."""
-        workers = max(1, self.num_workers)
-        available = self._available(self._epoch, self.stream.rank)
-        numbers = count() if available is None else range(sum(available))
-        for number in numbers:
-            yield turn_after(number, available, workers).next_worker
+        numbers = count() if self.stream.repeat else range(len(self))
+        return (number % max(1, self.num_workers) for number in numbers)
 
     def __iter__(self) -> Iterator[Any]:
         if not self._is_loaded:
-            self._batches = 0
+            self._taken = 0
         self._is_loaded = False
-        workers = max(1, self.num_workers)
-        turn = turn_after(self._batches, self._available(self._epoch, self.stream.rank), workers)
         self.stream.begin_at(
             self._epoch,
-            first_worker=turn.next_worker,
-            skips=[taken * self.batch_size for taken in turn.taken],
+            taken=self._taken,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
             # Workers that stay read the same memory for ever.
             renew=not self._are_workers_kept,
         )
         if self._buffers is None or not self._are_workers_kept:
-            self._buffers = SharedBufferPool(workers)
+            self._buffers = SharedBufferPool(max(1, self.num_workers))
             if self._batch_stream is not None:
                 self._batch_stream.renew(self._buffers)
         # Its own, although the loader may be iterated once more meanwhile: batches lie in it.
@@ -245,16 +238,31 @@ class StreamLoader:
                 raise batch.error
             # Counted first: whoever asks for the state while using a batch has taken it.
             if self._newest is mine:
-                self._batches += 1
+                self._take()
             yield batch.batch() if isinstance(batch, SharedBatch) else batch
         if self._newest is mine:
             self._epoch += 1
-            self._batches = 0
+            self._taken = 0
+
+    def _take(self) -> None:
+        """Count a batch of all ranks."""
+        frames = self.stream.order.num_frames
+        taken = self._taken + self._share(0).global_batch_size
+        if self.stream.repeat:
+            self._epoch += taken // frames
+            self._taken = taken % frames
+        else:
+            self._taken = min(taken, frames)
+
+    def _share(self, rank: int) -> Share:
+        return Share(
+            rank, self.stream.world_size, batch_size=self.batch_size, drop_last=self.drop_last
+        )
 
     # --- resuming -----------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loader stands, as numbers and texts.
+        """Return where all ranks together stand, as numbers and texts.
 
         Batches that were handed out count as used. The state is equal on all ranks in step; where
         nodes load files of their own, on those of a node.
@@ -263,26 +271,29 @@ class StreamLoader:
             "format": _FORMAT,
             "version": _VERSION,
             "epoch": self._epoch,
-            "batches": self._batches,
-            **self._topology(),
-            "order": self._witness(self._epoch, self._batches),
+            "samples": self._taken,
+            **self._identity(),
+            "order": self._witness(self._epoch, self._taken),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next iteration go on where a state was taken.
+        """Make the next iteration go on where a state was taken, by whichever rank.
+
+        The number of ranks, that of workers and the batch size may be others now.
 
         Raises:
-            PlanMismatchError: The stream, the loader or the number of ranks are others, or NumPy
-                draws other numbers now; ``details`` says what changed.
+            PlanMismatchError: The order is another one, or NumPy draws other numbers now;
+                ``details`` says what changed.
         """
         if state.get("format") != _FORMAT or state.get("version") != _VERSION:
             raise PlanMismatchError(
                 "This is no state of a stream, or one of another version of leconvert.",
-                next_step="Give what state_dict() returned.",
+                next_step="Give what state_dict() of this version returned, or begin a new epoch "
+                "(set_epoch).",
             )
         changed = [
             f"{_SAID_AS[key]} was {state.get(key)!r} and is {value!r}"
-            for key, value in self._topology().items()
+            for key, value in self._identity().items()
             if state.get(key) != value
         ]
         if changed:
@@ -291,56 +302,32 @@ class StreamLoader:
                 next_step="Resume with what the state was taken with, or begin a new epoch.",
                 details=changed,
             )
-        epoch, batches = int(state["epoch"]), int(state["batches"])
-        if state.get("order") != self._witness(epoch, batches):
+        epoch, taken = int(state["epoch"]), int(state["samples"])
+        if state.get("order") != self._witness(epoch, taken):
             raise PlanMismatchError(
                 "The stream cannot go on where it stopped: this version of NumPy shuffles "
                 "differently from the one before.",
                 next_step="Install the version of NumPy that the state was taken with.",
             )
-        self._epoch, self._batches = epoch, batches
+        self._epoch, self._taken = epoch, taken
         self._is_loaded = True
         self._newest = None
 
-    def _topology(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, Any]:
+        """Return what the order follows from, but for the epoch."""
         stream = self.stream
         return {
             "seed": stream.seed,
             "shuffle": stream.shuffle,
-            "repeat": stream.repeat,
             "episode_pool_size": stream.episode_pool_size,
-            "world_size": stream.world_size,
-            "num_workers": self.num_workers,
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
             "dataset": stream.fingerprint(),
         }
 
-    def _available(self, epoch: int, rank: int) -> list[int] | None:
-        """Return the batches that each worker of a rank has in an epoch; None where no end is."""
-        return None if self.stream.repeat else self._counts(epoch, rank)
-
-    def _counts(self, epoch: int, rank: int) -> list[int]:
-        frames = self.stream.order.worker_frames(
-            epoch, rank, self.stream.world_size, max(1, self.num_workers)
-        )
-        return [
-            num_batches(count, self.batch_size, drop_last=self.drop_last)
-            for count in frames.tolist()
-        ]
-
-    def _witness(self, epoch: int, batches: int) -> str:
-        """Return a digest of what comes next on the first rank; pure, so every rank knows it."""
-        workers = max(1, self.num_workers)
-        turn = turn_after(batches, self._available(epoch, 0), workers)
-        part = turn.next_worker
-        share = Share(0, self.stream.world_size, part, workers)
-        digest = hashlib.blake2b(digest_size=8)
-        skip = turn.taken[part] * self.batch_size
-        for block in self.stream.coordinates(epoch, share, skip=skip):
-            digest.update(block.episodes[:_WITNESSES].tobytes())
-            digest.update(block.frames[:_WITNESSES].tobytes())
-            break
+    def _witness(self, epoch: int, taken: int) -> str:
+        """Return a digest of the samples that come next on all ranks."""
+        block = self.stream.order.at(epoch, np.arange(taken, taken + _WITNESSES))
+        digest = hashlib.blake2b(block.episodes.tobytes(), digest_size=8)
+        digest.update(block.frames.tobytes())
         return digest.hexdigest()
 
 

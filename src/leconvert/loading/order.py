@@ -1,21 +1,19 @@
-"""Which frames a loader worker gives out, and in which order: a pure function, no I/O.
+"""Which frames a loader gives out, and in which order: pure functions, no I/O.
 
-Episodes go to ranks and then to workers, whole. A worker shares its episodes out to the slots of
-its pool; a slot plays one episode at a time, its frames in a shuffled order, and the next one when
-that is used up. The slots are merged so that each order of merging is equally likely: a slot is
-drawn with the frames that it has left, those of the episodes that wait in it included, as weight.
-So the pool stays full until the end of the epoch.
+There is one order of all frames an epoch, whatever the number of ranks and workers. The episodes
+are shuffled and their frames, shuffled too, are laid end to end; this row is cut into as many
+slots of equal size as the pool has. The order takes one frame of each slot in turn, so a batch of
+no more samples than there are slots has frames of as many episodes as there are slots in it.
 
-Drawing with the frames left of the *pooled* episodes alone would be simpler and worse: such
-episodes empty all at once, and few of them are left to mix most of the time.
+Ranks take turns in the order, and workers of a rank make its batches in turn. Where the number of
+ranks divides that of the slots, a rank meets the same slots again and again, and with them few
+episodes but its own. Two things see to that. The turns visit the slots in an order (digits of the
+slot's number reversed, as in a Fourier transform) in which every W-th turn belongs to neighbours,
+while consecutive turns are far apart. And every other slot is played from its end: an episode that
+a cut divides is then played by both slots at the same time.
 
-Where a worker's pool has room for all episodes of its rank, its workers get frames of all of them
-instead, round-robin. So the batches of each worker are then mixed as
-one shuffle of all frames of the rank would be.
-
-Everything follows from the lengths of the episodes, the seed, the epoch and the share. The merge is
-drawn in blocks: first how many frames of a block come from each slot, then their order. To skip
-frames only the first is needed, so skipping costs nothing worth measuring.
+A position in the order says which frame it is, by arithmetic; so skipping costs nothing. All of it
+follows from the lengths of the episodes, the seed, the epoch and the pool size.
 """
 
 from __future__ import annotations
@@ -37,78 +35,87 @@ __all__ = [
     "EpisodeOrder",
     "OrderBlock",
     "Share",
-    "balanced_split",
     "chosen_episodes",
     "find_rank",
     "group_episodes_by_files",
-    "num_batches",
+    "is_shared_out_by_accelerate",
     "order_batches",
     "partition_episodes",
-    "turn_after",
 ]
 
 
-BoolArray = npt.NDArray[np.bool_]
-
-
 _BLOCK_FRAMES = 2**14
-# NumPy draws from fewer marbles than this.
-_MOST_FRAMES = 10**9
-# By bad luck a worker gets nothing in an epoch, where episodes are few; not so often in a row.
-_MOST_EMPTY_EPOCHS = 100
-# What a random stream is for; each has its own, whatever the others draw.
-_SPLIT_RANKS, _SPLIT_WORKERS, _MERGE, _BLOCK, _FRAMES = range(5)
+# What a random stream is for; each has its own, whatever the other draws.
+_EPISODES, _FRAMES = range(2)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker of one rank."""
+    """What one worker of one rank takes of an order: every so manyth global batch, its part of it.
+
+    A global batch has ``batch_size`` x ``world_size`` samples; ranks take them in turn.
+    """
 
     rank: int = 0  # number of the training process, from 0
     world_size: int = 1  # number of training processes
     worker: int = 0  # number of the loader worker of that process, from 0
     num_workers: int = 1  # number of its loader workers; 1 where the process loads by itself
+    batch_size: int = 1  # samples that a rank has in a global batch
+    drop_last: bool = False  # leave out a last global batch that is smaller
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of a batch over all ranks."""
+        return self.batch_size * self.world_size
+
+    def num_batches(self, samples: int) -> int:
+        """Return how many batches the rank has of so many samples of all ranks."""
+        whole, rest = divmod(samples, self.global_batch_size)
+        return whole + (rest > self.rank and not self.drop_last)
+
+    def numbers(self, samples: int | None, *, at_once: int) -> Iterator[IntArray]:
+        """Yield which of so many samples the worker takes, ascending; None for no end."""
+        if samples is not None and self.drop_last:
+            samples -= samples % self.global_batch_size
+        within = self.rank + self.world_size * np.arange(self.batch_size)
+        batches = self.worker + self.num_workers * np.arange(max(1, at_once // self.batch_size))
+        while True:
+            numbers: IntArray = (batches[:, None] * self.global_batch_size + within).reshape(-1)
+            if samples is not None and numbers[-1] >= samples:
+                numbers = numbers[numbers < samples]
+                if len(numbers):
+                    yield numbers
+                return
+            yield numbers
+            batches = batches + self.num_workers * len(batches)
 
 
 class OrderBlock(NamedTuple):
-    """Consecutive frames of an order; arrays of shape (N,)."""
+    """Consecutive frames of a share; arrays of shape (N,)."""
 
-    episodes: IntArray  # places of the episodes, as the lengths were given
+    episodes: IntArray  # numbers of the episodes, as the lengths were given
     frames: IntArray  # frame within the episode
-    is_last: BoolArray  # whether the worker gives out no other frame of the episode in this epoch
+    numbers: IntArray  # number of the sample in the order, counted on from epoch to epoch
+    last_numbers: IntArray  # that of the last sample of the episode in the epoch, whoever takes it
 
     def part(self, first: int, stop: int | None = None) -> OrderBlock:
         """Return the frames from one place to another."""
-        inside = slice(first, stop)
-        return OrderBlock(self.episodes[inside], self.frames[inside], self.is_last[inside])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """What a worker gives out in an epoch; arrays of shape (P,)."""
-
-    episodes: IntArray  # places of its episodes, in the order in which they are shared out
-    first: IntArray  # first turn of each that is its own: 0, where it has the episode alone
-    counts: IntArray  # frames of each, all above 0
-    step: int  # every how manyth turn is its own
-
-    def subset(self, places: IntArray) -> _Part:
-        return _Part(self.episodes[places], self.first[places], self.counts[places], self.step)
+        return OrderBlock(*(array[first:stop] for array in self))
 
 
 class EpisodeOrder:
-    """The order of all frames, for every epoch and share.
+    """The order of all frames of an epoch, and who takes which of them.
 
-    It guarantees that the shares of an epoch are disjoint and together complete, that each frame
-    comes once, that ranks, and workers of a rank, differ by one episode at most, and that equal
-    arguments give equal orders (with one version of NumPy, whose random streams these are). It
-    does not guarantee that ranks have equally many frames.
+    It guarantees that an epoch has each frame once, that equal arguments give equal orders (with
+    one version of NumPy, whose random streams these are), and that never more episodes than
+    ``pool_size`` have begun and not ended. The shares of an epoch are disjoint and together
+    complete, and ranks differ by one sample at most.
 
     Args:
         lengths: Frames of each episode, shape (E,), all above 0.
         seed: Selects the order.
         shuffle: False gives episodes and frames as they come.
-        pool_size: Episodes that a worker mixes.
+        pool_size: Episodes that the order mixes; its slots.
 
     Raises:
         UsageError: ``pool_size`` is below 1, or the seed is negative.
@@ -125,189 +132,155 @@ class EpisodeOrder:
         self._seed = seed
         self._shuffle = shuffle
         self._pool_size = pool_size
+        self._epochs: dict[int, _Epoch] = {}
+        self.num_frames = int(self._lengths.sum())
 
-    def worker_frames(self, epoch: int, rank: int, world_size: int, num_workers: int) -> IntArray:
-        """Return how many frames each worker of a rank gives out in an epoch, shape (workers,)."""
-        parts = self._parts(epoch, rank, world_size, num_workers)
-        return np.array([part.counts.sum() for part in parts], np.int64)
-
-    def blocks(self, epoch: int, share: Share, *, skip: int = 0) -> Iterator[OrderBlock]:
-        """Yield a worker's frames of an epoch."""
-        part = self._part(epoch, share)
-        if not len(part.episodes):
-            return
-        if not self._shuffle:
-            yield from _in_order(part, skip)
-            return
-        num_slots = min(self._pool_size, len(part.episodes))
-        yield from _merged_slots(
-            [part.subset(slot) for slot in balanced_split(part.counts, num_slots)],
-            self._lengths,
-            seed=(self._seed, epoch),
-            stream=(share.rank, share.worker),
-            skip=skip,
-        )
-
-    def walk(
-        self, epoch: int, share: Share, *, skip: int = 0, repeat: bool = False
+    def blocks(
+        self, share: Share, *, epoch: int = 0, taken: int = 0, repeat: bool = False
     ) -> Iterator[OrderBlock]:
-        """Yield a worker's frames from an epoch on."""
-        empty_epochs = 0
-        while True:
-            frames = int(self._part(epoch, share).counts.sum())
-            if skip < frames:
-                yield from self.blocks(epoch, share, skip=skip)
-            if not repeat:
-                return
-            empty_epochs = 0 if frames else empty_epochs + 1
-            if empty_epochs > (_MOST_EMPTY_EPOCHS if self._shuffle else 0):
-                raise UsageError(
-                    f"{len(self._lengths)} episodes are too few for {share.num_workers} loader "
-                    f"workers of {share.world_size} ranks: one of them has nothing to repeat.",
-                    next_step="Use fewer workers, or a pool that holds all episodes.",
-                )
-            skip = max(0, skip - frames)
-            epoch += 1
+        """Yield what a share has of the order.
 
-    def _part(self, epoch: int, share: Share) -> _Part:
-        return self._parts(epoch, share.rank, share.world_size, share.num_workers)[share.worker]
+        Args:
+            share: Whose.
+            epoch: The epoch to begin in.
+            taken: Samples of that epoch that all ranks together leave out.
+            repeat: Go on with the next epoch, without end; a global batch may then have samples of
+                two epochs.
+        """
+        samples = None if repeat else self.num_frames - taken
+        # Not many short epochs at once.
+        for numbers in share.numbers(samples, at_once=min(_BLOCK_FRAMES, self.num_frames)):
+            yield self.at(epoch, taken + numbers)
 
-    def _parts(self, epoch: int, rank: int, world_size: int, num_workers: int) -> list[_Part]:
-        everything = np.arange(len(self._lengths))
-        mine = self._split(everything, (epoch, _SPLIT_RANKS), world_size)[rank]
-        if self._shuffle and num_workers > 1 and len(mine) <= self._pool_size:
-            return self._round_robin(mine, num_workers)
-        stream = (epoch, _SPLIT_WORKERS, rank)
-        return [
-            _Part(episodes, np.zeros(len(episodes), np.int64), self._lengths[episodes], 1)
-            for episodes in self._split(mine, stream, num_workers)
-        ]
-
-    def _split(self, episodes: IntArray, stream: tuple[int, ...], shares: int) -> list[IntArray]:
-        if self._shuffle:
-            episodes = _generator(self._seed, *stream).permutation(episodes)
-        chosen = balanced_split(self._lengths[episodes], shares)
-        return [episodes[places] for places in chosen]
-
-    def _round_robin(self, episodes: IntArray, num_workers: int) -> list[_Part]:
-        """Share the frames of all episodes out in turn, going on from one episode to the next."""
-        lengths = self._lengths[episodes]
-        before = np.cumsum(lengths) - lengths
+    def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
+        """Return the samples of some numbers, which count on from an epoch to the next ones."""
+        epochs = numbers // self.num_frames
+        heads = np.flatnonzero(np.diff(epochs)) + 1
         parts = []
-        for worker in range(num_workers):
-            first = (worker - before) % num_workers
-            counts = np.maximum(0, -(-(lengths - first) // num_workers))
-            part = _Part(episodes, first, counts, num_workers)
-            parts.append(part.subset(np.flatnonzero(counts)))
-        return parts
+        for mine in np.split(numbers, heads):
+            before = int(mine[0]) // self.num_frames
+            begin = before * self.num_frames
+            found = self._epoch(epoch + before)
+            episodes, frames = found.frames(mine - begin)
+            parts.append(OrderBlock(episodes, frames, mine, begin + found.last[episodes]))
+        if len(parts) == 1:
+            return parts[0]
+        return OrderBlock(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+    def episodes(self, epoch: int, rank: int, world_size: int) -> IntArray:
+        """Return the episodes of which a rank has frames in an epoch, ascending."""
+        found = self._epoch(epoch)
+        positions = np.arange(rank, self.num_frames, world_size)
+        return np.unique(found.episodes(positions))
+
+    def _epoch(self, epoch: int) -> _Epoch:
+        found = self._epochs.get(epoch)
+        if found is None:
+            found = _Epoch(self._lengths, self._seed, epoch, self._pool_size, self._shuffle)
+            self._epochs = {epoch: found}
+        return found
 
 
-def _in_order(part: _Part, skip: int) -> Iterator[OrderBlock]:
-    ends = np.cumsum(part.counts)
-    for start in range(skip, int(ends[-1]), _BLOCK_FRAMES):
-        numbers = np.arange(start, min(start + _BLOCK_FRAMES, int(ends[-1])))
-        places = np.searchsorted(ends, numbers, side="right")
-        frames = numbers - (ends - part.counts)[places]
-        yield OrderBlock(part.episodes[places], frames, numbers == ends[places] - 1)
+class _Epoch:
+    """The order of one epoch.
 
-
-def balanced_split(lengths: IntArray, shares: int) -> list[IntArray]:
-    """Give each episode to the share that has the fewest frames so far.
-
-    Two shares differ by the longest episode at most. With fewer episodes than shares, some are
-    empty.
-
-    Returns:
-        The places in ``lengths`` of each share's episodes, ascending.
+    Attributes:
+        last: Position of the last frame of each episode, shape (E,).
     """
-    if shares == 1:
-        return [np.arange(len(lengths))]
-    if shares >= len(lengths):
-        places = np.arange(len(lengths))
-        return [places[share : share + 1] for share in range(shares)]
-    loads = [(0, share) for share in range(shares)]
-    owners = np.empty(len(lengths), np.int64)
-    for place, length in enumerate(lengths.tolist()):
-        load, share = loads[0]
-        owners[place] = share
-        heapq.heapreplace(loads, (load + length, share))
-    by_owner = np.argsort(owners, kind="stable")
-    return np.split(by_owner, np.searchsorted(owners[by_owner], np.arange(1, shares)))
 
-
-def _merged_slots(
-    slots: list[_Part],
-    lengths: IntArray,
-    *,
-    seed: tuple[int, int],
-    stream: tuple[int, int],
-    skip: int,
-) -> Iterator[OrderBlock]:
-    """Merge pool slots at random; see the module."""
-    # All episodes, slot after slot: a frame of a slot is a number in one long row.
-    episodes = np.concatenate([slot.episodes for slot in slots])
-    first = np.concatenate([slot.first for slot in slots])
-    counts = np.concatenate([slot.counts for slot in slots])
-    ends = np.cumsum(counts)
-    left: IntArray = np.array([slot.counts.sum() for slot in slots], np.int64)
-    cursor: IntArray = np.cumsum(left) - left
-    if ends[-1] >= _MOST_FRAMES:
-        raise UsageError(
-            f"One loader worker would have {ends[-1]} frames; that is more than can be shuffled.",
-            next_step="Use more workers or ranks.",
-        )
-    seeded, epoch = seed
-    generator = _generator(seeded, epoch, _MERGE, *stream)
-    orders = _FrameOrders(seeded, epoch, lengths)
-    begin = 0
-    while begin < ends[-1]:
-        if begin + _BLOCK_FRAMES < ends[-1]:
-            drawn = generator.multivariate_hypergeometric(left, _BLOCK_FRAMES, method="marginals")
-        else:
-            drawn = left
-        size = int(drawn.sum())
-        if begin + size > skip:
-            shuffled = _generator(seeded, epoch, _BLOCK, *stream, begin).permutation(
-                np.repeat(np.arange(len(slots)), drawn)
-            )
-            by_slot = np.argsort(shuffled, kind="stable")
-            numbers: IntArray = np.empty(size, np.int64)
-            heads = np.cumsum(drawn) - drawn
-            numbers[by_slot] = np.arange(size) + np.repeat(cursor - heads, drawn)
-            numbers = numbers[max(0, skip - begin) :]
-            places = np.searchsorted(ends, numbers, side="right")
-            is_last = numbers == ends[places] - 1
-            turns = first[places] + (numbers - (ends - counts)[places]) * slots[0].step
-            found = episodes[places]
-            yield OrderBlock(found, orders.frames(found, turns, is_last), is_last)
-        left = left - drawn
-        cursor = cursor + drawn
-        begin += size
-
-
-class _FrameOrders:
-    """The shuffled frames of each episode; kept while the episode plays."""
-
-    def __init__(self, seed: int, epoch: int, lengths: IntArray) -> None:
-        self._seed = seed
-        self._epoch = epoch
+    def __init__(
+        self, lengths: IntArray, seed: int, epoch: int, pool_size: int, shuffle: bool
+    ) -> None:
         self._lengths = lengths
-        self._orders: dict[int, IntArray] = {}
+        self._words = seed, epoch
+        self._shuffle = shuffle
+        self._frame_orders: dict[int, npt.NDArray[np.int32]] = {}
+        num_frames = int(lengths.sum())
+        if shuffle:
+            self._row = _generator(seed, epoch, _EPISODES).permutation(len(lengths))
+            self._slots = spread_order(pool_size)
+        else:
+            self._row = np.arange(len(lengths))
+            self._slots = np.zeros(1, np.int64)
+        self._ends = np.cumsum(lengths[self._row])
+        num_slots = len(self._slots)
+        # The last round of turns need not reach all of them.
+        sizes = np.full(num_slots, num_frames // num_slots)
+        sizes[self._slots[: num_frames % num_slots]] += 1
+        self._slot_starts = np.cumsum(sizes) - sizes
+        self._slot_sizes = sizes
+        self.last = self._last_positions()
 
-    def frames(self, episodes: IntArray, turns: IntArray, is_last: BoolArray) -> IntArray:
-        """Return which frame each turn of an episode is."""
+    def frames(self, positions: IntArray) -> tuple[IntArray, IntArray]:
+        """Return episode and frame at each position; positions ascend."""
+        turns = self._turns(positions)
+        ranks = np.searchsorted(self._ends, turns, side="right")
+        episodes = self._row[ranks]
+        turns -= self._ends[ranks] - self._lengths[episodes]
+        if not self._shuffle:
+            return episodes, turns
+        for ended in [e for e in self._frame_orders if self.last[e] < positions[0]]:
+            del self._frame_orders[ended]
         frames = np.empty_like(turns)
         by_episode = np.argsort(episodes, kind="stable")
         chosen, heads = np.unique(episodes[by_episode], return_index=True)
         for episode, members in zip(chosen.tolist(), np.split(by_episode, heads[1:]), strict=True):
-            order = self._orders.pop(episode, None)
+            order = self._frame_orders.get(episode)
             if order is None:
-                generator = _generator(self._seed, self._epoch, _FRAMES, episode)
-                order = generator.permutation(int(self._lengths[episode]))
+                numbers = np.arange(self._lengths[episode], dtype=np.int32)
+                order = _generator(*self._words, _FRAMES, episode).permutation(numbers)
+                self._frame_orders[episode] = order
             frames[members] = order[turns[members]]
-            if not is_last[members[-1]]:
-                self._orders[episode] = order
-        return frames
+        return episodes, frames
+
+    def episodes(self, positions: IntArray) -> IntArray:
+        """Return the episode at each position."""
+        return self._row[np.searchsorted(self._ends, self._turns(positions), side="right")]
+
+    def _turns(self, positions: IntArray) -> IntArray:
+        """Return which frame of the row is at each position."""
+        rounds, residues = np.divmod(positions, len(self._slots))
+        slots = self._slots[residues]
+        backwards = slots % 2 == 1
+        within = np.where(backwards, self._slot_sizes[slots] - 1 - rounds, rounds)
+        turns: IntArray = self._slot_starts[slots] + within
+        return turns
+
+    def _last_positions(self) -> IntArray:
+        """Return where each episode is at an end: the last of the slots that it lies in."""
+        starts = np.unique(np.concatenate(([0], self._ends[:-1], self._slot_starts)))
+        starts = starts[starts < self._ends[-1]]
+        stops = np.append(starts[1:], self._ends[-1])
+        slots = np.searchsorted(self._slot_starts, starts, side="right") - 1
+        first = starts - self._slot_starts[slots]
+        end = stops - 1 - self._slot_starts[slots]
+        rounds = np.where(slots % 2 == 1, self._slot_sizes[slots] - 1 - first, end)
+        residues = np.argsort(self._slots)[slots]
+        last = np.zeros(len(self._lengths), np.int64)
+        owners = self._row[np.searchsorted(self._ends, starts, side="right")]
+        np.maximum.at(last, owners, rounds * len(self._slots) + residues)
+        return last
+
+
+def spread_order(size: int) -> IntArray:
+    """Return an order of 0 ... size - 1 in which those that follow one another are far apart.
+
+    Digits are reversed, the smallest prime factor's first. So where W is the product of the first
+    prime factors (for a power of two: any smaller one), every W-th number of the order, from any
+    of the first W on, is one of ``size / W`` neighbours.
+    """
+    order = np.zeros(1, np.int64)
+    width = size
+    prime = 2
+    while width > 1:
+        if width % prime:
+            prime += 1
+            continue
+        width //= prime
+        # A large prime's digits are spread by their bits.
+        digits = sorted(range(prime), key=lambda digit: f"{digit:b}"[::-1].ljust(64, "0"))
+        order = (np.array(digits)[:, None] * width + order).reshape(-1)
+    return order
 
 
 def _generator(*words: int) -> np.random.Generator:
@@ -346,11 +319,7 @@ def order_batches(
 
 
 def _joined(first: OrderBlock, second: OrderBlock) -> OrderBlock:
-    return OrderBlock(
-        np.concatenate((first.episodes, second.episodes)),
-        np.concatenate((first.frames, second.frames)),
-        np.concatenate((first.is_last, second.is_last)),
-    )
+    return OrderBlock(*(np.concatenate(arrays) for arrays in zip(first, second, strict=True)))
 
 
 def _first_appearances(block: OrderBlock) -> tuple[IntArray, list[int]]:
@@ -536,44 +505,15 @@ def _checked(rank: int | None, world_size: int | None, origin: str) -> tuple[int
     return rank, world_size
 
 
-# ------------------------------------------------------------------------------------------------
-# Whose turn it is: torch's DataLoader takes batches from its workers round-robin. Arithmetic, pure.
-#
-# It asks its workers in turn, and leaves out those that have ended. So after any number of
-# batches it is known how many came from each worker and which one is next, without asking
-# anybody.
+def is_shared_out_by_accelerate(dataset: object) -> bool:
+    """Return whether the loader that accelerate iterates just now deals the samples of a dataset.
 
-
-class Turn(NamedTuple):
-    """A point between two batches."""
-
-    taken: tuple[int, ...]  # batches that came from each worker
-    next_worker: int  # who gives the next one
-
-
-def num_batches(frames: int, batch_size: int, *, drop_last: bool) -> int:
-    """Return how many batches a worker makes of its frames."""
-    return frames // batch_size if drop_last else -(-frames // batch_size)
-
-
-def turn_after(batches: int, available: Sequence[int] | None, num_workers: int) -> Turn:
-    """Return where a loader stands after some batches."""
-    if available is None:
-        rounds, rest = divmod(batches, num_workers)
-        taken = tuple(rounds + (worker < rest) for worker in range(num_workers))
-        return Turn(taken, rest)
-    done = 0
-    while True:
-        active = [worker for worker in range(num_workers) if available[worker] > done]
-        if not active:
-            return Turn(tuple(available), 0)
-        rounds = min(available[worker] for worker in active) - done
-        if batches < rounds * len(active):
-            extra, rest = divmod(batches, len(active))
-            done += extra
-            given = [min(count, done) for count in available]
-            for worker in active[:rest]:
-                given[worker] += 1
-            return Turn(tuple(given), active[rest])
-        batches -= rounds * len(active)
-        done += rounds
+    That is a `DataLoader` of it which went through ``accelerate.prepare``.
+    """
+    state = sys.modules.get("accelerate.state")
+    if state is None:
+        return False
+    loader = state.GradientState().active_dataloader
+    prepared = getattr(loader, "dataset", None)
+    # Where each process reads everything and keeps its part, there is a dataset around it.
+    return any(one is dataset for one in (prepared, getattr(prepared, "dataset", None)))

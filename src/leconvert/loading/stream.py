@@ -6,6 +6,7 @@ See ``docs/loading.md`` for how it is used and what it guarantees.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,31 +24,38 @@ from leconvert.loading.frames import EpisodePool, FrameReader
 from leconvert.loading.metadata import DatasetMeta, load_meta, make_windows
 from leconvert.loading.order import (
     EpisodeOrder,
-    OrderBlock,
     Share,
     chosen_episodes,
     find_rank,
+    is_shared_out_by_accelerate,
     order_batches,
 )
 from leconvert.loading.rows import RowReader
 from leconvert.loading.tensors import (
-    MOST_WORKERS,
     Counters,
     Memory,
     StreamFacts,
     private_memory,
     shared_numbers,
 )
+from leconvert.model import IntArray
 
 __all__ = ["EpisodeStream", "Sample", "UnreadableFrame"]
 
 
 Sample = dict[str, Any]
 
-_MOST_DECODERS = 128
+# A decoder holds an open file, and FFmpeg's buffers where it cannot share them.
+_MOST_DECODERS, _MOST_SHARING_DECODERS = 128, 512
 _REMOTE_FETCH_WORKERS = 4
+# By default the pool holds so many episodes, or as many as fit, but not too few to mix. Numbers
+# take eight bytes at most, and pictures in tables hardly more than half of their pixels.
+_POOL_EPISODES, _LEAST_POOL_EPISODES = 256, 32
+_POOL_BYTES = 2**30
+_NUMBER_BYTES = 8
+_PNG_SHARE = 0.5
 # Places of the shared numbers that say where workers begin.
-_EPOCH, _FIRST_WORKER, _SKIPS = 0, 1, 2
+_EPOCH, _TAKEN, _BATCH_SIZE, _DROP_LAST = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +92,13 @@ class EpisodeStream(IterableDataset[Sample]):
     - a sample is what ``LeRobotDataset`` gives for the same frame: keys and their order, types,
       shapes, values, task, pads (images in tables follow ``return_uint8`` too);
     - in an epoch each frame comes once, over all ranks and workers;
-    - the order follows from seed, epoch, rank, world size, number of workers and pool size alone:
-      no timing, cache or thread changes it;
+    - there is one order over all ranks and workers, which take turns in it; it follows from seed,
+      epoch, chosen episodes and pool size alone, and no timing, cache or thread changes it;
+    - ranks differ by one sample at most;
     - nothing is opened before a worker asks for its first sample, and a worker holds the rows of
       its pooled episodes, a bounded number of decoders and one batch.
 
-    It does not guarantee that all ranks have equally many samples; they differ by an episode at
-    most. It cannot resume by itself: that takes what the loader knows, see `StreamLoader`.
+    It cannot resume by itself: that takes what the loader knows, see `StreamLoader`.
 
     Images are views of (height, width, channels) memory; use ``reshape`` rather than ``view``.
 
@@ -103,9 +111,10 @@ class EpisodeStream(IterableDataset[Sample]):
         episodes: ``episode_index`` of those to load; None for all.
         shuffle: False gives episodes and frames as they are stored.
         seed: Selects the order.
-        episode_pool_size: Episodes that a worker mixes.
+        episode_pool_size: Episodes that are mixed, over all ranks; None for 256, or where the rows
+            of so many would take more than 1 GiB for 128, 64 or 32.
         video_decoder_cache_size: Decoders that a worker keeps open; None for one a pooled episode
-            and camera, 128 at most.
+            and camera, 512 at most, or 128 where several threads or torchcodec decode.
         video_fetch_workers: Threads of a worker that fetch and decode; None for none where files
             are local and 4 elsewhere.
         video_backend: ``pyav``, ``torchcodec``, or ``auto`` for PyAV on the CPU and torchcodec on
@@ -139,7 +148,7 @@ class EpisodeStream(IterableDataset[Sample]):
         episodes: Sequence[int] | None = None,
         shuffle: bool = True,
         seed: int = 0,
-        episode_pool_size: int = 32,
+        episode_pool_size: int | None = None,
         video_decoder_cache_size: int | None = None,
         video_fetch_workers: int | None = None,
         video_backend: Literal["auto", "torchcodec", "pyav"] = "auto",
@@ -178,7 +187,6 @@ class EpisodeStream(IterableDataset[Sample]):
         self.repeat = repeat
         self.seed = seed
         self.shuffle = shuffle
-        self.episode_pool_size = episode_pool_size
         table = self.meta.episodes
         self._places = chosen_episodes(
             table.index,
@@ -189,16 +197,23 @@ class EpisodeStream(IterableDataset[Sample]):
             num_partitions=num_partitions,
             partition_index=partition_index,
         )
+        if not len(self._places):
+            raise UsageError("There is no episode to load.", path=self.meta.root)
+        if episode_pool_size is None:
+            episode_pool_size = default_pool_size(self.meta, table.length[self._places])
+        self.episode_pool_size = episode_pool_size
         self.order = EpisodeOrder(
             table.length[self._places], seed=seed, shuffle=shuffle, pool_size=episode_pool_size
         )
-        if video_decoder_cache_size is None:
-            cameras = max(1, len(self.meta.video_keys))
-            video_decoder_cache_size = min(_MOST_DECODERS, episode_pool_size * cameras)
-        self.video_decoder_cache_size = video_decoder_cache_size
         if video_fetch_workers is None:
             video_fetch_workers = 0 if self._files.is_local else _REMOTE_FETCH_WORKERS
         self.video_fetch_workers = video_fetch_workers
+        if video_decoder_cache_size is None:
+            cameras = max(1, len(self.meta.video_keys))
+            share = self._backend == "pyav" and video_fetch_workers < 2
+            most = _MOST_SHARING_DECODERS if share else _MOST_DECODERS
+            video_decoder_cache_size = min(most, episode_pool_size * cameras)
+        self.video_decoder_cache_size = video_decoder_cache_size
         self._counters = Counters(len(self.meta.camera_keys))
         self._begin = _new_begin()
         self._workplace: _Workplace | None = None
@@ -225,12 +240,12 @@ class EpisodeStream(IterableDataset[Sample]):
         """Return ``episode_index`` of the episodes that this rank loads next, ascending."""
         if self.world_size == 1:
             return self.episode_indices
-        blocks = self.coordinates(self.epoch, Share(self.rank, self.world_size))
-        return sorted(set[int]().union(*(np.unique(one.episodes).tolist() for one in blocks)))
+        mine = self.order.episodes(self.epoch, self.rank, self.world_size)
+        return sorted(self.meta.episodes.index[self._places[mine]].tolist())
 
     def __len__(self) -> int:
-        """Return the number of samples of this rank in the next epoch."""
-        return int(self.order.worker_frames(self.epoch, self.rank, self.world_size, 1)[0])
+        """Return the number of samples of this rank in an epoch."""
+        return Share(self.rank, self.world_size).num_batches(self.order.num_frames)
 
     def fingerprint(self) -> str:
         """Return a digest of the dataset and the choice of episodes."""
@@ -279,30 +294,44 @@ class EpisodeStream(IterableDataset[Sample]):
         """Choose the epoch that the next iteration begins with; persistent workers hear of it.
 
         A `StreamLoader` counts epochs by itself: call its own.
+
+        Raises:
+            UsageError: accelerate is about to share out once more what ranks share already.
         """
-        self._begin[_EPOCH] = epoch
+        if self.world_size > 1 and is_shared_out_by_accelerate(self):
+            raise UsageError(
+                f"accelerate.prepare would share out once more what {self.world_size} ranks share "
+                "already, and frames would be lost.",
+                next_step="Use StreamLoader(stream, ...), which needs no accelerate.prepare, or "
+                "make the stream with rank=0 and world_size=1.",
+            )
+        self._begin[: _TAKEN + 1] = torch.tensor([epoch, 0])
 
     def begin_at(
-        self, epoch: int, *, first_worker: int = 0, skips: Sequence[int] = (), renew: bool = False
+        self,
+        epoch: int,
+        *,
+        taken: int = 0,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        renew: bool = False,
     ) -> None:
-        """Choose where the next iteration begins, for a loader that resumes.
+        """Choose where the next iteration begins, and how it is shared out, for a loader.
 
         Args:
             epoch: The epoch.
-            first_worker: Whose part the loader's first worker plays; the others follow in turn.
-            skips: Samples that each part leaves out.
+            taken: Samples of it that all ranks together leave out.
+            batch_size: Consecutive samples of a worker that make a batch of the loader.
+            drop_last: Leave out what makes no whole batch of all ranks.
             renew: Leave workers that are still starting with what they were told.
         """
         if renew:
             self._begin = _new_begin()
-        self._begin.zero_()
-        self._begin[_EPOCH] = epoch
-        self._begin[_FIRST_WORKER] = first_worker
-        for worker, skip in enumerate(skips):
-            self._begin[_SKIPS + worker] = skip
+        self._begin[:] = torch.tensor([epoch, taken, batch_size, drop_last])
 
     def __iter__(self) -> Iterator[Sample]:
-        for batch in self.batches(1):
+        shared_out = int(self._begin[_BATCH_SIZE]), bool(self._begin[_DROP_LAST])
+        for batch in self._batches(1, private_memory, *shared_out):
             yield {key: value[0] for key, value in batch.items()}
 
     def batches(
@@ -315,38 +344,30 @@ class EpisodeStream(IterableDataset[Sample]):
 
         Args:
             batch_size: Samples of a batch.
-            drop_last: Leave out a last batch that is smaller.
+            drop_last: Leave out a last batch that is smaller on any rank.
             memory: Where batches are written.
         """
+        return self._batches(batch_size, memory, batch_size, drop_last)
+
+    def _batches(
+        self, batch_size: int, memory: Memory, shared_size: int, drop_last: bool
+    ) -> Iterator[Sample]:
         info = get_worker_info()
         worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
         workplace = self._enter(worker, memory)
         # Read before the first sample: what is set from now on is for the next iteration.
-        epoch, first_worker = self._begin[:_SKIPS].tolist()
-        part = (worker + first_worker) % num_workers
-        share = Share(self.rank, self.world_size, part, num_workers)
-        blocks = self.order.walk(
-            epoch, share, skip=int(self._begin[_SKIPS + part]), repeat=self.repeat
-        )
+        epoch, taken = self._begin[: _TAKEN + 1].tolist()
+        share = Share(self.rank, self.world_size, worker, num_workers, shared_size, drop_last)
+        blocks = self.order.blocks(share, epoch=epoch, taken=taken, repeat=self.repeat)
         pool = workplace.pool
         placed = (block._replace(episodes=self._places[block.episodes]) for block in blocks)
         ahead = 2 * self.video_fetch_workers
         for block in order_batches(placed, batch_size, coming=pool.expect, ahead=ahead):
-            if drop_last and len(block.frames) < batch_size:
-                break
+            pool.leave_before(int(block.numbers[0]))
             batch = workplace.maker.make(block.episodes, block.frames)
-            # By its last frame in the batch: where an epoch is shorter than a batch and repeats, an
-            # episode may end in it more than once, or have begun anew.
-            ended = dict(zip(block.episodes.tolist(), block.is_last.tolist(), strict=True))
-            for place, is_over in ended.items():
-                if is_over:
-                    pool.leave(place)
+            pool.keep_until(block.episodes, block.last_numbers)
             yield batch
-
-    def coordinates(self, epoch: int, share: Share, *, skip: int = 0) -> Iterator[OrderBlock]:
-        """Yield which episodes (``episode_index``) and frames a worker gives out; no I/O."""
-        for block in self.order.walk(epoch, share, skip=skip, repeat=self.repeat):
-            yield block._replace(episodes=self.meta.episodes.index[self._places[block.episodes]])
+        pool.clear()
 
     def _enter(self, worker: int, memory: Memory) -> _Workplace:
         """Return what this process opened, without what an earlier iteration left in it."""
@@ -386,5 +407,23 @@ class EpisodeStream(IterableDataset[Sample]):
         return {**self.__dict__, "_workplace": None}
 
 
+def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:
+    """Return how many episodes to mix: a power of two, so that most numbers of ranks divide it.
+
+    It follows from the metadata alone, like the order that follows from it.
+    """
+    row_bytes = sum(
+        math.prod(feature["shape"]) * (_PNG_SHARE if feature["dtype"] == "image" else _NUMBER_BYTES)
+        for feature in meta.features.values()
+        if feature["dtype"] != "video"
+    )
+    size = _POOL_EPISODES
+    while size > _LEAST_POOL_EPISODES and size * float(lengths.mean()) * row_bytes > _POOL_BYTES:
+        size //= 2
+    return size
+
+
 def _new_begin() -> torch.Tensor:
-    return shared_numbers(_SKIPS + MOST_WORKERS)
+    begin = shared_numbers(_DROP_LAST + 1)
+    begin[_BATCH_SIZE] = 1
+    return begin

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from math import prod
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -193,7 +194,7 @@ def _encoder(channels: int) -> nn.Module:
 # ------------------------------------------------------------------------------------------------
 # The processes that train together. Only model and optimizer are handed to accelerate, or to torch
 # where that is not installed. The loader is not: `EpisodeStream` already gives every rank its own
-# episodes, and accelerate would share them out a second time.
+# samples.
 
 
 class Ranks:
@@ -272,17 +273,17 @@ class Ranks:
 
 
 # ------------------------------------------------------------------------------------------------
-# Checkpoints: model, optimizer, step, and the place in the stream of every rank.
+# Checkpoints: model, optimizer, step, and the place in the stream.
 #
 #     OUT_DIR/checkpoints/
 #       step-00000120/          complete: it got this name last
 #         model.pt              weights
 #         optimizer.pt          the optimizer's state
 #         training_state.pt     step, generator states
-#         dataset_state.pt      the stream's state, one a rank
+#         dataset_state.pt      the stream's state, the same on all ranks
 #       .step-00000240.1f….tmp/ being written, or left by a crash; never read
 
-_FORMAT, _VERSION = "leconvert-probe-dataset-state", 1
+_FORMAT, _VERSION = "leconvert-probe-dataset-state", 2
 _NAME = re.compile(r"step-(\d{8,})")
 _FILES = ("model.pt", "optimizer.pt", "training_state.pt", "dataset_state.pt")
 
@@ -295,7 +296,7 @@ class Checkpoint:
     model: Mapping[str, Any]
     optimizer: Mapping[str, Any]
     generator: Tensor  # state of torch's CPU generator
-    streams: Sequence[Mapping[str, Any]]  # the loader's state_dict of every rank
+    stream: Mapping[str, Any]  # the loader's state_dict, of any rank
 
 
 def checkpoint_dir(out_dir: Path, step: int) -> Path:
@@ -331,7 +332,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         checkpoint.model,
         checkpoint.optimizer,
         {"step": checkpoint.step, "generator": checkpoint.generator},
-        {"format": _FORMAT, "version": _VERSION, "ranks": list(checkpoint.streams)},
+        {"format": _FORMAT, "version": _VERSION, "stream": dict(checkpoint.stream)},
     )
     unfinished = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
@@ -361,9 +362,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
             torch.load(path / name, map_location="cpu", weights_only=True) for name in _FILES
         )
         kind, version = dataset["format"], dataset["version"]
-        checkpoint = Checkpoint(
-            training["step"], model, optimizer, training["generator"], dataset["ranks"]
-        )
+        stream = dataset["stream"] if version == _VERSION else {}
+        checkpoint = Checkpoint(training["step"], model, optimizer, training["generator"], stream)
     except Exception as error:  # torch names no common class for what a damaged file raises
         raise ProbeError(
             f"The checkpoint {path} cannot be read: {error}.",
@@ -493,14 +493,7 @@ class _Training:
     def _resume(self, path: Path) -> None:
         """Take step, weights and the place in the stream from a checkpoint."""
         checkpoint = read_checkpoint(path)
-        ranks = len(checkpoint.streams)
-        if ranks != self.stream.world_size:
-            raise ProbeError(
-                f"The checkpoint {path} is of {ranks} ranks, not {self.stream.world_size}.",
-                path=str(path),
-                next_step=f"Go on with {ranks} ranks.",
-            )
-        self.loader.load_state_dict(checkpoint.streams[self.stream.rank])
+        self.loader.load_state_dict(checkpoint.stream)
         self.bare_model.load_state_dict(checkpoint.model)
         self.optimizer.load_state_dict(dict(checkpoint.optimizer))
         torch.set_rng_state(checkpoint.generator)
@@ -566,14 +559,14 @@ class _Training:
         if not (last or step % self.options.save_every == 0 or stops_alone):
             return
         # The ranks agree here whether they stop: one that left earlier would hold up the others.
-        told = ranks.gather((self.loader.state_dict(), wants_stop))
+        told = ranks.gather(wants_stop)
         path = checkpoint_dir(self.options.out_dir, step)
         if ranks.rank == 0:
             states = self.bare_model.state_dict(), self.optimizer.state_dict()
-            streams = [state for state, _ in told]
-            write_checkpoint(path, Checkpoint(step, *states, torch.get_rng_state(), streams))
+            stream = self.loader.state_dict()
+            write_checkpoint(path, Checkpoint(step, *states, torch.get_rng_state(), stream))
         self.report.checkpoint = str(path)
-        if not last and any(stops for _, stops in told):
+        if not last and any(told):
             ranks.close()
             raise self.stopped()
 
@@ -589,17 +582,20 @@ class _Training:
 
 
 def _endless(loader: StreamLoader) -> Iterator[Batch]:
-    """Yield batches, epoch after epoch, from wherever the loader stands."""
+    """Yield batches, epoch after epoch, from wherever the loader stands, all ranks in step."""
     empty = 0
     while empty < 2:  # one may be: a checkpoint can stand at the very end of an epoch
+        epoch = loader.epoch
+        left = None if loader.stream.repeat else loader.batches_on_every_rank()
         empty += 1
-        batches = iter(loader)
+        batches = islice(loader, left)
         with _signals_held():
             batch = next(batches, None)
         while batch is not None:
             empty = 0
             yield batch
             batch = next(batches, None)
+        loader.set_epoch(epoch + 1)
     stream = loader.stream
     raise ProbeError(
         f"Rank {stream.rank} of {stream.world_size} has no samples to load.",

@@ -15,7 +15,7 @@ def blocks_of(lengths: list[int]) -> list[OrderBlock]:
     """Number the frames; each episode has three of them."""
     numbers = np.arange(sum(lengths))
     parts = np.split(numbers, np.cumsum(lengths)[:-1]) if lengths else []
-    return [OrderBlock(part // 3, part, part % 3 == 2) for part in parts]
+    return [OrderBlock(part // 3, part, part, part) for part in parts]
 
 
 @given(lengths=LENGTHS, batch_size=st.integers(1, 7))

@@ -9,8 +9,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import av
@@ -31,7 +32,7 @@ from leconvert.loading import decoders as clips
 from leconvert.loading import decoders as pyav_decoder
 from leconvert.loading.decoders import open_clip
 from leconvert.loading.files import OpenFile
-from leconvert.loading.order import Share
+from leconvert.loading.stream import default_pool_size
 from leconvert.media import UnsupportedClipError, read_clip_index
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
 
@@ -111,9 +112,9 @@ def test_data_files_may_lie_elsewhere(v30: Path, tmp_path: Path) -> None:
     assert len(list(stream)) == FRAMES
 
 
-def test_fewer_episodes_than_workers_leave_some_idle(v30: Path) -> None:
+def test_fewer_batches_than_workers_leave_some_idle(v30: Path) -> None:
     stream = EpisodeStream(v30, episodes=[1, 4], episode_pool_size=1)
-    loader = StreamLoader(stream, batch_size=4, num_workers=3)
+    loader = StreamLoader(stream, batch_size=8, num_workers=3)
     assert sorted(flat(indices(loader))) == [*range(9, 13), *range(26, 32)]
 
 
@@ -192,6 +193,28 @@ def test_epochs_differ_and_each_is_complete(v30: Path) -> None:
     assert flat(indices(loader)) == epochs[1]
 
 
+@pytest.mark.parametrize(
+    ("frames", "images", "expected"),
+    [
+        (300, (), 256),
+        (18, ("a",), 256),
+        (19, ("a",), 128),
+        (60, ("a",), 64),
+        (3000, ("a", "b"), 32),
+        (74_000, (), 256),
+        (75_000, (), 128),
+    ],
+)
+def test_so_many_episodes_are_mixed_by_default_as_fit_into_memory(
+    frames: int, images: tuple[str, ...], expected: int
+) -> None:
+    numbers = {"action": {"dtype": "float32", "shape": [7]}, "top": {"dtype": "video"}}
+    pictures = {key: {"dtype": "image", "shape": [240, 640, 3], "names": None} for key in images}
+    meta = SimpleNamespace(features=numbers | pictures)
+    lengths = np.array([frames - 1, frames, frames + 1])
+    assert default_pool_size(meta, lengths) == expected  # type: ignore[arg-type]
+
+
 def test_the_order_does_not_depend_on_cache_threads_or_backend(v30: Path) -> None:
     def order(**options: Any) -> list[int]:
         stream = EpisodeStream(v30, episode_pool_size=3, **options)
@@ -250,7 +273,7 @@ def test_iterations_under_way_side_by_side_each_give_their_own_batches(v30: Path
     next(second)
     found += [batch["index"].tolist() for batch in first]
     assert found == expected
-    assert (loader.epoch, loader.state_dict()["batches"]) == (0, 1)
+    assert (loader.epoch, loader.state_dict()["samples"]) == (0, 2)
     assert [batch["index"].tolist() for batch in second] == expected[1:]
     assert loader.epoch == 1
 
@@ -287,26 +310,67 @@ def test_a_remote_stream_that_was_broken_off_holds_nothing_at_the_end_of_the_nex
 
 
 def test_batches_on_every_rank_is_the_least(v30: Path) -> None:
-    loaders = [
-        StreamLoader(EpisodeStream(v30, rank=rank, world_size=3), batch_size=2) for rank in range(3)
-    ]
-    lengths = [len(loader) for loader in loaders]
-    assert len(set(lengths)) > 1
-    assert {loader.batches_on_every_rank() for loader in loaders} == {min(lengths)}
+    def make(rank: int, **options: Any) -> StreamLoader:
+        stream = EpisodeStream(v30, rank=rank, world_size=5)
+        return StreamLoader(stream, batch_size=2, **options)
+
+    # 32 samples are three batches of ten, and one each for two of the ranks.
+    assert [len(make(rank)) for rank in range(5)] == [4, 4, 3, 3, 3]
+    assert [len(indices(make(rank))) for rank in range(5)] == [4, 4, 3, 3, 3]
+    assert {make(rank).batches_on_every_rank() for rank in range(5)} == {3}
+    assert {len(indices(make(rank, drop_last=True))) for rank in range(5)} == {3}
+    loader = make(0)
+    state = [loader.state_dict() for _ in zip(range(2), loader, strict=False)][-1]
+    loader = make(4)
+    loader.load_state_dict(state)
+    assert loader.batches_on_every_rank() == len(indices(loader)) == 1
 
 
 def test_nodes_under_a_launcher_lose_no_episode(v30: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
         monkeypatch.setenv("WORLD_SIZE", "4")
         monkeypatch.setenv("LOCAL_RANK", str(rank % 2))
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
         stream = EpisodeStream(v30, num_partitions=2, partition_index=rank // 2)
-        coordinates = stream.coordinates(0, Share(stream.rank, stream.world_size))
-        seen += [place for block in coordinates for place in block.episodes.tolist()]
-    assert sorted(set(seen)) == list(range(len(LENGTHS)))
-    assert len(seen) == FRAMES
+        assert (stream.rank, stream.world_size) == (rank % 2, 2)
+        mine = [(int(sample["episode_index"]), int(sample["index"])) for sample in stream]
+        assert sorted({episode for episode, _ in mine}) == stream.rank_episodes()
+        seen += mine
+    assert sorted({episode for episode, _ in seen}) == list(range(len(LENGTHS)))
+    assert sorted(index for _, index in seen) == list(range(FRAMES))
+
+
+def test_a_loader_that_accelerate_would_share_out_again_is_refused(
+    v30: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class GradientState:
+        active_dataloader: Any = None
+
+    module = ModuleType("accelerate.state")
+    module.GradientState = GradientState  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "accelerate.state", module)
+    stream = EpisodeStream(v30, rank=0, world_size=2)
+    whole = EpisodeStream(v30, rank=0, world_size=1)
+    for one in (stream, whole):
+        # As its loaders do: it, or a dataset around it that keeps this rank's part.
+        for dataset in (one, SimpleNamespace(dataset=one)):
+            GradientState.active_dataloader = SimpleNamespace(dataset=dataset)
+            if one is whole:
+                one.set_epoch(1)
+                continue
+            with pytest.raises(UsageError, match=r"frames would be lost\.$") as error:
+                one.set_epoch(1)
+            assert "StreamLoader(stream" in str(error.value.next_step)
+    GradientState.active_dataloader = SimpleNamespace(dataset=[1, 2])
+    stream.set_epoch(1)
+    assert stream.epoch == 1
+
+
+def test_no_episode_at_all_is_refused(v30: Path) -> None:
+    with pytest.raises(UsageError, match="no episode to load"):
+        EpisodeStream(v30, episodes=[])
 
 
 def test_a_stream_that_repeats_has_no_number_of_batches(v30: Path) -> None:
@@ -329,31 +393,80 @@ def test_partitions_share_no_file(v30: Path) -> None:
 # --- resuming -------------------------------------------------------------------------------------
 
 
+def taken_by(
+    dataset: Path, topology: tuple[int, int, int], state: Any = None, *, steps: int, **options: Any
+) -> tuple[list[list[int]], Any]:
+    """Take global batches as all ranks would, in turn; return them and the last rank's state."""
+    ranks, workers, batch_size = topology
+    loaders = [
+        StreamLoader(
+            EpisodeStream(dataset, rank=rank, world_size=ranks, episode_pool_size=4, **options),
+            batch_size=batch_size,
+            num_workers=workers,
+        )
+        for rank in range(ranks)
+    ]
+    if state is not None:
+        for loader in loaders:
+            loader.load_state_dict(state)
+    batches: list[list[int]] = []
+    while len(batches) < steps:
+        for parts in zip_longest(*loaders, fillvalue=None):
+            columns = [part["index"].tolist() for part in parts if part is not None]
+            batches.append([index for turn in zip_longest(*columns) for index in turn])
+            batches[-1] = [index for index in batches[-1] if index is not None]
+            if len(batches) == steps:
+                break
+    return batches, loaders[-1].state_dict()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ((8, 0, 1), (4, 0, 2)),
+        ((4, 0, 2), (1, 0, 8)),
+        ((1, 0, 8), (8, 0, 1)),
+        ((1, 2, 8), (1, 1, 8)),
+        ((2, 1, 4), (1, 2, 8)),
+    ],
+)
+@pytest.mark.parametrize(("steps", "repeat"), [(3, False), (4, False), (6, True)])
+def test_another_number_of_ranks_and_workers_goes_on_with_the_same_global_batches(
+    v30: Path, before: tuple[int, int, int], after: tuple[int, int, int], steps: int, repeat: bool
+) -> None:
+    # An epoch that is no multiple of the batch: of 27 samples in batches of 8.
+    options: dict[str, Any] = {"episodes": [0, 3, 4], "repeat": repeat}
+    expected, _ = taken_by(v30, (1, 0, 8), steps=9, **options)
+    epochs, _ = taken_by(v30, (1, 0, 27), steps=3, episodes=[0, 3, 4])
+    assert flat(expected) == flat(epochs)[: len(flat(expected))]
+    first, state = taken_by(v30, before, steps=steps, **options)
+    rest, _ = taken_by(v30, after, state, steps=9 - steps, **options)
+    assert first + rest == expected
+
+
+def test_another_batch_size_goes_on_with_the_samples_that_are_left(v30: Path) -> None:
+    whole, _ = taken_by(v30, (1, 0, FRAMES), steps=2)
+    first, state = taken_by(v30, (4, 0, 2), steps=2)
+    rest, _ = taken_by(v30, (3, 0, 1), state, steps=6)
+    after, _ = taken_by(v30, (2, 0, 5), state, steps=5)
+    assert flat(first + rest) == whole[0]
+    assert flat(first + after) == whole[0] + whole[1][:30]
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
         ({"seed": 1}, "the seed was 0 and is 1"),
         ({"shuffle": False}, "shuffle"),
-        ({"episode_pool_size": 3}, "the pool size was 32 and is 3"),
-        ({"rank": 0, "world_size": 2}, "the number of ranks was 1 and is 2"),
+        ({"episode_pool_size": 3}, "the pool size was 256 and is 3"),
         ({"episodes": [0, 1]}, "choice of episodes"),
-        ({"batch_size": 5}, "the batch size was 4 and is 5"),
-        ({"num_workers": 1}, "the number of loader workers was 0 and is 1"),
-        ({"drop_last": True}, "drop_last"),
     ],
 )
-def test_a_changed_topology_is_refused_by_name(
-    v30: Path, changed: dict[str, Any], said: str
-) -> None:
-    def make(**options: Any) -> StreamLoader:
-        of_loader = {"batch_size": 4, "num_workers": 0, "drop_last": False}
-        chosen = {key: options.pop(key, value) for key, value in of_loader.items()}
-        return StreamLoader(EpisodeStream(v30, **options), **chosen)
-
-    state = make().state_dict()
-    make().load_state_dict(state)
+def test_another_order_is_refused_by_name(v30: Path, changed: dict[str, Any], said: str) -> None:
+    state = StreamLoader(EpisodeStream(v30), batch_size=4).state_dict()
+    StreamLoader(EpisodeStream(v30), batch_size=3, drop_last=True).load_state_dict(state)
     with pytest.raises(PlanMismatchError, match=said):
-        make(**changed).load_state_dict(state)
+        StreamLoader(EpisodeStream(v30, **changed), batch_size=4).load_state_dict(state)
 
 
 def test_a_state_survives_json_and_torch_and_is_equal_on_all_ranks(
@@ -378,8 +491,9 @@ def test_another_shuffle_and_foreign_states_are_refused(v30: Path) -> None:
         loader.load_state_dict({**state, "order": "0" * 16})
     with pytest.raises(PlanMismatchError, match="no state"):
         loader.load_state_dict({"epoch": 1})
-    with pytest.raises(PlanMismatchError, match="another version"):
-        loader.load_state_dict({**state, "version": 99})
+    for version in (1, 99):
+        with pytest.raises(PlanMismatchError, match="another version"):
+            loader.load_state_dict({**state, "version": version})
 
 
 # --- counting -------------------------------------------------------------------------------------
@@ -392,7 +506,8 @@ def test_workers_are_counted_and_summed(v30: Path) -> None:
     assert len(workers) == 2
     assert facts.samples == sum(worker.samples for worker in workers) == FRAMES
     assert facts.frames == 3 * FRAMES
-    assert facts.episodes == len(LENGTHS)
+    # Each worker opens those that it has frames of.
+    assert len(LENGTHS) <= facts.episodes <= 2 * len(LENGTHS)
     assert facts.cache_misses >= 2
     assert 0 < facts.hit_rate < 1
     assert facts.decode_ns > 0
@@ -542,7 +657,7 @@ def test_an_error_of_a_worker_is_the_one_that_it_met(v30_copy: Path, workers: in
         assert error.value.message == f"{path} is missing."
         assert error.value.path == str(path)
         assert error.value.next_step
-        assert loader.state_dict()["batches"] == 0
+        assert loader.state_dict()["samples"] == 0
 
 
 def test_rows_that_are_not_where_they_should_be_are_refused(v30_copy: Path) -> None:
