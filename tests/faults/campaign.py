@@ -33,6 +33,7 @@ from tests.faults.trials import (
     Row,
     make_earlier,
     make_source,
+    make_v3_source,
     quiet_run,
     run_each,
     run_trials,
@@ -106,6 +107,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="faults-", dir=options.scratch) as folder:
         template = make_source(Path(folder, "template"))
         make_earlier(template)
+        make_v3_source(template)
         datasets: Datasets | None = None
         for name in options.case or CASES:
             case, root = CASES[name], Path(folder)

@@ -129,6 +129,8 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
         ("one-host", "plan,work", 85),
         ("one-lock", "work", 45),
         ("no-locks", "pack", 40),
+        ("from-v3", "swap", 8),
+        ("to-v21", "finish", 8),
     ],
 )
 def test_a_death_at_any_operation_costs_nothing_but_the_same_command(

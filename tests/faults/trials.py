@@ -95,6 +95,8 @@ class Case:
         work_dir: Where the work dir is, if not beside the target; it is kept.
         delete_source: Whether the source is removed once the result took its place.
         forced: Whether the result replaces an earlier one (`make_earlier`), which is kept.
+        from_v3: Whether the source is of v3.0 (`make_v3_source`).
+        to: The version of the result.
     """
 
     name: str
@@ -107,6 +109,8 @@ class Case:
     work_dir: str | None = None
     delete_source: bool = False
     forced: bool = False
+    from_v3: bool = False
+    to: str = "v3.0"
 
 
 CASES = {
@@ -122,6 +126,8 @@ CASES = {
         Case("apart", in_place=True, can_exchange=False, work_dir="far/away/work"),
         Case("deleting", in_place=True, delete_source=True),
         Case("forced", in_place=False, forced=True),
+        Case("from-v3", in_place=True, episodes_per_batch=1, from_v3=True),
+        Case("to-v21", in_place=False, from_v3=True, to="v2.1"),
     )
 }
 
@@ -210,13 +216,20 @@ def make_earlier(template: Path) -> Path:
     return earlier
 
 
+def make_v3_source(template: Path) -> Path:
+    """Convert a template beside it: the source of the cases that begin with v3.0."""
+    source = template.with_name("source-v30")
+    api.convert(template, output=source)
+    return source
+
+
 class Place:
     """The folder of one trial.
 
     Args:
         case: How to convert.
-        template: The dataset, made by `make_source`, and `make_earlier` for a forced case; a
-            conversion in place gets a copy.
+        template: The dataset, made by `make_source`, and `make_earlier` for a forced case,
+            `make_v3_source` for one from v3.0; a conversion in place gets a copy.
         root: A folder that does not exist.
         own_source: Whether a conversion beside the source gets a copy too.
     """
@@ -225,6 +238,8 @@ class Place:
         self.case = case
         self.root = root
         root.mkdir(parents=True)
+        if case.from_v3:
+            template = template.with_name("source-v30")
         copied = case.in_place or own_source
         self.source = Path(shutil.copytree(template, root / "set")) if copied else template
         self.target = root / ("set" if case.in_place else "out")
@@ -268,6 +283,7 @@ class Place:
                 "episodes_per_batch": self.case.episodes_per_batch,
                 "delete_source": self.case.delete_source,
                 "force_conversion": self.case.forced,
+                "to": self.case.to,
             }
             api.convert(self.source, **as_objects(given | options))
 
