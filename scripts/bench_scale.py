@@ -50,6 +50,7 @@ from leconvert.model import (
     Batch,
     FileTable,
     LayoutOptions,
+    Source,
     SourceScan,
     StreamLayout,
     StreamScan,
@@ -77,9 +78,7 @@ def simulated_scan(episodes: int) -> SourceScan:
         )
 
     return SourceScan(
-        root="/simulated",
-        codebase_version="v2.1",
-        info={},
+        sources=(Source("/simulated", "v2.1", "0" * 64, ()),),
         fps=Fraction(30),
         episode_index=np.arange(episodes),
         length=zeros + FRAMES,
@@ -87,8 +86,6 @@ def simulated_scan(episodes: int) -> SourceScan:
             stream("data", 60_000),
             *(stream(f"videos/observation.images.{n}", 2_000_000) for n in range(CAMERAS)),
         ],
-        extra_files=(),
-        meta_digest="0" * 64,
         data_schema=b"",
         findings=(),
     )
@@ -99,12 +96,11 @@ def simulated_manifest(
 ) -> Manifest:
     """Return the head of a simulated plan."""
     return Manifest(
-        run_id=RUN_ID, source=scan.root, codebase_version=scan.codebase_version, target="/result",
+        run_id=RUN_ID, sources=scan.sources, target="/result",
         options={}, versions=tool_versions(), fps=scan.fps, block_align=0, streams=layouts,
         num_episodes=scan.num_episodes, num_frames=scan.num_episodes * FRAMES,
         source_bytes=scan.source_bytes,
-        num_batches=len(batches), meta_digest=scan.meta_digest, data_schema=scan.data_schema,
-        extra_files=(), findings=(),
+        num_batches=len(batches), data_schema=scan.data_schema, findings=(),
     )  # fmt: skip
 
 
@@ -215,7 +211,7 @@ def plan_leases(batches: int, work_dir: Path, source: Path) -> dict[str, Any]:
     make_dataset(source, DatasetSpec(episodes=1, cameras=()))  # a worker looks at its info.json
     scan = replace(
         simulated_scan(batches * EPISODES_PER_BATCH),
-        root=str(source),
+        sources=(Source(str(source), "v2.1", "0" * 64, ()),),
         data_schema=tables.serialize_schema(pa.schema([("index", pa.int64())])),
     )
     layouts = layout_streams(scan, LayoutOptions())

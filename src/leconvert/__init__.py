@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from leconvert._version import __version__
 
 if TYPE_CHECKING:
-    from leconvert.api import ConversionReport, SplitPart, convert, repair, split, trim
+    from leconvert.api import (
+        ConversionReport,
+        SplitPart,
+        convert,
+        merge,
+        repair,
+        split,
+        trim,
+    )
     from leconvert.compare import VerificationReport, verify_pair
     from leconvert.errors import LeconvertError
     from leconvert.hub.push import PushOptions, PushReport, push
@@ -46,6 +54,7 @@ __all__ = [
     "WorkerOptions",
     "__version__",
     "convert",
+    "merge",
     "push",
     "repair",
     "split",
@@ -71,6 +80,7 @@ _HOME = {
     "VerificationReport": "leconvert.compare",
     "WorkerOptions": "leconvert.worker_pool",
     "convert": "leconvert.api",
+    "merge": "leconvert.api",
     "push": "leconvert.hub.push",
     "repair": "leconvert.api",
     "split": "leconvert.api",

@@ -39,6 +39,7 @@ from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run
 from leconvert.planner import (
     PlanOptions,
     PlanSummary,
+    check_all_places,
     check_asked,
     check_same_plan,
     draft_plan,
@@ -78,6 +79,7 @@ __all__ = [
     "Submission",
     "convert",
     "is_result",
+    "merge",
     "repair",
     "run_worker",
     "split",
@@ -109,7 +111,8 @@ class ConversionReport:
         stage_seconds: Wall clock of plan, work and pack.
         verified: The depth of the check before the swap, ``none`` if it was skipped.
         findings: What the scan found: warnings, remarks, and what was repaired.
-        repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing.
+        repairs: What the conversion changed, as ``meta/repairs.json`` says it; empty for nothing,
+            and where datasets were merged: ``meta/provenance.parquet`` says it for each.
         probe: How fast the result loads, as `leconvert probe run` says it; None if it was not
             measured. Where it could not be, the error.
         report: The page that tells what happened, or None.
@@ -225,6 +228,128 @@ def convert(
     Raises:
         LeconvertError: One of its subclasses; see `leconvert.errors` for which.
     """
+    return _convert(
+        [Path(root)],
+        arrival=arrival,
+        output=output,
+        work_dir=work_dir,
+        layout=layout,
+        repairs=repairs,
+        selection=selection,
+        plan=plan,
+        workers=workers,
+        leases=leases,
+        proof=proof,
+        scratch=scratch,
+        push=push,
+        keep_work_dir=keep_work_dir,
+        for_push=for_push,
+        probe_seconds=probe_seconds,
+        report=report,
+        command=command,
+        stop=stop,
+        progress=progress,
+    )
+
+
+@any_storage_errors()
+def merge(
+    roots: Sequence[str | os.PathLike[str]],
+    *,
+    output: str | os.PathLike[str],
+    work_dir: str | os.PathLike[str] | None = None,
+    layout: LayoutOptions = LayoutOptions(),
+    repairs: RepairOptions = RepairOptions(),
+    plan: PlanOptions = PlanOptions(),
+    workers: WorkerOptions = WorkerOptions(),
+    leases: LeaseOptions = LeaseOptions(),
+    proof: ProofOptions = ProofOptions(),
+    push: PushOptions | None = None,
+    keep_work_dir: bool = False,
+    report: str | os.PathLike[str] | None = None,
+    command: Sequence[str] | None = None,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> ConversionReport:
+    """Merge datasets of any versions into a new one, v3.0 or v2.1.
+
+    The result has the episodes of the first dataset, then those of the second, and so on. They are
+    numbered through, and tasks of the same text become one. From which dataset each episode is
+    stands in ``meta/provenance.parquet``. A call that was interrupted, killed or failed is resumed
+    by the same call.
+
+    Args:
+        roots: The dataset folders, two or more, each once. Their frame rates and, but for what
+            their cameras' files are like, their features must be the same.
+        output: Where the result goes; no dataset that is merged may be there.
+        work_dir: See `convert`, as for all that follow.
+        layout: How episodes are cut into files and batches, and the version to write.
+        repairs: What may be changed; a feature is left out of each dataset that has it.
+            ``accept=("robot-type",)`` merges datasets of different robots.
+        plan: Whether a run under way is joined or given up, and who may work on it.
+        workers: Who does the work.
+        leases: Lease time and attempts.
+        proof: What is proven before the swap, and what it may replace.
+        push: Push the result to `PushOptions.repo_id`; None for not at all.
+        keep_work_dir: Keep the run's records after success.
+        report: Where to write a page that tells what happened; None for none.
+        command: The command line that asks for it, for the run's records.
+        stop: Set it from another thread to stop; the run can be resumed.
+        progress: Where to report.
+
+    Returns:
+        What was done; ``source`` names all datasets.
+
+    Raises:
+        LeconvertError: One of its subclasses. A `SourceError` lists all that differs.
+    """
+    if isinstance(roots, str | os.PathLike) or len(roots) < 2:
+        raise UsageError(
+            "To merge takes two datasets at least.",
+            next_step="`leconvert convert` takes a single one.",
+        )
+    return _convert(
+        list(map(Path, roots)),
+        output=output,
+        work_dir=work_dir,
+        layout=layout,
+        repairs=repairs,
+        plan=plan,
+        workers=workers,
+        leases=leases,
+        proof=proof,
+        push=push,
+        keep_work_dir=keep_work_dir,
+        report=report,
+        command=command,
+        stop=stop,
+        progress=progress,
+    )
+
+
+def _convert(
+    roots: Sequence[Path],
+    *,
+    arrival: HubOrigin | None = None,
+    output: str | os.PathLike[str] | None,
+    work_dir: str | os.PathLike[str] | None,
+    layout: LayoutOptions,
+    repairs: RepairOptions,
+    selection: EpisodeSelection = EpisodeSelection(),
+    plan: PlanOptions,
+    workers: WorkerOptions,
+    leases: LeaseOptions,
+    proof: ProofOptions,
+    scratch: ScratchOptions = ScratchOptions(),
+    push: PushOptions | None,
+    keep_work_dir: bool,
+    for_push: bool = False,
+    probe_seconds: float | None = None,
+    report: str | os.PathLike[str] | None,
+    command: Sequence[str] | None,
+    stop: threading.Event | None,
+    progress: Progress,
+) -> ConversionReport:
     for name, given, kind in (
         ("layout", layout, LayoutOptions),
         ("repairs", repairs, RepairOptions),
@@ -249,16 +374,19 @@ def convert(
 
         require_packages("torch")
     started = time.monotonic()
-    source = Path(root).resolve()
+    sources = [root.resolve() for root in roots]
+    source = sources[0]
     target = Path(output).resolve() if output is not None else source
-    if output is not None and target == source:
+    if output is not None and target == source and len(sources) == 1:
         raise source_as_output(source)
     folder = Path(work_dir).resolve() if work_dir is not None else work_dir_beside(target)
+    if len(sources) > 1:
+        check_all_places(sources, target, folder)
     page = None if report is None else Path(report).resolve()
     if page is not None:
         from leconvert.report import check_report_place
 
-        check_report_place(page, [source, target])
+        check_report_place(page, [*sources, target])
     seconds: dict[str, float] = {}
 
     if work_dir is None:
@@ -267,21 +395,21 @@ def convert(
     packed: PackReport | None = None
     begins_anew = plan.restart
     with _another_may_finish(folder, target, layout.to, own_place=work_dir is None) as joined:
-        run = None if begins_anew else _run_in_swap(folder, source, target)
+        run = None if begins_anew else _run_in_swap(folder, sources, target)
         if run is not None:
             with _report_on_exit(run, page):
                 record_invocation(run.paths, run.manifest.run_id, "convert", command)
                 asked = options_record(layout, repairs, selection)
                 packed, begins_anew = _finish(
-                    run, planned_name(source, arrival), asked, proof, stop, progress
+                    run, planned_name(sources, arrival), asked, proof, stop, progress
                 )
         if run is None or packed is None:
             # What the source is comes before what stands at the target.
-            check_asked(source, target, layout, repairs, selection)
+            check_asked(sources, target, layout, repairs, selection)
             proof.check_source(is_outline=bool(arrival and arrival.outline))
             proof.check_target(source, target, layout.to)
             run = open_or_plan(
-                source,
+                sources,
                 target,
                 folder,
                 layout,
@@ -501,12 +629,13 @@ def run_worker(
         )
 
 
-def _run_in_swap(work_dir: Path, source: Path, target: Path) -> OpenedRun | None:
+def _run_in_swap(work_dir: Path, sources: Sequence[Path], target: Path) -> OpenedRun | None:
     """Return this conversion's run if its swap began: then the source may be at another place."""
     if WorkDir(work_dir).current_run_id() is None:
         return None
     run = open_run(work_dir, allow_mixed_versions=True)
-    if (run.manifest.source, run.manifest.target) != (str(source), str(target)):
+    planned = [source.root for source in run.manifest.sources]
+    if (planned, run.manifest.target) != (list(map(str, sources)), str(target)):
         return None
     return run if swap_has_begun(run) else None
 
@@ -524,7 +653,7 @@ def _finish(
     A run answers only for a result that is there, from this source and these options.
     """
     manifest, target = run.manifest, Path(run.manifest.target)
-    in_place = manifest.source == manifest.target
+    in_place = manifest.in_place
 
     def check() -> None:
         old = old_dir(target)
@@ -557,6 +686,7 @@ def _report(
     run: OpenedRun, packed: PackReport, seconds: dict[str, float], total_seconds: float
 ) -> ConversionReport:
     manifest = run.manifest
+    only = manifest.sources[0] if len(manifest.sources) == 1 else None
     me = WorkerIdentity.of_this_process()
     others = [
         worker.peak_memory_bytes
@@ -581,7 +711,7 @@ def _report(
         removed_source=packed.removed,
         kept_because=packed.kept_because,
         findings=manifest.findings,
-        repairs=manifest.repairs.as_record() if manifest.repairs else {},
+        repairs=only.repairs.as_record() if only is not None and only.repairs else {},
         peak_memory_bytes={
             "command": Machine().peak_memory(),
             "workers": max(others, default=None),

@@ -9,10 +9,11 @@ that a million episodes with four cameras fit in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntFlag
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ __all__ = [
     "OutputFile",
     "Remedy",
     "Shard",
+    "Source",
     "SourceScan",
     "StreamLayout",
     "StreamScan",
@@ -139,22 +141,34 @@ class FileTable:
     """Source files of one stream, as they were when they were scanned; arrays have shape (F,).
 
     Attributes:
-        key: Which file it is. v2.x, where a file is an episode: the episode's index. v3.0: see
-            `v3_file_key`.
+        key: Which file of its source it is. v2.x, where a file is an episode: the episode's index.
+            v3.0: see `v3_file_key`.
         size_bytes: Size on disk.
         mtime_ns: Modification time, as the file system gives it.
         inode: Inode number; with the two above it tells a replaced file. 0 where the file system
             keeps none.
+        source: Number of the source that it is in, ascending; 0 by default.
     """
 
     key: IntArray
     size_bytes: IntArray
     mtime_ns: IntArray
     inode: IntArray
+    source: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.source) != len(self.key):
+            object.__setattr__(self, "source", np.zeros(len(self.key), dtype=np.int64))
 
     def __len__(self) -> int:
         """Number of files, F."""
         return len(self.key)
+
+    def by_source(self) -> Iterator[tuple[int, FileTable]]:
+        """Yield the number of each source, and its files."""
+        edges = (np.flatnonzero(np.diff(self.source)) + 1).tolist()
+        for first, stop in pairwise([0, *edges, len(self)] if len(self) else []):
+            yield int(self.source[first]), self.take(np.arange(first, stop))
 
     def take(self, rows: IntArray) -> FileTable:
         """Return some of the files, in the order of their rows."""
@@ -269,44 +283,71 @@ class Misfit(IntFlag):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SourceScan:
-    """A whole source as the planner sees it.
-
-    It is of one source. Several would be numbered: `FileTable` then has a column ``source`` beside
-    ``key``, ``episode_index`` is the index in the episode's source, and ``root``,
-    ``codebase_version``, ``info``, ``extra_files``, ``meta_digest`` and ``repairs`` become a value
-    a source; slices, lengths and groups stay as they are.
+class Source:
+    """One source of a conversion, as it was when it was scanned.
 
     Attributes:
-        root: The source folder.
+        root: Its folder.
         codebase_version: The format of its files: ``v2.0``, ``v2.1`` or ``v3.0``.
-        info: ``meta/info.json`` as it stands.
-        fps: Frame rate as the exact fraction of the decimal in ``info.json``.
-        episode_index: Index of each episode in the source, shape (E,).
-        length: Frames of each episode, shape (E,).
-        streams: One scan a stream: data first, then cameras in sorted order.
-        extra_files: Files that come along unchanged, relative paths, sorted.
         meta_digest: SHA-256 over names and contents of the ``meta/`` files that are converted.
-        data_schema: Arrow schema of the data files, IPC-serialised.
-        findings: What the user should know; errors stop the plan.
-        repairs: What the conversion changes.
-        misfits: Why files cannot be taken as they are: for each stream the sum of its slices'
-            `Misfit`, shape (E,); 0 for those that can.
+        extra_files: Files that come along unchanged, relative paths, sorted.
+        repairs: What the conversion changes about it.
     """
 
     root: str
     codebase_version: str
-    info: Mapping[str, Any]
+    meta_digest: str
+    extra_files: Sequence[str]
+    repairs: Repairs = NO_REPAIRS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceScan:
+    """One source, or several one behind the other, as the planner sees them.
+
+    Attributes:
+        sources: The sources, by their numbers.
+        fps: Frame rate as the exact fraction of the decimal in ``info.json``.
+        episode_index: Index of each episode in its source, shape (E,).
+        length: Frames of each episode, shape (E,).
+        streams: One scan a stream: data first, then cameras in sorted order.
+        data_schema: Arrow schema of the data files, IPC-serialised.
+        findings: What the user should know; errors stop the plan.
+        features: Features of the result.
+        robot_type: What ``info.json`` says of the robot.
+        decoders: What tells the groups of a camera's slices from each other, by stream.
+        misfits: Why files cannot be taken as they are: for each stream the sum of its slices'
+            `Misfit`, shape (E,); 0 for those that can.
+        source: Number of each episode's source, ascending, shape (E,); 0 by default.
+    """
+
+    sources: Sequence[Source]
     fps: Fraction
     episode_index: IntArray
     length: IntArray
     streams: Sequence[StreamScan]
-    extra_files: Sequence[str]
-    meta_digest: str
     data_schema: bytes
     findings: Sequence[Finding]
-    repairs: Repairs = NO_REPAIRS
+    features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    robot_type: object = None
+    decoders: Mapping[str, Sequence[str]] = field(default_factory=dict)
     misfits: Mapping[str, IntArray] = field(default_factory=dict)
+    source: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        if len(self.source) != len(self.length):
+            object.__setattr__(self, "source", np.zeros(len(self.length), dtype=np.int64))
+
+    @property
+    def only(self) -> Source:
+        """The source of a scan of one."""
+        (only,) = self.sources
+        return only
+
+    @property
+    def repairs(self) -> Repairs:
+        """What the conversion changes about the only source."""
+        return self.only.repairs
 
     @property
     def num_episodes(self) -> int:

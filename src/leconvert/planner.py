@@ -13,8 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from leconvert.errors import FindingsError, PlanMismatchError, StorageError, TargetError
-from leconvert.formats import open_dataset
+import numpy as np
+
+from leconvert.errors import (
+    FindingsError,
+    PlanMismatchError,
+    StorageError,
+    TargetError,
+    UsageError,
+)
+from leconvert.formats import TARGETS, open_dataset, open_sources
 from leconvert.formats.v2 import load_info, read_info
 from leconvert.hub.provenance import HubOrigin, write_origin
 from leconvert.layout import (
@@ -33,8 +41,10 @@ from leconvert.model import (
     Batch,
     Extent,
     Finding,
+    IntArray,
     LayoutOptions,
     Remedy,
+    Source,
     SourceScan,
     StreamLayout,
     StreamScan,
@@ -59,6 +69,7 @@ __all__ = [
     "Room",
     "SpaceNeeded",
     "can_link",
+    "check_all_places",
     "check_asked",
     "check_room",
     "check_same_plan",
@@ -134,7 +145,7 @@ class SpaceNeeded:
 
 
 def space_needed(
-    source: Path | None,
+    sources: Sequence[Path],
     target: Path,
     work_dir: Path,
     block_align: int,
@@ -143,9 +154,13 @@ def space_needed(
     *,
     has_links: bool | None = None,
 ) -> SpaceNeeded:
-    """Reckon the space that a plan takes."""
+    """Reckon the space that a plan takes.
+
+    Args:
+        sources: Those that are on this machine.
+    """
     work_folder, target_folder = _existing(work_dir), _existing(target.parent)
-    shares_files = source is not None and can_clone(source, work_folder)
+    shares_files = bool(sources) and all(can_clone(source, work_folder) for source in sources)
     shares_source = shares_files and bool(block_align)
     scans = {scan.stream: scan for scan in streams}
     plain_bytes = shard_bytes = part_bytes = 0
@@ -287,7 +302,7 @@ def summarize(run: OpenedRun) -> PlanSummary:
         batches=manifest.num_batches,
         block_align=manifest.block_align,
         space=space_needed(
-            None if manifest.outline else Path(manifest.source),
+            [] if manifest.outline else [Path(source.root) for source in manifest.sources],
             Path(manifest.target),
             run.paths.root,
             manifest.block_align,
@@ -296,10 +311,8 @@ def summarize(run: OpenedRun) -> PlanSummary:
             has_links=run.one_host is None or run.one_host.has_links,
         ),
         findings=manifest.findings,
-        decoded_cameras=decoded_cameras(manifest.streams, manifest.repairs),
-        decoded_episodes=_decoded_episodes(
-            manifest.streams, manifest.repairs, manifest.num_episodes
-        ),
+        decoded_cameras=decoded_cameras(manifest.streams, manifest.sources),
+        decoded_episodes=_decoded_episodes(manifest.streams, manifest.sources, run.scan.sources()),
     )
 
 
@@ -314,20 +327,32 @@ def kept_files(run: OpenedRun) -> dict[str, int]:
     return found
 
 
-def _decoded_episodes(streams: Sequence[StreamLayout], repairs: Repairs, episodes: int) -> int:
-    """Return in how many episodes pictures of some camera are decoded."""
-    found: set[int] = set()
-    for camera in decoded_cameras(streams, repairs):
-        if camera not in repairs.stats_episodes:
-            return episodes
-        found.update(repairs.stats_episodes[camera])
-    return len(found)
+def _decoded_episodes(
+    streams: Sequence[StreamLayout], sources: Sequence[Source], source: IntArray
+) -> int:
+    """Return in how many episodes pictures of some camera are decoded.
+
+    Args:
+        source: Number of each episode's source, shape (E,).
+    """
+    total = 0
+    for number, own in enumerate(sources):
+        found: set[int] = set()
+        for camera in decoded_cameras(streams, [own]):
+            if camera not in own.repairs.stats_episodes:
+                total += int(np.count_nonzero(source == number))
+                break
+            found.update(own.repairs.stats_episodes[camera])
+        else:
+            total += len(found)
+    return total
 
 
-def decoded_cameras(streams: Sequence[StreamLayout], repairs: Repairs) -> tuple[str, ...]:
+def decoded_cameras(streams: Sequence[StreamLayout], sources: Sequence[Source]) -> tuple[str, ...]:
     """Return the cameras whose statistics are computed."""
     cameras = (camera_of(layout.stream) for layout in streams)
-    return tuple(key for key in cameras if key is not None and key in repairs.computed_stats)
+    computed = {name for source in sources for name in source.repairs.computed_stats}
+    return tuple(key for key in cameras if key is not None and key in computed)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -369,7 +394,7 @@ class Draft:
 
 
 def check_asked(
-    source: Path,
+    sources: Sequence[Path],
     target: Path,
     layout: LayoutOptions,
     repairs: RepairOptions,
@@ -377,15 +402,16 @@ def check_asked(
 ) -> None:
     """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
     unchanged = (LayoutOptions(), RepairOptions(), EpisodeSelection())
-    asks_for_nothing = target == source and (layout, repairs, selection) == unchanged
-    if is_converted(source) and not asks_for_nothing:
-        read_info(source)
-    else:
-        load_info(source, repairs.reading, guess_version=True)
+    for source in sources:
+        asks_for_nothing = target == source and (layout, repairs, selection) == unchanged
+        if is_converted(source) and not asks_for_nothing:
+            read_info(source)
+        else:
+            load_info(source, repairs.reading, guess_version=True)
 
 
 def draft_plan(
-    source: Path,
+    sources: Path | Sequence[Path],
     target: Path,
     work_dir: Path,
     layout: LayoutOptions,
@@ -395,18 +421,16 @@ def draft_plan(
     arrival: HubOrigin | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
-    """Scan a source and lay it out; writes nothing.
+    """Scan sources and lay them out; writes nothing.
 
     See `open_or_plan` for the arguments.
     """
-    _check_in_place(source, target, layout.to, repairs)
-    scan = scan_source(source, repairs, selection=selection, to=layout.to, progress=progress)
-    errors = _errors(scan)
-    if errors:
-        raise _refusal(scan, errors, planned_name(source, arrival), source)
+    sources = [sources] if isinstance(sources, Path) else sources
+    _check_in_place(sources, target, layout.to, repairs)
+    scan = _scan(sources, layout.to, repairs, selection, arrival, progress)
     streams = layout_streams(scan, layout)
     keeps = layout.layout in KEEPING_LAYOUTS and layout.to == TARGET_VERSIONS[0]
-    rewritten = _rewritten(scan, source) if keeps else ()
+    rewritten = _rewritten(scan) if keeps else ()
     findings = (*scan.findings, *rewritten, *_lost_frames(scan, streams, layout))
     fit = fit_files(scan) if keeps else {}
     batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit)
@@ -420,7 +444,7 @@ def draft_plan(
         batches=len(batches),
         block_align=block_align,
         space=space_needed(
-            None if is_outline(arrival) else source,
+            [] if is_outline(arrival) else sources,
             target,
             work_dir,
             block_align,
@@ -428,10 +452,63 @@ def draft_plan(
             batches,
         ),
         findings=findings,
-        decoded_cameras=decoded_cameras(streams, scan.repairs),
-        decoded_episodes=_decoded_episodes(streams, scan.repairs, scan.num_episodes),
+        decoded_cameras=decoded_cameras(streams, scan.sources),
+        decoded_episodes=_decoded_episodes(streams, scan.sources, scan.source),
     )
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
+
+
+def _scan(
+    sources: Sequence[Path],
+    to: str,
+    repairs: RepairOptions,
+    selection: EpisodeSelection,
+    arrival: HubOrigin | None,
+    progress: Progress,
+) -> SourceScan:
+    """Scan sources, of which nothing is wrong, and join the scans."""
+    scans = [
+        scan_source(source, own, selection=selection, to=to, progress=progress)
+        for source, own in zip(sources, _repairs_of_each(sources, repairs), strict=True)
+    ]
+    wrong = [(source, scan) for source, scan in zip(sources, scans, strict=True) if _errors(scan)]
+    if len(wrong) == 1:
+        ((source, scan),) = wrong
+        name = planned_name(sources, arrival) if len(sources) == 1 else str(source)
+        raise _refusal(scan.findings, _errors(scan), name, source)
+    if wrong:
+        findings = [
+            replace(finding, message=f"{source}: {finding.message}")
+            for source, scan in wrong
+            for finding in scan.findings
+        ]
+        errors = [finding for finding in findings if finding.severity == "error"]
+        name = f"{len(wrong)} of {count(len(sources), 'dataset')}"
+        raise _refusal(findings, errors, name, wrong[0][0])
+    if len(scans) == 1:
+        return scans[0]
+    from leconvert.source.merge import join_scans
+
+    return join_scans(scans, list_entry=TARGETS[to].list_entry, accept=repairs.accept)
+
+
+def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
+    """Return the repairs of each source: a feature is left out where it is."""
+    if len(sources) == 1 or not repairs.drop_features:
+        return [repairs] * len(sources)
+    features = [open_dataset(source, repairs.reading).features for source in sources]
+    return [
+        replace(
+            repairs,
+            drop_features=tuple(
+                name
+                for name in repairs.drop_features
+                # What no source declares may be a column of all: the scan says where it is not.
+                if name in own or not any(name in other for other in features)
+            ),
+        )
+        for own in features
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,7 +589,7 @@ def plan_repairs(
     if options is not None:
         scan = scan_source(source, options, progress=progress)
         if errors := _errors(scan):
-            raise _refusal(scan, errors, str(source), source)
+            raise _refusal(scan.findings, errors, str(source), source)
     while errors := _errors(scan):
         new = {
             remedy.flag: _share(remedy)
@@ -521,7 +598,7 @@ def plan_repairs(
             if remedy.flag not in flags
         }
         if not new or not all(error.remedies for error in errors):
-            raise _refusal(scan, errors, str(source), source)
+            raise _refusal(scan.findings, errors, str(source), source)
         flags |= new
         scan = scan_source(source, RepairOptions.of_flags(flags), progress=progress)
     costly = sorted((share, flag) for flag, share in flags.items() if share < 1)
@@ -532,7 +609,7 @@ def plan_repairs(
             del flags[flag]
             scan = other
     gone = scan.repairs.dropped_features
-    features = {*scan.info["features"], *scan.repairs.declared_features, *gone}
+    features = {*read_info(source)["features"], *scan.repairs.declared_features, *gone}
     return PlannedRepairs(
         source,
         flags=tuple(flags) if options is None else options.flags(),
@@ -548,12 +625,14 @@ def _errors(scan: SourceScan) -> list[Finding]:
     return [finding for finding in scan.findings if finding.severity == "error"]
 
 
-def _refusal(scan: SourceScan, errors: Sequence[Finding], name: str, source: Path) -> FindingsError:
+def _refusal(
+    findings: Sequence[Finding], errors: Sequence[Finding], name: str, source: Path
+) -> FindingsError:
     return FindingsError(
         f"{name} cannot be converted as it is: {count(len(errors), 'error')}.",
         path=str(source),
         next_step=_what_helps(errors),
-        findings=[asdict(finding) for finding in scan.findings],
+        findings=[asdict(finding) for finding in findings],
     )
 
 
@@ -572,12 +651,13 @@ def _what_helps(errors: Sequence[Finding]) -> str:
     return f"Run the command again with {' '.join(flags)}; nothing was written."
 
 
-def _check_in_place(source: Path, target: Path, to: str, repairs: RepairOptions) -> None:
+def _check_in_place(sources: Sequence[Path], target: Path, to: str, repairs: RepairOptions) -> None:
     """Refuse to put a v2.1 dataset where nothing would tell afterwards which one was the source.
 
     Beside another of v2.1 that is so at once; where a v3.0 dataset is kept as ``<target>_old``, an
     undo that was interrupted leaves the same two.
     """
+    source = sources[0]
     if source != target or to == TARGET_VERSIONS[0]:
         return
     version = open_dataset(source, repairs.reading).version
@@ -616,12 +696,13 @@ def _lost_frames(
     ]
 
 
-def _rewritten(scan: SourceScan, source: Path) -> list[Finding]:
-    """Say which files of the source are not taken as they are, and why."""
-    dataset = open_dataset(source, scan.repairs, version=scan.codebase_version)
+def _rewritten(scan: SourceScan) -> list[Finding]:
+    """Say which files of the sources are not taken as they are, and why."""
+    sources = open_sources(scan.sources)
     found = []
     for stream in scan.streams:
         for reason, number, position in misfit_counts(scan.misfits[stream.stream]):
+            dataset = sources[int(scan.source[position])].dataset
             path = dataset.relative(stream.stream, int(stream.key[position]))
             others = "" if number == 1 else f" So are {number - 1:,} others of {stream.stream}."
             said = f"{shown(path)} {MISFIT_SAID[reason]}, and is written anew.{others}"
@@ -630,7 +711,7 @@ def _rewritten(scan: SourceScan, source: Path) -> list[Finding]:
 
 
 def open_or_plan(
-    source: Path,
+    sources: Path | Sequence[Path],
     target: Path,
     work_dir: Path,
     layout: LayoutOptions,
@@ -644,19 +725,21 @@ def open_or_plan(
 ) -> OpenedRun:
     """Return the run of a work dir: the one under way if it fits, else a new one.
 
+    Of several sources the result has all episodes, in their order; none of them may be its target.
     Two planners may scan at the same time, but only one writes; the other joins its run.
 
     Args:
         check_target: Called before a new run is written, when nobody else plans: another process
             may have finished the conversion since the target was looked at.
     """
-    check_places(source, target, work_dir, outlined=is_outline(arrival))
+    sources = [sources] if isinstance(sources, Path) else sources
+    check_all_places(sources, target, work_dir, outlined=is_outline(arrival))
     folder = WorkDir(work_dir)
     options = options_record(layout, repairs, selection)
 
     def drafted() -> Draft:
         draft = draft_plan(
-            source,
+            sources,
             target,
             work_dir,
             layout,
@@ -675,7 +758,7 @@ def open_or_plan(
     with planner_lock(folder):
         if not plan.restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
-            check_same_plan(run, planned_name(source, arrival), target, options)
+            check_same_plan(run, planned_name(sources, arrival), target, options)
             _check_alone(run, plan.one_host)
             check_source_unchanged(run)
             if draft is None:
@@ -686,10 +769,10 @@ def open_or_plan(
             draft = drafted()
         check_target()
         try_renames(target)
-        _write(folder, draft, source, target, options, plan.one_host, arrival)
+        _write(folder, draft, target, options, plan.one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.
-    check_same_plan(run, planned_name(source, arrival), target, options)
+    check_same_plan(run, planned_name(sources, arrival), target, options)
     _check_alone(run, plan.one_host)
     _say_who_may_work(run, progress)
     return run
@@ -715,15 +798,35 @@ def is_outline(arrival: HubOrigin | None) -> bool:
     return arrival is not None and arrival.outline is not None
 
 
-def planned_name(source: Path, arrival: HubOrigin | None) -> str:
-    """Return what a run calls its source: the folder, or the URL that an outline stands for."""
-    return (arrival.outline if arrival else None) or str(source)
+def planned_name(sources: Sequence[Path], arrival: HubOrigin | None) -> str:
+    """Return what a run calls its sources: the folders, or the URL that an outline stands for."""
+    return (arrival.outline if arrival else None) or ", ".join(map(str, sources))
+
+
+def check_all_places(
+    sources: Sequence[Path], target: Path, work_dir: Path, *, outlined: bool = False
+) -> None:
+    """Refuse places that would mix sources, target and work dir, and a source that is given twice.
+
+    A merge has a place of its own: it is never that of a source.
+    """
+    for number, source in enumerate(sources):
+        if source in sources[:number]:
+            raise UsageError(
+                f"{source} is given twice.", path=str(source), next_step="Give each dataset once."
+            )
+        if len(sources) > 1 and source == target:
+            raise UsageError(
+                f"{source} cannot be the output too: datasets are merged into a new one.",
+                path=str(source),
+                next_step="Name another --output.",
+            )
+        check_places(source, target, work_dir, outlined=outlined)
 
 
 def _write(
     folder: WorkDir,
     draft: Draft,
-    source: Path,
     target: Path,
     options: dict[str, Any],
     one_host: bool,
@@ -733,8 +836,7 @@ def _write(
     run_id = new_run_id(datetime.now(UTC), os.urandom)
     manifest = Manifest(
         run_id=run_id,
-        source=str(source),
-        codebase_version=scan.codebase_version,
+        sources=scan.sources,
         target=str(target),
         options=options,
         versions=tool_versions(),
@@ -745,11 +847,8 @@ def _write(
         num_frames=int(scan.length.sum()),
         source_bytes=scan.source_bytes,
         num_batches=len(draft.batches),
-        meta_digest=scan.meta_digest,
         data_schema=scan.data_schema,
-        extra_files=scan.extra_files,
         findings=scan.findings,
-        repairs=scan.repairs,
         outline=arrival.outline if arrival else None,
     )
     with storage_errors(folder.root):

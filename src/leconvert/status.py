@@ -553,7 +553,7 @@ class RunObserver:
         self._source_bytes = [size for size, _ in sizes]
         self._frames = [frames for _, frames in sizes]
         self._costs = self._source_bytes
-        if run.manifest.repairs.computed_stats:
+        if run.manifest.computed_stats:
             from leconvert.worker_pool import batch_costs  # imports all that a worker needs
 
             self._costs = batch_costs(run)

@@ -8,7 +8,6 @@ publish of the ``done`` record decides whose shards count.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import threading
 import time
@@ -18,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +32,7 @@ from leconvert.errors import (
     StorageError,
     UnreadableSourceError,
 )
-from leconvert.formats import open_dataset
-from leconvert.formats.v2 import tasks_of_episodes
+from leconvert.formats import SourceView, open_sources
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch, IntArray, Shard, StreamScan, camera_of
@@ -84,17 +82,11 @@ class ShardWriter:
     def __init__(self, run: OpenedRun, inputs: Inputs | None = None) -> None:
         self._run = run
         self._inputs = inputs
-        self._root = Path(run.manifest.source)
-        self._source = open_dataset(
-            self._root, run.manifest.repairs, version=run.manifest.codebase_version
-        )
-        self._features = self._source.features
+        self._sources = open_sources(run.manifest.sources)
         self._schema = tables.deserialize_schema(run.manifest.data_schema)
-        self._repairs = run.manifest.repairs
         cameras = {camera_of(layout.stream) for layout in run.manifest.streams}
-        self._column_stats = tuple(
-            name for name in self._repairs.computed_stats if name not in cameras
-        )
+        # In order: statistics are written as they are computed.
+        self._column_stats = tuple(sorted(run.manifest.computed_stats - cameras))
         # Several shards may be cut from one file, which is then opened and parsed once.
         self._last_table = tables.LastTable()
         self._last_index = media.LastIndex()
@@ -123,13 +115,14 @@ class ShardWriter:
             should_stop: Asked now and then; True ends the work.
         """
         scan, episode_index = self._run.scan.stream(shard.stream, shard.first, shard.stop)
-        paths = list(self._source.absolute(shard.stream, scan.files.key.tolist()))
+        paths = list(self._sources.absolute(shard.stream, scan.files))
         sources = [paths[file] for file in scan.file.tolist()]
 
         def check_unchanged() -> None:
-            changes = changed_files(self._source, shard.stream, scan.files)
-            if changes:
-                raise source_changed(self._root, changes)
+            for number, files in scan.files.by_source():
+                changes = changed_files(self._sources[number].dataset, shard.stream, files)
+                if changes:
+                    raise source_changed(self._sources[number].root, changes)
 
         check_unchanged()
         told = 0
@@ -146,9 +139,13 @@ class ShardWriter:
             write = self._write_table if shard.stream == DATA_STREAM else self._write_video
         try:
             with self._files(sources, should_stop) as files:
-                written = write(
-                    shard, path, sources, files, scan, episode_index.tolist(), tell, should_stop
-                )
+                episodes = [
+                    _Episode(self._sources[source], number)
+                    for source, number in zip(
+                        scan.files.source[scan.file].tolist(), episode_index.tolist(), strict=True
+                    )
+                ]
+                written = write(shard, path, sources, files, scan, episodes, tell, should_stop)
             record = {"path": shard.name, **written}
         except UnreadableSourceError:
             check_unchanged()  # a file replaced under us is not a broken file
@@ -173,25 +170,23 @@ class ShardWriter:
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
-        episodes: Sequence[int],
+        episodes: Sequence[_Episode],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
-        repairs: Iterator[tables.RowRepair | None] = itertools.repeat(None)
-        if self._repairs.change_rows:
-            repairs = map(
-                lambda position, first, episode: tables.RowRepair(
-                    self._repairs,
-                    self._run.manifest.fps,
-                    position,
-                    first,
-                    self._task(position),
-                    is_trimmed=episode in self._repairs.trimmed_episodes,
-                ),
-                range(shard.first, shard.stop),
-                self._first_indices[shard.first : shard.stop].tolist(),
-                episodes,
+        repairs = (
+            tables.RowRepair(
+                episode.source.repairs,
+                self._run.manifest.fps,
+                position,
+                int(self._first_indices[position]),
+                self._task(episode),
+                is_trimmed=episode.number in episode.source.repairs.trimmed_episodes,
             )
+            if episode.source.repairs.change_rows
+            else None
+            for position, episode in enumerate(episodes, shard.first)
+        )
         ranges = (
             tables.RowRange(source, rows, None if is_whole else first, repair)
             for source, rows, is_whole, first, repair in zip(
@@ -200,7 +195,7 @@ class ShardWriter:
                 scan.is_whole.tolist(),
                 scan.first.tolist(),
                 repairs,
-                strict=False,
+                strict=True,
             )
         )
         with self._stats_file(path, bool(self._column_stats)) as stats:
@@ -226,7 +221,7 @@ class ShardWriter:
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
-        episodes: Sequence[int],
+        episodes: Sequence[_Episode],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
@@ -245,14 +240,13 @@ class ShardWriter:
         shard: Shard,
         sources: Sequence[str],
         scan: StreamScan,
-        episodes: Sequence[int],
+        episodes: Sequence[_Episode],
         stats: _StatsFile,
         tell: Callable[[int], None],
     ) -> Callable[[pa.Table], None]:
         # Only runs that compute statistics pay for these imports.
         from leconvert.statistics import table_stats
 
-        features = self._repairs.features(self._features)
         positions = iter(range(shard.first, shard.stop))
 
         def observe(table: pa.Table) -> None:
@@ -261,13 +255,9 @@ class ShardWriter:
             episode = episodes[place]
             found = table_stats(
                 table,
-                features,
-                names=[
-                    name
-                    for name in self._column_stats
-                    if self._repairs.computes_stats(name, episode)
-                ],
-                quantiles=self._repairs.quantiles,
+                self._sources.features,
+                names=[name for name in self._column_stats if episode.computes_stats(name)],
+                quantiles=episode.source.repairs.quantiles,
                 path=sources[place],
             )
             stats.add(position, found)
@@ -282,12 +272,12 @@ class ShardWriter:
         sources: Sequence[str],
         files: Files,
         scan: StreamScan,
-        episodes: Sequence[int],
+        episodes: Sequence[_Episode],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         camera = str(camera_of(shard.stream))
-        decodes = camera in self._repairs.computed_stats
+        decodes = camera in self._run.manifest.computed_stats
         joined = media.join_clips(
             [
                 media.ClipRange(source, first, None if is_whole else frames)
@@ -337,13 +327,13 @@ class ShardWriter:
         sources: Sequence[str],  # noqa: ARG002 - the signature of all ways to a shard
         files: Files,
         scan: StreamScan,
-        episodes: Sequence[int],
+        episodes: Sequence[_Episode],
         tell: Callable[[int], None],
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Take a clip as it is, and compute what statistics are wanted of its frames."""
         camera = str(camera_of(shard.stream))
-        decodes = camera in self._repairs.computed_stats
+        decodes = camera in self._run.manifest.computed_stats
         copied = media.copy_file(
             files(0), path, on_bytes=None if decodes else tell, should_stop=should_stop
         )
@@ -367,18 +357,18 @@ class ShardWriter:
         files: Files,
         shard: Shard,
         scan: StreamScan,
-        episodes: Sequence[int],
+        episodes: Sequence[_Episode],
         should_stop: Callable[[], bool],
     ) -> Iterator[dict[str, Any]]:
         """Yield a camera's statistics of each episode of a shard, empty where none are wanted."""
         from leconvert.statistics import clip_stats, is_depth_map
 
-        is_depth = is_depth_map(self._features[camera])
+        is_depth = is_depth_map(self._sources.features[camera])
         file, first = scan.file.tolist(), (scan.first + scan.lead).tolist()
         frames = self._run.scan.lengths(shard.first, shard.stop)[1].tolist()
         place = 0
         while place < len(episodes):
-            if not self._repairs.computes_stats(camera, episodes[place]):
+            if not episodes[place].computes_stats(camera):
                 yield {}
                 place += 1
                 continue
@@ -388,12 +378,13 @@ class ShardWriter:
                 stop < len(episodes)
                 and file[stop] == file[place]
                 and first[stop] >= first[stop - 1] + frames[stop - 1]
-                and self._repairs.computes_stats(camera, episodes[stop])
+                and episodes[stop].computes_stats(camera)
             ):
                 stop += 1
             source = files(place)
             slices = list(zip(first[place:stop], frames[place:stop], strict=True))
-            found = clip_stats(source, slices, is_depth=is_depth, quantiles=self._repairs.quantiles)
+            quantiles = episodes[place].source.repairs.quantiles
+            found = clip_stats(source, slices, is_depth=is_depth, quantiles=quantiles)
             for _ in slices:
                 if should_stop():
                     raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
@@ -406,24 +397,27 @@ class ShardWriter:
         with stats.open():
             yield stats
 
-    def _task(self, position: int) -> int | None:
+    def _task(self, episode: _Episode) -> int | None:
         """Return the result's task of all rows of an episode; None where they have their own."""
-        if self._repairs.tasks_from is None:
+        if episode.source.repairs.tasks_from is None:
             return None
-        return self._tasks.get(int(self._run.scan.lengths()[0][position]))
-
-    @cached_property
-    def _tasks(self) -> dict[int, int]:
-        """The result's task of each episode that lists one, by its index in the source."""
-        listed = self._repairs.tasks(self._source.task_table)
-        of_text = {text: index for index, text in reversed(listed)}
-        return {index: of_text[text] for index, text in tasks_of_episodes(self._root).items()}
+        return episode.source.listed_tasks.get(episode.number)
 
     @cached_property
     def _first_indices(self) -> IntArray:
         """Place of each episode's first frame in the result, shape (E,); 8 bytes an episode."""
         _, length = self._run.scan.lengths()
         return np.concatenate(([0], np.cumsum(length)[:-1]))
+
+
+class _Episode(NamedTuple):
+    """An episode of a shard: its source, and its number there."""
+
+    source: SourceView
+    number: int
+
+    def computes_stats(self, feature: str) -> bool:
+        return self.source.repairs.computes_stats(feature, self.number)
 
 
 def _nothing(_: int) -> None:

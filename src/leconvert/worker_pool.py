@@ -460,7 +460,7 @@ def worker_bytes(run: OpenedRun) -> int:
         + _BYTES_A_COLUMN_CHUNK * columns * fullest_table
         + _BYTES_A_VIDEO_FRAME * fullest_video
         + _BYTES_A_BATCH * manifest.num_batches
-        + (_BYTES_OF_STATISTICS if manifest.repairs.computed_stats else 0)
+        + (_BYTES_OF_STATISTICS if manifest.computed_stats else 0)
     )
 
 
@@ -481,7 +481,7 @@ def handling_seconds(manifest: Manifest) -> float:
     """Return a guess at what opening, parsing, checking and naming files takes on one core."""
     seconds = manifest.num_episodes * len(manifest.streams) * _SECONDS_A_FILE
     cameras = {camera_of(layout.stream) for layout in manifest.streams}
-    decoded = cameras.intersection(manifest.repairs.computed_stats)
+    decoded = cameras.intersection(manifest.computed_stats)
     return seconds + manifest.num_episodes * len(decoded) * _SECONDS_A_CLIP_IS_DECODED
 
 
@@ -508,19 +508,22 @@ def decoding_weights(run: OpenedRun) -> dict[str, int]:
 
     Only a guess at the time that is left hangs on it. Streams that are only copied are not named.
     """
-    repairs, weights = run.manifest.repairs, dict[str, int]()
+    manifest, weights = run.manifest, dict[str, int]()
+    repairs = [source.repairs for source in manifest.sources]
     schema = deserialize_schema(run.manifest.data_schema)
     images = [field.name for field in schema if str(field.type).startswith("struct")]
     for layout in run.manifest.streams:
         names = images if layout.stream == DATA_STREAM else [str(camera_of(layout.stream))]
-        decoded = [name for name in names if name in repairs.computed_stats]
+        decoded = [name for name in names if name in manifest.computed_stats]
         if not decoded:
             continue
         scan, episodes = run.scan.stream(layout.stream)
         clips = sum(
-            repairs.computes_stats(name, episode)
+            repairs[number].computes_stats(name, episode)
             for name in decoded
-            for episode in episodes.tolist()
+            for number, episode in zip(
+                scan.files.source[scan.file].tolist(), episodes.tolist(), strict=True
+            )
         )
         seconds = clips * _SECONDS_A_CLIP_IS_DECODED
         weights[layout.stream] = 1 + int(

@@ -107,7 +107,10 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, Path, str]]:
     """What was compared with what, by what depth, in this process."""
     seen: list[tuple[Path, Path, str]] = []
 
-    def noting(result: Path, source: Path, *, depth: str, **options: Any) -> VerificationReport:
+    def noting(
+        result: Path, sources: list[Path], *, depth: str, **options: Any
+    ) -> VerificationReport:
+        (source,) = sources
         seen.append((result, source, depth))
         return verify_pair(result, source, depth=depth, **options)
 

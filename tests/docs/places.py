@@ -79,9 +79,9 @@ class Places:
             self._before_clean(options)
         elif command == "report":
             self._plan(options.place) if options.place.name == "WORK" else self.v30(options.place)
-        elif command == "verify":
+        elif command == "verify" and len(options.source) == 1:  # what was merged is there
             self.v30(options.result)
-            self.anywhere(options.source, self._templates.v21)
+            self.anywhere(options.source[0], self._templates.v21)
         elif command in ("push", "mirror"):
             self.v30(options.result)
             self._hub_has_the_dataset()

@@ -91,7 +91,7 @@ def test_a_plan_is_read(run: RunPaths) -> None:
     ]
     assert (manifest.num_episodes, manifest.num_frames, manifest.source_bytes) == (4, 10, 19818)
     assert (manifest.num_batches, manifest.block_align) == (4, 0)
-    assert manifest.extra_files == ["README.md"]
+    assert manifest.sources[0].extra_files == ["README.md"]
     assert manifest.data_schema
     batches = BatchFile(run, manifest.streams)
     shards = (Shard("data", 0, 0, 1, False), Shard(CAMERA, 0, 0, 1, False))
@@ -112,7 +112,7 @@ def test_a_plan_of_slices_is_read(tmp_path: Path) -> None:
     assert work.current_run_id() == RUN_ID
     run = work.run(RUN_ID)
     manifest = read_manifest(run, RUN_ID, check_files=True)
-    assert (manifest.source, manifest.codebase_version) == ("/data/set", "v3.0")
+    assert (manifest.source, manifest.sources[0].codebase_version) == ("/data/set", "v3.0")
     assert (manifest.num_episodes, manifest.num_frames, manifest.source_bytes) == (3, 9, 7800)
     scan = ScanTable(run, manifest.streams)
     assert [column.tolist() for column in scan.lengths()] == [[4, 0, 1], [4, 2, 3]]

@@ -61,9 +61,7 @@ def source_scan(lengths: list[int], streams: list[StreamScan], fps: str = "30") 
     length = np.array(lengths, dtype=np.int64)
     episode_index = np.arange(len(lengths))
     whole = [replace(stream, frames=length) for stream in streams]
-    return SourceScan(
-        "source", "v2.1", {}, Fraction(fps), episode_index, length, whole, (), "", b"", ()
-    )
+    return SourceScan((), Fraction(fps), episode_index, length, whole, b"", ())
 
 
 @dataclass(frozen=True)

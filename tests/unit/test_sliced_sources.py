@@ -26,6 +26,7 @@ from leconvert.model import (
     DATA_STREAM,
     FileTable,
     LayoutOptions,
+    Source,
     SourceScan,
     StreamScan,
     v3_file_key,
@@ -80,9 +81,7 @@ def plan(converted: Path, tmp_path: Path) -> Plan:
         dataset = v3.Dataset(converted)
         schema = pq.read_schema(next((converted / "data").rglob("*.parquet")))
         scan = SourceScan(
-            root=str(converted),
-            codebase_version="v3.0",
-            info=dataset.info,
+            sources=[Source(str(converted), "v3.0", "", (), repairs)],
             fps=dataset.declared.fps,
             episode_index=positions,
             length=dataset.episodes.length[positions],
@@ -90,23 +89,19 @@ def plan(converted: Path, tmp_path: Path) -> Plan:
                 scanned(converted, stream).select(positions)
                 for stream in (DATA_STREAM, *sorted(dataset.streams[1:]))
             ],
-            extra_files=(),
-            meta_digest="",
             data_schema=tables.serialize_schema(schema),
             findings=(),
-            repairs=repairs,
         )
         options = LayoutOptions(block_align=0, **layout)
         streams = layout_streams(scan, options)
         batches = cut_batches(scan.streams, streams, options.episodes_per_batch)
         work = WorkDir(tmp_path / "work")
         manifest = Manifest(
-            run_id="run", source=scan.root, codebase_version=scan.codebase_version,
-            target=str(tmp_path / "out"), options={}, versions=tool_versions(), fps=scan.fps,
+            run_id="run", sources=scan.sources, target=str(tmp_path / "out"),
+            options={}, versions=tool_versions(), fps=scan.fps,
             block_align=0, streams=streams, num_episodes=scan.num_episodes,
             num_frames=int(scan.length.sum()), source_bytes=scan.source_bytes,
-            num_batches=len(batches), meta_digest="", data_schema=scan.data_schema,
-            extra_files=(), findings=(), repairs=repairs,
+            num_batches=len(batches), data_schema=scan.data_schema, findings=(),
         )  # fmt: skip
         write_plan(work.run("run"), manifest, scan, batches)
         work.set_current("run")

@@ -34,9 +34,9 @@ PARTS = [
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> tuple[Path, Path, Path]:
+def places(tmp_path: Path) -> tuple[list[Path], Path, Path]:
     (tmp_path / "set").mkdir()
-    return tmp_path / "set", tmp_path / "out", tmp_path / "work" / "deeper"
+    return [tmp_path / "set"], tmp_path / "out", tmp_path / "work" / "deeper"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def places(tmp_path: Path) -> tuple[Path, Path, Path]:
     [(WHOLE, True, 0), (WHOLE, False, 3030), (PARTS, True, 3000), (PARTS, False, 3030)],
 )
 def test_what_is_copied_or_joined_stands_twice(
-    places: tuple[Path, Path, Path],
+    places: tuple[list[Path], Path, Path],
     monkeypatch: pytest.MonkeyPatch,
     batches: list[Batch],
     links: bool,
@@ -65,13 +65,13 @@ def test_what_is_copied_or_joined_stands_twice(
     assert sorted(path.name for path in places[1].parent.iterdir()) == ["set"]
 
 
-def test_what_is_known_is_not_tried(places: tuple[Path, Path, Path]) -> None:
+def test_what_is_known_is_not_tried(places: tuple[list[Path], Path, Path]) -> None:
     found = space_needed(*places, 0, STREAMS, WHOLE, has_links=False)
     assert found.twice_bytes == 3030
 
 
 def test_two_file_systems_each_need_room_for_everything(
-    places: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+    places: tuple[list[Path], Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "_is_one_file_system", lambda *_: False)
     places[2].mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_two_file_systems_each_need_room_for_everything(
 
 
 def test_shared_extents_take_three_blocks_a_clip_and_tables_their_bytes(
-    places: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch
+    places: tuple[list[Path], Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planner, "can_clone", lambda *_: True)
     found = space_needed(*places, ALIGN, STREAMS, WHOLE)

@@ -84,7 +84,8 @@ def test_what_a_worker_needs_follows_from_the_plan(planned: OpenedRun) -> None:
     video = StreamLayout("videos/top", np.array([0, 1, 2]))
 
     def needs(table: StreamLayout, repairs: Repairs = NO_REPAIRS) -> int:
-        manifest = replace(planned.manifest, streams=[table, video], repairs=repairs)
+        source = replace(planned.manifest.sources[0], repairs=repairs)
+        manifest = replace(planned.manifest, streams=[table, video], sources=[source])
         scan = Lengths([100, 5000], [200, 300], [10, 7])
         return worker_bytes(replace(planned, manifest=manifest, scan=scan))
 

@@ -18,6 +18,7 @@ from leconvert.check.meta import (
     check_stats,
     has_stats,
     left_over,
+    provenance_findings,
     streaming_findings,
 )
 from leconvert.check.video_files import check_video_file
@@ -278,6 +279,7 @@ class DatasetCheck:
         self.files = files
         paths = {routed.path: None for routed in every}
         self.findings += left_over(self.root, paths, complete=len(files) == len(streams))
+        self.findings += provenance_findings(self.root, self.episodes)
 
     def _add_table_reports(
         self, tables: Sequence[RoutedFile], reports: Sequence[DataFileReport]

@@ -14,7 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from leconvert.arrow import FloatArray, nested_floats
+from leconvert.errors import UnreadableSourceError
 from leconvert.findings import found
+from leconvert.formats import PROVENANCE_PATH, read_provenance
 from leconvert.formats.v3 import (
     EPISODES_DIR,
     STATS_PATH,
@@ -24,6 +26,7 @@ from leconvert.formats.v3 import (
 )
 from leconvert.model import DATA_STREAM, Finding, camera_of
 from leconvert.repairs import DEFAULT_COLUMNS
+from leconvert.text import count
 
 __all__ = [
     "EpisodeStats",
@@ -32,6 +35,7 @@ __all__ = [
     "check_stats",
     "has_stats",
     "left_over",
+    "provenance_findings",
     "streaming_findings",
 ]
 
@@ -338,6 +342,32 @@ def left_over(root: Path, routed: Mapping[str, object], complete: bool) -> Itera
                     path=path,
                     severity="info" if hidden else None,
                 )
+
+
+def provenance_findings(root: Path, num_episodes: int) -> Iterator[Finding]:
+    """Say where the dataset tells of other episodes than its own from where they are."""
+    try:
+        told = read_provenance(root)
+    except UnreadableSourceError as error:
+        yield found("provenance", error.message, path=PROVENANCE_PATH)
+        return
+    if told is None:
+        return
+    number = np.arange(num_episodes)
+    if not np.array_equal(told.episode_index, number):
+        said = f"{PROVENANCE_PATH} tells of {count(len(told.episode_index), 'episode')}"
+        if len(told.episode_index) == num_episodes:
+            at = int(np.flatnonzero(told.episode_index != number)[0])
+            said += f", of which row {at} is called {told.episode_index[at]}."
+        else:
+            said += f"; the dataset has {num_episodes}."
+        yield found("provenance", said, path=PROVENANCE_PATH)
+    strange = np.flatnonzero((told.source < 0) | (told.source >= len(told.sources)))
+    if len(strange):
+        at = int(strange[0])
+        said = f"{PROVENANCE_PATH} names source {told.source[at]} for episode {at}; it has "
+        said += f"{count(len(told.sources), 'source')}, numbered from 0."
+        yield found("provenance", said, episode=at, path=PROVENANCE_PATH)
 
 
 def _files_below(root: Path, folder: str) -> Iterator[str]:

@@ -52,6 +52,7 @@ __all__ = [
 COMMANDS = {
     "convert and edit": (
         ("convert", "convert a dataset, or a part of it: plan, work, pack, verify, swap, push"),
+        ("merge", "merge datasets into a new one, at copy speed"),
         ("split", "split a dataset into several, each episode into exactly one"),
         ("trim", "cut frames off the beginning or the end of episodes"),
         ("repair", "make right what check finds in a v3.0 dataset, without its source"),

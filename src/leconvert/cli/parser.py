@@ -60,6 +60,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ),
         ("show what would be done", "leconvert convert my_dataset --dry-run"),
     ),
+    "leconvert merge": (
+        ("two datasets, of any versions", "leconvert merge first second --output both"),
+        (
+            "without a feature that one of them lacks",
+            "leconvert merge first second -o both --drop-feature observation.effort",
+        ),
+    ),
     "leconvert split": (
         (
             "a tenth of the episodes for validation",

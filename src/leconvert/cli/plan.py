@@ -55,7 +55,7 @@ def replaced_target(
     if not plan_options(options).restart and WorkDir(work_dir).current_run_id() is not None:
         return None
     check_asked(
-        source,
+        [source],
         target,
         layout_options(options),
         repair_options(options),
@@ -168,14 +168,14 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
         replaced = replaced_target(options, source, target, work_dir, replaces=replaces)
         if options.dry_run:
             plan = draft_plan(
-                source, target, work_dir, layout, repairs,
+                [source], target, work_dir, layout, repairs,
                 selection=selection,
                 arrival=arrival,
                 progress=progress,
             ).summary  # fmt: skip
         else:
             opened = open_or_plan(
-                source, target, work_dir, layout, repairs,
+                [source], target, work_dir, layout, repairs,
                 selection=selection,
                 plan=plan_options(options),
                 arrival=arrival,

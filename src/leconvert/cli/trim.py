@@ -119,7 +119,7 @@ def _plan(options: argparse.Namespace, selection: EpisodeSelection) -> PlanSumma
     source = options.dataset.resolve()
     target = source if options.output is None else options.output.resolve()
     layout, repairs = layout_options(options), repair_options(options)
-    check_asked(source, target, layout, repairs, selection)
+    check_asked([source], target, layout, repairs, selection)
     proof_options(options).check_target(source, target, layout.to)
     progress = progress_for(quiet=options.json or options.quiet)
     work_dir = work_dir_beside(target)

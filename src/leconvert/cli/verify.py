@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,15 +73,19 @@ def check_places(result: Path, source: Path | str) -> None:
 _DIFFERENCES_SHOWN = 50
 
 
-def verification_lines(report: VerificationReport, result: Path, source: Path | str) -> list[str]:
+def verification_lines(
+    report: VerificationReport, result: Path, sources: Sequence[Path | str]
+) -> list[str]:
     """Return what differs, with a count at the end, or what was compared."""
     if report.ok:
-        return [f"{result} matches {without_credentials(str(source))}: {_compared(report)}."]
+        named = ", ".join(without_credentials(str(source)) for source in sources)
+        return [f"{result} matches {named}: {_compared(report)}."]
     found = len(report.differences)
     shown = f", the first {_DIFFERENCES_SHOWN} above" if found > _DIFFERENCES_SHOWN else ""
     return [
         *map(str, report.differences[:_DIFFERENCES_SHOWN]),
-        f"{count(found, 'difference')}{shown}: the result does not match its source.",
+        f"{count(found, 'difference')}{shown}: the result does not match its "
+        f"{'source' if len(sources) == 1 else 'sources'}.",
     ]
 
 
@@ -108,10 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
         type=path_or_url,
+        action="append",
         required=True,
         metavar="SOURCE",
-        help="the v2.x dataset it came from: a folder, or a URL such as "
-        "hf://datasets/ORG/NAME@REV, which is fetched and removed again",
+        help="the dataset it came from: a folder, or a URL such as hf://datasets/ORG/NAME@REV, "
+        "which is fetched and removed again; of a merged dataset once for each",
     )
     parser.add_argument(
         "--scratch-dir", type=Path, metavar="DIR",
@@ -158,25 +165,27 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.compare import Sampling, verify_pair
 
     result = options.result.resolve()
-    given = options.source
+    given: list[Path | str] = options.source
     random = options.sample != 1.0 or options.decode or options.deep
     if options.seed is not None and not random:
         raise UsageError("--seed goes with --sample, --decode or --deep.")
-    if options.scratch_dir is not None and isinstance(given, Path):
+    if options.scratch_dir is not None and all(isinstance(source, Path) for source in given):
         raise UsageError(
-            f"--scratch-dir is for a source that a URL names, and {given} is a folder.",
+            f"--scratch-dir is for a source that a URL names, and {given[0]} is a folder.",
             next_step="Leave --scratch-dir out.",
         )
-    check_places(result, given.resolve() if isinstance(given, Path) else given)
+    for source in given:
+        check_places(result, source.resolve() if isinstance(source, Path) else source)
     progress = progress_for(quiet=options.json)
-    with (
-        stop_on_signals() as stop,
-        source_at(given, options.scratch_dir, progress) as source,
-    ):
-        record = _record(options, result, source, progress)
+    with stop_on_signals() as stop, ExitStack() as fetched:
+        sources = [
+            fetched.enter_context(source_at(source, options.scratch_dir, progress))
+            for source in given
+        ]
+        record = _record(options, result, sources, progress)
         report = verify_pair(
             result,
-            source,
+            sources,
             depth=options.depth,
             progress=progress,
             max_workers=options.max_workers,
@@ -188,12 +197,12 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"ok": report.ok, **asdict(report)}, indent=2))
     else:
-        print("\n".join(verification_lines(report, options.result, options.source)))
+        print("\n".join(verification_lines(report, options.result, given)))
     return 0 if report.ok else VerificationError.exit_code
 
 
 def _record(
-    options: argparse.Namespace, result: Path, source: Path, progress: Progress
+    options: argparse.Namespace, result: Path, sources: Sequence[Path], progress: Progress
 ) -> Provenance | None:
     """Return what a push may go by if nothing differs; None where not all is compared."""
     from leconvert.hub.fetch import known_origin
@@ -201,8 +210,10 @@ def _record(
 
     if options.depth != "bytes" or options.sample != 1.0:
         return None
-    stays = isinstance(options.source, Path)
-    return proven_anew(result, known_origin(source), source if stays else None, progress)
+    if len(sources) > 1:
+        return proven_anew(result, None, None, progress)
+    stays = isinstance(options.source[0], Path)
+    return proven_anew(result, known_origin(sources[0]), sources[0] if stays else None, progress)
 
 
 def _note(result: Path, record: Provenance, progress: Progress) -> None:

@@ -24,7 +24,13 @@ from leconvert.compare.rows import DataSchemas, compare_footer, naming
 from leconvert.compare.videos import compare_header
 from leconvert.dataset_files import files_below, names_to_keep
 from leconvert.errors import LeconvertError, UnreadableSourceError
-from leconvert.formats import Dataset, open_dataset
+from leconvert.formats import (
+    PROVENANCE_PATH,
+    Dataset,
+    SourceView,
+    has_provenance,
+    open_dataset,
+)
 from leconvert.formats.v3 import REPAIRS_PATH
 from leconvert.model import DATA_STREAM, IntArray
 from leconvert.parallel import parallel_map
@@ -57,7 +63,7 @@ def compare_whole_files(
     def is_kept(stream: str, position: int, path: str) -> bool:
         ours, theirs = str(result.root / path), expected.path(stream, position)
         if stream == DATA_STREAM:
-            return is_kept_table(ours, theirs, expected.repairs)
+            return is_kept_table(ours, theirs, expected.source_of(position).repairs)
         try:
             return is_kept_clip(media.read_clip_index(ours), theirs)
         except UnreadableSourceError:
@@ -78,7 +84,7 @@ def compare_whole_files(
             )
         elif path not in differing:
             clip = expected.path(stream, first)
-            yield from compare_header(result.root, path, stream, lengths, clip, expected.source.fps)
+            yield from compare_header(result.root, path, stream, lengths, clip, expected.fps)
 
     files = [
         (stream, first, stop)
@@ -220,18 +226,26 @@ def compare_other_files(
     Of the files of episodes this only says which are links into the source: whether they are there
     and hold what they should is for others to say.
     """
-    result, source, repairs = tables.root, expected.source.root, expected.repairs
-    along = [
-        path for path in extra_files(source, expected.source.slice_of) if path not in GIT_FILES
-    ]
+    result = tables.root
+    along: dict[str, SourceView] = {}
+    for source in expected.sources:
+        for path in extra_files(source.root, source.dataset.slice_of):
+            if path not in GIT_FILES:
+                along.setdefault(path, source)
+    repairs = len(expected.sources) == 1 and expected.sources[0].repairs
     found = {path: at for path, at in files_below(result) if path not in GIT_FILES}
     wanted = {*tables.own_files(found), *along, *([REPAIRS_PATH] if repairs else [])}
+    # What selected episodes before there was such a table has none.
+    if has_provenance(expected.sources) and (len(expected.sources) > 1 or PROVENANCE_PATH in found):
+        wanted.add(PROVENANCE_PATH)
     if is_pushed_card(result):
         found.pop(README_PATH, None)
         wanted.discard(README_PATH)
     for path in sorted(found):
         # Elsewhere a link may lead: downloads from the Hub are links into a cache.
-        if (result / path).is_symlink() and _leads_into(result / path, source):
+        if (result / path).is_symlink() and any(
+            _leads_into(result / path, source.root) for source in expected.sources
+        ):
             yield Difference("file", path, "a file of its own", "a link into the source")
         if path not in wanted and not path.startswith(_EPISODE_FOLDERS):
             yield Difference("file", path, "no such file", "a file that the source does not give")
@@ -240,12 +254,13 @@ def compare_other_files(
             there = "a folder" if (result / path).is_dir() else "nothing"
             there = "a link that leads to no file" if path in found else there
             yield Difference("file", path, "a file", there)
-    named = {path for path in along if repairs.dropped_features and _names_features(path)}
-    for path in sorted(named):
-        if found.get(path):
-            yield from _compare_extension(result, source, path, set(repairs.dropped_features))
-    both = [path for path in along if found.get(path) and path not in named]
-    yield from _compare_contents(result, source, both, read_bytes=read_bytes)
+    for path, source in along.items():
+        dropped = set(source.repairs.dropped_features)
+        if found.get(path) and dropped and _names_features(path):
+            yield from _compare_extension(result, source.root, path, dropped)
+    for path, source in along.items():
+        if found.get(path) and not (source.repairs.dropped_features and _names_features(path)):
+            yield from _compare_contents(result, source.root, [path], read_bytes=read_bytes)
 
 
 def _names_features(path: str) -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import compress, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,19 @@ from leconvert import media, tables
 from leconvert.arrow import FloatArray, int64_values
 from leconvert.compare.difference import Difference
 from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
-from leconvert.formats import Dataset, Slices, Totals, v2, v3
+from leconvert.formats import (
+    PROVENANCE_PATH,
+    Dataset,
+    Slices,
+    Sources,
+    SourceView,
+    Totals,
+    episode_digests,
+    has_provenance,
+    read_provenance,
+    v2,
+    v3,
+)
 from leconvert.formats.v2 import said_version
 from leconvert.formats.v3 import (
     EPISODES_DIR,
@@ -48,6 +60,7 @@ __all__ = [
     "compare_info",
     "compare_location",
     "compare_own_values",
+    "compare_provenance",
     "compare_repairs",
     "compare_stats",
     "compare_tasks",
@@ -195,52 +208,57 @@ def _same(expected: object, found: object) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """A source as the result must hold it: the episodes that were kept, in their order there.
+    """Sources as the result must hold them: the episodes that were kept, source by source.
 
     Attributes:
-        source: The source.
-        repairs: What the conversion changed.
-        kept: Place of each episode in the source, shape (E,).
-        index: Number of each episode in the source, shape (E,).
+        sources: The sources.
+        number: Number of each episode's source, shape (E,).
+        index: Number of each episode in its source, shape (E,).
         length: Their frames, shape (E,).
-        slices: Where their files are in the source, by stream of the result: of a trimmed episode
+        slices: Where their files are, by stream of the result: one a source; of a trimmed episode
             the frames that stay.
         trimmed: Positions of trimmed episodes.
     """
 
-    source: Dataset
-    repairs: Repairs
-    kept: IntArray
+    sources: Sources
+    number: IntArray
     index: IntArray
     length: IntArray
-    slices: Mapping[str, Slices]
+    slices: Mapping[str, Sequence[Slices]]
     trimmed: Set[int] = frozenset()
 
     @classmethod
-    def of(cls, source: Dataset, repairs: Repairs) -> Expected:
-        """Read which episodes a source has."""
-        episodes = source.episodes
-        kept = np.flatnonzero(repairs.keeps(episodes.episode_index))
-        index, length = episodes.episode_index[kept], episodes.length[kept]
-        slices = {
-            stream: _slices(source, stream).select(kept)
-            for stream in source.streams
-            if camera_of(stream) not in repairs.dropped_features
-        }
-        intervals = {
-            position: repairs.trimmed_episodes[episode]
-            for position, episode in enumerate(index.tolist())
-            if episode in repairs.trimmed_episodes
-        }
-        if intervals:
-            slices = {
-                stream: _trimmed(source, stream, found, length, intervals)
-                for stream, found in slices.items()
+    def of(cls, sources: Sources) -> Expected:
+        """Read which episodes the sources have."""
+        slices: dict[str, list[Slices]] = {stream: [] for stream in sources[0].streams}
+        lengths: list[IntArray] = []
+        trimmed: set[int] = set()
+        for source in sources:
+            length, begin = source.length, sum(map(len, lengths))
+            intervals = {
+                position: source.repairs.trimmed_episodes[episode]
+                for position, episode in enumerate(source.index.tolist())
+                if episode in source.repairs.trimmed_episodes
             }
-            length = length.copy()
-            for position, (first, stop) in intervals.items():
-                length[position] = stop - first
-        return cls(source, repairs, kept, index, length, slices, intervals.keys())
+            for stream, found in slices.items():
+                own = _slices(source.dataset, stream).select(source.kept)
+                if intervals:
+                    own = _trimmed(source.dataset, stream, own, length, intervals)
+                found.append(own)
+            if intervals:
+                length = length.copy()
+                for position, (first, stop) in intervals.items():
+                    length[position] = stop - first
+            trimmed.update(begin + position for position in intervals)
+            lengths.append(length)
+        return cls(
+            sources=sources,
+            number=np.repeat(np.arange(len(sources)), list(map(len, sources))),
+            index=np.concatenate([source.index for source in sources]),
+            length=np.concatenate(lengths),
+            slices=slices,
+            trimmed=trimmed,
+        )
 
     def __len__(self) -> int:
         return len(self.index)
@@ -249,6 +267,11 @@ class Expected:
     def num_frames(self) -> int:
         """Frames of all episodes."""
         return int(self.length.sum())
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second."""
+        return self.sources.fps
 
     @property
     def streams(self) -> list[str]:
@@ -262,26 +285,24 @@ class Expected:
 
     @property
     def features(self) -> dict[str, Any]:
-        """Features of the result, as the source declares them."""
-        return self.repairs.features(self.source.features)
+        """Features of the result, as the sources declare them."""
+        return self.sources.features
 
     @property
     def tasks(self) -> list[tuple[int, str]]:
         """Index and text of each task of the result."""
-        return self.repairs.tasks(list(self.source.task_table))
+        return self.sources.tasks
 
     @property
     def splits(self) -> dict[str, str] | None:
         """Splits by the result's numbering; None where they are the source's own."""
-        if not self.repairs:
-            return None
-        return v3.kept_splits(self.source.info.get("splits"), self.index)
+        return self.sources.splits
 
     @property
     def totals(self) -> Totals:
         """What the result's ``info.json`` says of it as a whole."""
         return Totals(
-            fps=self.source.fps,
+            fps=self.fps,
             episodes=len(self),
             frames=self.num_frames,
             tasks=len(self.tasks),
@@ -294,19 +315,32 @@ class Expected:
         begins: IntArray = np.cumsum(self.length) - self.length
         return begins
 
+    @cached_property
+    def source_starts(self) -> list[int]:
+        """First position of each source and, last, E."""
+        return [0, *itertools.accumulate(map(len, self.sources))]
+
+    def source_of(self, position: int) -> SourceView:
+        """Return the source of an episode."""
+        return self.sources[int(self.number[position])]
+
     def path(self, stream: str, position: int) -> str:
         """Return the source's file of an episode."""
-        return f"{self.source.root}/{self.slices[stream].path(position)}"
+        number = int(self.number[position])
+        slices = self.slices[stream][number]
+        return f"{self.sources[number].root}/{slices.path(position - self.source_starts[number])}"
 
     def first_in_file(self, stream: str, positions: IntArray) -> Iterable[int | None]:
-        """Return the first row or sample of some episodes in the source's file.
+        """Return the first row or sample of some episodes of one source in the source's file.
 
         None for an episode whose file holds nothing else.
         """
-        slices = self.slices[stream]
+        number = int(self.number[positions[0]]) if len(positions) else 0
+        slices = self.slices[stream][number]
         if slices.whole and not self.trimmed:
             return itertools.repeat(None, len(positions))
-        first: list[int | None] = (slices.first[positions] - self.lead(stream, positions)).tolist()
+        begins = slices.first[positions - self.source_starts[number]]
+        first: list[int | None] = (begins - self.lead(stream, positions)).tolist()
         if slices.whole:
             return [
                 at if position in self.trimmed else None
@@ -316,52 +350,62 @@ class Expected:
 
     def lead(self, stream: str, positions: IntArray) -> IntArray:
         """Return the samples before the first frame of some episodes, which come along."""
-        lead = self.slices[stream].lead
-        return np.zeros(len(positions), dtype=np.int64) if lead is None else lead[positions]
+        return self._beside[stream][0][positions]
 
     def samples(self, stream: str, positions: IntArray) -> IntArray:
         """Return how many rows or samples some episodes have, with those that come along."""
-        tail = self.slices[stream].tail
-        own = self.length[positions] + self.lead(stream, positions)
-        return own if tail is None else own + tail[positions]
+        lead, tail = self._beside[stream]
+        samples: IntArray = self.length[positions] + lead[positions] + tail[positions]
+        return samples
+
+    @cached_property
+    def _beside(self) -> dict[str, tuple[IntArray, IntArray]]:
+        """Samples before and after the frames of each episode that come along, shape (E,) each."""
+
+        def joined(found: Sequence[IntArray | None]) -> IntArray:
+            parts = [
+                np.zeros(len(source), dtype=np.int64) if each is None else each
+                for source, each in zip(self.sources, found, strict=True)
+            ]
+            return np.concatenate(parts)
+
+        return {
+            stream: (joined([own.lead for own in found]), joined([own.tail for own in found]))
+            for stream, found in self.slices.items()
+        }
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what the source says of each episode, see `leconvert.formats.Dataset`."""
-        return self._of_kept(self.source.lines())
+        """Yield what the sources say of each episode, see `leconvert.formats.Dataset`."""
+        return self.sources.lines()
 
-    def stats(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the statistics that are copied: those of features that stay and are not computed.
+    def stats(self) -> Iterator[tuple[Repairs, int, Mapping[str, Any]]]:
+        """Yield each episode's repairs, its number in its source, and its copied statistics.
 
-        Nothing of the source is read where none are.
+        These are of features that stay and are not computed.
         """
-        repairs = self.repairs
-        if repairs.replaces_stats(self.source.features):
-            yield from ({} for _ in range(len(self)))
-            return
-        found = self._of_kept(self.source.episode_stats())
-        for index, stats in zip(self.index.tolist(), found, strict=True):
-            if stats is None:
-                self._check_computed(index)
-            yield {
-                name: values
-                for name, values in (stats or {}).items()
-                if name not in repairs.dropped_features and not repairs.computes_stats(name, index)
-            }
+        for source in self.sources:
+            found = zip(source.index.tolist(), source.episode_stats(), strict=True)
+            for index, stats in found:
+                if stats is None:
+                    _check_computed(source, index)
+                kept = {
+                    name: values
+                    for name, values in (stats or {}).items()
+                    if name not in source.repairs.dropped_features
+                    and not source.repairs.computes_stats(name, index)
+                }
+                yield source.repairs, index, kept
 
-    def _check_computed(self, episode: int) -> None:
-        """Raise if statistics of the source were wanted of an episode that has no table of them."""
-        repairs = self.repairs
-        if not any(repairs.computes_stats(name, episode) for name in repairs.computed_stats):
-            raise SourceError(
-                f"{v2.STATS_PATH} of the source has no table of statistics for episode {episode}.",
-                path=str(self.source.root / v2.STATS_PATH),
-                next_step="Mend the line, or restore the table from another copy of the dataset.",
-            )
 
-    def _of_kept[Item](self, items: Iterable[Item]) -> Iterator[Item]:
-        is_kept = np.zeros(len(self.source.episodes), np.bool_)
-        is_kept[self.kept] = True
-        return compress(items, is_kept.tolist())
+def _check_computed(source: SourceView, episode: int) -> None:
+    """Raise if statistics of a source were wanted of an episode that has no table of them."""
+    repairs = source.repairs
+    if not any(repairs.computes_stats(name, episode) for name in repairs.computed_stats):
+        raise SourceError(
+            f"{v2.STATS_PATH} of the source has no table of statistics for episode {episode}.",
+            path=str(source.root / v2.STATS_PATH),
+            next_step="Mend the line, or restore the table from another copy of the dataset.",
+        )
 
 
 def _slices(source: Dataset, stream: str) -> Slices:
@@ -453,7 +497,8 @@ def compare_stats(
     try:
         yield from _compare_stats(result, path, expected, found)
     except SourceError as error:
-        if isinstance(error, UnreadableSourceError) or not expected.repairs.computed_stats:
+        computes = any(source.repairs.computed_stats for source in expected.sources)
+        if isinstance(error, UnreadableSourceError) or not computes:
             raise
         # The source's own could be added up when the conversion began; the result's cannot.
         yield Difference("computed statistics", path, "ones that add up", str(error))
@@ -462,12 +507,10 @@ def compare_stats(
 def _compare_stats(
     result: Path, path: str, expected: Expected, found: Iterable[Mapping[str, Any]]
 ) -> Iterator[Difference]:
-    repairs = expected.repairs
     aggregate = v3.StatsAggregator()
     known: tuple[Set[str], Set[str]] = frozenset(), frozenset()
     names: list[str] = []
-    rows = zip(found, expected.index.tolist(), expected.stats(), strict=False)
-    for have, index, copied in rows:
+    for have, (repairs, index, copied) in zip(found, expected.stats(), strict=False):
         stats = dict(copied)
         wanted = dict(flattened(stats, "stats"))
         for name in repairs.computed_stats:
@@ -748,6 +791,41 @@ def compare_repairs(
         if stop > lengths.get(episode, stop):
             said, has = f"{first}:{stop}", f"frames of 0:{lengths[episode]}"
             yield Difference("trimmed episode", REPAIRS_PATH, has, said, episode)
+
+
+def compare_provenance(result: Path, expected: Expected) -> Iterator[Difference]:
+    """Yield where a result tells of other episodes of its sources than it must have.
+
+    Nothing is said of one that has no such table: whether there must be one is for the comparison
+    of files to say.
+    """
+    provenance = read_provenance(result)
+    if provenance is None or not has_provenance(expected.sources):
+        return
+    told = [source.repairs for source in provenance.sources]
+    for number, source in enumerate(expected.sources):
+        found = told[number] if number < len(told) else None
+        if found != source.repairs:
+            what = f"repairs of source {number + 1}"
+            yield Difference(what, PROVENANCE_PATH, str(source.repairs), str(found))
+    columns = (
+        ("episode_index", np.arange(len(expected)), provenance.episode_index),
+        ("source", expected.number, provenance.source),
+        ("source_episode_index", expected.index, provenance.source_episode_index),
+    )
+    for name, wanted, have in columns:
+        if len(wanted) != len(have):
+            yield Difference("rows", PROVENANCE_PATH, str(len(wanted)), str(len(have)))
+            return
+        for row in np.flatnonzero(wanted != have).tolist():
+            episode = int(expected.index[row])
+            yield Difference(name, PROVENANCE_PATH, str(wanted[row]), str(have[row]), episode)
+    digests = itertools.chain.from_iterable(map(episode_digests, expected.sources))
+    rows = zip(expected.index.tolist(), digests, provenance.sha256, strict=True)
+    for episode, wanted_digest, digest in rows:
+        if wanted_digest != digest:
+            what = "what the source's tables say of the episode (SHA-256)"
+            yield Difference(what, PROVENANCE_PATH, wanted_digest, digest, episode)
 
 
 def _compare_reading(declared: Repairs, source: v2.Dataset) -> Iterator[Difference]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ from leconvert.compare.metadata import (
     Routes,
     compare_aggregate_form,
     compare_cameras,
+    compare_provenance,
     compare_repairs,
     file_runs,
     unreadable_metadata,
@@ -39,11 +42,20 @@ from leconvert.compare.rows import RowRules, RowSpan, SourceRows, compare_rows
 from leconvert.compare.videos import Span, check_video, compare_clips
 from leconvert.dataset_files import special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
-from leconvert.formats import open_dataset, v2, v3
+from leconvert.formats import (
+    SourceRecord,
+    Sources,
+    SourceView,
+    open_dataset,
+    read_provenance,
+    v2,
+    v3,
+)
 from leconvert.model import DATA_STREAM, IntArray
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.source.changes import meta_digest
 from leconvert.tables import StoredGroups
 from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
 
@@ -81,16 +93,30 @@ class Piece(NamedTuple):
     stop: int
 
 
-def cut_pieces(routes: Routes) -> list[Piece]:
-    """Return the pieces of all files, stream by stream; they depend on the routes alone."""
+def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]:
+    """Return the pieces of all files, stream by stream; they depend on the arguments alone.
+
+    Args:
+        source_starts: Positions at which another source begins, and the number of episodes; a piece
+            is of one source.
+    """
     slices = sum(map(len, routes.file_number.values()))
     most = min(_EPISODES_A_PIECE, max(_LEAST_EPISODES_A_PIECE, slices // _PIECES_WANTED))
     return [
-        Piece(stream, file_first, file_stop, first, min(first + most, file_stop))
+        Piece(stream, file_first, file_stop, first, min(first + most, stop))
         for stream, numbers in routes.file_number.items()
         for file_first, file_stop in file_runs(numbers)
-        for first in range(file_first, file_stop, most)
+        for begin, stop in _runs_of_sources(file_first, file_stop, source_starts)
+        for first in range(begin, stop, most)
     ]
+
+
+def _runs_of_sources(
+    first: int, stop: int, source_starts: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield first and stop of each source's run of the episodes of a file."""
+    inside = source_starts[bisect_right(source_starts, first) : bisect_left(source_starts, stop)]
+    yield from itertools.pairwise([first, *inside, stop])
 
 
 class _Opened(threading.local):
@@ -99,7 +125,7 @@ class _Opened(threading.local):
     def __init__(self) -> None:
         self._path = ""
         self._file: StoredGroups | media.ClipIndex | None = None
-        self._tasks: tuple[dict[int, str], dict[str, int]] | None = None
+        self._tasks: dict[Path, tuple[dict[int, str], dict[str, int]]] = {}
         self.rows = SourceRows()
 
     def file(self, path: str, *, is_table: bool) -> StoredGroups | media.ClipIndex:
@@ -111,9 +137,9 @@ class _Opened(threading.local):
 
     def tasks(self, source: Path, result: ResultTables) -> tuple[dict[int, str], dict[str, int]]:
         """Return the text that the source lists for an episode, and the result's index of one."""
-        if self._tasks is None:
-            self._tasks = v2.tasks_of_episodes(source), result.task_indices()
-        return self._tasks
+        if source not in self._tasks:
+            self._tasks[source] = v2.tasks_of_episodes(source), result.task_indices()
+        return self._tasks[source]
 
 
 @dataclass(slots=True, eq=False)
@@ -171,12 +197,11 @@ class Comparer:
         lengths = self.expected.length
         return lengths if self.chosen is None else np.where(self.chosen, lengths, 0)
 
-    @property
-    def row_rules(self) -> RowRules:
-        """What rows must be."""
-        source, repairs = self.expected.source, self.expected.repairs
-        stats = self.tables.computed_stats
-        return RowRules(source.fps, source.features, repairs, stats, self._task_of)
+    def row_rules(self, position: int) -> RowRules:
+        """Return what rows of the source of an episode must be."""
+        source = self.expected.source_of(position)
+        stats, task_of = self.tables.computed_stats, partial(self._task_of, source)
+        return RowRules(self.expected.fps, source.dataset.features, source.repairs, stats, task_of)
 
     def path_of(self, stream: str, position: int) -> str:
         """Return the output file of an episode, relative to the result."""
@@ -194,8 +219,8 @@ class Comparer:
         (span,) = self._row_spans(first, np.array([position]))
         return span
 
-    def _task_of(self, episode: int) -> int | None:
-        texts, indices = self._opened.tasks(self.expected.source.root, self.tables)
+    def _task_of(self, source: SourceView, episode: int) -> int | None:
+        texts, indices = self._opened.tasks(source.root, self.tables)
         text = texts.get(episode)
         return None if text is None else indices.get(text, -1)
 
@@ -228,10 +253,11 @@ class Comparer:
     ) -> Iterator[Difference]:
         episodes = piece.file_stop - piece.file_first
         source = self.expected.path(piece.stream, piece.file_first)
-        if episodes == 1 and is_kept_table(file.path, source, self.expected.repairs):
+        rules = self.row_rules(piece.first)
+        if episodes == 1 and is_kept_table(file.path, source, rules.repairs):
             for span in self._row_spans(piece.file_first, positions):
                 yield from compare_kept_table(
-                    self.result, path, span, self.row_rules, read_bytes=self.read_bytes
+                    self.result, path, span, rules, read_bytes=self.read_bytes
                 )
             return
         if len(file.rows) != episodes:
@@ -241,7 +267,7 @@ class Comparer:
             return
         spans = self._row_spans(piece.file_first, positions)
         yield from compare_rows(
-            path, file, spans, self.row_rules, self._opened.rows, read_rows=self.read_bytes
+            path, file, spans, rules, self._opened.rows, read_rows=self.read_bytes
         )
 
     def _row_spans(self, file_first: int, positions: IntArray) -> Iterator[RowSpan]:
@@ -261,7 +287,7 @@ class Comparer:
         self, piece: Piece, path: str, index: media.ClipIndex, positions: IntArray
     ) -> Iterator[Difference]:
         in_file = self.expected.samples(piece.stream, np.arange(piece.file_first, piece.file_stop))
-        frames, fps = int(in_file.sum()), self.expected.source.fps
+        frames, fps = int(in_file.sum()), self.expected.fps
         expected, stream = self.expected, piece.stream
         is_one = len(in_file) == 1 and in_file[0] == expected.length[piece.first]
         is_kept = bool(is_one) and is_kept_clip(index, expected.path(stream, piece.first))
@@ -407,14 +433,14 @@ def chosen(population: int, count: int, seed: int) -> IntArray:
 
 def verify_pair(
     result: Path,
-    source: Path,
+    source: Path | Sequence[Path],
     *,
     depth: str = "structure",
     progress: Progress = NO_PROGRESS,
     max_workers: int | None = None,
     spread: Spread | None = None,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None,
-    repairs: Repairs | None = None,
+    repairs: Repairs | Sequence[Repairs] | None = None,
     sampling: Sampling = EVERYTHING,
     stop: threading.Event | None = None,
 ) -> VerificationReport:
@@ -424,7 +450,8 @@ def verify_pair(
 
     Args:
         result: The dataset that was written, v3.0 or v2.1.
-        source: The dataset that it was made from.
+        source: The dataset that it was made from, or all that were merged; which is which says
+            what the result tells of their tables, else of their folders, else their order.
         depth: ``structure`` compares tables, headers, sizes, times, keyframes, rows and totals;
             ``bytes`` also compares every coded packet and every row's values.
         progress: Where to report.
@@ -435,8 +462,8 @@ def verify_pair(
         clip_digests: For each camera's stream, what `leconvert.media.order_digest` gave for each
             episode's clip when a worker read it, shape (E,) of 16 bytes; ``structure`` then does
             not read the clips again.
-        repairs: What the conversion was told to change; by default what the result says of itself
-            in ``meta/repairs.json``. Anything else that differs is a difference.
+        repairs: What the conversion was told to change, of several sources for each; by default
+            what the result says of itself. Anything else that differs is a difference.
         sampling: A share of the episodes whose files are compared, and pictures and samples that
             are decoded and loaded besides.
         stop: Set it from another thread to stop after the pieces that are being compared.
@@ -455,12 +482,14 @@ def verify_pair(
         # An NFS client that looked for the result in vain goes on missing it for half a minute,
         # unless it lists the folder.
         list(result.parent.iterdir())
-    try:
-        declared = v3.read_repairs(result)
-    except UnreadableSourceError:
-        declared = NO_REPAIRS  # what is wrong with it is said below
-    original = open_dataset(source, repairs or declared)
-    original.check()
+    roots = [source] if isinstance(source, Path) else _in_order(result, source)
+    told = [repairs] if isinstance(repairs, Repairs) else repairs
+    sources = Sources(
+        SourceView(open_dataset(root, own), own)
+        for root, own in zip(roots, told or _declared(result, len(roots)), strict=True)
+    )
+    for original in sources:
+        original.dataset.check()
     differences: list[Difference] = []
     reads_bytes = depth == "bytes"
     tables = tables_of(result)
@@ -482,9 +511,11 @@ def verify_pair(
         ]
         if differences:
             return VerificationReport(depth, differences, 0, 0, 0, 0)
-        declared = v3.read_repairs(result)
-        differences += compare_repairs(declared, repairs, original)
-        expected = Expected.of(original, repairs or declared)
+        if len(sources) == 1:
+            known = None if told is None else told[0]
+            differences += compare_repairs(v3.read_repairs(result), known, sources[0].dataset)
+        expected = Expected.of(sources)
+        differences += compare_provenance(result, expected)
         streams, frames = expected.streams, expected.num_frames
         differences += tables.compare_info(expected)
         differences += tables.compare_tasks(expected)
@@ -494,7 +525,7 @@ def verify_pair(
         differences += tables.compare_form()
         routes = tables.routes(streams)
         differences += compare_cameras(
-            result, expected.features, routes, tables.target.path, original.fps
+            result, expected.features, routes, tables.target.path, expected.fps
         )
         of_episodes = [*tables.compare_episodes(expected)]
     except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
@@ -540,6 +571,53 @@ def verify_pair(
     )
 
 
+def _in_order(result: Path, roots: Sequence[Path]) -> list[Path]:
+    """Return sources in the order in which a result has their episodes, as far as it says so."""
+    left = list(roots)
+    provenance = read_provenance(result) if len(left) > 1 else None
+    if provenance is None or len(provenance.sources) != len(left):
+        return left
+    found: dict[int, Path] = {}
+    # A copy has the same tables at another place, a source that was changed the same place.
+    for is_it in (_has_tables, lambda told, root: str(root) == told.name, lambda *_: True):
+        for number, told in enumerate(provenance.sources):
+            if number not in found:
+                root = next((root for root in left if is_it(told, root)), None)
+                if root is not None:
+                    found[number] = root
+                    left.remove(root)
+    return [found[number] for number in sorted(found)]
+
+
+def _has_tables(told: SourceRecord, root: Path) -> bool:
+    with suppress(OSError, SourceError):
+        return meta_digest(root, told.codebase_version) == told.meta_digest
+    return False
+
+
+def _declared(result: Path, num_sources: int) -> list[Repairs]:
+    """Return what a result says that was changed about each of its sources."""
+    try:
+        provenance = read_provenance(result)
+        if num_sources == 1 and (provenance is None or len(provenance.sources) == 1):
+            return [v3.read_repairs(result)]
+    except UnreadableSourceError:
+        if num_sources > 1:
+            raise
+        return [NO_REPAIRS]  # what is wrong with it is said where it is compared
+    of = 1 if provenance is None else len(provenance.sources)
+    if provenance is None or of != num_sources:
+        raise UsageError(
+            f"{result} was made from {of} {'dataset' if of == 1 else 'datasets'}, not from "
+            f"{num_sources}.",
+            path=str(result),
+            next_step="Give that one alone as --source."
+            if provenance is None
+            else f"Give each as --source: {', '.join(each.name for each in provenance.sources)}.",
+        )
+    return [source.repairs for source in provenance.sources]
+
+
 def _compare_pieces(
     compare: Comparer,
     stage: Stage,
@@ -549,7 +627,7 @@ def _compare_pieces(
 ) -> list[Difference]:
     """Compare every piece; return what differs, in order."""
     differences: list[Difference] = []
-    pieces = cut_pieces(compare.routes)
+    pieces = cut_pieces(compare.routes, compare.expected.source_starts)
     weights = expected_seconds(compare, pieces)
     with closing(
         parallel_map(compare, pieces, spread, weights=weights, workers=workers)

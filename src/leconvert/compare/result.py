@@ -122,7 +122,7 @@ class V3Tables:
             return
         nan = float("nan")
         wanted = v3.converted_info(
-            {**expected.source.info, "features": expected.features},
+            expected.sources.info,
             expected.totals,
             data_file_size_in_mb=info.get(_SIZE_LIMITS[0], nan),
             video_file_size_in_mb=info.get(_SIZE_LIMITS[1], nan),
@@ -238,7 +238,7 @@ class V21Tables:
             yield info
             return
         wanted = v2.converted_info(
-            {**expected.source.info, "features": expected.features},
+            expected.sources.info,
             expected.totals,
         )
         yield from compare_info(info, wanted)

@@ -66,7 +66,7 @@ class DataSchemas:
     others are looked at only where the file's own first episode does not. Threads may share it.
 
     Args:
-        expected: The source, as the result must hold it.
+        expected: The sources, as the result must hold them.
         list_entry: See `leconvert.tables.output_schema`.
     """
 
@@ -81,7 +81,8 @@ class DataSchemas:
     def of(self, position: int) -> pa.Schema:
         """Return the schema of a file that is made of one episode."""
         path = self._expected.path(DATA_STREAM, position)
-        source = tables.repaired_schema(tables.read_data_schema(path), self._expected.repairs)
+        repairs = self._expected.source_of(position).repairs
+        source = tables.repaired_schema(tables.read_data_schema(path), repairs)
         return _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
 
     def episodes(self, positions: Sequence[int]) -> list[int]:

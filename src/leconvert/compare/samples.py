@@ -224,7 +224,8 @@ def _expected(
     for key in pictures:
         (picture,) = source.pictures(key, place.position, [place.frame])
         yield key, np.moveaxis(picture, -1, 0)
-    rows = expected_rows(compare.row_span(place.position), compare.row_rules, SourceRows())
+    rules = compare.row_rules(place.position)
+    rows = expected_rows(compare.row_span(place.position), rules, SourceRows())
     for name in rows.column_names:
         if name not in pictures:
             yield name, rows.column(name)[place.frame].as_py()

@@ -76,6 +76,25 @@ _SOURCE_KINDS = (
         "info",
         "`data_path` or `video_path` has a placeholder under another name than LeRobot's.",
     ),
+    # Several sources.
+    Kind(
+        "robot-type",
+        "error",
+        "Datasets that are merged are of different robots; accepted, the result says the first's.",
+        acceptable=True,
+    ),
+    Kind(
+        "merged-file",
+        "warning",
+        "A file that would come along is left behind, since an earlier dataset of the merge has "
+        "one of the same name.",
+    ),
+    Kind(
+        "merged-splits",
+        "info",
+        "A dataset of a merge has other splits than one `train` of all its episodes; the result "
+        "has that one, as LeRobot's own merge writes it.",
+    ),
     # Files of an episode.
     Kind("missing-file", "error", "A file of an episode is not there.", ("--drop-feature", DROP)),
     Kind(
@@ -434,6 +453,13 @@ _WRITE_ANEW = "`leconvert convert DATASET NEW` writes it anew without this."
 
 _V3_KINDS = (
     # --- files ---
+    Kind(
+        "provenance",
+        "warning",
+        "`meta/provenance.parquet`, which says from which dataset each episode is, cannot be read, "
+        "or is of other episodes than those of the dataset.",
+        remedy="Remove the file; nothing is loaded by it.",
+    ),
     Kind(
         "missing-file",
         "error",

@@ -202,14 +202,14 @@ def note_result(
         with storage_errors(record):
             record.unlink(missing_ok=True)
         return
-    source = kept if manifest.source == manifest.target else Path(manifest.source)
-    if manifest.outline is not None:
+    source = kept if manifest.in_place else Path(manifest.source)
+    if manifest.outline is not None or len(manifest.sources) > 1:
         source = None
     known = Provenance.of(
         origin,
         decisive_options(manifest.options),
         manifest.findings,
-        manifest.repairs,
+        manifest.sources[0].repairs if len(manifest.sources) == 1 else None,
         source=str(source) if source else manifest.outline or "",
         source_facts=facts_of(source) if source else "",
         files=content_of(target, progress=progress),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import shlex
 import shutil
@@ -18,10 +17,19 @@ import numpy.typing as npt
 
 from leconvert import media, tables
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
-from leconvert.formats import TARGETS, Dataset, Totals, open_dataset, v3
+from leconvert.formats import (
+    PROVENANCE_PATH,
+    TARGETS,
+    Sources,
+    Totals,
+    has_provenance,
+    open_sources,
+    v3,
+    write_provenance,
+)
 from leconvert.layout import first_frames
 from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
-from leconvert.model import DATA_STREAM, IntArray, OutputFile, Shard, camera_of
+from leconvert.model import DATA_STREAM, OutputFile, Shard, Source, camera_of
 from leconvert.source.modality import extension_files, mended_extension
 from leconvert.workdir.fs import (
     forget_old_names,
@@ -48,15 +56,13 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
         What was written, relative to the tree.
     """
     manifest = run.manifest
-    repairs, target = manifest.repairs, TARGETS[manifest.to]
-    source = open_dataset(Path(manifest.source), repairs)
-    tasks = repairs.tasks(list(source.task_table))
+    sources, target = open_sources(manifest.sources), TARGETS[manifest.to]
     aggregate = v3.StatsAggregator()
     aggregated = 0
 
     def records() -> Iterator[v3.EpisodeRecord]:
         nonlocal aggregated
-        for position, record in enumerate(_episode_records(run, source, stats_files)):
+        for position, record in enumerate(_episode_records(run, sources, stats_files)):
             if position == aggregated:  # once, even if the rows are asked for again
                 aggregate.update(record.stats or {}, episode_index=record.episode_index)
                 aggregated += 1
@@ -64,34 +70,36 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
 
     placed_fps = Fraction(*media.frame_ticks(manifest.fps))
     written = target.write_episodes(tree, records, fps=placed_fps)
-    written += target.write_tasks(tree, tasks)
+    written += target.write_tasks(tree, sources.tasks)
     v3.write_stats(tree, aggregate.result())
-    index, _ = run.scan.lengths()
     info = target.info(
-        {**source.info, "features": repairs.features(source.features)},
+        sources.info,
         Totals(
             fps=manifest.fps,
             episodes=manifest.num_episodes,
             frames=manifest.num_frames,
-            tasks=len(tasks),
-            splits=v3.kept_splits(source.info.get("splits"), index) if repairs else None,
+            tasks=len(sources.tasks),
+            splits=sources.splits,
         ),
         manifest.options,
     )
     v3.write_info(tree, info)
     written += [v3.STATS_PATH, v3.INFO_PATH]
-    if repairs:
-        v3.write_repairs(tree, repairs)
+    if len(sources) == 1 and sources[0].repairs:
+        v3.write_repairs(tree, sources[0].repairs)
         written.append(v3.REPAIRS_PATH)
+    if has_provenance(sources):
+        write_provenance(tree, sources, manifest.sources)
+        written.append(PROVENANCE_PATH)
     return written
 
 
 def _episode_records(
-    run: OpenedRun, source: Dataset, stats_files: StatsFiles
+    run: OpenedRun, sources: Sources, stats_files: StatsFiles
 ) -> Iterator[v3.EpisodeRecord]:
     """Yield what the result says of each episode, in order."""
     manifest = run.manifest
-    index, length = run.scan.lengths()
+    _, length = run.scan.lengths()
     ends = np.concatenate(([0], np.cumsum(length)))
     positions = np.arange(len(length))
     numbers = {layout.stream: layout.file_numbers(positions) for layout in manifest.streams}
@@ -105,13 +113,8 @@ def _episode_records(
         for layout in manifest.streams
         if camera_of(layout.stream) is not None
     }
-    lines = _of_kept(source.lines(), source, index)
-    copied: Iterator[Mapping[str, Any]] = iter([{}] * len(index))
-    if not manifest.repairs.replaces_stats(source.features):
-        # Where there is no table of statistics, the scan had them computed.
-        copied = (stats or {} for stats in _of_kept(source.episode_stats(), source, index))
-    all_stats = _all_stats(run, copied, index, stats_files)
-    for position, (line, stats) in enumerate(zip(lines, all_stats, strict=True)):
+    all_stats = _all_stats(run, sources, stats_files)
+    for position, (line, stats) in enumerate(zip(sources.lines(), all_stats, strict=True)):
         frames = int(length[position])
         videos = tuple(
             v3.VideoSpan(
@@ -133,16 +136,16 @@ def _episode_records(
         )
 
 
-def _of_kept[Item](items: Iterator[Item], source: Dataset, index: IntArray) -> Iterator[Item]:
-    """Yield the items of the episodes that are kept."""
-    return itertools.compress(items, np.isin(source.episodes.episode_index, index).tolist())
-
-
 def _all_stats(
-    run: OpenedRun, copied: Iterator[Mapping[str, Any]], index: IntArray, stats_files: StatsFiles
+    run: OpenedRun, sources: Sources, stats_files: StatsFiles
 ) -> Iterator[Mapping[str, Any]]:
     """Yield each episode's statistics: copied, but for what was computed or left out."""
-    repairs = run.manifest.repairs
+    copied = (
+        # Where there is no table of statistics, the scan had them computed.
+        (source.repairs, index, stats or {})
+        for source in sources
+        for index, stats in zip(source.index.tolist(), source.episode_stats(), strict=True)
+    )
     # In the plan's order: that of `stats_files` is who came first.
     computed = [
         _computed_lines(run, stats_files[layout.stream])
@@ -150,7 +153,8 @@ def _all_stats(
         if layout.stream in stats_files
     ]
     # Strict: a stream of computed statistics has a line for each episode, neither more nor fewer.
-    for position, (stats, *found) in enumerate(zip(copied, *computed, strict=True)):
+    for position, (own, *found) in enumerate(zip(copied, *computed, strict=True)):
+        repairs, index, stats = own
         if not repairs:
             yield stats
             continue
@@ -162,10 +166,7 @@ def _all_stats(
             name: fresh.pop(name, values)
             for name, values in stats.items()
             if name in fresh
-            or not (
-                name in repairs.dropped_features
-                or repairs.computes_stats(name, int(index[position]))
-            )
+            or not (name in repairs.dropped_features or repairs.computes_stats(name, index))
         }
         yield merged | fresh
 
@@ -217,15 +218,15 @@ class Assembly:
         self._check_parts(file, shards)
         self._put(target, lambda partial: self._join(file, shards, partial))
 
-    def add_copy(self, source: Path, relative: str) -> None:
+    def add_copy(self, source: Source, relative: str) -> None:
         """Copy one file that comes along, without features that are left out if it names such."""
         target = self._tree / relative
-        repairs = self._run.manifest.repairs
+        root, repairs = Path(source.root), source.repairs
         mended = None
         if extension_files([relative], repairs):
-            mended = mended_extension(source, relative, repairs)
+            mended = mended_extension(root, relative, repairs)
         if mended is None:
-            self._put(target, lambda partial: shutil.copyfile(source / relative, partial))
+            self._put(target, lambda partial: shutil.copyfile(root / relative, partial))
         else:
             self._put(target, lambda partial: partial.write_bytes(mended))
 

@@ -6,7 +6,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,22 +54,27 @@ def prove_tree(
     run: OpenedRun,
     journal: Journal,
     tree: Path,
-    source: Path,
+    place: Path | None,
     depth: str,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None,
     stop: threading.Event,
     progress: Progress,
 ) -> Proof:
-    """Compare a finished tree with the run's source."""
+    """Compare a finished tree with the run's sources.
+
+    Args:
+        place: Where the only source lies now, if not where it was planned.
+    """
+    roots = [place or Path(source.root) for source in run.manifest.sources]
     started = time.monotonic()
     files = facts_of_tree(tree)
     report = verify_pair(
         tree,
-        source,
+        roots,
         depth=depth,
         progress=progress,
         clip_digests=clip_digests,
-        repairs=run.manifest.repairs,
+        repairs=[source.repairs for source in run.manifest.sources],
         stop=stop,
     )
     outcome: dict[str, Any] = {
@@ -88,15 +93,17 @@ def prove_tree(
             state = journal.read()
             noted = {**state.notes, "verification": {**outcome, "shown": shown}}
             journal.write(state.step, notes=noted)
-        raise _differs(run, tree, source, shown)
+        raise _differs(run, tree, roots, shown)
     return Proof(depth, outcome, files)
 
 
-def _differs(run: OpenedRun, tree: Path, source: Path, shown: list[str]) -> VerificationError:
+def _differs(
+    run: OpenedRun, tree: Path, roots: Sequence[Path], shown: list[str]
+) -> VerificationError:
     target = Path(run.manifest.target)
-    verify = (
-        f"leconvert verify {shlex.quote(str(tree))} --source {shlex.quote(str(source))} --bytes"
-    )
+    source = ", ".join(map(str, roots))
+    given = [word for root in roots for word in ("--source", str(root))]
+    verify = shlex.join(["leconvert", "verify", str(tree), *given, "--bytes"])
     if tree != target:
         return VerificationError(
             f"The new dataset does not match {source}; nothing was replaced.",
@@ -105,7 +112,7 @@ def _differs(run: OpenedRun, tree: Path, source: Path, shown: list[str]) -> Veri
             next_step=f"The new tree stays for inspection: {verify}. Please report this; --restart "
             "converts anew.",
         )
-    if Path(run.manifest.source) == target:
+    if run.manifest.in_place:
         moved = shlex.quote(f"{target}_damaged")
         helps = (
             f"`mv {shlex.quote(str(target))} {moved} && mv {shlex.quote(str(source))} "
@@ -216,7 +223,7 @@ def remove_source(
         if kept != doomed:
             raise
         return replace(report, kept=kept, kept_because=rest_of_removal(target))
-    reason = reason_to_keep(target, kept, run.manifest.repairs)
+    reason = reason_to_keep(target, kept, run.manifest.sources[0].repairs)
     if reason is None:
         # Nobody comes by its old name any more; what came to it until then is seen.
         reason = remove_compared(target, kept, lambda tree: _reason(run, target, tree, proof))
@@ -226,7 +233,7 @@ def remove_source(
 
 
 def _reason(run: OpenedRun, target: Path, doomed: Path, proof: Proof) -> str | None:
-    reason = reason_to_keep(target, doomed, run.manifest.repairs)
+    reason = reason_to_keep(target, doomed, run.manifest.sources[0].repairs)
     if reason is None and not proof.still_holds(target):
         return "the result was changed while it was compared"
     if reason is None:

@@ -28,6 +28,7 @@ from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import (
     check_source_unchanged,
     check_tables_unchanged,
+    files_along,
 )
 from leconvert.workdir.fs import remove_tree
 from leconvert.workdir.identity import WorkerIdentity
@@ -101,7 +102,7 @@ def pack_run(
                     run,
                     journal,
                     tree,
-                    source,
+                    None,
                     options.depth,
                     collector.clip_digests,
                     stop,
@@ -207,20 +208,19 @@ def _prove_again(
     progress: Progress,
 ) -> Proof:
     """Compare a result that another process put in place with its source, where that lies now."""
-    source, target = Path(run.manifest.source), Path(run.manifest.target)
-    place: Path | None = source
-    if source == target:
+    target = Path(run.manifest.target)
+    place: Path | None = None
+    if run.manifest.in_place:
         place = kept_source(target)
         if place is None:
             _check_alone(target, progress)
             return Proof()
         if place != old_dir(target):  # its removal began: what is left of it proves nothing
             return Proof()
-    assert place is not None
     try:
         check_source_unchanged(run, place)
     except SourceChangedError as error:
-        raise _result_is_of_another(error, place, source, target) from error
+        raise _result_is_of_another(error, in_place=place is not None, target=target) from error
     depth = "bytes" if options.depth == "bytes" else "structure"
     return prove_tree(run, journal, target, place, depth, None, stop, progress)
 
@@ -241,10 +241,11 @@ def _check_alone(target: Path, progress: Progress) -> None:
 
 
 def _result_is_of_another(
-    error: SourceChangedError, place: Path, source: Path, target: Path
+    error: SourceChangedError, *, in_place: bool, target: Path
 ) -> SourceChangedError:
     """Return the error for a source that changed after its result took its place."""
-    if source == target:
+    place = error.path
+    if in_place:
         there, kept = shlex.quote(str(target)), shlex.quote(str(place))
         helps = (
             f"To convert its new state, put it back, `mv {there} {shlex.quote(f'{target}_v30')} && "
@@ -257,7 +258,7 @@ def _result_is_of_another(
         )
     return SourceChangedError(
         f"{place} changed after it was planned; {target} holds what it was then.",
-        path=str(place),
+        path=place,
         details=error.details,
         next_step=f"Nothing was removed. {helps}",
     )
@@ -282,9 +283,9 @@ def _no_result(run: OpenedRun) -> NoResultError:
 
 def _check_not_converted(run: OpenedRun) -> None:
     """Raise if another run put its result in the source's place since this one was planned."""
-    source, target = Path(run.manifest.source), Path(run.manifest.target)
-    was_converted = run.manifest.codebase_version == run.manifest.to
-    if source != target or was_converted or not is_converted(target, run.manifest.to):
+    target = Path(run.manifest.target)
+    was_converted = run.manifest.sources[0].codebase_version == run.manifest.to
+    if not run.manifest.in_place or was_converted or not is_converted(target, run.manifest.to):
         return
     check_no_other_swap(target, run.manifest.run_id)
     kept = kept_source(target)
@@ -302,7 +303,7 @@ def _planned_source_of(run: OpenedRun) -> Callable[[Path], None]:
     """Return what looks whether a tree that came out of the target is the planned source."""
 
     def look(tree: Path) -> None:
-        if run.manifest.source == run.manifest.target:
+        if run.manifest.in_place:
             check_tables_unchanged(run, tree)
 
     return look
@@ -334,9 +335,9 @@ def _assemble(
     progress: Progress,
 ) -> None:
     """Fill the tree: tables while workers still work, each file as soon as it is there."""
-    extra_files = run.manifest.extra_files
+    along = files_along(run.manifest.sources)
     # Statistics that workers compute are there when the last of them is done.
-    early = not board.all_settled() and not run.manifest.repairs.computed_stats
+    early = not board.all_settled() and not run.manifest.computed_stats
     if early:
         assembly.add_meta({})
     taken: set[int] = set()
@@ -361,14 +362,14 @@ def _assemble(
     watcher.saw_the_end()
     check_all_done(run, board, watcher.remarks())
     num_files = sum(layout.num_files for layout in run.manifest.streams)
-    with progress.stage("pack", num_files + len(extra_files) + 1, "files") as stage:
+    with progress.stage("pack", num_files + len(along) + 1, "files") as stage:
         stage.advance(num_files)
         if not early:
             assembly.add_meta(collector.stats_files)
         stage.advance(1)
-        for relative in extra_files:
+        for relative, source in along.items():
             _check_stop(stop)
-            assembly.add_copy(Path(run.manifest.source), relative)
+            assembly.add_copy(source, relative)
             stage.advance(1)
 
 

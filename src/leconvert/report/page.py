@@ -207,7 +207,7 @@ def _conversion(story: RunReport, axis: TimeAxis | None) -> dict[str, object]:
     options = ", ".join(f"{key} {value}" for key, value in story.options.items())
     return {
         "conversion": [
-            ("Source", story.source),
+            ("Source", ", ".join(story.sources) or None),
             ("Result", story.target),
             ("Kept source", story.kept_source),
             ("Work dir", story.work_dir),
@@ -663,15 +663,15 @@ def write_report(story: RunReport, path: Path) -> int:
     Returns:
         Its size in bytes.
     """
-    _check_for(story.target, story.source, path)
+    _check_for(story.target, story.sources, path)
     data = page(story).encode("utf-8")
     with storage_errors(path):
         replace_record(path, data)
     return len(data)
 
 
-def _check_for(target: str, source: str | None, path: Path) -> None:
-    check_report_place(path, [Path(place) for place in (target, source) if place])
+def _check_for(target: str, sources: Sequence[str], path: Path) -> None:
+    check_report_place(path, [Path(place) for place in (target, *sources)])
 
 
 @contextmanager
@@ -682,7 +682,7 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
     raised.
     """
     if path is not None:
-        _check_for(run.manifest.target, run.manifest.source, path)
+        _check_for(run.manifest.target, [s.root for s in run.manifest.sources], path)
     try:
         yield
     except BaseException:

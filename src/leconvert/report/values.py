@@ -24,7 +24,7 @@ from leconvert.leasing import WorkerRecord, list_batches, read_done, read_worker
 from leconvert.leasing.leases import DONE_VERSION, LeaseLogFiles
 from leconvert.leasing.state import Generation, LeaseLog, Outcome
 from leconvert.model import Batch, Finding
-from leconvert.repairs import Repairs
+from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.workdir.activity import Invocation, read_invocations, read_probe
 from leconvert.workdir.journal import JOURNAL_VERSION, Journal, JournalState, PackStep
 from leconvert.workdir.records import WorkDir, decode_record, read_record
@@ -134,7 +134,7 @@ class RunReport:
     state: StoryState  # how far the run is
     generated: datetime  # when this was gathered
     target: str  # where the result stands or will stand
-    source: str | None = None  # the v2.x dataset; None where only the result is known.
+    sources: Sequence[str] = ()  # the datasets that it is made of; none if only the result is known
     kept_source: str | None = None  # where a replaced dataset is kept
     work_dir: str | None = None  # the run's shared folder; None where only the result is known.
     run_id: str | None = None  # the run
@@ -522,7 +522,7 @@ def gather_run(run: OpenedRun) -> RunReport:
         state=_state(counts, verification, packed=packed),
         generated=datetime.now(UTC),
         target=manifest.target,
-        source=manifest.source,
+        sources=[manifest.outline] if manifest.outline else [s.root for s in manifest.sources],
         kept_source=(state.swap or {}).get("old"),
         work_dir=str(run.work_dir.root),
         run_id=run_id,
@@ -534,7 +534,7 @@ def gather_run(run: OpenedRun) -> RunReport:
         other_bytes=0 if tree is None else tree.other_bytes,
         options=manifest.options,
         findings=manifest.findings,
-        repairs=manifest.repairs,
+        repairs=manifest.sources[0].repairs if len(manifest.sources) == 1 else NO_REPAIRS,
         verification=verification,
         batches=counts,
         set_aside=found.failed,

@@ -10,6 +10,7 @@ from leconvert.source.changes import (
     changed_files,
     check_source_unchanged,
     check_tables_unchanged,
+    files_along,
     source_changed,
 )
 
@@ -21,6 +22,7 @@ __all__ = [
     "changed_files",
     "check_source_unchanged",
     "check_tables_unchanged",
+    "files_along",
     "scan_source",
     "source_changed",
 ]

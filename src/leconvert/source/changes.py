@@ -7,7 +7,7 @@ import hashlib
 import os
 import stat
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from leconvert.dataset_files import EPISODE_FOLDERS, Links, files_below
 from leconvert.errors import SourceChangedError
 from leconvert.findings import Observation
-from leconvert.formats import Dataset, open_dataset, v3
+from leconvert.formats import PROVENANCE_PATH, Dataset, open_sources, v3
 from leconvert.formats.v2 import (
     EPISODES_PATH,
     LEGACY_META_FILES,
     STATS_PATH,
     TASKS_PATH,
 )
-from leconvert.model import FileTable, camera_of
+from leconvert.model import FileTable, Source, camera_of
 from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.text import count, first_few, shown
 from leconvert.workdir.fs import forget_old_names, status_now
@@ -40,6 +40,7 @@ __all__ = [
     "check_source_unchanged",
     "check_tables_unchanged",
     "extra_files",
+    "files_along",
     "meta_digest",
     "signed_inode",
     "source_changed",
@@ -181,6 +182,15 @@ def survey_folder(
     return survey
 
 
+def files_along(sources: Sequence[Source]) -> dict[str, Source]:
+    """Return the files that come along, and from which source: of one name the first source's."""
+    along: dict[str, Source] = {}
+    for source in sources:
+        for path in source.extra_files:
+            along.setdefault(path, source)
+    return along
+
+
 def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -> tuple[str, ...]:
     """Return what `SourceFiles.extra_files` would be, without a look below ``data`` and ``videos``.
 
@@ -203,7 +213,7 @@ def extra_files(root: Path, slice_of: Callable[[str], tuple[str, int] | None]) -
 def _is_replaced(path: str) -> bool:
     return (
         path in LEGACY_META_FILES
-        or path in {"meta/tasks.parquet", v3.REPAIRS_PATH}
+        or path in {"meta/tasks.parquet", v3.REPAIRS_PATH, PROVENANCE_PATH}
         or path.startswith("meta/episodes/")
     )
 
@@ -331,35 +341,44 @@ def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
 
     The inode counts where the file system keeps it. Of other files only the names count: what is in
     them is compared with the result.
+
+    Args:
+        root: Where the only source lies now, if not where it was planned.
     """
-    manifest = run.manifest
-    root = root or Path(manifest.source)
-    changes = _changed_tables(run, root)
-    if not changes:
-        dataset = open_dataset(root, manifest.repairs, version=manifest.codebase_version)
-        for layout in manifest.streams:
-            changes += changed_files(dataset, layout.stream, run.scan.files(layout.stream))
-    if changes:
-        raise source_changed(root, changes)
+    check_tables_unchanged(run, root)
+    sources = open_sources(run.manifest.sources, root)
+    changes: dict[int, list[str]] = {}
+    for layout in run.manifest.streams:
+        for number, files in run.scan.files(layout.stream).by_source():
+            found = changed_files(sources[number].dataset, layout.stream, files)
+            changes.setdefault(number, []).extend(found)
+    for number, found in sorted(changes.items()):
+        if found:
+            raise source_changed(sources[number].root, found)
 
 
 def check_tables_unchanged(run: OpenedRun, root: Path | None = None) -> None:
-    """Compare the tables under ``meta/`` with the plan by content, other files by name."""
-    root = root or Path(run.manifest.source)
-    changes = _changed_tables(run, root)
-    if changes:
-        raise source_changed(root, changes)
+    """Compare the tables under ``meta/`` with the plan by content, other files by name.
+
+    Args:
+        root: Where the only source lies now, if not where it was planned.
+    """
+    views = open_sources(run.manifest.sources, root)
+    for source, view in zip(run.manifest.sources, views, strict=True):
+        changes = _changed_tables(source, view.dataset)
+        if changes:
+            raise source_changed(view.root, changes)
 
 
-def _changed_tables(run: OpenedRun, root: Path) -> list[str]:
+def _changed_tables(source: Source, dataset: Dataset) -> list[str]:
+    root = dataset.root
     try:
         with storage_errors(root):
-            if meta_digest(root, run.manifest.codebase_version) != run.manifest.meta_digest:
+            if meta_digest(root, source.codebase_version) != source.meta_digest:
                 return ["meta/: the tables differ from those that were planned"]
     except OSError as error:
         return [f"{error.filename}: {error.strerror}"]
-    planned = set(run.manifest.extra_files)
-    dataset = open_dataset(root, run.manifest.repairs, version=run.manifest.codebase_version)
+    planned = set(source.extra_files)
     now = set(extra_files(root, dataset.slice_of))
     return [
         f"{path}: {'no longer there' if path in planned else 'not there when planned'}"

@@ -515,8 +515,13 @@ class Slices:
         found: BoolArray = readable[self.kind]
         return found
 
+    def kinds_of(self, kept: BoolArray) -> list[str]:
+        """Return the kinds of the episodes that are kept, in order of appearance."""
+        numbers, firsts = np.unique(self.kind[kept], return_index=True)
+        return [self.kinds[number] for number in numbers[np.argsort(firsts)].tolist()]
+
     def scan(self, kept: BoolArray, *, grouped: bool) -> StreamScan:
-        """Return the scan of the episodes that are kept."""
+        """Return the scan of the episodes that are kept; a group is a kind, see `kinds_of`."""
         size_bytes, mtime_ns, inode, frames, roll_bytes, _ = self.numbers[kept].T.copy()
         keys, rows, file = np.unique(self.key[kept], return_index=True, return_inverse=True)
         files = FileTable(keys, np.maximum(size_bytes, 0)[rows], mtime_ns[rows], inode[rows])

@@ -50,6 +50,7 @@ from leconvert.model import (
     TARGET_VERSIONS,
     FileTable,
     IntArray,
+    Source,
     SourceScan,
     StreamScan,
     camera_of,
@@ -313,7 +314,8 @@ def _resolved(
         length[np.searchsorted(episodes.index, episode)] = stop - first
     episodes = replace(episodes, length=length)
     schema = _result_schema(info, columns, settled.repairs, TARGETS[to].list_entry)
-    found = _scan(root, info, episodes, scans, survey, schema, settled)
+    decoders = {slices.stream: slices.kinds_of(settled.kept) for slices in gathered.slices[1:]}
+    found = _scan(root, info, episodes, scans, survey, schema, settled, decoders)
     return replace(
         found, misfits=_misfits(paths, episodes, replace(gathered, slices=cut), schema, settled)
     )
@@ -641,20 +643,26 @@ def _scan(
     survey: SourceFiles,
     data_schema: bytes,
     settled: ResolvedRepairs,
+    decoders: Mapping[str, Sequence[str]] | None = None,
 ) -> SourceScan:
-    return SourceScan(
+    source = Source(
         root=str(root),
         codebase_version=info.codebase_version,
-        info=info.raw,
+        meta_digest=meta_digest(root, info.codebase_version),
+        extra_files=survey.extra_files,
+        repairs=settled.repairs,
+    )
+    return SourceScan(
+        sources=(source,),
         fps=info.fps,
         episode_index=episodes.index[settled.kept],
         length=episodes.length[settled.kept],
         streams=streams,
-        extra_files=survey.extra_files,
-        meta_digest=meta_digest(root, info.codebase_version),
         data_schema=data_schema,
         findings=settled.findings,
-        repairs=settled.repairs,
+        features=settled.repairs.features(info.features),
+        robot_type=info.raw.get("robot_type"),
+        decoders=decoders or {},
     )
 
 

@@ -40,6 +40,7 @@ from leconvert.tables.parquet_copy import (
 from leconvert.tables.schemas import (
     align_table,
     deserialize_schema,
+    fits,
     holds_columns_of,
     output_schema,
     serialize_schema,
@@ -62,6 +63,7 @@ __all__ = [
     "declaration_of",
     "deserialize_schema",
     "dtype_name",
+    "fits",
     "holds_columns_of",
     "join_tables",
     "list_sizes",

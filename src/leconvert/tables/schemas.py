@@ -273,7 +273,7 @@ def _align_column(column: pa.ChunkedArray, field: pa.Field, path: str) -> pa.Chu
         raise _misfit(field, column.type, path, "it has empty values")
     if column.type.equals(field.type):
         return column
-    if not _fits(column.type, field.type):
+    if not fits(column.type, field.type):
         raise _misfit(field, column.type, path, f"{field.type} is expected")
     try:
         if field.type.equals(IMAGE_TYPE):
@@ -294,27 +294,27 @@ def _misfit(field: pa.Field, found: pa.DataType, path: str, reason: str) -> Unre
     )
 
 
-def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
+def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a cast can be without loss; the cast itself still checks lengths and ranges."""
     if found.equals(wanted) or pa.types.is_null(found):
         return True
     if pa.types.is_dictionary(found):
-        return _fits(found.value_type, wanted)
+        return fits(found.value_type, wanted)
     if pa.types.is_dictionary(wanted):
-        return _fits(found, wanted.value_type)
+        return fits(found, wanted.value_type)
     if is_list(found) and is_list(wanted):
         # The cast says so too, but not of a column without rows.
         if len({_list_size(found), _list_size(wanted)} - {None}) > 1:
             return False
-        return _fits(found.value_type, wanted.value_type)
+        return fits(found.value_type, wanted.value_type)
     if wanted.equals(IMAGE_TYPE) and _is_binary(found):
         return True
     if pa.types.is_struct(found) and pa.types.is_struct(wanted):
         inner = {found.field(i).name: found.field(i).type for i in range(found.num_fields)}
         outer = {wanted.field(i).name: wanted.field(i).type for i in range(wanted.num_fields)}
         if wanted.equals(IMAGE_TYPE):
-            return set(inner) <= set(outer) and all(_fits(inner[n], outer[n]) for n in inner)
-        return set(inner) == set(outer) and all(_fits(inner[name], outer[name]) for name in outer)
+            return set(inner) <= set(outer) and all(fits(inner[n], outer[n]) for n in inner)
+        return set(inner) == set(outer) and all(fits(inner[name], outer[name]) for name in outer)
     if pa.types.is_integer(found) and pa.types.is_integer(wanted):
         return True
     if pa.types.is_floating(found) and pa.types.is_floating(wanted):

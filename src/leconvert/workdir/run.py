@@ -28,18 +28,18 @@ from leconvert._version import __version__
 from leconvert.arrow import int64_array, int64_values
 from leconvert.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
 from leconvert.model import (
-    FILE_COLUMNS,
     TARGET_VERSIONS,
     Batch,
     FileTable,
     Finding,
     IntArray,
     Shard,
+    Source,
     SourceScan,
     StreamLayout,
     StreamScan,
 )
-from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.repairs import Repairs
 from leconvert.workdir.exclusion import (
     OneHost,
     admit_host,
@@ -72,12 +72,12 @@ __all__ = [
 ]
 
 
-# Version 3 has slices with a lead, which who knows of version 2 alone would not pass over.
-MANIFEST_VERSION = 3
-_WITHOUT_LEAD = 2
+MANIFEST_VERSION = 4
 # Of a shard: a part of an output file (0), all of it (1), or the source's file as it is (2).
 _KEPT = 2
 _ROWS_PER_GROUP = 16_384
+# Which source an episode is in; a scan of one source has no such column.
+_SOURCE_COLUMN = "source"
 # Columns of a slice's file, in the order of `FileTable`, and of the slice itself.
 _FILE_COLUMNS = ("key", "file_size_bytes", "mtime_ns", "inode")
 _SLICE_COLUMNS = ("first", "frames", "size_bytes", "roll_bytes", "group")
@@ -95,8 +95,7 @@ class Manifest:
 
     Attributes:
         run_id: The run it belongs to.
-        source: The source folder.
-        codebase_version: The format of the source's files: ``v2.0``, ``v2.1`` or ``v3.0``.
+        sources: The sources, by their numbers.
         target: Where the result will stand.
         options: Every option that decides bytes or batches; compared when a run is resumed.
         versions: Versions of the libraries that write bytes; other versions may write others.
@@ -107,18 +106,14 @@ class Manifest:
         num_frames: Frames of the dataset (rows of its data stream).
         source_bytes: Bytes of all slices.
         num_batches: Lines of ``batches.jsonl``.
-        meta_digest: SHA-256 of the source's converted ``meta/`` files.
         data_schema: Arrow schema of the data files, IPC-serialised.
-        extra_files: Files that come along unchanged.
         findings: What the scan found.
-        repairs: What the conversion changes.
-        outline: How the source is called, a URL with its commit, where ``source`` is only an
-            outline of it; None where ``source`` is the dataset.
+        outline: How the source is called, a URL with its commit, where the only source is an
+            outline of it; None where the sources are the datasets.
     """
 
     run_id: str
-    source: str
-    codebase_version: str
+    sources: Sequence[Source]
     target: str
     options: Mapping[str, Any]
     versions: Mapping[str, str]
@@ -129,12 +124,24 @@ class Manifest:
     num_frames: int
     source_bytes: int
     num_batches: int
-    meta_digest: str
     data_schema: bytes
-    extra_files: Sequence[str]
     findings: Sequence[Finding]
-    repairs: Repairs = NO_REPAIRS
     outline: str | None = None
+
+    @property
+    def source(self) -> str:
+        """Folder of the first source, which is the only one where a conversion is in place."""
+        return self.sources[0].root
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result takes the place of the source."""
+        return self.source == self.target
+
+    @property
+    def computed_stats(self) -> frozenset[str]:
+        """Features whose statistics are computed in some source."""
+        return frozenset().union(*(source.repairs.computed_stats for source in self.sources))
 
     @property
     def to(self) -> str:
@@ -143,8 +150,8 @@ class Manifest:
 
     @property
     def source_name(self) -> str:
-        """How the source is called in messages."""
-        return self.outline or self.source
+        """How the source, or all of them, are called in messages."""
+        return self.outline or ", ".join(source.root for source in self.sources)
 
 
 def tool_versions() -> dict[str, str]:
@@ -179,8 +186,16 @@ def write_plan(
     _write_scan_table(run, scan)
     _write_batches(run, manifest.streams, batches)
     fields = {
-        "source": manifest.source,
-        "codebase_version": manifest.codebase_version,
+        "sources": [
+            {
+                "source": source.root,
+                "codebase_version": source.codebase_version,
+                "meta_digest": source.meta_digest,
+                "extra_files": list(source.extra_files),
+                "repairs": source.repairs.as_record() if source.repairs else None,
+            }
+            for source in manifest.sources
+        ],
         "target": manifest.target,
         "options": dict(manifest.options),
         "versions": dict(manifest.versions),
@@ -190,22 +205,17 @@ def write_plan(
         "num_frames": manifest.num_frames,
         "source_bytes": manifest.source_bytes,
         "num_batches": manifest.num_batches,
-        "meta_digest": manifest.meta_digest,
         "batches_sha256": _sha256(run.batches),
         "scan_sha256": _sha256(run.scan_table),
         "data_schema": base64.b64encode(manifest.data_schema).decode("ascii"),
-        "extra_files": list(manifest.extra_files),
         "findings": [asdict(finding) for finding in manifest.findings],
-        "repairs": manifest.repairs.as_record() if manifest.repairs else None,
         "outline": manifest.outline,
         "streams": [
             {"stream": layout.stream, "starts": layout.starts.tolist()}
             for layout in manifest.streams
         ],
     }
-    has_lead = any(stream.lead.any() for stream in scan.streams)
-    version = MANIFEST_VERSION if has_lead else _WITHOUT_LEAD
-    record = encode_record("manifest", version, manifest.run_id, fields)
+    record = encode_record("manifest", MANIFEST_VERSION, manifest.run_id, fields)
     write_durably(run.manifest, record)
 
 
@@ -251,8 +261,8 @@ def _check_file(path: Path, digest: str) -> None:
 def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
     return Manifest(
         run_id=run_id,
-        source=fields["source"],
-        codebase_version=fields.get("codebase_version", _V2),
+        # Up to version 3 there was one source, and what is said of it stood here.
+        sources=[_source(entry) for entry in fields.get("sources", [fields])],
         target=fields["target"],
         options=fields["options"],
         versions=fields["versions"],
@@ -266,12 +276,19 @@ def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
         num_frames=fields["num_frames"],
         source_bytes=fields["source_bytes"],
         num_batches=index(fields["num_batches"]),
-        meta_digest=fields["meta_digest"],
         data_schema=base64.b64decode(fields["data_schema"]),
-        extra_files=fields["extra_files"],
         findings=[Finding.from_record(entry) for entry in fields["findings"]],
-        repairs=Repairs.from_record(fields.get("repairs")),
         outline=fields.get("outline"),
+    )
+
+
+def _source(fields: Mapping[str, Any]) -> Source:
+    return Source(
+        root=fields["source"],
+        codebase_version=fields.get("codebase_version", _V2),
+        meta_digest=fields["meta_digest"],
+        extra_files=fields["extra_files"],
+        repairs=Repairs.from_record(fields.get("repairs")),
     )
 
 
@@ -358,9 +375,12 @@ class BatchFile:
 
 def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
     columns: dict[str, IntArray] = {"episode_index": scan.episode_index, "length": scan.length}
+    if len(scan.sources) > 1:
+        columns[_SOURCE_COLUMN] = scan.source
     for number, stream in enumerate(scan.streams):
-        for name, attribute in zip(_FILE_COLUMNS, FILE_COLUMNS, strict=True):
-            columns[f"{number}/{name}"] = getattr(stream.files, attribute)[stream.file]
+        for name in _FILE_COLUMNS:
+            values = getattr(stream.files, name.removeprefix("file_"))
+            columns[f"{number}/{name}"] = values[stream.file]
         columns |= {f"{number}/{name}": getattr(stream, name) for name in _SLICE_COLUMNS}
         if stream.lead.any():
             columns[f"{number}/{_LEAD_COLUMN}"] = stream.lead
@@ -388,31 +408,37 @@ class ScanTable:
 
         The scan has the files of these episodes, in the order of their keys.
         """
-        names = ["episode_index", *self._names(stream, (*_FILE_COLUMNS, *_SLICE_COLUMNS))]
-        values = self._columns(names, first, stop)
+        files = self._names(stream, _FILE_COLUMNS)
+        slices = self._names(stream, _SLICE_COLUMNS)
+        values = self._columns(["episode_index", _SOURCE_COLUMN, *files, *slices], first, stop)
         if values is None:
             names = ["episode_index", *self._names(stream, _WHOLE_FILE_COLUMNS)]
             index, size, mtime, inode, frames, roll_bytes, group = self._found(names, first, stop)
-            files = FileTable(index, size, mtime, inode)
             whole = StreamScan.of_whole_files(
-                stream, files, frames=frames, roll_bytes=roll_bytes, group=group
+                stream,
+                FileTable(index, size, mtime, inode),
+                frames=frames,
+                roll_bytes=roll_bytes,
+                group=group,
             )
             return whole, index
-        index, key = values[:2]
-        _, rows, file = np.unique(key, return_index=True, return_inverse=True)
-        files = FileTable(*values[1:5]).take(rows)
-        found = self._columns(self._names(stream, [_LEAD_COLUMN]), first, stop)
-        lead = np.zeros_like(index) if found is None else found[0]
-        of_slices = dict(zip(_SLICE_COLUMNS, values[5:], strict=True))
-        return StreamScan(stream, files, file.astype(np.int64), **of_slices, lead=lead), index
+        found, file = _distinct(values[1], values[2:6])
+        leads = self._columns(self._names(stream, [_LEAD_COLUMN]), first, stop)
+        lead = np.zeros_like(values[0]) if leads is None else leads[0]
+        of_slices = dict(zip(_SLICE_COLUMNS, values[6:], strict=True))
+        return StreamScan(stream, found, file, **of_slices, lead=lead), values[0]
 
     def files(self, stream: str) -> FileTable:
         """Return the source files of one stream, each once, in the order of their keys."""
-        values = self._columns(self._names(stream, _FILE_COLUMNS), 0, None)
+        names = [_SOURCE_COLUMN, *self._names(stream, _FILE_COLUMNS)]
+        values = self._columns(names, 0, None)
         if values is None:
             return self.stream(stream)[0].files
-        _, rows = np.unique(values[0], return_index=True)
-        return FileTable(*values).take(rows)
+        return _distinct(values[0], values[1:])[0]
+
+    def sources(self, first: int = 0, stop: int | None = None) -> IntArray:
+        """Return the number of the source of each episode at positions first to stop."""
+        return self._found([_SOURCE_COLUMN], first, stop)[0]
 
     def lengths(self, first: int = 0, stop: int | None = None) -> tuple[IntArray, IntArray]:
         """Return indices and lengths of the episodes at positions first to stop."""
@@ -430,16 +456,40 @@ class ScanTable:
     def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray] | None:
         """Read some columns; None where the table is of a version without them."""
         with pq.ParquetFile(self._path) as file:
-            if not set(names) <= set(file.schema_arrow.names):
+            there = set(file.schema_arrow.names)
+            if not {*names} <= {*there, _SOURCE_COLUMN}:
                 return None
             stop = file.metadata.num_rows if stop is None else stop
             first_group, last_group = first // _ROWS_PER_GROUP, (stop - 1) // _ROWS_PER_GROUP
             table = file.read_row_groups(
-                list(range(first_group, last_group + 1)), columns=list(names), use_threads=False
+                list(range(first_group, last_group + 1)),
+                columns=[name for name in names if name in there],
+                use_threads=False,
             )
         skipped = first_group * _ROWS_PER_GROUP
         rows = slice(first - skipped, stop - skipped)
-        return [int64_values(table.column(name))[rows] for name in names]
+        return [
+            int64_values(table.column(name))[rows]
+            if name in there
+            else np.zeros(stop - first, np.int64)  # a scan of one source
+            for name in names
+        ]
+
+
+def _distinct(source: IntArray, columns: Sequence[IntArray]) -> tuple[FileTable, IntArray]:
+    """Return the files of some slices, each once, and the row of each slice's file.
+
+    Sources and, within one, keys ascend.
+    """
+    key, size_bytes, mtime_ns, inode = columns
+    of_slices = FileTable(key, size_bytes, mtime_ns, inode, source)
+    by_file = np.lexsort((key, source))
+    key, number = key[by_file], source[by_file]
+    is_new = np.ones(len(key), np.bool_)
+    is_new[1:] = (key[1:] != key[:-1]) | (number[1:] != number[:-1])
+    file = np.empty(len(key), np.int64)
+    file[by_file] = np.cumsum(is_new) - 1
+    return of_slices.take(by_file[is_new]), file
 
 
 def _sha256(path: Path) -> str:
@@ -541,8 +591,9 @@ def work_dirs_of(dataset: Path) -> list[Path]:
             if default_work_dir(target) == own:
                 raise
             continue  # damaged, or of another version: not this dataset's, as far as is known
-        kept = old_dir(target) if manifest.source == manifest.target else None
-        if str(dataset) in {manifest.source, manifest.target, str(kept)}:
+        kept = old_dir(target) if manifest.in_place else None
+        sources = {source.root for source in manifest.sources}
+        if str(dataset) in {*sources, manifest.target, str(kept)}:
             found.append(work.root)
     return found
 

@@ -118,7 +118,7 @@ def test_files_that_come_along_are_those_that_the_scan_takes(source_copy: Path) 
         (source_copy / path).touch()
     paths = SourcePaths(source_copy, load_info(source_copy))
     along = extra_files(source_copy, paths.slice_of)
-    assert along == scan_source(source_copy).extra_files
+    assert along == scan_source(source_copy).only.extra_files
     assert along == (
         "README.md", "data.parquet", "meta/extra.json", "meta/modality.json", "notes/a.txt",
     )  # fmt: skip

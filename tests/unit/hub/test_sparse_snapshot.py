@@ -53,11 +53,11 @@ def outline_of(hub: StandIn, folder: Path, work: Path, **options: object) -> Spa
 
 def numbers(scan: SourceScan) -> list[object]:
     return [
-        scan.meta_digest,
+        scan.only.meta_digest,
         scan.data_schema,
         scan.episode_index.tolist(),
         scan.length.tolist(),
-        scan.extra_files,
+        scan.only.extra_files,
         [
             (stream.stream, *(getattr(stream, name).tolist() for name in NUMBERS))
             for stream in scan.streams
@@ -79,7 +79,7 @@ def test_an_outline_has_sizes_and_headers_and_little_else(
 ) -> None:
     made = outline_of(hub, large_clips, tmp_path / "work")
     local, outlined = scan_source(large_clips), scan_source(made.tree)
-    extra = (".gitattributes", *local.extra_files)
+    extra = (".gitattributes", *local.only.extra_files)
     expected = numbers(local)
     expected[4] = extra
     assert numbers(outlined) == expected

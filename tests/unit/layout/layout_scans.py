@@ -30,4 +30,4 @@ def source_of(lengths: Sequence[int], *streams: StreamScan, fps: str = "30") -> 
     """A source of episodes of so many frames."""
     length = np.array(lengths, dtype=np.int64)
     index = np.arange(len(length))
-    return SourceScan("source", "v2.1", {}, Fraction(fps), index, length, streams, (), "", b"", ())
+    return SourceScan((), Fraction(fps), index, length, streams, b"", ())

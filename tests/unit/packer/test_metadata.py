@@ -28,6 +28,12 @@ from leconvert.testing import (
 from leconvert.workdir.run import OpenedRun
 
 
+def with_repairs(run: OpenedRun, repairs: Repairs) -> OpenedRun:
+    """The run as if it had been planned with these repairs."""
+    source = replace(run.manifest.sources[0], repairs=repairs)
+    return replace(run, manifest=replace(run.manifest, sources=[source]))
+
+
 def stats_of(dataset: Path) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = json.loads(
         (dataset / "meta/stats.json").read_bytes()
@@ -91,7 +97,7 @@ def test_a_file_of_computed_statistics_that_is_torn_is_named(
     planned: OpenedRun, tmp_path: Path
 ) -> None:
     repairs = Repairs(computed_stats=("action",))
-    run = replace(planned, manifest=replace(planned.manifest, repairs=repairs))
+    run = with_repairs(planned, repairs)
     torn = tmp_path / "torn.stats.jsonl"
     torn.write_text('{"episode_index": 0, "stats": {}}\n{"episode_ind')
     tree = tmp_path / "tree"
@@ -142,7 +148,7 @@ def test_computed_statistics_have_the_plans_order_whoever_came_first(
     # All of them, so that nothing of the source's own table gives them an order.
     computed = stats_of_features(Path(planned.manifest.source))
     repairs = Repairs(computed_stats=tuple(sorted(computed)))
-    run = replace(planned, manifest=replace(planned.manifest, repairs=repairs))
+    run = with_repairs(planned, repairs)
     written = []
     for name, came in (("first", streams), ("last", streams[::-1])):
         tree = tmp_path / name

@@ -146,7 +146,7 @@ def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_byte
 
     def noting(*arguments: Any, depth: str, **options: Any) -> VerificationReport:
         depths.append(depth)
-        assert arguments == (source_copy, kept)
+        assert arguments == (source_copy, [kept])
         return compare(*arguments, depth=depth, **options)
 
     monkeypatch.setattr(proof, "verify_pair", noting)
@@ -175,7 +175,7 @@ def test_of_many_differences_twenty_are_shown_and_all_are_counted(
             planned,
             journal,
             tmp_path / "tree",
-            Path(planned.manifest.source),
+            None,
             "structure",
             {},
             threading.Event(),

@@ -239,7 +239,7 @@ def test_strays_are_left_behind_and_said_once_a_folder(source: Path) -> None:
         ("stray-file", CLIP.format(TOP, 9)),
     ]
     assert "3 files below data/" in scan.findings[0].message
-    assert scan.extra_files == ()
+    assert scan.only.extra_files == ()
 
 
 def test_videos_of_a_camera_that_is_not_declared_are_left_behind(source: Path, only: Only) -> None:
@@ -295,7 +295,7 @@ def test_files_outside_the_usual_folders_are_no_extra_files(source: Path) -> Non
     (source / "README.md").write_text("x")
     scan = scan_source(source)
     assert scan.findings == ()
-    assert scan.extra_files == ("README.md",)
+    assert scan.only.extra_files == ("README.md",)
 
 
 @pytest.mark.parametrize("prefix", ["./", ".//", "././"])
@@ -318,7 +318,7 @@ def test_the_folder_of_tables_may_be_a_link_and_its_extra_files_come_along(
     (source / "meta").symlink_to(tmp_path / "tables")
     scan = scan_source(source)
     assert scan.findings == ()
-    assert scan.extra_files == ("meta/modality.json",)
+    assert scan.only.extra_files == ("meta/modality.json",)
 
 
 def test_files_and_folders_of_episodes_may_be_links(source: Path, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_link_to_nothing_among_extra_files_is_left_behind(source: Path, only: 
     (source / "notes").symlink_to(source / "gone")
     scan = scan_source(source)
     assert only(scan, "stray-file").path == "notes"
-    assert scan.extra_files == ()
+    assert scan.only.extra_files == ()
 
 
 def test_a_camera_without_any_video_is_one_finding(source: Path, only: Only) -> None:

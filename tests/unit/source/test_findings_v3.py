@@ -101,7 +101,7 @@ def first_rows(lengths: list[int]) -> list[int]:
 def test_slices_of_one_file_follow_each_other(sound_v3: Path) -> None:
     scan = scan_source(sound_v3)
     assert not scan.findings
-    assert scan.codebase_version == "v3.0"
+    assert scan.only.codebase_version == "v3.0"
     assert scan.episode_index.tolist() == list(range(len(LENGTHS)))
     assert scan.length.tolist() == LENGTHS
     assert [stream.stream for stream in scan.streams] == ["data", TOP, WRIST]
@@ -144,7 +144,7 @@ def test_other_processes_see_the_same(many_files: Path) -> None:
     for one, other in zip(here.streams, there.streams, strict=True):
         assert one.first.tolist() == other.first.tolist()
         assert one.files.mtime_ns.tolist() == other.files.mtime_ns.tolist()
-    assert here.meta_digest == there.meta_digest
+    assert here.only.meta_digest == there.only.meta_digest
 
 
 def test_own_templates_and_other_files_are_known(split: Path) -> None:
@@ -157,7 +157,7 @@ def test_own_templates_and_other_files_are_known(split: Path) -> None:
     (split / "notes.txt").write_text("left hand")
     scan = scan_source(split)
     assert not scan.findings
-    assert scan.extra_files == ("notes.txt",)
+    assert scan.only.extra_files == ("notes.txt",)
 
 
 def test_files_that_no_episode_has_are_told(broken: Path) -> None:
@@ -412,9 +412,9 @@ def test_files_of_episodes_may_have_different_columns(broken: Path) -> None:
     scan = scan_source(broken)
     assert not scan.findings
     assert scan.length.tolist() == LENGTHS
-    digest = scan.meta_digest
+    digest = scan.only.meta_digest
     pq.write_table(second.drop_columns(["operator"]), broken / other)
-    assert scan_source(broken).meta_digest != digest
+    assert scan_source(broken).only.meta_digest != digest
 
 
 def test_missing_statistics_can_be_computed(broken: Path) -> None:

@@ -37,14 +37,14 @@ def test_a_scan_has_one_number_an_episode_and_stream(small_source: Path) -> None
         for n in range(5)
     ]
     assert scan.streams[2].size_bytes.tolist() == [clip.stat().st_size for clip in clips]
-    assert scan.extra_files == ("README.md", "meta/modality.json")
+    assert scan.only.extra_files == ("README.md", "meta/modality.json")
     assert scan.fps == 30
     assert not scan.findings
 
 
 def test_the_number_of_threads_does_not_change_a_scan(small_source: Path) -> None:
     one, many = (scan_source(small_source, spread=Spread(threads=n)) for n in (1, 8))
-    assert one.meta_digest == many.meta_digest
+    assert one.only.meta_digest == many.only.meta_digest
     for left, right in zip(one.streams, many.streams, strict=True):
         assert left.files.mtime_ns.tolist() == right.files.mtime_ns.tolist()
         assert left.roll_bytes.tolist() == right.roll_bytes.tolist()

@@ -390,7 +390,7 @@ def outlines_of(run: OpenedRun) -> list[Path]:
 def test_outlines_that_no_run_needs_go_and_those_of_a_run_stay(planned: OpenedRun) -> None:
     first, second = outlines_of(planned)
     manifest = json.loads(planned.paths.manifest.read_bytes())
-    manifest["source"] = str(second / "source")
+    manifest["sources"][0]["source"] = str(second / "source")
     planned.paths.manifest.write_text(json.dumps(manifest))
     dry = clean_work_dir(planned.work_dir.root, dry_run=True)
     assert removed(dry) == {first}

@@ -1,0 +1,205 @@
+"""The sources of a conversion as its result holds them: one dataset, or several in a row.
+
+Each is read through what the conversion changes about it. Whoever writes a result and whoever
+compares one sees the sources here alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import compress
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from leconvert.formats import v2, v3
+from leconvert.formats.dataset import Dataset
+from leconvert.model import FileTable, IntArray, Source, camera_of
+from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.workdir.swap import is_converted
+
+__all__ = ["SourceView", "Sources", "open_dataset", "open_sources"]
+
+
+def open_dataset(
+    root: Path, repairs: Repairs = NO_REPAIRS, *, version: str | None = None
+) -> Dataset:
+    """Return the dataset in a folder, to be read by its version.
+
+    Args:
+        repairs: Which decide how it is read: a v3.0 dataset by its rate alone, see `v2.Dataset`.
+        version: The version that a plan found; None to look.
+    """
+    is_v3 = is_converted(root) if version is None else version == v3.CODEBASE_VERSION
+    if is_v3:
+        return v3.Dataset(root, assumed_fps=repairs.assumed_fps)
+    return v2.Dataset(root, repairs)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceView:
+    """One source, seen through what the conversion changes about it; arrays have shape (E,).
+
+    Attributes:
+        dataset: The source as it stands.
+        repairs: What is changed.
+    """
+
+    dataset: Dataset
+    repairs: Repairs = NO_REPAIRS
+
+    @property
+    def root(self) -> Path:
+        """Its folder."""
+        return self.dataset.root
+
+    @cached_property
+    def kept(self) -> IntArray:
+        """Place in the source of each episode that the result has."""
+        return np.flatnonzero(self.repairs.keeps(self.dataset.episodes.episode_index))
+
+    @cached_property
+    def index(self) -> IntArray:
+        """Number of each of them in the source."""
+        return self.dataset.episodes.episode_index[self.kept]
+
+    @cached_property
+    def length(self) -> IntArray:
+        """Frames of each."""
+        return self.dataset.episodes.length[self.kept]
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @cached_property
+    def features(self) -> dict[str, Any]:
+        """Features of the result, as the source declares them."""
+        return self.repairs.features(self.dataset.features)
+
+    @property
+    def streams(self) -> list[str]:
+        """Streams of the result."""
+        dropped = self.repairs.dropped_features
+        return [stream for stream in self.dataset.streams if camera_of(stream) not in dropped]
+
+    @cached_property
+    def tasks(self) -> list[tuple[int, str]]:
+        """Index in the result and text of each task of the source."""
+        return self.repairs.tasks(list(self.dataset.task_table))
+
+    @cached_property
+    def listed_tasks(self) -> dict[int, int]:
+        """Task in the result of each episode that lists one alone, by its number in the source."""
+        of_text = {text: index for index, text in reversed(self.tasks)}
+        return {index: of_text[text] for index, text in v2.tasks_of_episodes(self.root).items()}
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what the source says of each episode, see `Dataset.lines`."""
+        return self._of_kept(self.dataset.lines())
+
+    def episode_stats(self) -> Iterator[Mapping[str, Any] | None]:
+        """Yield what statistics the source has of each episode, see `Dataset.episode_stats`.
+
+        Nothing is read where none of them are kept.
+        """
+        if self.repairs.replaces_stats(self.dataset.features):
+            return iter([{}] * len(self))
+        return self._of_kept(self.dataset.episode_stats())
+
+    def _of_kept[Item](self, items: Iterable[Item]) -> Iterator[Item]:
+        is_kept = np.zeros(len(self.dataset.episodes), np.bool_)
+        is_kept[self.kept] = True
+        return compress(items, is_kept.tolist())
+
+
+class Sources(Sequence[SourceView]):
+    """The sources of a conversion in the order of their numbers, one at least.
+
+    Their features are the same, but for what a camera's files are like.
+    """
+
+    def __init__(self, views: Iterable[SourceView]) -> None:
+        self._views = tuple(views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    @overload
+    def __getitem__(self, number: int) -> SourceView: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[SourceView]: ...
+    def __getitem__(self, number: int | slice) -> SourceView | Sequence[SourceView]:
+        return self._views[number]
+
+    @property
+    def fps(self) -> Fraction:
+        """Frames a second."""
+        return self[0].dataset.fps
+
+    @cached_property
+    def features(self) -> dict[str, Any]:
+        """Features of the result: the first source's; a camera is declared as for most episodes."""
+        features = dict(self[0].features)
+        for name, feature in features.items():
+            if len(self) > 1 and feature.get("dtype") == "video":
+                episodes: Counter[str] = Counter()
+                for view in self:
+                    episodes[repr(view.features[name])] += len(view)
+                usual = max(episodes, key=episodes.__getitem__)
+                features[name] = next(
+                    view.features[name] for view in self if repr(view.features[name]) == usual
+                )
+        return features
+
+    @cached_property
+    def tasks(self) -> list[tuple[int, str]]:
+        """Index and text of each task of the result; one that several sources have stands once."""
+        if len(self) == 1:
+            return self[0].tasks
+        return sorted({index: text for view in self for index, text in view.tasks}.items())
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """``info.json`` of the first source, with the features of the result."""
+        return {**self[0].dataset.info, "features": self.features}
+
+    @property
+    def splits(self) -> dict[str, str] | None:
+        """Splits by the result's numbering; None where they are the only source's own."""
+        if len(self) > 1:
+            return {"train": f"0:{sum(map(len, self))}"}
+        if not self[0].repairs:
+            return None
+        return v3.kept_splits(self[0].dataset.info.get("splits"), self[0].index)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what the sources say of each episode, see `Dataset.lines`."""
+        for view in self:
+            yield from view.lines()
+
+    def absolute(self, stream: str, files: FileTable) -> Iterator[str]:
+        """Yield the path of each of some files."""
+        for number, own in files.by_source():
+            yield from self[number].dataset.absolute(stream, own.key.tolist())
+
+
+def open_sources(sources: Sequence[Source], root: Path | None = None) -> Sources:
+    """Return the sources of a plan.
+
+    Args:
+        root: Where the only one lies now, if not where it was planned.
+    """
+    return Sources(
+        SourceView(
+            open_dataset(
+                root or Path(source.root), source.repairs, version=source.codebase_version
+            ),
+            source.repairs,
+        )
+        for source in sources
+    )
