@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from leconvert.compare import verify_pair
 from leconvert.engines import JobRequest, Submitter
 from leconvert.errors import (
@@ -32,9 +34,10 @@ from leconvert.formats import open_dataset
 from leconvert.formats.v3 import Dataset, read_repairs
 from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
+from leconvert.layout import layout_streams
 from leconvert.leasing import read_workers
 from leconvert.machine import Machine
-from leconvert.model import TARGET_VERSIONS, Finding, LayoutOptions
+from leconvert.model import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
 from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run, swap_has_begun
 from leconvert.planner import (
     PlanOptions,
@@ -945,13 +948,26 @@ def is_result(
             return False
         made = read_repairs(target)
         if repairs != RepairOptions() or selection:
-            if made != scan_source(source, repairs, selection=selection, to=layout.to).repairs:
+            scan = scan_source(source, repairs, selection=selection, to=layout.to)
+            if made != scan.repairs or not _is_laid_out(target, scan, layout):
                 return False
         elif made.selected_episodes is not None or made.dropped_episodes:
             return False  # all of them are wanted
         return verify_pair(target, source).ok
     except (LeconvertError, OSError, ValueError, KeyError):
         return False
+
+
+def _is_laid_out(target: Path, scan: SourceScan, options: LayoutOptions) -> bool:
+    """Return whether a result's files end where a layout of this source has them end."""
+    result, places = open_dataset(target, version=options.to), np.arange(scan.num_episodes)
+    return all(
+        np.array_equal(
+            np.diff(result.slices(layout.stream).file) != 0,
+            np.diff(layout.file_numbers(places)) != 0,
+        )
+        for layout in layout_streams(scan, options)
+    )
 
 
 # ------------------------------------------------------------------------------------------------

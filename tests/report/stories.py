@@ -103,7 +103,7 @@ def run_story(
         state=StoryState.FINISHED,
         generated=datetime(2026, 3, 1, 12, 0, tzinfo=UTC),
         target=f"/data/{name}_v30",
-        source=f"/data/{name}",
+        sources=[f"/data/{name}"],
         work_dir="/data/work",
         run_id="20260301T090000-abcdef",
         episodes=1198,

@@ -130,6 +130,20 @@ def test_a_finished_run_says_who_did_what_and_what_was_proven(finished: Path) ->
     assert story.clocks == {call.host: 0.0}
 
 
+def test_a_result_of_v21_is_told_by_its_files_and_name(small_source: Path, tmp_path: Path) -> None:
+    options = WorkerOptions(max_workers=1)
+    target = tmp_path / "out"
+    page_at = tmp_path / "out.html"
+    convert(
+        small_source, output=target, layout=LayoutOptions(to="v2.1"), workers=options,
+        report=page_at,
+    )  # fmt: skip
+    text = page_at.read_text()
+    assert "The v2.1 dataset is in its place" in text
+    assert "any more" not in text
+    assert "resume recording" not in text
+
+
 def test_a_report_leaves_work_dir_and_result_as_they_are(finished: Path) -> None:
     before = snapshot(finished.parent)
     gather(finished)

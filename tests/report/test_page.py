@@ -183,7 +183,7 @@ def test_the_page_may_not_lie_in_a_dataset(tmp_path: Path) -> None:
         check_report_place(tmp_path / "set", [])
     with pytest.raises(UsageError, match="does not exist"):
         check_report_place(tmp_path / "no" / "x.html", [])
-    story = replace(run_story(batches=3), target=str(tmp_path / "set"), source=None)
+    story = replace(run_story(batches=3), target=str(tmp_path / "set"), sources=[])
     with pytest.raises(UsageError):
         write_report(story, tmp_path / "set" / "x.html")
     size = write_report(story, tmp_path / "x.html")

@@ -173,12 +173,16 @@ def test_what_is_finished_is_left_and_what_was_interrupted_is_resumed(
 def test_another_split_does_not_replace_what_is_there(small_source: Path, tmp_path: Path) -> None:
     leconvert.split(small_source, output_dir=tmp_path, into={"a": "0-1", "b": "2-4"})
     before = digest_of(tmp_path)
-    for into, repairs in (
-        ({"c": "0-1", "b": "2-3", "d": "4"}, RepairOptions()),
-        ({"a": "0-1", "b": "2-4"}, RepairOptions(quantiles=True)),
+    as_before, other = {"a": "0-1", "b": "2-4"}, {"c": "0-1", "b": "2-3", "d": "4"}
+    for into, repairs, layout in (
+        (other, RepairOptions(), LayoutOptions()),
+        (as_before, RepairOptions(quantiles=True), LayoutOptions()),
+        (as_before, RepairOptions(), LayoutOptions(layout="episode-files")),
     ):
         with pytest.raises(TargetError):
-            leconvert.split(small_source, output_dir=tmp_path, into=into, repairs=repairs)
+            leconvert.split(
+                small_source, output_dir=tmp_path, into=into, repairs=repairs, layout=layout
+            )
     assert digest_of(tmp_path) == before
 
 

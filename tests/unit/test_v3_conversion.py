@@ -18,7 +18,7 @@ import leconvert
 from leconvert import media
 from leconvert.api import ConversionReport
 from leconvert.check import check_dataset
-from leconvert.errors import FindingsError, SourceChangedError, SourceError, TargetError
+from leconvert.errors import FindingsError, SourceChangedError, SourceError
 from leconvert.formats import v3
 from leconvert.model import LayoutOptions
 from leconvert.packer import ProofOptions
@@ -136,17 +136,17 @@ def test_dropped_episodes_leave_right_numbers_and_statistics(source: Path, tmp_p
     assert [row["stats/episode_index/max"] for row in rows] == [[n] for n in range(5)]
 
 
-def test_in_place_the_source_is_kept_and_undo_says_how_to_go_back(
-    source: Path, sound: Path
-) -> None:
+def test_in_place_the_source_is_kept_and_undo_puts_it_back(source: Path, sound: Path) -> None:
     before = bytes_of(source)
     report = leconvert.convert(source, layout=SMALL)
     assert report.kept_source is not None
     assert bytes_of(report.kept_source) == before
     converted(source, source.with_name("back"))
     assert bytes_of(source.with_name("back")) == bytes_of(sound)
-    with pytest.raises(TargetError, match=r"_old is a v3\.0 dataset, which a conversion replaced"):
-        undo_conversion(source)
+    result = bytes_of(source)
+    report = undo_conversion(source)
+    assert bytes_of(source) == before
+    assert bytes_of(report.result) == result
 
 
 def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:

@@ -157,12 +157,13 @@ def _tiles(story: RunReport, axis: TimeAxis | None) -> list[tuple[str, str, str 
 
 
 def _sentence(story: RunReport) -> str:
+    there = f"The {story.version} dataset is in its place."
     match story.state:
         case StoryState.FINISHED:
             if story.verification is None or not story.verification.ok:
-                return "The v3.0 dataset is in its place. It was not compared with its source."
+                return f"{there} It was not compared with its source."
             what = "every byte" if story.verification.depth == "bytes" else "its structure"
-            return f"The v3.0 dataset is in its place, and {what} matched the source."
+            return f"{there[:-1]}, and {what} matched the source."
         case StoryState.DIFFERS:
             return "The new tree does not match its source. Nothing was replaced."
         case StoryState.FAILED:

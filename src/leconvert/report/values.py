@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import LeconvertError, UnreadableSourceError, UsageError
-from leconvert.formats import v3
+from leconvert.formats import Dataset, open_dataset, v3
 from leconvert.leasing import WorkerRecord, list_batches, read_done, read_workers
 from leconvert.leasing.leases import DONE_VERSION, LeaseLogFiles
 from leconvert.leasing.state import Generation, LeaseLog, Outcome
-from leconvert.model import Batch, Finding
+from leconvert.model import TARGET_VERSIONS, Batch, Finding
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.workdir.activity import Invocation, read_invocations, read_probe
 from leconvert.workdir.journal import JOURNAL_VERSION, Journal, JournalState, PackStep
@@ -154,6 +154,7 @@ class RunReport:
     attempts: Sequence[Attempt] = ()  # every try at every batch, by batch and claim
     packers: Sequence[Packer] = ()  # every packer
     invocations: Sequence[Invocation] = ()  # how every process was called
+    version: str = TARGET_VERSIONS[0]  # the version of the result
     # Versions of the libraries of the planner.
     planned_versions: Mapping[str, str] = field(default_factory=dict)
     # For each host how far the work dir's clock was ahead of its own, in seconds.
@@ -397,7 +398,7 @@ def _message(record: Mapping[str, Any]) -> str:
 
 @dataclass(slots=True)
 class TreeFigures:
-    """Files and bytes of a v3.0 tree."""
+    """Files and bytes of a dataset."""
 
     # For each stream the number of its files and their size.
     streams: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -405,22 +406,22 @@ class TreeFigures:
     other_bytes: int = 0  # their size
 
 
-def measure_tree(root: Path) -> TreeFigures:
-    """Add up a v3.0 tree; reads no file."""
-    figures = TreeFigures()
+def measure_tree(dataset: Dataset) -> TreeFigures:
+    """Add up what lies in a dataset's folder; reads none of its data."""
+    figures, root = TreeFigures(), dataset.root
     with storage_errors(root):
         for folder, subfolders, names in os.walk(root, onerror=_raise):
             subfolders.sort()
             relative = Path(folder).relative_to(root)
             for name in names:
                 size = Path(folder, name).stat().st_size
-                stream = v3.stream_of((relative / name).as_posix())
-                if stream is None:
+                owner = dataset.slice_of((relative / name).as_posix())
+                if owner is None:
                     figures.other_files += 1
                     figures.other_bytes += size
                 else:
-                    files, total = figures.streams.get(stream, (0, 0))
-                    figures.streams[stream] = files + 1, total + size
+                    files, total = figures.streams.get(owner[0], (0, 0))
+                    figures.streams[owner[0]] = files + 1, total + size
     return figures
 
 
@@ -440,7 +441,7 @@ def story_of_result(root: Path) -> RunReport:
             path=path,
             next_step=f"`leconvert check {shlex.quote(str(root))}` says what else is wrong.",
         ) from error
-    figures = measure_tree(root)
+    figures = measure_tree(v3.Dataset(root))
     return RunReport(
         name=root.name,
         state=StoryState.RESULT_ONLY,
@@ -513,10 +514,16 @@ def gather_run(run: OpenedRun) -> RunReport:
     verification = _verification(state)
     packed = state.step in _PACKED
     target = Path(manifest.target)
-    tree = measure_tree(target) if packed and is_converted(target) else None
+    tree = None
+    quantiles = None
+    if packed and is_converted(target, manifest.to):
+        tree = measure_tree(open_dataset(target, version=manifest.to))
+        quantiles = _has_quantiles(target) if manifest.to == TARGET_VERSIONS[0] else None
     remarks = list(found.remarks)
     if packed and tree is None:
-        remarks.append(f"No v3.0 dataset stands at {target} any more; sizes are the workers' own.")
+        remarks.append(
+            f"No {manifest.to} dataset stands at {target} any more; sizes are the workers' own."
+        )
     return RunReport(
         name=target.name,
         state=_state(counts, verification, packed=packed),
@@ -549,7 +556,8 @@ def gather_run(run: OpenedRun) -> RunReport:
         packer_peak_bytes=_number(state.notes.get("peak_memory_bytes")) or None,
         probe=read_probe(run.paths, run_id),
         remarks=remarks,
-        quantiles=None if tree is None else _has_quantiles(target),
+        quantiles=quantiles,
+        version=manifest.to,
     )
 
 
