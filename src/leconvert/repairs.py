@@ -194,7 +194,8 @@ class Repairs:
         computed_columns: Default columns that are computed and not copied, in the order of
             `DEFAULT_COLUMNS`: ``timestamp`` is ``frame / fps``, ``frame_index`` the frame,
             ``episode_index`` the episode's place in the result, ``index`` the frame's place in the
-            result. ``task_index`` is 0 where it is added, and mapped where ``task_map`` is given.
+            result. ``task_index`` is `added_task` where it is added, and mapped where ``task_map``
+            is given.
         added_columns: Those of them that the source lacks; they come last.
         task_map: Source task index to result task index; None leaves tasks as they are.
         unwrapped_columns: Columns whose lists of one value become the value, sorted.
@@ -259,6 +260,11 @@ class Repairs:
 
     def __bool__(self) -> bool:
         return self != NO_REPAIRS
+
+    @property
+    def added_task(self) -> int:
+        """The result's index of the only task, for rows that have no ``task_index``."""
+        return min((self.task_map or {}).values(), default=0)
 
     def keeps(self, episode_index: IntArray) -> BoolArray:
         """Return which of a source's episodes are in the result, shape (E,)."""

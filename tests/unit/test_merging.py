@@ -82,6 +82,32 @@ def test_a_merge_has_all_episodes_in_order_with_their_own_tasks(
     assert leconvert.verify_pair(tmp_path / "out", two[::-1], depth="bytes").ok
 
 
+def test_rows_without_a_task_get_the_only_task_of_their_source(make: Make, tmp_path: Path) -> None:
+    first, second = make(FIRST, replace(SECOND, tasks=("push",)))
+    for path in sorted(second.rglob("*.parquet")):
+        pq.write_table(pq.read_table(path).drop_columns(["task_index"]), path)
+    report = leconvert.merge([first, second], output=tmp_path / "out", proof=BYTES)
+    assert "missing-column" in [finding.code for finding in report.findings]
+    assert texts_of_rows(tmp_path / "out") == [*texts_of_rows(first), *(["push"] * 14)]
+    stats = open_dataset(tmp_path / "out").stats["task_index"]
+    assert (stats["min"].tolist(), stats["max"].tolist()) == ([0], [2])
+
+
+@pytest.mark.parametrize("layout", ["reference", "episode-files"])
+def test_a_trimmed_source_is_merged_with_its_frames(
+    two: list[Path], tmp_path: Path, layout: str
+) -> None:
+    trimmed = tmp_path / "trimmed"
+    leconvert.trim(two[0], output=trimmed, frames={0: (3, 6)}, proof=BYTES)
+    sources = [two[1], trimmed]
+    leconvert.merge(
+        sources, output=tmp_path / "out", layout=LayoutOptions(layout=layout), proof=BYTES
+    )
+    dataset = open_dataset(tmp_path / "out")
+    assert dataset.episodes.length.tolist() == [6, 8, 3, 5, 9]
+    assert [f for f in check_dataset(tmp_path / "out").findings if f.severity == "error"] == []
+
+
 def test_all_that_differs_stands_in_one_table(make: Make, tmp_path: Path) -> None:
     sources = make(FIRST, replace(SECOND, state_dim=7, has_done=True, fps=10, robot_type="arm"))
     with pytest.raises(SourceError, match="they differ in 4 points") as caught:

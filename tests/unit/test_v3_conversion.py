@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from leconvert.upkeep import undo_conversion
 LENGTHS = [12, 7, 1, 9, 15, 20, 8]
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 FROM = f"videos/{TOP}/from_timestamp"
+Damage = Callable[[pa.Table], pa.Table]
 SMALL = LayoutOptions(data_file_size_in_mb=0.004, video_file_size_in_mb=0.008)
 
 
@@ -134,6 +136,43 @@ def test_dropped_episodes_leave_right_numbers_and_statistics(source: Path, tmp_p
     rows = rows_of(tmp_path / "out")
     assert [row["stats/index/max"] for row in rows] == [[11], [18], [19], [28], [43]]
     assert [row["stats/episode_index/max"] for row in rows] == [[n] for n in range(5)]
+
+
+def _other_order(table: pa.Table) -> pa.Table:
+    return table.take([1, 0])
+
+
+def _no_tasks(table: pa.Table) -> pa.Table:
+    return table.drop_columns(["tasks"])
+
+
+def _wrong_length(table: pa.Table) -> pa.Table:
+    lengths = [number + (row == 1) for row, number in enumerate(table["length"].to_pylist())]
+    place = table.schema.get_field_index("length")
+    return table.set_column(place, table.schema.field(place), pa.array(lengths))
+
+
+@pytest.mark.parametrize(
+    ("path", "damage", "code"),
+    [
+        ("meta/tasks.parquet", _other_order, "task-gap"),
+        (EPISODES, _no_tasks, "missing-tasks"),
+        (EPISODES, _wrong_length, "episode-range"),
+    ],
+)
+def test_what_tables_say_otherwise_is_named_and_the_result_is_as_lerobot_reads_the_source(
+    source: Path, sound: Path, tmp_path: Path, path: str, damage: Damage, code: str
+) -> None:
+    table = pq.read_table(source / path)
+    pq.write_table(damage(table), source / path)
+    proof = ProofOptions(verify="bytes")
+    report = leconvert.convert(source, output=tmp_path / "out", proof=proof)
+    assert (code, "warning") in [(f.code, f.severity) for f in report.findings]
+    result, before = v3.Dataset(tmp_path / "out"), v3.Dataset(sound)
+    assert result.episodes.length.tolist() == before.episodes.length.tolist()
+    rows = v3.read_tasks(source)
+    assert [text for _, text in v3.read_tasks(tmp_path / "out")] == [text for _, text in rows]
+    assert [index for index, _ in v3.read_tasks(tmp_path / "out")] == list(range(len(rows)))
 
 
 def test_in_place_the_source_is_kept_and_undo_puts_it_back(source: Path, sound: Path) -> None:

@@ -621,7 +621,7 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
         "frame_index": list(rows),
         "episode_index": [span.position] * span.length,
         "index": [span.first_index + row for row in rows],
-        "task_index": [0] * span.length,
+        "task_index": [repairs.added_task] * span.length,
     }
     if repairs.task_map is not None and "task_index" in columns:
         tasks = columns["task_index"].to_pylist()

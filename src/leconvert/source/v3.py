@@ -114,6 +114,12 @@ def read_v3_source(
     features = {key: ft for key, ft in info.features.items() if key not in options.drop_features}
     tasks, task_rows = _read_tasks(root, raw, remarks)
     table = _read_episodes(root, every, streams, task_rows)
+    if tasks.listed and not len(table.task_ends):
+        said = f"{v3.EPISODES_DIR} does not list the tasks of episodes, and neither will the "
+        said += "result; rows keep theirs."
+        remarks.append(
+            Observation("missing-tasks", said, path=v3.EPISODES_DIR, severity="warning", helps=())
+        )
     ranges, found = v3.check_ranges(table, declared)
     kept = selection.keeps(
         np.arange(len(table)),

@@ -323,7 +323,8 @@ class RowRepair:
         if name == "timestamp":
             return frame_times(length, self.fps, kind)
         if name in ("episode_index", "task_index"):
-            value = self.position if name == "episode_index" else self.task or 0
+            task = self.repairs.added_task if self.task is None else self.task
+            value = self.position if name == "episode_index" else task
             numbers = np.full(length, value, dtype=np.int64)
         else:
             first = self.first_index if name == "index" else 0

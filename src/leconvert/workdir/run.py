@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from operator import index
 from pathlib import Path
@@ -392,6 +392,9 @@ def _write_scan_table(run: RunPaths, scan: SourceScan) -> None:
 class ScanTable:
     """The scan's numbers, read by ranges of positions.
 
+    Where files hold few episodes, one row group serves many shards: the last one that was read of
+    each set of columns is kept. Threads may share it, as nobody changes the table.
+
     Args:
         run: The run's paths.
         streams: The manifest's streams, in the scan's order.
@@ -400,6 +403,7 @@ class ScanTable:
     def __init__(self, run: RunPaths, streams: Sequence[StreamLayout]) -> None:
         self._path = run.scan_table
         self._numbers = {layout.stream: number for number, layout in enumerate(streams)}
+        self._kept: dict[tuple[str, ...], tuple[int, pa.Table]] = {}
 
     def stream(
         self, stream: str, first: int = 0, stop: int | None = None
@@ -445,6 +449,12 @@ class ScanTable:
         index, length = self._found(["episode_index", "length"], first, stop)
         return index, length
 
+    @cached_property
+    def _shape(self) -> tuple[frozenset[str], int]:
+        """Names of the columns, and the number of rows."""
+        with pq.ParquetFile(self._path) as file:
+            return frozenset(file.schema_arrow.names), file.metadata.num_rows
+
     def _names(self, stream: str, columns: Sequence[str]) -> list[str]:
         return [f"{self._numbers[stream]}/{name}" for name in columns]
 
@@ -455,17 +465,21 @@ class ScanTable:
 
     def _columns(self, names: Sequence[str], first: int, stop: int | None) -> list[IntArray] | None:
         """Read some columns; None where the table is of a version without them."""
-        with pq.ParquetFile(self._path) as file:
-            there = set(file.schema_arrow.names)
-            if not {*names} <= {*there, _SOURCE_COLUMN}:
-                return None
-            stop = file.metadata.num_rows if stop is None else stop
-            first_group, last_group = first // _ROWS_PER_GROUP, (stop - 1) // _ROWS_PER_GROUP
-            table = file.read_row_groups(
-                list(range(first_group, last_group + 1)),
-                columns=[name for name in names if name in there],
-                use_threads=False,
-            )
+        there, num_rows = self._shape
+        if not {*names} <= {*there, _SOURCE_COLUMN}:
+            return None
+        stop = num_rows if stop is None else stop
+        first_group, last_group = first // _ROWS_PER_GROUP, (stop - 1) // _ROWS_PER_GROUP
+        group, table = self._kept.get(tuple(names), (-1, None))
+        if table is None or not group == first_group == last_group:
+            with pq.ParquetFile(self._path) as file:
+                table = file.read_row_groups(
+                    list(range(first_group, last_group + 1)),
+                    columns=[name for name in names if name in there],
+                    use_threads=False,
+                )
+            if first_group == last_group:
+                self._kept[tuple(names)] = first_group, table
         skipped = first_group * _ROWS_PER_GROUP
         rows = slice(first - skipped, stop - skipped)
         return [

@@ -44,6 +44,7 @@ from leconvert.formats.v3.info import (
 )
 from leconvert.formats.v3.records import read_tasks
 from leconvert.formats.v3.rows import (
+    check_ranges,
     files_of,
     first_frames,
     routed_files,
@@ -151,8 +152,8 @@ class Dataset:
 
     @cached_property
     def task_table(self) -> Sequence[tuple[int, str]]:
-        """Index and text of each task, in row order."""
-        return read_tasks(self.root)
+        """Index and text of each task; the index is the row, which is what readers go by."""
+        return list(enumerate(text for _, text in read_tasks(self.root)))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -161,14 +162,18 @@ class Dataset:
 
     @cached_property
     def episodes(self) -> EpisodeTable:
-        """Where all episodes are, with the places of every stream."""
+        """Where all episodes are, with the places of every stream.
+
+        Where lengths and ranges of rows differ, the lengths are those that `check_ranges` believes.
+        """
         reader = EpisodesReader(self.root)
         for path in reader.paths:
             reader.schema(path)  # a file that is missing or damaged is named
         table, findings = read_episode_table(reader, self.streams)
         fatal = [finding for finding in findings if finding.severity == "error"]
         if table is not None and not fatal:
-            return table
+            ranges, _ = check_ranges(table, self.declared)
+            return replace(table, length=ranges.length)
         said = fatal[0].message if fatal else "it has no rows."
         raise SourceError(
             f"{self.name}/{EPISODES_DIR} does not say where its episodes lie: {said}",
@@ -271,7 +276,9 @@ class Dataset:
             lambda name: name not in places and not name.startswith(STATS_PREFIX)
         ):
             for row in block.to_pylist():
-                yield {key: value for key, value in row.items() if value is not None}
+                line = {key: value for key, value in row.items() if value is not None}
+                line.setdefault("tasks", [])
+                yield line
 
     def episode_stats(self) -> Iterator[Mapping[str, Any]]:
         """Yield the statistics of each episode, by feature; empty where there are none."""
