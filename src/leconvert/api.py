@@ -30,7 +30,7 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
-from leconvert.formats import open_dataset
+from leconvert.formats import open_dataset, read_provenance
 from leconvert.formats.v3 import Dataset, read_repairs
 from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
@@ -81,6 +81,7 @@ __all__ = [
     "SplitPart",
     "Submission",
     "convert",
+    "is_merged",
     "is_result",
     "merge",
     "repair",
@@ -954,6 +955,25 @@ def is_result(
         elif made.selected_episodes is not None or made.dropped_episodes:
             return False  # all of them are wanted
         return verify_pair(target, source).ok
+    except (LeconvertError, OSError, ValueError, KeyError):
+        return False
+
+
+def is_merged(
+    target: Path,
+    sources: Sequence[Path],
+    layout: LayoutOptions,
+    repairs: RepairOptions = RepairOptions(),
+) -> bool:
+    """Return whether a folder holds what such a merge makes, compared by structure."""
+    try:
+        made = read_provenance(target)
+        if made is None or not is_converted(target, layout.to):
+            return False
+        scan = draft_plan(sources, target, work_dir_beside(target), layout, repairs).scan
+        if [source.repairs for source in made.sources] != [part.repairs for part in scan.sources]:
+            return False
+        return _is_laid_out(target, scan, layout) and verify_pair(target, sources).ok
     except (LeconvertError, OSError, ValueError, KeyError):
         return False
 

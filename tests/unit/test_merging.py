@@ -11,11 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.trees import digest_of
 
 import leconvert
 from leconvert import LayoutOptions, ProofOptions, RepairOptions
 from leconvert.api import run_worker
 from leconvert.check import check_dataset
+from leconvert.cli.main import main
 from leconvert.errors import (
     FindingsError,
     PlanMismatchError,
@@ -368,3 +370,24 @@ def test_the_files_of_two_v3_sources_are_told_apart(make: Make, tmp_path: Path) 
     assert (scan.files.source[scan.file].tolist(), index.tolist()) == ([0, 1, 1], [2, 0, 1])
     leconvert.merge(members, output=tmp_path / "out", work_dir=tmp_path / "work", proof=BYTES)
     assert v3.Dataset(tmp_path / "out").episodes.length.tolist() == [7, 5, 9, 6, 8]
+
+
+def test_a_finished_merge_given_again_says_so_and_another_is_refused(
+    two: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["merge", *map(str, two), "-o", str(out), "-q"]
+    assert main(command) == 0
+    before = digest_of(out)
+    assert main(command) == 0
+    assert "There is nothing to do." in capsys.readouterr().out
+    for other in (
+        ["merge", *map(str, reversed(two)), "-o", str(out)],
+        [*command, "--layout", "episode-files"],
+        [*command, "--quantiles"],
+        [*command, "--to", "v2.1"],
+    ):
+        assert main(other) == 5
+    assert digest_of(out) == before
+    assert main([*command, "--force-conversion", "--layout", "episode-files"]) == 0
+    assert digest_of(out) != before

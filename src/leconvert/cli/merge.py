@@ -73,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, and say what was done."""
-    from leconvert.api import merge
+    from leconvert.api import is_merged, merge
+    from leconvert.workdir.records import WorkDir
+    from leconvert.workdir.swap import work_dir_beside
 
     for dataset in options.datasets:
         if not dataset.is_dir():
@@ -87,21 +89,33 @@ def run(options: argparse.Namespace) -> int:
     workers = worker_options(options)
     if options.dry_run:
         return _show_plan(options)
+    sources = [dataset.resolve() for dataset in options.datasets]
+    target, proof = options.output.resolve(), proof_options(options)
+    layout, repairs, plan = layout_options(options), repair_options(options), plan_options(options)
+    work_dir = options.work_dir or work_dir_beside(target)
+    is_new = (
+        plan.restart or proof.force_conversion or WorkDir(work_dir).current_run_id() is not None
+    )
+    if not is_new and is_merged(target, sources, layout, repairs):
+        said = f"{target} is these datasets, merged so, already: a comparison by structure found "
+        said += "no difference. There is nothing to do."
+        print(json.dumps({"already_converted": str(target)}) if options.json else said)
+        return 0
     with stop_on_signals() as stop:
         report = merge(
             options.datasets,
             output=options.output,
             work_dir=options.work_dir,
-            layout=layout_options(options),
-            repairs=repair_options(options),
-            plan=plan_options(options),
+            layout=layout,
+            repairs=repairs,
+            plan=plan,
             workers=workers,
             leases=lease_options(
                 options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
             ),
-            proof=proof_options(options),
+            proof=proof,
             keep_work_dir=options.keep_work_dir,
-            report=report_place(options.report, options.output.resolve()),
+            report=report_place(options.report, target),
             command=options.command_line,
             stop=stop,
             progress=progress_for(quiet=options.json or options.quiet),

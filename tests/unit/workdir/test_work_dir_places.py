@@ -212,8 +212,10 @@ def test_a_planted_manifest_moves_nothing_of_what_it_names(
     source_copy: Path, begun: Path, hostile: RunPaths, private: Path, changes: set[str]
 ) -> None:
     record = json.loads(hostile.manifest.read_bytes())
-    assert changes <= record.keys()
-    record |= dict.fromkeys(changes, str(private / "diary"))
+    (source,) = record["sources"]
+    for named in changes:
+        (place,) = (each for each in (record, source) if named in each)
+        place[named] = str(private / "diary")
     hostile.manifest.write_text(json.dumps(record))
     before = snapshot(source_copy)
     work_dir = give_to_somebody(begun)
