@@ -198,7 +198,7 @@ def test_each_episode_names_its_source(two: list[Path], tmp_path: Path) -> None:
     leconvert.merge(two, output=tmp_path / "out", repairs=RepairOptions(reindex=True))
     found = read_provenance(tmp_path / "out")
     assert found is not None
-    assert [source.name for source in found.sources] == list(map(str, two))
+    assert [source.name for source in found.sources] == ["source0", "source1"]
     assert found.episode_index.tolist() == [0, 1, 2, 3, 4]
     assert found.source.tolist() == [0, 0, 0, 1, 1]
     assert found.source_episode_index.tolist() == [0, 1, 2, 0, 1]
@@ -273,7 +273,7 @@ def test_verify_wants_all_sources_and_says_which(two: list[Path], tmp_path: Path
     leconvert.merge(two, output=out)
     with pytest.raises(UsageError, match="was made from 2 datasets, not from 1") as caught:
         leconvert.verify_pair(out, two[0])
-    assert str(two[1]) in str(caught.value.next_step)
+    assert "source0, source1" in str(caught.value.next_step)
 
 
 def test_sources_are_known_by_their_tables_wherever_they_are(
@@ -391,3 +391,14 @@ def test_a_finished_merge_given_again_says_so_and_another_is_refused(
     assert digest_of(out) == before
     assert main([*command, "--force-conversion", "--layout", "episode-files"]) == 0
     assert digest_of(out) != before
+
+
+def test_a_result_is_the_same_wherever_its_sources_lie(two: list[Path], tmp_path: Path) -> None:
+    elsewhere = [tmp_path / "elsewhere" / source.name for source in two]
+    for source, copy in zip(two, elsewhere, strict=True):
+        shutil.copytree(source, copy)
+    leconvert.merge(two, output=tmp_path / "out")
+    leconvert.merge(elsewhere, output=tmp_path / "again")
+    assert digest_of(tmp_path / "out") == digest_of(tmp_path / "again")
+    text = (tmp_path / "out" / PROVENANCE_PATH).read_bytes()
+    assert str(tmp_path).encode() not in text

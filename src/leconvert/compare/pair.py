@@ -578,8 +578,8 @@ def _in_order(result: Path, roots: Sequence[Path]) -> list[Path]:
     if provenance is None or len(provenance.sources) != len(left):
         return left
     found: dict[int, Path] = {}
-    # A copy has the same tables at another place, a source that was changed the same place.
-    for is_it in (_has_tables, lambda told, root: str(root) == told.name, lambda *_: True):
+    # A copy may have another name, a source that was changed has other tables.
+    for is_it in (_has_tables, lambda told, root: root.name == told.name, lambda *_: True):
         for number, told in enumerate(provenance.sources):
             if number not in found:
                 root = next((root for root in left if is_it(told, root)), None)

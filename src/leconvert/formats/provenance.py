@@ -56,7 +56,7 @@ class SourceRecord:
     """One source as a result names it.
 
     Attributes:
-        name: Its folder.
+        name: The name of its folder, or the URL of a source on the Hub.
         codebase_version: The format of its files.
         meta_digest: SHA-256 over its tables, see `Source`.
         repairs: What was changed about it.
@@ -108,12 +108,23 @@ def _plain(value: Any) -> Any:
 
 
 def write_provenance(
-    root: str | os.PathLike[str], sources: Sources, planned: Sequence[Source]
+    root: str | os.PathLike[str],
+    sources: Sources,
+    planned: Sequence[Source],
+    *,
+    url: str | None = None,
 ) -> None:
-    """Write the table below ``root``, whose ``meta`` folder exists; memory holds a block of it."""
+    """Write the table below ``root``, whose ``meta`` folder exists; memory holds a block of it.
+
+    Of places it has names alone: equal sources give equal results wherever they lie, and a dataset
+    that is published tells nothing of the machine.
+
+    Args:
+        url: That of the only source, where it is on the Hub.
+    """
     told = [
         {
-            "source": source.root,
+            "source": url or Path(source.root).name,
             "codebase_version": source.codebase_version,
             "meta_digest": source.meta_digest,
             "repairs": source.repairs.as_record() if source.repairs else None,

@@ -89,7 +89,7 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
         v3.write_repairs(tree, sources[0].repairs)
         written.append(v3.REPAIRS_PATH)
     if has_provenance(sources):
-        write_provenance(tree, sources, manifest.sources)
+        write_provenance(tree, sources, manifest.sources, url=manifest.outline)
         written.append(PROVENANCE_PATH)
     return written
 
