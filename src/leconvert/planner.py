@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +161,12 @@ def space_needed(
         sources: Those that are on this machine.
     """
     work_folder, target_folder = _existing(work_dir), _existing(target.parent)
-    shares_files = bool(sources) and all(can_clone(source, work_folder) for source in sources)
-    shares_source = shares_files and bool(block_align)
+
+    @cache
+    def shares_files() -> bool:  # asked where the answer counts alone: to try writes a block
+        return bool(sources) and all(can_clone(source, work_folder) for source in sources)
+
+    shares_source = bool(block_align) and shares_files()
     scans = {scan.stream: scan for scan in streams}
     plain_bytes = shard_bytes = part_bytes = 0
     for batch in batches:
@@ -169,7 +174,7 @@ def space_needed(
             sizes = scans[shard.stream].size_bytes[shard.first : shard.stop]
             size_bytes = int(sizes.sum())
             plain_bytes += size_bytes
-            if shard.keep and shares_files:
+            if shard.keep and shares_files():
                 size_bytes = 0
             elif shares_source and shard.stream != DATA_STREAM:
                 size_bytes = _BLOCKS_A_CLIP * block_align * len(sizes)

@@ -73,7 +73,7 @@ def test_no_sample_is_an_error_with_a_code_and_no_result(
     leconvert_here: Leconvert, dataset: Path, tmp_path: Path
 ) -> None:
     run = leconvert_here(
-        "probe", "run", "--root", dataset, *BRIEF, "--rank=9", "--world-size=10", "--json",
+        "probe", "run", "--root", dataset, *BRIEF, "--rank=9999", "--world-size=10000", "--json",
         "--out-dir", tmp_path / "none",
     )  # fmt: skip
 

@@ -288,7 +288,7 @@ def test_names_may_hold_any_characters(pristine: Path, tmp_path: Path, name: str
     outcome = check_outcome(root)
     assert isinstance(outcome, SourceScan)
     assert {finding.code for finding in outcome.findings} == {"stray-file"}
-    assert outcome.extra_files == (text,)
+    assert outcome.only.extra_files == (text,)
 
 
 @pytest.mark.parametrize("key", ["two words", 'a "quote"', "Öl", "line\nbreak", "sub/folder"])

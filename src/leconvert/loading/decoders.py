@@ -410,7 +410,7 @@ class TorchcodecDecoder:
     """
 
     def __init__(self, clip: Clip, device: str) -> None:
-        self._clip = clip
+        self._clip, self._device = clip, device
         try:
             self._decoder = self._open(clip, device)
         except (RuntimeError, ValueError) as error:
@@ -458,6 +458,8 @@ class TorchcodecDecoder:
                 batch = self._decoder.get_frames_at(ranks.tolist())
                 frames, seconds = batch.data, batch.pts_seconds.numpy()
         except (RuntimeError, ValueError, IndexError) as error:
+            # It may stay behind at the damage, and then fail for sound frames too.
+            self._decoder = self._open(self._clip, self._device)
             raise undecodable(self._clip, str(error)) from error
         _check_times(self._clip, ranks, seconds)
         result: torch.Tensor = frames

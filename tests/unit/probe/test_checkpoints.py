@@ -28,7 +28,7 @@ def checkpoint(step: int) -> Checkpoint:
             "param_groups": [{"lr": 0.1}],
         },
         generator=torch.get_rng_state(),
-        streams=[{"batches": step}, {"batches": step + 1}],
+        stream={"batches": step},
     )
 
 
@@ -41,7 +41,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     written = checkpoint(12)
     write_checkpoint(path, written)
     read = read_checkpoint(path)
-    assert (read.step, read.streams) == (12, written.streams)
+    assert (read.step, read.stream) == (12, written.stream)
     assert torch.equal(read.model["weight"], written.model["weight"])
     assert torch.equal(read.generator, written.generator)
     assert read.optimizer == written.optimizer
@@ -119,6 +119,6 @@ def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
     path = checkpoint_dir(tmp_path, 5)
     write_checkpoint(path, checkpoint(5))
     state = torch.load(path / "dataset_state.pt", weights_only=True)
-    torch.save({**state, "version": 2}, path / "dataset_state.pt")
-    with pytest.raises(ProbeError, match="version 2, not 1"):
+    torch.save({**state, "version": 3}, path / "dataset_state.pt")
+    with pytest.raises(ProbeError, match="version 3, not 2"):
         read_checkpoint(path)

@@ -140,7 +140,8 @@ def test_ranks_load_shares_of_their_own(several_files: Path) -> None:
         for rank in (0, 1)
     ]
 
-    assert results[0]["loaded_episodes"] + results[1]["loaded_episodes"] == 6
+    # The episode at the cut between two ranks may be in both.
+    assert results[0]["loaded_episodes"] + results[1]["loaded_episodes"] in {6, 7}
     assert [result["options"]["rank"] for result in results] == [0, 1, 0, 1]
     assert results[2]["samples_measured"] == results[3]["samples_measured"] == 32
 
@@ -164,9 +165,9 @@ def test_the_first_episodes_alone_can_be_loaded(several_files: Path, loader: Any
 
 def test_a_share_without_frames_is_an_error(without_video: Path) -> None:
     with pytest.raises(
-        ProbeError, match="gave no sample to time: rank 3 of 4 in partition 0 of 1 has"
+        ProbeError, match="gave no sample to time: rank 19 of 20 in partition 0 of 1 has"
     ):
-        run(without_video, rank=3, world_size=4)
+        run(without_video, rank=19, world_size=20)
 
 
 def test_a_dataset_without_video_is_measured_without_a_decoder(without_video: Path) -> None:
@@ -188,16 +189,16 @@ def test_images_in_tables_are_camera_frames(images_in_tables: Path) -> None:
     assert result["check"]["wrong_frames"] == 0
 
 
-def test_fewer_episodes_than_workers_leave_some_idle_where_pools_are_small(
-    without_video: Path,
+@pytest.mark.parametrize("pool_size", [1, 32])
+def test_all_workers_have_samples_where_episodes_are_fewer(
+    without_video: Path, pool_size: int
 ) -> None:
-    options = {"num_workers": 3, "probe_samples": 0, "batch_size": 2, "num_batches": 9}
+    result = run(
+        without_video, episode_pool_size=pool_size, num_workers=3, probe_samples=0, batch_size=2,
+        num_batches=9,
+    )  # fmt: skip
 
-    small = run(without_video, episode_pool_size=1, **options)
-    large = run(without_video, **options)
-
-    assert sorted(map(bool, small["samples_per_worker"])) == [False, True, True]
-    assert all(large["samples_per_worker"])
+    assert all(result["samples_per_worker"])
 
 
 def test_frames_that_cannot_be_decoded_are_counted_and_named(

@@ -354,7 +354,7 @@ def test_a_worker_record_that_was_edited_is_passed_over(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"fps": None}, {"fps": [1, 0]}, {"streams": [1]}, {"num_batches": "x"}, {"repairs": [1]},
+    [{"fps": None}, {"fps": [1, 0]}, {"streams": [1]}, {"num_batches": "x"}, {"sources": [1]},
      {"data_schema": 7}, {"findings": [{}]},
      {"num_batches": 10**15}, {"num_batches": 4}, {"num_batches": -1}],
 )  # fmt: skip
