@@ -29,6 +29,7 @@ from leconvert.errors import (
     InterruptedRunError,
     LeconvertError,
     SourceChangedError,
+    SourceError,
     StorageError,
     UnreadableSourceError,
 )
@@ -36,7 +37,7 @@ from leconvert.formats import SourceView, open_sources
 from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, LeaseStore
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch, IntArray, Shard, StreamScan, camera_of
-from leconvert.source import changed_files, source_changed
+from leconvert.source import changed_files, check_tables_unchanged, source_changed
 from leconvert.workdir.fs import status_now, sync_file
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import OpenedRun, check_current
@@ -114,6 +115,20 @@ class ShardWriter:
             on_bytes: Called with source bytes as they are dealt with.
             should_stop: Asked now and then; True ends the work.
         """
+        try:
+            return self._write(shard, folder, on_bytes, should_stop)
+        except SourceError:
+            # A source's tables are read when they are first needed, and may be others by then.
+            check_tables_unchanged(self._run)
+            raise
+
+    def _write(
+        self,
+        shard: Shard,
+        folder: Path,
+        on_bytes: Callable[[int], None],
+        should_stop: Callable[[], bool],
+    ) -> dict[str, Any]:
         scan, episode_index = self._run.scan.stream(shard.stream, shard.first, shard.stop)
         paths = list(self._sources.absolute(shard.stream, scan.files))
         sources = [paths[file] for file in scan.file.tolist()]
