@@ -117,6 +117,8 @@ class ShardWriter:
         """
         try:
             return self._write(shard, folder, on_bytes, should_stop)
+        except SourceChangedError:
+            raise
         except SourceError:
             # A source's tables are read when they are first needed, and may be others by then.
             check_tables_unchanged(self._run)

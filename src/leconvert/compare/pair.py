@@ -545,6 +545,11 @@ def verify_pair(
     if tables.num_episodes != len(expected) or not len(expected):
         return VerificationReport(depth, differences, 0, 0, 0, 0)
 
+    if any(len(numbers) != len(expected) for numbers in routes.file_number.values()):
+        # A folder that could not be listed looks like an empty one.
+        what = "other episodes than when they were counted"
+        differences.append(Difference("episodes", "meta/episodes", str(len(expected)), what))
+        return VerificationReport(depth, differences, 0, 0, 0, 0)
     files, found = _files(tables, routes)
     differences += found
     differences += _left_over(result, files)
