@@ -17,7 +17,12 @@ import numpy as np
 
 from leconvert import media, tables
 from leconvert.compare.difference import Difference
-from leconvert.compare.kept import compare_kept_columns, is_kept_clip, is_kept_table
+from leconvert.compare.kept import (
+    compare_kept_columns,
+    have_one_size,
+    is_kept_clip,
+    is_kept_table,
+)
 from leconvert.compare.metadata import Expected
 from leconvert.compare.result import ResultTables
 from leconvert.compare.rows import DataSchemas, compare_footer, naming
@@ -65,7 +70,7 @@ def compare_whole_files(
         if stream == DATA_STREAM:
             return is_kept_table(ours, theirs, expected.source_of(position).repairs)
         try:
-            return is_kept_clip(media.read_clip_index(ours), theirs)
+            return have_one_size(ours, theirs) and is_kept_clip(media.read_clip_index(ours), theirs)
         except UnreadableSourceError:
             return False  # which is said elsewhere
 

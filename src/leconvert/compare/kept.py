@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -39,6 +40,7 @@ __all__ = [
     "compare_kept_clip",
     "compare_kept_columns",
     "compare_kept_table",
+    "have_one_size",
     "is_kept_clip",
     "is_kept_table",
 ]
@@ -51,7 +53,7 @@ def is_kept_table(result: str, source: str, repairs: Repairs) -> bool:
     if changes_rows(repairs):
         return False
     try:
-        if os.path.getsize(result) != os.path.getsize(source):  # noqa: PTH202 - for every file
+        if not have_one_size(result, source):
             return False
         with tables.OpenedTable(result) as ours, tables.OpenedTable(source) as theirs:
             return ours.footer() == theirs.footer()
@@ -59,9 +61,22 @@ def is_kept_table(result: str, source: str, repairs: Repairs) -> bool:
         return False  # what is wrong with either is said by whoever reads it
 
 
+def have_one_size(result: str, source: str) -> bool:
+    """Tell whether two files are equally long, without which neither is the other as it is.
+
+    It is asked before anything is parsed: of joined sources each index is that of all episodes.
+    What cannot be asked is said by whoever reads the file.
+    """
+    with suppress(OSError):
+        return os.path.getsize(result) == os.path.getsize(source)  # noqa: PTH202 - for every file
+    return False
+
+
 def is_kept_clip(index: media.ClipIndex, source: str) -> bool:
     """Tell whether a video file is the source's as it is, given its index."""
     try:
+        if not have_one_size(index.path, source):
+            return False
         clip = media.read_clip_index(source)
     except UnreadableSourceError:
         return False
