@@ -11,24 +11,16 @@ from pathlib import Path
 from leconvert.cli.convert import print_report
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
-    UNWATCHED_SECONDS,
-    add_engine_options,
+    add_conversion_options,
     add_json,
-    add_layout_options,
-    add_lease_options,
-    add_proof_options,
     add_quiet,
-    add_repair_options,
     add_report_option,
-    add_run_options,
+    conversion_options,
     layout_options,
-    lease_options,
     local_path,
-    plan_options,
     proof_options,
     repair_options,
     report_place,
-    worker_options,
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.plan import estimated_seconds, plan_lines
@@ -56,12 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder for the run's state, on a file system that all workers share; default: a "
         "hidden sibling of the output",
     )  # fmt: skip
-    add_layout_options(parser)
-    add_repair_options(parser)
-    add_run_options(parser)
-    add_engine_options(parser)
-    add_lease_options(parser, trouble=False)
-    add_proof_options(parser, may_delete=False)
+    add_conversion_options(parser)
     parser.add_argument(
         "--keep-work-dir", action="store_true", help="keep the run's records after success"
     )
@@ -86,17 +73,15 @@ def run(options: argparse.Namespace) -> int:
                 f"--repo-type dataset {shlex.quote(str(dataset))} --local-dir DIR` fetches one of "
                 "that name on the Hub.",
             )
-    workers = worker_options(options)
+    how = conversion_options(options)
     if options.dry_run:
         return _show_plan(options)
     sources = [dataset.resolve() for dataset in options.datasets]
-    target, proof = options.output.resolve(), proof_options(options)
-    layout, repairs, plan = layout_options(options), repair_options(options), plan_options(options)
+    target = options.output.resolve()
     work_dir = options.work_dir or work_dir_beside(target)
-    is_new = (
-        plan.restart or proof.force_conversion or WorkDir(work_dir).current_run_id() is not None
-    )
-    if not is_new and is_merged(target, sources, layout, repairs):
+    begins_anew = how["plan"].restart or how["proof"].force_conversion
+    is_new = begins_anew or WorkDir(work_dir).current_run_id() is not None
+    if not is_new and is_merged(target, sources, how["layout"], how["repairs"]):
         said = f"{target} is these datasets, merged so, already: a comparison by structure found "
         said += "no difference. There is nothing to do."
         print(json.dumps({"already_converted": str(target)}) if options.json else said)
@@ -106,17 +91,9 @@ def run(options: argparse.Namespace) -> int:
             options.datasets,
             output=options.output,
             work_dir=options.work_dir,
-            layout=layout,
-            repairs=repairs,
-            plan=plan,
-            workers=workers,
-            leases=lease_options(
-                options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
-            ),
-            proof=proof,
             keep_work_dir=options.keep_work_dir,
             report=report_place(options.report, target),
-            command=options.command_line,
+            **how,
             stop=stop,
             progress=progress_for(quiet=options.json or options.quiet),
         )

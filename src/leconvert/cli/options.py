@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_added_options",
+    "add_conversion_options",
     "add_engine_options",
     "add_json",
     "add_lease_options",
@@ -66,6 +67,7 @@ __all__ = [
     "add_slurm_worker_options",
     "add_version_option",
     "check_whose_options",
+    "conversion_options",
     "dataset_root",
     "filled",
     "layout_options",
@@ -1153,3 +1155,33 @@ def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOption
     named = options.push_repo_id is not None or getattr(options, "push_to_hub", None) is not None
     # The flag --repo-id names the source.
     return replace(filled(PushOptions, options, create=named), repo_id=repo_id)
+
+
+# ------------------------------------------------------------------------------------------------
+# Options of the commands that say sources or episodes in their own way, and then convert.
+
+
+def add_conversion_options(parser: argparse.ArgumentParser) -> None:
+    """Add how a conversion is done; `conversion_options` reads it."""
+    add_layout_options(parser)
+    add_repair_options(parser)
+    add_run_options(parser)
+    add_engine_options(parser)
+    add_lease_options(parser, trouble=False)
+    add_proof_options(parser, may_delete=False)
+
+
+def conversion_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return how a conversion is done, by the parameters of `leconvert.convert`."""
+    workers = worker_options(options)
+    return {
+        "layout": layout_options(options),
+        "repairs": repair_options(options),
+        "plan": plan_options(options),
+        "workers": workers,
+        "leases": lease_options(
+            options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
+        ),
+        "proof": proof_options(options),
+        "command": options.command_line,
+    }

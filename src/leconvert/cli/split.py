@@ -9,22 +9,11 @@ from typing import TYPE_CHECKING
 from leconvert.cli.convert import print_report
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
-    UNWATCHED_SECONDS,
-    add_engine_options,
+    add_conversion_options,
     add_json,
-    add_layout_options,
-    add_lease_options,
-    add_proof_options,
     add_quiet,
-    add_repair_options,
-    add_run_options,
-    layout_options,
-    lease_options,
+    conversion_options,
     local_path,
-    plan_options,
-    proof_options,
-    repair_options,
-    worker_options,
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.plan import estimated_seconds, plan_lines
@@ -60,12 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, default=0, metavar="N",
         help="decides which episodes a share takes (default: 0)",
     )  # fmt: skip
-    add_layout_options(parser)
-    add_repair_options(parser)
-    add_run_options(parser)
-    add_engine_options(parser)
-    add_lease_options(parser, trouble=False)
-    add_proof_options(parser, may_delete=False)
+    add_conversion_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plans and write nothing")
     add_quiet(parser)
     add_json(parser)
@@ -76,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.api import split
     from leconvert.selection import parse_parts
 
-    workers = worker_options(options)
+    how = conversion_options(options)
     with stop_on_signals() as stop:
         parts = split(
             options.dataset,
@@ -84,15 +68,7 @@ def run(options: argparse.Namespace) -> int:
             into=parse_parts(options.into),
             seed=options.seed,
             dry_run=options.dry_run,
-            layout=layout_options(options),
-            repairs=repair_options(options),
-            plan=plan_options(options),
-            workers=workers,
-            leases=lease_options(
-                options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
-            ),
-            proof=proof_options(options),
-            command=options.command_line,
+            **how,
             stop=stop,
             progress=progress_for(quiet=options.json or options.quiet),
         )

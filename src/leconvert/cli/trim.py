@@ -10,22 +10,14 @@ from typing import TYPE_CHECKING
 from leconvert.cli.convert import print_report
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
-    UNWATCHED_SECONDS,
-    add_engine_options,
+    add_conversion_options,
     add_json,
-    add_layout_options,
-    add_lease_options,
-    add_proof_options,
     add_quiet,
-    add_repair_options,
-    add_run_options,
+    conversion_options,
     layout_options,
-    lease_options,
     local_path,
-    plan_options,
     proof_options,
     repair_options,
-    worker_options,
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import whole
@@ -56,12 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the result goes; DATASET is then never touched. Default: its place, with "
         "DATASET kept as DATASET_old",
     )  # fmt: skip
-    add_layout_options(parser)
-    add_repair_options(parser)
-    add_run_options(parser)
-    add_engine_options(parser)
-    add_lease_options(parser, trouble=False)
-    add_proof_options(parser, may_delete=False)
+    add_conversion_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_quiet(parser)
     add_json(parser)
@@ -85,21 +72,13 @@ def run(options: argparse.Namespace) -> int:
             said += "found no difference. There is nothing to do."
             print(json.dumps({"already_converted": str(target)}) if options.json else said)
             return 0
-    workers = worker_options(options)
+    how = conversion_options(options)
     with stop_on_signals() as stop:
         report = trim(
             options.dataset,
             frames={each.episode: (each.first, each.stop) for each in intervals},
             output=options.output,
-            layout=layout,
-            repairs=repairs,
-            plan=plan_options(options),
-            workers=workers,
-            leases=lease_options(
-                options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
-            ),
-            proof=proof_options(options),
-            command=options.command_line,
+            **how,
             stop=stop,
             progress=progress_for(quiet=options.json or options.quiet),
         )
