@@ -31,7 +31,7 @@ from leconvert.errors import (
     VerificationError,
 )
 from leconvert.formats import open_dataset, read_provenance
-from leconvert.formats.v3 import Dataset, read_repairs
+from leconvert.formats.v3 import read_repairs
 from leconvert.hub.provenance import HubOrigin, note_result
 from leconvert.hub.scratch import ScratchOptions
 from leconvert.layout import layout_streams
@@ -121,8 +121,8 @@ class ConversionReport:
             measured. Where it could not be, the error.
         report: The page that tells what happened, or None.
         work_dir: Where the run's records are kept; None where they were removed.
-        quantiles: Whether the statistics of all features have quantiles. Without them LeRobot loads
-            the result, but cannot resume recording on it.
+        quantiles: Whether the table of the episodes' statistics has quantiles. Without them LeRobot
+            loads the result, but cannot resume recording on it.
         push: What the push did; None where nothing was to be pushed.
         peak_memory_bytes: The most that processes had resident: ``command``, this one, whose
             threads may be workers too; ``workers``, the largest of the other processes that worked,
@@ -720,7 +720,7 @@ def _report(
             "command": Machine().peak_memory(),
             "workers": max(others, default=None),
         },
-        quantiles=Dataset(Path(manifest.target)).has_quantiles,
+        quantiles=open_dataset(Path(manifest.target), version=manifest.to).has_quantiles,
         version=manifest.to,
         kept_files=sum(kept.values()) if (kept := kept_files(run)) else None,
     )

@@ -279,6 +279,9 @@ class PlanSummary:
         findings: What the scan found.
         decoded_cameras: Those whose clips are decoded, as their statistics are computed.
         decoded_episodes: In how many episodes.
+        version: The version of the result.
+        quantiles: Whether the table of its episodes' statistics has quantiles. Without them
+            LeRobot cannot resume recording on it.
     """
 
     episodes: int
@@ -291,7 +294,9 @@ class PlanSummary:
     space: SpaceNeeded
     findings: Sequence[Finding]
     decoded_cameras: Sequence[str]
-    decoded_episodes: int = 0
+    decoded_episodes: int
+    version: str
+    quantiles: bool
 
 
 def summarize(run: OpenedRun) -> PlanSummary:
@@ -318,7 +323,14 @@ def summarize(run: OpenedRun) -> PlanSummary:
         findings=manifest.findings,
         decoded_cameras=decoded_cameras(manifest.streams, manifest.sources),
         decoded_episodes=_decoded_episodes(manifest.streams, manifest.sources, run.scan.sources()),
+        version=manifest.to,
+        quantiles=_has_quantiles(manifest.sources),
     )
+
+
+def _has_quantiles(sources: Sequence[Source]) -> bool:
+    """Tell whether the table of statistics of a result of these sources has quantiles."""
+    return any(source.has_quantiles for source in open_sources(sources))
 
 
 def kept_files(run: OpenedRun) -> dict[str, int]:
@@ -459,6 +471,8 @@ def draft_plan(
         findings=findings,
         decoded_cameras=decoded_cameras(streams, scan.sources),
         decoded_episodes=_decoded_episodes(streams, scan.sources, scan.source),
+        version=layout.to,
+        quantiles=_has_quantiles(scan.sources),
     )
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 

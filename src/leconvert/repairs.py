@@ -202,7 +202,7 @@ class Repairs:
         computed_stats: Features whose statistics are computed from the data and not copied, sorted.
         stats_episodes: Features among them whose statistics are computed in some episodes and
             copied in the others: feature to the episodes' indices in the source, ascending.
-        quantiles: Whether computed statistics have quantiles.
+        quantiles: Whether computed statistics have quantiles, as where those that are copied do.
         assumed_version: The version that the source is read as, where its ``codebase_version``
             says another, or none.
         assumed_fps: Frames a second, a decimal, where ``info.json`` says others, or none.

@@ -86,5 +86,23 @@ def test_a_plan_that_decodes_says_so_and_guesses_no_time(
     assert record["estimated_worker_seconds"] is None
 
 
+@pytest.mark.parametrize(
+    ("flags", "is_said"), [("", True), ("--quantiles", False), ("--to v2.1", False)]
+)
+def test_a_plan_says_whether_recording_can_be_resumed_on_its_result(
+    small_source: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: str,
+    is_said: bool,
+) -> None:
+    command = f"plan --dry-run {flags}"
+    assert plan(command, small_source, tmp_path / "out") == 0
+    said = "LeRobot cannot resume recording on the result: that needs --quantiles.\n"
+    assert (said in capsys.readouterr().out) == is_said
+    assert plan(f"{command} --json", small_source, tmp_path / "out") == 0
+    assert json.loads(capsys.readouterr().out)["quantiles"] == ("quantiles" in flags)
+
+
 def plan(command: str, source: Path, target: Path) -> int:
     return main([*command.split(), "--root", str(source), "--output", str(target)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from datasets.exceptions import DatasetGenerationError
 from datasets.table import CastError
 
-from leconvert import RepairOptions, convert
+from leconvert import LayoutOptions, RepairOptions, convert, merge, split, trim
 from leconvert.check import check_dataset
+from leconvert.cli import main
+from leconvert.selection import parse_parts
 
 CREATED_BY_LEROBOT = {"timestamp", "frame_index", "episode_index", "index", "task_index"}
 
@@ -39,14 +42,69 @@ def record_one_more(root: Path) -> None:
     dataset.finalize()
 
 
+QUANTILES = RepairOptions(quantiles=True)
+
+
+def converted(source: Path, folder: Path) -> Path:
+    return convert(source, output=folder / "out", repairs=QUANTILES).output
+
+
+def converted_in_the_streaming_layout(source: Path, folder: Path) -> Path:
+    """From v3.0 to v3.0, which keeps the statistics of episodes."""
+    layout = LayoutOptions(layout="streaming")
+    return convert(converted(source, folder), output=folder / "again", layout=layout).output
+
+
+def merged(source: Path, folder: Path) -> Path:
+    return merge(
+        [source, *parts_of(source, folder)], output=folder / "out", repairs=QUANTILES
+    ).output
+
+
+def merged_of_parts_with_quantiles(source: Path, folder: Path) -> Path:
+    """Nothing is computed but the statistics of columns that are numbered anew."""
+    return merge(parts_of(converted(source, folder), folder), output=folder / "merged").output
+
+
+def parts_of(source: Path, folder: Path) -> list[Path]:
+    into = parse_parts(["first=0-1,second=2-4"])
+    return [part.output for part in split(source, output_dir=folder / "parts", into=into)]
+
+
+def split_off(source: Path, folder: Path) -> Path:
+    into = parse_parts(["first=0-1,second=2-4"])
+    parts = split(source, output_dir=folder / "parts", into=into, repairs=QUANTILES)
+    return parts[1].output
+
+
+def trimmed(source: Path, folder: Path) -> Path:
+    return trim(source, frames={0: (2, 9)}, output=folder / "out", repairs=QUANTILES).output
+
+
+def repaired_in_place(source: Path, folder: Path) -> Path:
+    root = convert(source, output=folder / "out").output
+    assert main(["repair", str(root), "--quantiles"]) == 0
+    return root
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        converted,
+        converted_in_the_streaming_layout,
+        merged,
+        merged_of_parts_with_quantiles,
+        split_off,
+        trimmed,
+        repaired_in_place,
+    ],
+)
 def test_recording_is_resumed_on_a_result_with_quantiles(
-    small_source: Path, tmp_path: Path
+    small_source: Path, tmp_path: Path, made: Callable[[Path, Path], Path]
 ) -> None:
     from lerobot.datasets import LeRobotDataset
 
-    root = convert(
-        small_source, output=tmp_path / "out", repairs=RepairOptions(quantiles=True)
-    ).output
+    root = made(small_source, tmp_path)
     before = LeRobotDataset("tester/resumed", root=root, video_backend="pyav")
     old = [before[index] for index in (0, len(before) - 1)]
     record_one_more(root)

@@ -106,6 +106,8 @@ def plan_lines(plan: PlanSummary, seconds: float | None) -> list[str]:
         lines.append(f"It needs about {amount(room.bytes_needed)} of {free} free in {room.folder}.")
     if plan.space.twice_bytes:
         lines.append(f"{amount(plan.space.twice_bytes)} of it are free again after the swap.")
+    if not plan.quantiles and plan.version == "v3.0":
+        lines.append("LeRobot cannot resume recording on the result: that needs --quantiles.")
     return lines
 
 

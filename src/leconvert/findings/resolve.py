@@ -223,6 +223,7 @@ class SourceFacts:
         selected: The episodes, where others were not asked for; None where these are all.
         assumed_fps: The rate that is assumed, where ``info.json`` says another.
         trimmed: First frame that stays of an episode, and the one after the last, by its index.
+        has_quantiles: Whether statistics of episodes have them, so that computed ones shall, too.
     """
 
     episode_index: IntArray
@@ -241,6 +242,7 @@ class SourceFacts:
     selected: EpisodeRanges | None = None
     assumed_fps: str | None = None
     trimmed: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    has_quantiles: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -467,6 +469,7 @@ def _repairs(
         if name not in stale | gone | texts:
             some[name] = tuple(sorted({*some.get(name, ()), *trimmed}))
     wrapped = {remark.feature for remark in remarks if remark.code == "wrapped-scalar"}
+    computed_stats = tuple(sorted((stale | some.keys()) - gone - texts))
     return Repairs(
         selected_episodes=facts.selected,
         trimmed_episodes=trimmed,
@@ -480,9 +483,9 @@ def _repairs(
         unwrapped_columns=tuple(sorted(name for name in wrapped - gone - computed if name))
         if options.unwrap_scalars
         else (),
-        computed_stats=tuple(sorted((stale | some.keys()) - gone - texts)),
+        computed_stats=computed_stats,
         stats_episodes=dict(sorted(some.items())),
-        quantiles=options.quantiles,
+        quantiles=options.quantiles or (bool(computed_stats) and facts.has_quantiles),
         assumed_version=facts.codebase_version if "codebase-version" in codes else None,
         declared_features=dict(sorted(declared.items())),
         tasks_from=options.tasks_from,

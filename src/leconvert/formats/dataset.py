@@ -111,6 +111,10 @@ class Dataset(Protocol):
     def stats(self) -> Mapping[str, Mapping[str, Any]]:
         """``meta/stats.json``: arrays by feature and statistic; empty where there is none."""
 
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether statistics of episodes have them."""
+
     def check(self) -> None:
         """Raise if the tables that say where files are cannot be used."""
 

@@ -98,6 +98,11 @@ class SourceView:
         of_text = {text: index for index, text in reversed(self.tasks)}
         return {index: of_text[text] for index, text in v2.tasks_of_episodes(self.root).items()}
 
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether statistics of its episodes have quantiles in the result."""
+        return self.repairs.quantiles or self.dataset.has_quantiles
+
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield what the source says of each episode, see `Dataset.lines`."""
         return self._of_kept(self.dataset.lines())

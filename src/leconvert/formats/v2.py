@@ -1124,6 +1124,19 @@ class Dataset:
                 f"{path} holds no statistics: {error}.", path=str(path), next_step=_GET_IT_AGAIN
             ) from error
 
+    @property
+    def has_quantiles(self) -> bool:
+        """Whether statistics of episodes have them, by the first line."""
+        path = self.root / STATS_PATH
+        stats: object = None
+        if self.declared.has_episode_stats:
+            # What is wrong with the table is said where all of it is read.
+            with suppress(OSError, SourceError), path.open("rb") as file:
+                stats = parse_line(path, file.readline()).get("stats")
+        if not isinstance(stats, Mapping) or not stats:
+            return False
+        return all(isinstance(found, Mapping) and "q01" in found for found in stats.values())
+
     def slices(self, stream: str) -> Slices:
         """Return the file of each episode, which is its own."""
         paths, index = self.paths, self.table.episode_index

@@ -236,6 +236,7 @@ def _numbered_on(scan: SourceScan, view: SourceView, task_map: Mapping[int, int]
         task_map=task_map,
         task_columns=tuple(columns) if task_map is not None else repairs.task_columns,
         computed_stats=tuple(sorted(stale)),
+        quantiles=repairs.quantiles or view.dataset.has_quantiles,
         stats_episodes={
             name: episodes
             for name, episodes in repairs.stats_episodes.items()

@@ -25,7 +25,7 @@ from leconvert.findings import (
     resolve_repairs,
     task_map_of,
 )
-from leconvert.formats import TARGETS
+from leconvert.formats import TARGETS, open_dataset
 from leconvert.formats.v2 import (
     INFO_PATH,
     STATS_PATH,
@@ -302,7 +302,13 @@ def _resolved(
         gathered.slices, paths, episodes.index, episodes.length, intervals, info.fps, to
     )
     remarks += uncut
-    facts = replace(facts, corrected=corrected, unsound_stats=unsound, trimmed=intervals)
+    facts = replace(
+        facts,
+        corrected=corrected,
+        unsound_stats=unsound,
+        trimmed=intervals,
+        has_quantiles=open_dataset(root, options.reading).has_quantiles,
+    )
     settled = _with_right_declarations(resolve_repairs(remarks, options, facts), info, columns)
     settled = _with_right_cameras(settled, info, gathered)
     num_kept = int(np.count_nonzero(settled.kept))

@@ -201,8 +201,21 @@ class Dataset:
 
     @property
     def has_quantiles(self) -> bool:
-        """Whether the statistics have them, without which LeRobot does not go on recording."""
-        return all("q01" in found for found in self.stats.values())
+        """Whether statistics of episodes have them, without which LeRobot cannot go on recording.
+
+        What it records has a column for each, and LeRobot loads no tables of different columns.
+        """
+        reader = EpisodesReader(self.root)
+        for path in reader.paths:
+            names = set(reader.schema(path).names)
+            features = [
+                name.removesuffix("/count")
+                for name in names
+                if name.startswith(STATS_PREFIX) and name.endswith("/count")
+            ]
+            if not features or not all(f"{feature}/q01" in names for feature in features):
+                return False
+        return True
 
     def check(self) -> None:
         """Raise if the tables that say where files are cannot be used."""
