@@ -22,7 +22,7 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert.stores": None,
     "leconvert.loading": ("EpisodeStream", "StreamFacts", "StreamLoader", "UnreadableFrame"),
     "leconvert.probe": ("Comparison", "compare_with_map"),
-    "leconvert.resampling": ("Resampled", "resample"),
+    "leconvert.resampling": ("Resampled", "ResampledDataset", "resample"),
     "leconvert.media": ("ClipRange", "JoinedFile", "LastIndex", "join_clips"),
     "leconvert.float32_tolerance": None,
     "leconvert.testing": None,

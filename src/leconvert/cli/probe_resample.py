@@ -33,7 +33,13 @@ def add_trajectory_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--dataset", "--root", metavar="DIR|URL", help="the numeric columns of a v3.0 dataset"
     )
-    source.add_argument("--hdf5", metavar="FILE", help="a file that --write-hdf5 wrote")
+    source.add_argument(
+        "--hdf5", metavar="FILE", help="a file that --write-hdf5 wrote, or one of robomimic"
+    )
+    group.add_argument(
+        "--source-hz", type=float, metavar="X",
+        help="samples a second in a file of robomimic that does not say it",
+    )  # fmt: skip
     group.add_argument(
         "--revision", metavar="REV", help="branch, tag or commit of a --dataset on the Hub"
     )

@@ -1,6 +1,7 @@
 """Trajectories with many rates brought to one.
 
-`resample` and `Resampled` are for everybody; the other names are for ``leconvert probe resample``.
+`resample`, `Resampled` and `ResampledDataset` are for everybody; the other names are for
+``leconvert probe resample``.
 """
 
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         stem_of,
     )
     from leconvert.resampling.kernel import Resampled
+    from leconvert.resampling.loaders import ResampledDataset
     from leconvert.resampling.report import csv_rows, draw_resampling, result_tables
     from leconvert.resampling.trajectories import Method, write_hdf5
 
@@ -24,6 +26,7 @@ __all__ = [
     "Method",
     "ResampleOptions",
     "Resampled",
+    "ResampledDataset",
     "csv_rows",
     "draw_resampling",
     "everything",
@@ -39,6 +42,7 @@ _NAMES = {
     "api": ("resample",),
     "benchmark": ("ResampleOptions", "everything", "open_source", "run_resample", "stem_of"),
     "kernel": ("Resampled",),
+    "loaders": ("ResampledDataset",),
     "report": ("csv_rows", "draw_resampling", "result_tables"),
     "trajectories": ("Method", "write_hdf5"),
 }

@@ -12,15 +12,14 @@ from __future__ import annotations
 import math
 import re
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any, Literal, Self
+from statistics import median
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,16 +29,18 @@ from leconvert.errors import SourceError, UsageError
 from leconvert.loading import keep_freed_memory
 from leconvert.probe import begin_document, host_record, package_version, versions_record
 from leconvert.progress import NO_PROGRESS, Progress, Stage
-from leconvert.resampling.loaders import PATHS, batches_of, compare_loaders, train_on_both_paths
+from leconvert.resampling.loaders import batches_of, compare_loaders, paths_of, train_on_paths
 from leconvert.resampling.pipelines import (
     BaselinePipeline,
     BatchedPipeline,
+    GpuUse,
     Pipeline,
     Task,
     Values,
     collate,
     faster_baseline,
     find_device,
+    gpu_reader,
 )
 from leconvert.resampling.trajectories import (
     DatasetSet,
@@ -55,10 +56,8 @@ from leconvert.resampling.trajectories import (
 
 __all__ = [
     "STAGES",
-    "GpuUse",
     "ResampleOptions",
     "everything",
-    "gpu_reader",
     "measure_batch_size",
     "open_source",
     "ratios",
@@ -99,6 +98,7 @@ class ResampleOptions:
 
     dataset: str | None = None
     hdf5: str | None = None
+    source_hz: float | None = None
     revision: str | None = None
     columns: tuple[str, ...] | None = None
     max_trajectories: int | None = None
@@ -128,14 +128,19 @@ class ResampleOptions:
                 "--columns chooses among the features of --dataset or --hdf5; the synthetic set is "
                 "used whole."
             )
+        if self.source_hz is not None and self.hdf5 is None:
+            raise UsageError(
+                "--source-hz says what an --hdf5 file of robomimic does not; give both."
+            )
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(
                     f"--{name.replace('_', '-')} must be at least {least}, not {value}."
                 )
-        if not (0 < self.hz < math.inf):
-            raise UsageError(f"--hz must be a number above 0, not {self.hz}.")
+        for name, rate in (("--hz", self.hz), ("--source-hz", self.source_hz)):
+            if rate is not None and not 0 < rate < math.inf:
+                raise UsageError(f"{name} must be a number above 0, not {rate}.")
         if not 0 <= self.jitter < 0.5:
             raise UsageError(
                 f"--jitter is a share of a step, from 0 to below 0.5, not {self.jitter}."
@@ -174,66 +179,6 @@ class ResampleOptions:
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
         }
-
-
-# ------------------------------------------------------------------------------------------------
-# How busy a GPU was, if something here can tell.
-
-
-_EVERY_S = 0.1
-
-Reader = Callable[[], float]
-
-
-def gpu_reader(device: str) -> Reader | None:
-    """Return what reads the use of a device in percent by NVML; None where nothing can."""
-
-    def read() -> float:
-        return float(torch.cuda.utilization(device))
-
-    try:
-        read()
-    except Exception:  # noqa: BLE001 - no GPU, no pynvml, or NVML's own errors: it is unknown
-        return None
-    return read
-
-
-class GpuUse:
-    """Samples the use of a GPU while it is entered, from a thread of its own.
-
-    The thread only reads and appends; the mean is taken after it has ended.
-    """
-
-    def __init__(self, reader: Reader | None) -> None:
-        self._reader = reader
-        self._seen: list[float] = []
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @property
-    def mean_pct(self) -> float | None:
-        """Mean use in percent; None where it is unknown."""
-        return fmean(self._seen) if self._seen else None
-
-    def __enter__(self) -> Self:
-        if self._reader is not None:
-            self._thread = threading.Thread(target=self._watch, args=(self._reader,), daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _watch(self, reader: Reader) -> None:
-        while True:
-            try:
-                self._seen.append(reader())
-            except Exception:  # noqa: BLE001 - NVML's own errors among them; what was seen counts
-                return
-            if self._stop.wait(_EVERY_S):
-                return
 
 
 # ------------------------------------------------------------------------------------------------
@@ -420,7 +365,9 @@ def open_source(options: ResampleOptions) -> TrajectorySource:
             options.dataset, revision=options.revision, columns=options.columns, most=most
         )
     elif options.hdf5 is not None:
-        source = Hdf5Set(Path(options.hdf5), columns=options.columns, most=most)
+        source = Hdf5Set(
+            Path(options.hdf5), columns=options.columns, most=most, source_hz=options.source_hz
+        )
     else:
         count = most or max(_SYNTHETIC_COUNT, 2 * max(options.batch_sizes or (0,)))
         source = SyntheticSet(count, options.seed, jitter=options.jitter)
@@ -532,6 +479,8 @@ def _loaders(
     with progress.stage("loaders", len(workers) * (_LOADER_EPOCHS + 1), "passes") as stage:
         return compare_loaders(
             task,
+            mode=options.mode,
+            device=options.devices[-1],
             batch_size=batch_size,
             num_workers=workers,
             epochs=_LOADER_EPOCHS,
@@ -547,11 +496,13 @@ def _end_to_end(
         return None
     rows: list[dict[str, Any]] = []
     workers = sorted({0, options.num_workers})
-    passes = len(PATHS) * len(workers) * options.train_epochs
+    paths = sum(len(paths_of(options.mode, task, number)) for number in workers)
+    passes = paths * options.train_epochs
     with progress.stage("train", passes, "passes") as stage:
         for number in workers:
-            rows += train_on_both_paths(
+            rows += train_on_paths(
                 task,
+                mode=options.mode,
                 batch_size=batch_size,
                 num_workers=number,
                 epochs=options.train_epochs,

@@ -1,8 +1,13 @@
-"""Loaders with workers that resample, on either data path, and a small policy trained on both.
+"""Loaders of resampled batches, and a small policy trained on them.
 
-The set, the order, the workers and the way back to this process are the same on both paths; only
-what a worker does with the trajectories of a batch differs: one after the other with NumPy and then
-collated, or packed and resampled at once.
+============  ==================================================================================
+``baseline``  workers resample a batch one trajectory after the other with NumPy, and collate it
+``batched``   workers pack the trajectories of a batch and resample them at once
+``table``     no workers: the set lies packed on the device, and a batch is resampled there
+============  ==================================================================================
+
+The set and the order are the same on all paths; on the first two also the workers and the way back
+to this process.
 
 Of a training, data time is what it stands still for: from asking for a batch until it is there.
 What workers do meanwhile is not, and what they have not done in time is. Model time is the step,
@@ -14,8 +19,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -25,22 +31,40 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from leconvert.errors import UsageError
+from leconvert.errors import SourceError, UsageError
 from leconvert.progress import Stage
-from leconvert.resampling.kernel import PackMemory, pack
-from leconvert.resampling.pipelines import Task, collate, find_device, tensors
-from leconvert.resampling.trajectories import Trajectory, TrajectorySource
+from leconvert.resampling.kernel import PackMemory, Resampled, pack
+from leconvert.resampling.pipelines import (
+    GpuUse,
+    Task,
+    collate,
+    find_device,
+    gpu_reader,
+    tensors,
+    wait_for,
+)
+from leconvert.resampling.trajectories import (
+    HDF5_ENDINGS,
+    DatasetSet,
+    Hdf5Set,
+    Method,
+    Trajectory,
+    TrajectorySource,
+    methods_for,
+    preload,
+)
 
 __all__ = [
     "CHUNK",
     "LENGTHS",
-    "PATHS",
+    "ResampledDataset",
     "SmallDiffusionPolicy",
     "batches_of",
     "compare_loaders",
     "open_loader",
+    "paths_of",
     "set_epoch",
-    "train_on_both_paths",
+    "train_on_paths",
     "windows",
 ]
 
@@ -52,21 +76,101 @@ def batches_of(count: int, batch_size: int, seed: int, epoch: int) -> Iterator[l
         yield order[start : start + batch_size].tolist()
 
 
-PATHS = ("baseline", "batched")
-"""Per-trajectory loop in the workers, or batches resampled at once."""
-
 LENGTHS = "_lengths"
 """Under this key a batch says how many targets each trajectory has."""
 
 Batch = dict[str, Tensor]
 
 
-class _Set(Dataset[Trajectory]):
+class _AtOnce(Dataset[Batch]):
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._memory = PackMemory()
+
+    def __len__(self) -> int:
+        return len(self._task.source)
+
+    def __getitem__(self, index: int) -> Batch:
+        """Return one trajectory, resampled."""
+        batch = self.__getitems__([range(len(self))[index]])
+        return {key: values[0] for key, values in batch.items() if key != LENGTHS}
+
+    def __getitems__(self, indices: Sequence[int]) -> Batch:
+        """Return a padded batch."""
+        return _as_batch(self._task.at_once(pack(self._task.load(indices), self._memory)))
+
+    @staticmethod
+    def collate(batch: Batch) -> Batch:
+        """Return the batch that `__getitems__` made: what ``DataLoader`` is to collate with."""
+        return batch
+
+
+class ResampledDataset(_AtOnce):
+    """Trajectories brought to one rate: a map-style dataset for torch's ``DataLoader``.
+
+    All trajectories of a batch are resampled at once, so ``DataLoader`` has nothing left to
+    collate: give it ``collate_fn=ResampledDataset.collate``. A batch holds every feature, of shape
+    (B, M, ...), zero where there is no target, and under ``"_lengths"`` the targets of each
+    trajectory, of shape (B,). One item is one trajectory, of shape (M, ...), without the lengths.
+
+    Args:
+        place: A v3.0 dataset (a folder, a URL), or a file of trajectories that ends in ``.hdf5`` or
+            ``.h5``, as docs/resampling.md describes it or as robomimic writes it.
+        hz: Targets a second.
+        columns: The features; None for all numeric ones.
+        methods: As for `leconvert.resampling.resample`.
+        revision: Branch, tag or commit of a dataset on the Hub.
+        source_hz: Samples a second in a file of robomimic that does not say it.
+        in_memory: Whether all trajectories are read once, and checked, when this is made.
+
+    Raises:
+        SourceError: The set cannot be read, or its trajectories differ in their columns.
+        UsageError: A column or a method that cannot be.
+    """
+
+    def __init__(
+        self,
+        place: str | Path,
+        *,
+        hz: float,
+        columns: Sequence[str] | None = None,
+        methods: Mapping[str, Method] | None = None,
+        revision: str | None = None,
+        source_hz: float | None = None,
+        in_memory: bool = True,
+    ) -> None:
+        if not 0 < hz < math.inf:
+            raise UsageError(f"hz must be a number above 0, not {hz}.")
+        source: TrajectorySource
+        if str(place).endswith(HDF5_ENDINGS):
+            source = Hdf5Set(Path(place), columns=columns, source_hz=source_hz)
+        else:
+            source = DatasetSet(str(place), columns=columns, revision=revision)
+        if not len(source):
+            raise SourceError(f"{place} has no trajectories.", path=str(place))
+        source = preload(source) if in_memory else source
+        super().__init__(Task(source, methods_for(source, methods or {}), hz))
+
+
+def _as_batch(resampled: Resampled) -> Batch:
+    return resampled.values | {LENGTHS: resampled.lengths}
+
+
+class _Trajectories(Dataset[Trajectory]):
     def __init__(self, source: TrajectorySource) -> None:
         self._source = source
 
     def __getitem__(self, index: int) -> Trajectory:
         return self._source.load(index)
+
+
+@dataclass(frozen=True, slots=True)
+class _OneByOne:
+    task: Task
+
+    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
+        batch = collate(self.task.one_by_one(trajectories))
+        return tensors(batch) | {LENGTHS: torch.from_numpy(batch.lengths)}
 
 
 @dataclass(slots=True)
@@ -85,39 +189,56 @@ class _Order:
         return self.count // self.batch_size
 
 
-@dataclass(frozen=True, slots=True)
-class _OneByOne:
-    task: Task
+class _Table:
+    """Batches of a set that lies packed on a device, where they stay."""
 
-    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
-        batch = collate(self.task.one_by_one(trajectories))
-        return tensors(batch) | {LENGTHS: torch.from_numpy(batch.lengths)}
-
-
-class _AtOnce:
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, device: torch.device, order: _Order) -> None:
         self._task = task
-        self._memory = PackMemory()
+        self._packed = pack(task.load(range(len(task.source)))).to(device)
+        self.batch_sampler = order
 
-    def __call__(self, trajectories: Sequence[Trajectory]) -> Batch:
-        resampled = self._task.at_once(pack(trajectories, self._memory))
-        return resampled.values | {LENGTHS: resampled.lengths}
+    def __iter__(self) -> Iterator[Batch]:
+        for indices in self.batch_sampler:
+            yield _as_batch(self._task.at_once(self._packed.select(indices)))
+
+
+Loader = DataLoader[Any] | _Table
+
+
+def paths_of(mode: str, task: Task, num_workers: int) -> list[str]:
+    """Return the paths that are measured; see the module."""
+    paths = [] if mode == "batched" else ["baseline"]
+    if mode != "baseline":
+        paths += ["batched", "table"] if task.preloaded and not num_workers else ["batched"]
+    return paths
 
 
 def open_loader(
-    path: str, task: Task, *, batch_size: int, num_workers: int, seed: int
-) -> DataLoader[Any]:
-    """Return a loader of resampled, padded batches: features and `LENGTHS`."""
+    path: str, task: Task, *, batch_size: int, num_workers: int, seed: int, device: str = "cpu"
+) -> Loader:
+    """Return a loader of resampled, padded batches: features and `LENGTHS`.
+
+    Args:
+        device: Where ``table`` has its set and leaves its batches; the others' are on the host.
+    """
+    order = _Order(len(task.source), batch_size, seed)
+    if path == "table":
+        return _Table(task, find_device(device), order)
+    dataset: Dataset[Any] = _Trajectories(task.source)
+    into_batch: Callable[[Any], Batch] = _OneByOne(task)
+    if path == "batched":
+        dataset, into_batch = _AtOnce(task), _AtOnce.collate
     return DataLoader(
-        _Set(task.source),
-        batch_sampler=_Order(len(task.source), batch_size, seed),
-        collate_fn=_OneByOne(task) if path == "baseline" else _AtOnce(task),
+        dataset,
+        batch_sampler=order,
+        collate_fn=into_batch,
         num_workers=num_workers,
         persistent_workers=num_workers > 0,
+        generator=torch.Generator(),  # so that it draws nothing from what the policy draws from
     )
 
 
-def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
+def set_epoch(loader: Loader, epoch: int) -> None:
     """Choose the order of the next pass."""
     order: Any = loader.batch_sampler
     order.epoch = epoch
@@ -126,28 +247,34 @@ def set_epoch(loader: DataLoader[Any], epoch: int) -> None:
 def compare_loaders(
     task: Task,
     *,
+    mode: str,
+    device: str,
     batch_size: int,
     num_workers: Sequence[int],
     epochs: int,
     seed: int,
     stage: Stage,
 ) -> list[dict[str, Any]]:
-    """Time both loaders, pass by pass in turn, after a pass that starts the workers."""
+    """Time the loaders, pass by pass in turn, after a pass that starts the workers."""
     rows = []
     for workers in num_workers:
         loaders = {
-            path: open_loader(path, task, batch_size=batch_size, num_workers=workers, seed=seed)
-            for path in PATHS
+            path: open_loader(
+                path, task, batch_size=batch_size, num_workers=workers, seed=seed, device=device
+            )
+            for path in paths_of(mode, task, workers)
         }
-        seconds: dict[str, list[float]] = {path: [] for path in PATHS}
+        seconds: dict[str, list[float]] = {path: [] for path in loaders}
         first: dict[str, float] = {}
         for epoch in range(epochs + 1):
-            for path in PATHS if epoch % 2 else PATHS[::-1]:
+            for path in loaders if epoch % 2 else reversed(loaders):
                 set_epoch(loaders[path], epoch)
                 began = time.perf_counter()
                 for number, _ in enumerate(loaders[path]):
                     if number == 0 and epoch == 0:
+                        wait_for(device)
                         first[path] = time.perf_counter() - began
+                wait_for(device)
                 if epoch:
                     seconds[path].append(time.perf_counter() - began)
             stage.advance(1)
@@ -155,6 +282,7 @@ def compare_loaders(
         rows += [
             {
                 "path": path,
+                "device": device if path == "table" else "cpu",
                 "num_workers": workers,
                 "batch_size": batch_size,
                 "trajectories": batches * batch_size,
@@ -177,7 +305,8 @@ def compare_loaders(
 
 
 ACTION = "action"
-STATE = "observation.state"
+_OBSERVATION = "observation"
+STATE = f"{_OBSERVATION}.state"
 
 CHUNK = 16
 """Actions that are predicted at once."""
@@ -219,12 +348,15 @@ def windows(
 ) -> tuple[Tensor, Tensor]:
     """Return a random state of each trajectory and the chunk of actions that begins with it.
 
-    Where a trajectory ends before the chunk its last action is repeated.
+    Where a trajectory ends before the chunk its last action is repeated. Which states are chosen
+    does not depend on where the batch is.
     """
-    share = torch.rand(len(lengths), generator=generator)
+    where = lengths.device
+    share = torch.rand(len(lengths), generator=generator).to(where)
     start = (share * (lengths - CHUNK + 1).clamp(min=1)).long()
-    samples = torch.minimum(start.unsqueeze(1) + torch.arange(CHUNK), lengths.unsqueeze(1) - 1)
-    rows = torch.arange(len(lengths))
+    chunk = start.unsqueeze(1) + torch.arange(CHUNK, device=where)
+    samples = torch.minimum(chunk, lengths.unsqueeze(1) - 1)
+    rows = torch.arange(len(lengths), device=where)
     return state[rows, start].float(), action[rows.unsqueeze(1), samples].float()
 
 
@@ -250,9 +382,10 @@ def _step_features(steps: Tensor) -> Tensor:
 _LEARNING_RATE = 1e-3
 
 
-def train_on_both_paths(
+def train_on_paths(
     task: Task,
     *,
+    mode: str,
     batch_size: int,
     num_workers: int,
     epochs: int,
@@ -262,36 +395,41 @@ def train_on_both_paths(
 ) -> list[dict[str, Any]]:
     """Train the same policy on the same batches in the same order; return a row a path."""
     first = task.source.load(0)
-    for key in (ACTION, STATE):
-        if key not in first.columns:
-            raise UsageError(
-                f"The training needs the feature {key}, which the set lacks.",
-                next_step="Choose a set that has it, or leave --end-to-end out.",
-            )
-    widths = first.widths()
-    rows = []
-    for path in PATHS:
-        loader = open_loader(path, task, batch_size=batch_size, num_workers=num_workers, seed=seed)
-        learner = _Learner(widths[STATE], widths[ACTION], device, seed)
+    states = [STATE] if STATE in first.columns else _observations(first)
+    if ACTION not in first.columns or not states:
+        missing = STATE if ACTION in first.columns else ACTION
+        raise UsageError(
+            f"The training needs the feature {missing}, which the set lacks.",
+            next_step="Choose a set that has it, or leave --end-to-end out.",
+        )
+    rows: list[dict[str, Any]] = []
+    steps_of_epoch = len(task.source) // batch_size
+    for path in paths_of(mode, task, num_workers):
+        loader = open_loader(
+            path, task, batch_size=batch_size, num_workers=num_workers, seed=seed, device=device
+        )
+        learner = _Learner(first.widths(), states, device, seed)
         data_s = model_s = first_wait = 0.0
         losses: list[float] = []
-        steps_of_epoch = len(task.source) // batch_size
-        for epoch in range(epochs):
-            set_epoch(loader, epoch)
-            asked = time.perf_counter()
-            for batch in loader:
-                ready = time.perf_counter()
-                losses.append(learner.learn(batch))
-                done = time.perf_counter()
-                # The first step is part of neither: workers start and memory is found only once.
-                if losses[1:]:
-                    data_s += ready - asked
-                    model_s += done - ready
-                else:
-                    first_wait = ready - asked
-                asked = done
-            stage.advance(1)
-        steps = len(losses)
+        with GpuUse(gpu_reader(device)) as gpu:
+            for epoch in range(epochs):
+                set_epoch(loader, epoch)
+                asked = time.perf_counter()
+                for batch in loader:
+                    wait_for(device)
+                    ready = time.perf_counter()
+                    losses.append(learner.learn(batch))
+                    done = time.perf_counter()
+                    # The first step is part of neither: workers start, memory is found only once.
+                    if losses[1:]:
+                        data_s += ready - asked
+                        model_s += done - ready
+                    else:
+                        first_wait = ready - asked
+                    asked = done
+                stage.advance(1)
+        steps, total_s = len(losses), data_s + model_s
+        is_timed = steps > 1
         rows.append(
             {
                 "path": path,
@@ -303,8 +441,11 @@ def train_on_both_paths(
                 "first_batch_s": first_wait,
                 "data_s": data_s,
                 "model_s": model_s,
-                "data_pct": 100 * data_s / (data_s + model_s) if steps > 1 else None,
-                "steps_per_s": (steps - 1) / (data_s + model_s) if steps > 1 else None,
+                "total_s": total_s,
+                "data_pct": 100 * data_s / total_s if is_timed else None,
+                "steps_per_s": (steps - 1) / total_s if is_timed else None,
+                "speedup": rows[0]["total_s"] / total_s if is_timed and rows else None,
+                "gpu_use_pct": gpu.mean_pct,
                 "first_epoch_loss": sum(losses[:steps_of_epoch]) / steps_of_epoch,
                 "last_epoch_loss": sum(losses[-steps_of_epoch:]) / steps_of_epoch,
             }
@@ -312,27 +453,34 @@ def train_on_both_paths(
     return rows
 
 
+def _observations(trajectory: Trajectory) -> list[str]:
+    """Return the features that are the state where none is called so."""
+    return [key for key in trajectory.columns if key.startswith(f"{_OBSERVATION}.")]
+
+
 class _Learner:
     """The policy and its optimizer; equal seeds begin equal and choose equal windows."""
 
-    def __init__(self, state_dim: int, action_dim: int, device: str, seed: int) -> None:
+    def __init__(
+        self, widths: Mapping[str, int], states: Sequence[str], device: str, seed: int
+    ) -> None:
         self._device = find_device(device)
+        self._states = states
         self._generator = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
-        self._policy = SmallDiffusionPolicy(state_dim, action_dim).to(self._device)
+        state_dim = sum(widths[key] for key in states)
+        self._policy = SmallDiffusionPolicy(state_dim, widths[ACTION]).to(self._device)
         self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=_LEARNING_RATE)
 
     def learn(self, batch: Mapping[str, Tensor]) -> float:
         """Take one step and return the loss before it; the device has finished by then."""
-        state, actions = windows(
-            _rows(batch[STATE]), _rows(batch[ACTION]), batch[LENGTHS], self._generator
-        )
+        state = torch.cat([_rows(batch[key]) for key in self._states], dim=2)
+        state, actions = windows(state, _rows(batch[ACTION]), batch[LENGTHS], self._generator)
         self._optimizer.zero_grad()
         loss = self._policy(state.to(self._device), actions.to(self._device))
         loss.backward()
         self._optimizer.step()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        wait_for(str(self._device))
         return float(loss.detach())
 
 

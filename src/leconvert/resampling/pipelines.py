@@ -13,12 +13,14 @@ way back is timed as well. Before a clock is read the device has finished.
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from statistics import fmean
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -49,14 +51,17 @@ __all__ = [
     "Baseline",
     "BaselinePipeline",
     "BatchedPipeline",
+    "GpuUse",
     "Pipeline",
     "Task",
     "collate",
     "faster_baseline",
     "find_device",
+    "gpu_reader",
     "grid",
     "resample_one",
     "tensors",
+    "wait_for",
 ]
 
 
@@ -198,6 +203,66 @@ def tensors(batch: Collated) -> dict[str, Tensor]:
 
 
 # ------------------------------------------------------------------------------------------------
+# How busy a GPU was, if something here can tell.
+
+
+_EVERY_S = 0.1
+
+Reader = Callable[[], float]
+
+
+def gpu_reader(device: str) -> Reader | None:
+    """Return what reads the use of a device in percent by NVML; None where nothing can."""
+
+    def read() -> float:
+        return float(torch.cuda.utilization(device))
+
+    try:
+        read()
+    except Exception:  # noqa: BLE001 - no GPU, no pynvml, or NVML's own errors: it is unknown
+        return None
+    return read
+
+
+class GpuUse:
+    """Samples the use of a GPU while it is entered, from a thread of its own.
+
+    The thread only reads and appends; the mean is taken after it has ended.
+    """
+
+    def __init__(self, reader: Reader | None) -> None:
+        self._reader = reader
+        self._seen: list[float] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def mean_pct(self) -> float | None:
+        """Mean use in percent; None where it is unknown."""
+        return fmean(self._seen) if self._seen else None
+
+    def __enter__(self) -> Self:
+        if self._reader is not None:
+            self._thread = threading.Thread(target=self._watch, args=(self._reader,), daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self, reader: Reader) -> None:
+        while True:
+            try:
+                self._seen.append(reader())
+            except Exception:  # noqa: BLE001 - NVML's own errors among them; what was seen counts
+                return
+            if self._stop.wait(_EVERY_S):
+                return
+
+
+# ------------------------------------------------------------------------------------------------
 # The three pipelines, with a clock on every stage.
 
 
@@ -305,7 +370,7 @@ class BatchedPipeline(Pipeline):
     def run(self, indices: Sequence[int]) -> tuple[dict[str, float], Values]:
         """Pack, move (or cast), or choose rows; resample, and fetch the result."""
         is_cuda = self._place.type == "cuda"
-        stages = Stages(wait=lambda: torch.cuda.synchronize(self._place)) if is_cuda else Stages()
+        stages = Stages(wait=lambda: wait_for(self.device))
         if self._table is not None:
             with stages.timed("pack"):
                 packed = self._table.select(indices)
@@ -333,6 +398,12 @@ def find_device(name: str) -> torch.device:
             next_step="Leave --device out, or install a torch build for CUDA.",
         )
     return device
+
+
+def wait_for(device: str) -> None:
+    """Wait until a GPU has done what it was given; nothing to wait for elsewhere."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
 
 
 def faster_baseline(task: Task) -> Baseline:

@@ -22,13 +22,15 @@ _RATIOS = {
     "kernel": ("kernel alone", ".2f"), "cpu_time": ("CPU time", ".2f"),
 }  # fmt: skip
 _LOADERS = {
-    "path": ("path", ""), "num_workers": ("workers", ""), "batch_size": ("batch", ""),
-    "trajectories_per_s": ("trajectories/s", ".0f"), "first_batch_s": ("first batch s", ".3f"),
+    "path": ("path", ""), "device": ("device", ""), "num_workers": ("workers", ""),
+    "batch_size": ("batch", ""), "trajectories_per_s": ("trajectories/s", ".0f"),
+    "first_batch_s": ("first batch s", ".3f"),
 }  # fmt: skip
 _TRAINING = {
     "path": ("path", ""), "num_workers": ("workers", ""), "device": ("device", ""),
     "batch_size": ("batch", ""), "steps_per_s": ("steps/s", ".1f"), "data_s": ("data s", ".3f"),
-    "model_s": ("model s", ".3f"), "data_pct": ("data %", ".1f"),
+    "model_s": ("model s", ".3f"), "total_s": ("total s", ".3f"), "data_pct": ("data %", ".1f"),
+    "speedup": ("times as fast", ".2f"), "gpu_use_pct": ("GPU %", ".0f"),
     "first_epoch_loss": ("loss first", ".4f"), "last_epoch_loss": ("loss last", ".4f"),
 }  # fmt: skip
 
@@ -62,10 +64,15 @@ def result_tables(document: Document) -> list[tuple[str, str, Rows]]:
             "resampling without packing, copies and collation.",
             _written(document["speedups"], _WAY | _RATIOS),
         ),
-        ("Loaders", "", _written(document["loaders"] or (), _LOADERS)),
+        (
+            "Loaders",
+            "In baseline and batched, workers of the processor resample; table has the set on the "
+            "device and resamples there.",
+            _written(document["loaders"] or (), _LOADERS),
+        ),
         (
             "Training a small diffusion policy",
-            "",
+            "Times as fast is the total time against the first path with as many workers.",
             _written(document["end_to_end"] or (), _TRAINING),
         ),
     )

@@ -14,6 +14,8 @@ that it is a gripper: half open is a command that nobody gave.
 from __future__ import annotations
 
 import importlib.util
+import json
+import math
 import os
 import re
 from abc import ABC, abstractmethod
@@ -40,6 +42,7 @@ from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
     "GRID_TOLERANCE",
+    "HDF5_ENDINGS",
     "Array",
     "DatasetSet",
     "FloatArray",
@@ -379,11 +382,13 @@ def _spread(numbers: Sequence[float]) -> dict[str, float] | None:
 
 
 # ------------------------------------------------------------------------------------------------
-# Trajectories in one HDF5 file, written and read; docs/resampling.md describes it. h5py is imported
-# when a file is touched: it comes with the extra ``resample``.
+# Trajectories in one HDF5 file; docs/resampling.md describes it. h5py is imported when a file is
+# touched: it comes with the extra ``resample``.
 
 
 _FORMAT, _VERSION = "leconvert/trajectories", 1
+HDF5_ENDINGS = (".hdf5", ".h5")
+_NUMBERS_NDIM = 2  # samples and columns; pictures have more
 
 
 def _require_h5py() -> Any:
@@ -427,45 +432,89 @@ def write_hdf5(source: TrajectorySource, path: Path) -> None:
 
 
 class Hdf5Set(TrajectorySource):
-    """The trajectories of a file: its first ``most``, with these columns or all."""
+    """The trajectories of a file: its first ``most``, with these columns or all.
+
+    It reads what `write_hdf5` writes, and demonstrations as robomimic stores them
+    (https://robomimic.github.io/docs/datasets/overview.html): ``actions`` is called ``action``
+    here and ``obs/KEY`` ``observation.KEY``; pictures are left out; samples are 1/control_freq
+    apart, or 1/source_hz where the file does not say the rate.
+    """
 
     def __init__(
-        self, path: Path, *, columns: Sequence[str] | None = None, most: int | None = None
+        self,
+        path: Path,
+        *,
+        columns: Sequence[str] | None = None,
+        most: int | None = None,
+        source_hz: float | None = None,
     ) -> None:
         _require_h5py()
         self._path = path
-        self._columns = columns
         self._file: Any = None
         self._opened_by = 0
         with self._read() as file:
-            if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != _VERSION:
-                raise UnreadableSourceError(
-                    f"{path} is no file of trajectories that this version knows.",
-                    path=str(path),
-                    next_step="Write one with `leconvert probe resample --write-hdf5 FILE`; "
-                    "docs/resampling.md describes the format.",
-                )
-            count = int(file.attrs["count"])
-            held = list(file[_group(0)]["columns"]) if count else []
-        _check_known(str(path), columns, [unquote(key) for key in held])
-        self._count = count if most is None else min(count, most)
+            self._is_robomimic = "data" in file and "format" not in file.attrs
+            if self._is_robomimic:
+                self._groups = _demonstrations(file)
+                self._hz = self._rate(file, source_hz)
+            else:
+                self._groups = self._trajectories(file, source_hz)
+            known = _stored_columns(file[self._groups[0]]) if self._groups else {}
+        _check_known(str(path), columns, list(known))
+        self._columns = {key: known[key] for key in known if columns is None or key in columns}
+        self._groups = self._groups[:most]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_file": None}
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._groups)
 
     def load(self, index: int) -> Trajectory:
         """Read a trajectory."""
         with self._read() as file:
-            group = file[_group(index)]
-            held = group["columns"]
-            keys = self._columns or [unquote(key) for key in held]
-            columns = {key: np.asarray(held[quote(key, safe="")][()]) for key in keys}
-            times = np.asarray(group["times"][()])
-            name = str(group.attrs["name"])
+            group = file[self._groups[index]]
+            columns = {key: np.asarray(group[at][()]) for key, at in self._columns.items()}
+            if self._is_robomimic:
+                name = self._groups[index].removeprefix("data/")
+                times = np.arange(len(next(iter(columns.values())))) / self._hz
+            else:
+                name, times = str(group.attrs["name"]), np.asarray(group["times"][()])
         return Trajectory(f"{name} in {self._path}", times, columns)
+
+    def _trajectories(self, file: Any, source_hz: float | None) -> list[str]:
+        """Return the groups of a file that `write_hdf5` wrote."""
+        if file.attrs.get("format") != _FORMAT or file.attrs.get("version") != _VERSION:
+            raise UnreadableSourceError(
+                f"{self._path} is no file of trajectories that this version knows.",
+                path=str(self._path),
+                next_step="Give one of robomimic, or write one with `leconvert probe resample "
+                "--write-hdf5 FILE`; docs/resampling.md describes the format.",
+            )
+        if source_hz is not None:
+            raise UsageError(
+                f"{self._path} has the time of each sample: leave --source-hz out.",
+                path=str(self._path),
+            )
+        return [_group(index) for index in range(int(file.attrs["count"]))]
+
+    def _rate(self, file: Any, source_hz: float | None) -> float:
+        """Return the samples a second of a file of robomimic."""
+        try:
+            stated = json.loads(file["data"].attrs["env_args"])["env_kwargs"]["control_freq"]
+            hz = float(stated)
+        except (KeyError, TypeError, ValueError):
+            hz = math.nan
+        if source_hz is not None:
+            return source_hz
+        if not 0 < hz < math.inf:
+            raise SourceError(
+                f"{self._path} does not say how many samples it has a second (env_args, "
+                "control_freq).",
+                path=str(self._path),
+                next_step="Give the rate with --source-hz.",
+            )
+        return hz
 
     def as_record(self) -> dict[str, Any]:
         """Return what results say of the set."""
@@ -488,6 +537,23 @@ class Hdf5Set(TrajectorySource):
                 path=str(self._path),
                 next_step="Check the path." if missing else "Write the file again.",
             ) from error
+
+
+def _demonstrations(file: Any) -> list[str]:
+    """Return the groups of a file of robomimic, in the order of their numbers."""
+    names = [name for name in file["data"] if name.rpartition("_")[2].isdecimal()]
+    return [f"data/{name}" for name in sorted(names, key=lambda name: int(name.rpartition("_")[2]))]
+
+
+def _stored_columns(group: Any) -> dict[str, str]:
+    """Return where each feature lies in a trajectory's group."""
+    if "columns" in group:
+        return {unquote(key): f"columns/{key}" for key in group["columns"]}
+    found = {"action": "actions"} if "actions" in group else {}
+    for key, values in group.get("obs", {}).items():
+        if values.ndim <= _NUMBERS_NDIM:
+            found[f"observation.{key}"] = f"obs/{key}"
+    return found
 
 
 def _check_known(path: str, columns: Sequence[str] | None, known: Sequence[str]) -> None:

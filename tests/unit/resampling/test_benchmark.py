@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 from tests.unit.probe.schema_checker import violations
+from torch.utils.data import DataLoader
 
 from leconvert.cli.main import main
 from leconvert.errors import ProbeError, UsageError
 from leconvert.resampling.benchmark import (
-    GpuUse,
     ResampleOptions,
     everything,
-    gpu_reader,
     measure_batch_size,
     ratios,
     run_resample,
@@ -28,16 +27,26 @@ from leconvert.resampling.benchmark import (
 from leconvert.resampling.loaders import (
     CHUNK,
     LENGTHS,
-    PATHS,
+    ResampledDataset,
     SmallDiffusionPolicy,
     batches_of,
     open_loader,
+    paths_of,
     set_epoch,
     windows,
 )
-from leconvert.resampling.pipelines import BaselinePipeline, BatchedPipeline, Pipeline, Task, grid
-from leconvert.resampling.trajectories import SyntheticSet, methods_for, preload
+from leconvert.resampling.pipelines import (
+    BaselinePipeline,
+    BatchedPipeline,
+    GpuUse,
+    Pipeline,
+    Task,
+    gpu_reader,
+    grid,
+)
+from leconvert.resampling.trajectories import SyntheticSet, methods_for, preload, write_hdf5
 
+PATHS = ["baseline", "batched", "table"]
 BRIEF = {"max_trajectories": 12, "batch_sizes": (4,), "repeats": 2, "warmup_batches": 2}
 
 
@@ -70,19 +79,34 @@ def test_every_way_is_measured_and_held_against_numpy(document: dict[str, Any]) 
     assert {row["way"] for row in document["speedups"]} == {"batched", "table"}
     assert len(document["speedups"]) == 4
     assert document["gpu"] is None
-    assert [row["path"] for row in document["loaders"]] == list(PATHS)
+    assert [row["path"] for row in document["loaders"]] == PATHS
 
 
-def test_both_data_paths_teach_the_policy_the_same(document: dict[str, Any]) -> None:
-    baseline, batched = document["end_to_end"]
+def test_all_data_paths_teach_the_policy_the_same(document: dict[str, Any]) -> None:
+    rows = document["end_to_end"]
+    baseline = rows[0]
 
-    assert (baseline["path"], batched["path"]) == PATHS
-    assert baseline["steps"] == batched["steps"] == 6
-    for key in ("first_epoch_loss", "last_epoch_loss"):
-        assert baseline[key] == pytest.approx(batched[key], rel=1e-3)
-    for row in (baseline, batched):
-        share = row["data_s"] / (row["data_s"] + row["model_s"])
-        assert row["data_pct"] == pytest.approx(100 * share)
+    assert [row["path"] for row in rows] == PATHS
+    for row in rows:
+        assert row["steps"] == 6
+        for key in ("first_epoch_loss", "last_epoch_loss"):
+            assert row[key] == pytest.approx(baseline[key], rel=1e-3)
+        assert row["total_s"] == pytest.approx(row["data_s"] + row["model_s"])
+        assert row["data_pct"] == pytest.approx(100 * row["data_s"] / row["total_s"])
+        assert row["gpu_use_pct"] is None
+    assert baseline["speedup"] is None
+    assert rows[2]["speedup"] == pytest.approx(baseline["total_s"] / rows[2]["total_s"])
+
+
+def test_a_mode_measures_its_own_paths_alone() -> None:
+    task = Task(SyntheticSet(count=4), {}, 50.0)
+    apart = Task(SyntheticSet(count=4), {}, 50.0, preloaded=False)
+
+    assert paths_of("compare", task, 0) == PATHS
+    assert paths_of("compare", task, 2) == ["baseline", "batched"]
+    assert paths_of("baseline", task, 0) == ["baseline"]
+    assert paths_of("batched", task, 0) == ["batched", "table"]
+    assert paths_of("batched", apart, 0) == ["batched"]
 
 
 class _Scripted(Pipeline):
@@ -171,18 +195,46 @@ def test_all_ways_give_the_same_batch() -> None:
 def test_loaders_give_the_same_batches_in_the_same_order(num_workers: int) -> None:
     source = preload(SyntheticSet(count=7, seed=2))
     methods = methods_for(source, {})
+    task = Task(source, methods, 20.0)
     batches = {}
-    for path in PATHS:
+    for path in paths_of("compare", task, num_workers):
         loader = open_loader(
-            path, Task(source, methods, 20.0), batch_size=3, num_workers=num_workers, seed=4,
+            path, task, batch_size=3, num_workers=num_workers, seed=4,
         )  # fmt: skip
         set_epoch(loader, 1)
         batches[path] = list(loader)
 
     assert len(batches["baseline"]) == 2
-    for one, other in zip(*batches.values(), strict=True):
-        assert torch.equal(one[LENGTHS], other[LENGTHS])
-        assert torch.allclose(one["action"].float(), other["action"], atol=1e-5)
+    for one, *others in zip(*batches.values(), strict=True):
+        for other in others:
+            assert torch.equal(one[LENGTHS], other[LENGTHS])
+            assert torch.allclose(one["action"].float(), other["action"], atol=1e-5)
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_dataset_class_gives_torch_batches_of_one_rate(tmp_path: Path, in_memory: bool) -> None:
+    path = tmp_path / "set.h5"
+    made = SyntheticSet(count=5, seed=3)
+    write_hdf5(made, path)
+    dataset = ResampledDataset(path, hz=20, methods={"action[6]": "nearest"}, in_memory=in_memory)
+
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, collate_fn=ResampledDataset.collate)
+    batches = list(loader)
+
+    assert [len(batch[LENGTHS]) for batch in batches] == [2, 2, 1]
+    for number in range(5):
+        alone, one = dataset[number], made.load(number)
+        targets = grid(one.duration_s, 20)
+        batch, row = batches[number // 2], number % 2
+        count = int(batch[LENGTHS][row])
+        assert count == len(targets)
+        assert torch.equal(batch["action"][row, :count], alone["action"])
+        column = np.interp(targets, one.times, one.columns["action"][:, 0])
+        assert np.allclose(alone["action"][:, 0], column, atol=1e-5)
+    with pytest.raises(IndexError):
+        dataset[5]
+    with pytest.raises(UsageError, match="hz must be a number above 0"):
+        ResampledDataset(path, hz=0)
 
 
 def test_windows_stay_inside_of_their_trajectory() -> None:
@@ -227,6 +279,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
         ({"dtypes": ("fp16",)}, "There is no dtype fp16"),
         ({"devices": ("tpu",)}, "--device is cpu"),
         ({"dataset": "a", "hdf5": "b"}, "two sources"),
+        ({"source_hz": 20.0}, "give both"),
+        ({"hdf5": "a", "source_hz": -1.0}, "--source-hz must be a number above 0"),
     ):
         with pytest.raises(UsageError, match=match):
             ResampleOptions(**changes)  # type: ignore[arg-type]

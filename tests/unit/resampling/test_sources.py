@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from tests.unit.probe.schema_checker import violations
 
 from leconvert.api import convert
+from leconvert.cli.main import main
 from leconvert.errors import SourceError, TargetError, UnreadableSourceError, UsageError
 from leconvert.resampling.benchmark import ResampleOptions
 from leconvert.resampling.kernel import pack
@@ -206,3 +209,80 @@ def test_a_device_that_is_none_is_refused(device: str) -> None:
 def test_columns_of_the_synthetic_set_are_not_ignored_in_silence() -> None:
     with pytest.raises(UsageError, match="--columns"):
         ResampleOptions(columns=("action",))
+
+
+def robomimic_file(path: Path, env_args: str | None) -> Path:
+    """Write three demonstrations as robomimic does, the tenth after the second in its order."""
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["total"] = 9
+        if env_args is not None:
+            data.attrs["env_args"] = env_args
+        for number, length in ((10, 4), (2, 3), (0, 2)):
+            demo = data.create_group(f"demo_{number}")
+            demo.attrs["num_samples"] = length
+            demo["actions"] = np.full((length, 7), number, np.float64)
+            demo["states"] = np.zeros((length, 30))
+            demo["obs/robot0_eef_pos"] = np.full((length, 3), number + 0.5, np.float64)
+            demo["obs/agentview_image"] = np.zeros((length, 8, 8, 3), np.uint8)
+            demo["next_obs/robot0_eef_pos"] = np.zeros((length, 3))
+        file.create_group("mask")["train"] = np.array([b"demo_0"])
+    return path
+
+
+def test_demonstrations_of_robomimic_are_read_in_their_order(tmp_path: Path) -> None:
+    env_args = '{"env_name": "Lift", "env_kwargs": {"control_freq": 20}}'
+    source = Hdf5Set(robomimic_file(tmp_path / "lift.hdf5", env_args))
+
+    found = [source.load(index) for index in range(len(source))]
+
+    assert [one.name for one in found] == [
+        f"demo_{number} in {tmp_path / 'lift.hdf5'}" for number in (0, 2, 10)
+    ]
+    for one, (number, length) in zip(found, ((0, 2), (2, 3), (10, 4)), strict=True):
+        assert set(one.columns) == {"action", "observation.robot0_eef_pos"}
+        assert np.array_equal(one.times, np.arange(length) / 20)
+        assert np.array_equal(one.columns["action"], np.full((length, 7), number))
+        eef = one.columns["observation.robot0_eef_pos"]
+        assert np.array_equal(eef, np.full((length, 3), number + 0.5))
+    assert len(Hdf5Set(tmp_path / "lift.hdf5", most=2)) == 2
+    assert set(Hdf5Set(tmp_path / "lift.hdf5", columns=["action"]).load(0).columns) == {"action"}
+    with pytest.raises(UsageError, match="no numeric feature observation"):
+        Hdf5Set(tmp_path / "lift.hdf5", columns=["observation.agentview_image"])
+
+
+@pytest.mark.parametrize("env_args", [None, "{}", '{"env_kwargs": {"control_freq": 0}}', "no JSON"])
+def test_the_rate_of_a_robomimic_file_is_stated_or_given(
+    tmp_path: Path, env_args: str | None
+) -> None:
+    path = robomimic_file(tmp_path / "lift.hdf5", env_args)
+
+    with pytest.raises(SourceError, match="does not say how many samples") as caught:
+        Hdf5Set(path)
+    assert "--source-hz" in str(caught.value.next_step)
+    assert np.array_equal(Hdf5Set(path, source_hz=10).load(1).times, np.arange(3) / 10)
+
+
+def test_a_robomimic_file_is_measured_and_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = robomimic_file(tmp_path / "lift.hdf5", None)
+
+    code = main(
+        ["probe", "resample", "--hdf5", str(path), "--source-hz=20", "--batch-sizes=3",
+         "--repeats=1", "--end-to-end", "--num-workers=0", "--train-epochs=2", "--no-plots",
+         "--mode=batched", "--json", "-o", str(tmp_path / "out")]
+    )  # fmt: skip
+
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    document = json.loads(said.out)
+    assert violations(document) == []
+    assert document["set"]["rate_hz"]["median"] == pytest.approx(20)
+    assert [row["path"] for row in document["end_to_end"]] == ["batched", "table"]
+
+
+def test_a_rate_for_a_file_with_times_is_refused(tmp_path: Path) -> None:
+    write_hdf5(SyntheticSet(count=1), tmp_path / "set.h5")
+    with pytest.raises(UsageError, match="leave --source-hz out"):
+        Hdf5Set(tmp_path / "set.h5", source_hz=10)
