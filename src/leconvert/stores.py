@@ -26,6 +26,7 @@ from leconvert.errors import (
     UsageError,
     WorkDirError,
 )
+from leconvert.loading import content_mark
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.text import count, first_few
@@ -37,11 +38,6 @@ from leconvert.workdir.secrets import without_credentials
 __all__ = ["StoredFile", "UploadReport", "download_tree", "open_store", "read_notes", "upload_tree"]
 
 
-# What stores say of a file that changes when its content does.
-_MARKS = (
-    *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId"),
-    *("LastModified", "last_modified", "mtime", "created"),
-)
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 
 
@@ -92,8 +88,7 @@ class Store:
             relative = path.removeprefix(prefix)
             if ".." in PurePosixPath(relative).parts or PurePosixPath(relative).is_absolute():
                 raise SourceError(f"{self.url} has a file with the name {path!r}.", path=self.url)
-            mark = ";".join(f"{key}={seen[key]}" for key in _MARKS if seen.get(key) is not None)
-            files[relative] = StoredFile(int(seen["size"]), mark)
+            files[relative] = StoredFile(int(seen["size"]), content_mark(seen))
         return files
 
 

@@ -8,7 +8,7 @@
 
 torch is needed, torchcodec wanted: ``pip install 'leconvert[probe]'``. Nothing of it is imported
 before one of the names below is used. `EpisodeStream`, `StreamLoader`, `StreamFacts` and
-`UnreadableFrame` are for everybody, the other names for the probe and for resampling.
+`UnreadableFrame` are for everybody, the other names for the probe, resampling and stores.
 """
 
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         open_decoder,
         torchcodec_trouble,
     )
-    from leconvert.loading.files import Files, OpenFile, files_at
+    from leconvert.loading.files import Files, OpenFile, content_mark, files_at
     from leconvert.loading.loader import StreamLoader
     from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, load_meta, make_windows
     from leconvert.loading.order import chosen_episodes, find_rank
@@ -43,6 +43,7 @@ __all__ = [
     "UnreadableFrame",
     "choose_backend",
     "chosen_episodes",
+    "content_mark",
     "files_at",
     "find_rank",
     "keep_freed_memory",
@@ -63,6 +64,7 @@ _NAMES = {
     "files": (
         "Files",
         "OpenFile",
+        "content_mark",
         "files_at",
     ),
     "loader": ("StreamLoader",),

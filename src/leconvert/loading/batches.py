@@ -147,12 +147,14 @@ class BatchMaker:
             Tensors by feature, B in front, lists of what is no number, and ``task``.
         """
         begin = time.perf_counter_ns()
-        rows = [self._pool.rows(place) for place in places.tolist()]
-        read = time.perf_counter_ns()
         lengths = self._meta.episodes.length[places]
         chosen = {
             key: window.frames(frames, lengths) for key, window in self._sample.windows.items()
         }
+        wanted = {key: chosen.get(key, frames[:, None]) for key in self._meta.video_keys}
+        self._pool.bring(places, wanted)
+        rows = [self._pool.rows(place) for place in places.tolist()]
+        read = time.perf_counter_ns()
         self._learn_image_shapes(rows, places, frames, chosen)
         batch = self._allocate(rows[0], len(places))
         decode_begin = time.perf_counter_ns()

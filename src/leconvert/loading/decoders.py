@@ -90,6 +90,28 @@ class Clip:
         close: npt.NDArray[np.bool_] = np.abs(seconds - ranks / fps) * fps < 0.5
         return right & close
 
+    def frame_spans(self, ranks: IntArray) -> list[tuple[int, int]]:
+        """Return the ranges of bytes that single frames are decoded from."""
+        index = self.index
+        if index is None:
+            return [(0, self.source.size_bytes)]
+        ranks = np.unique(np.clip(ranks, 0, index.num_samples - 1))
+        all_ranks = index.ranks
+        samples = np.argsort(all_ranks)[ranks]
+        heads = np.flatnonzero(index.keyframes)
+        begins = np.zeros(len(ranks), np.int64)
+        if len(heads):
+            groups = np.maximum(np.searchsorted(heads, samples, side="right") - 1, 0)
+            # A frame shown before its keyframe may also refer to the group before.
+            groups -= (ranks < all_ranks[heads[groups]]) & (groups > 0)
+            begins = heads[groups]
+        ends = np.minimum(samples + 1 + _FED_BEYOND, index.num_samples)
+        return [
+            (start, start + length)
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
+            for start, length in index.byte_runs(begin, end)
+        ]
+
     def spans(self, first: int, count: int) -> list[tuple[int, int]]:
         """Return the ranges of bytes that ``count`` frames from ``first`` are decoded from."""
         if self.index is None:

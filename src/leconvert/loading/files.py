@@ -3,7 +3,7 @@
 A local file is what it is. Of a remote one (any fsspec URL, the Hub's included) there is a stand-in
 in memory: a sparse file of the same size, into which ranges of bytes are fetched at their places.
 FFmpeg and Arrow read both by path, natively. Ranges that nobody needs any more give their memory
-back.
+back. With a cache, ranges are fetched in its blocks, each by the first process that needs it.
 
 Nothing is opened before the first `open`, so a `Files` can be sent to another process.
 """
@@ -16,19 +16,27 @@ import os
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from leconvert.errors import UnreadableSourceError, UsageError
+from leconvert.loading.byte_cache import BLOCK_BYTES, ByteCache
 
-__all__ = ["Files", "OpenFile", "files_at"]
+__all__ = ["Files", "OpenFile", "content_mark", "files_at"]
 
 
 _HUB_DATASETS = "hf://datasets/"
 # A page of memory is given back whole or not at all.
 _PAGE_BYTES = mmap.PAGESIZE
+# Asked for at once: others may wait for it, and all of it is in memory for a moment.
+_REQUEST_BYTES = 16 * BLOCK_BYTES
+# What stores say of a file that changes when its content does.
+_MARKS = (
+    *("ETag", "etag", "md5Hash", "md5", "generation", "VersionId", "blob_id", "xet_hash"),
+    *("LastModified", "last_modified", "mtime", "created"),
+)
 
 
 class OpenFile:
@@ -56,7 +64,7 @@ class OpenFile:
         return 0
 
     def release(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Say that ranges are needed no more, once for each time that they were needed."""
+        """Say that the ranges of one call of `need` are needed no more."""
 
     def close(self) -> None:
         """Give everything back; the path is gone where the file was remote."""
@@ -65,11 +73,16 @@ class OpenFile:
 class RemoteFile(OpenFile):
     """The sparse stand-in of a remote file; reading what was not fetched gives zeros."""
 
-    def __init__(self, system: Any, remote_path: str, name: str) -> None:
+    def __init__(
+        self, system: Any, remote_path: str, name: str, cache: ByteCache | None = None
+    ) -> None:
         try:
-            size_bytes = int(system.size(remote_path))
+            found = system.info(remote_path)
+            size_bytes = int(found["size"])
         except Exception as error:
             raise _unreachable(name, error) from error
+        self._cache = cache
+        self._key = "" if cache is None else cache.key(name, size_bytes, content_mark(found))
         self._system = system
         self._remote_path = remote_path
         self._descriptor = os.memfd_create("leconvert", os.MFD_CLOEXEC)
@@ -86,18 +99,13 @@ class RemoteFile(OpenFile):
         super().__init__(f"/proc/{os.getpid()}/fd/{self._descriptor}", name, size_bytes)
 
     def need(self, spans: Iterable[tuple[int, int]]) -> None:
-        for start, stop in spans:
-            end = min(stop, self.size_bytes)
+        for start, stop in self._rounded(spans):
             with self._lock:
                 self._users[start, stop] = self._users.get((start, stop), 0) + 1
-                missing = self._present.missing(start, end)
-            for first, last in missing:
-                # Two threads may fetch the same bytes; they write the same.
-                data = self._fetch(first, last)
-                os.pwrite(self._descriptor, data, first)
-                with self._lock:
-                    self._present.add(first, last)
-                    self._fetched_bytes += len(data)
+                missing = self._present.missing(start, stop)
+            for gap_start, gap_stop in missing:
+                for first in range(gap_start, gap_stop, _REQUEST_BYTES):
+                    self._bring(first, min(first + _REQUEST_BYTES, gap_stop))
 
     def take_fetched_bytes(self) -> int:
         with self._lock:
@@ -106,7 +114,7 @@ class RemoteFile(OpenFile):
 
     def release(self, spans: Iterable[tuple[int, int]]) -> None:
         with self._lock:
-            for span in spans:
+            for span in self._rounded(spans):
                 users = self._users.get(span, 0) - 1
                 if users > 0:
                     self._users[span] = users
@@ -119,6 +127,51 @@ class RemoteFile(OpenFile):
     def close(self) -> None:
         self._memory.close()
         self._end()
+
+    def _rounded(self, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Return what is fetched for ranges: whole blocks of the cache, neighbours joined."""
+        unit = 1 if self._cache is None else BLOCK_BYTES
+        wanted = _Spans()
+        for start, stop in spans:
+            end = min(-(-stop // unit) * unit, self.size_bytes)
+            if start < end:
+                wanted.add(start // unit * unit, end)
+        return list(wanted)
+
+    def _bring(self, start: int, stop: int) -> None:
+        """Put a range that is missing into its place, from the cache or from the store."""
+        if self._cache is None:
+            # Two threads may fetch the same bytes; they write the same.
+            self._place(start, self._fetch(start, stop))
+            return
+        for first, last in self._place_cached(start, stop):
+            blocks = first // BLOCK_BYTES, -(-last // BLOCK_BYTES)
+            with self._cache.fetching(self._key, *blocks):
+                # Whoever held these blocks until now has left them in the cache.
+                for begin, end in self._place_cached(first, last):
+                    data = memoryview(self._fetch(begin, end))
+                    self._place(begin, data)
+                    for offset in range(0, len(data), BLOCK_BYTES):
+                        block = (begin + offset) // BLOCK_BYTES
+                        self._cache.write(self._key, block, data[offset : offset + BLOCK_BYTES])
+
+    def _place_cached(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Put what the cache has of whole blocks into its place; return the ranges it lacks."""
+        assert self._cache is not None
+        lacking = _Spans()
+        for first in range(start, stop, BLOCK_BYTES):
+            last = min(first + BLOCK_BYTES, self.size_bytes)
+            data = self._cache.read(self._key, first // BLOCK_BYTES, last - first)
+            if data is None:
+                lacking.add(first, last)
+            else:
+                self._place(first, data)
+        return list(lacking)
+
+    def _place(self, start: int, data: bytes | memoryview) -> None:
+        os.pwrite(self._descriptor, data, start)
+        with self._lock:
+            self._present.add(start, start + len(data))
 
     def _unused_pages(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield the whole pages of a range that nobody needs."""
@@ -143,6 +196,8 @@ class RemoteFile(OpenFile):
                 path=self.name,
                 next_step="Check that the file was uploaded whole.",
             )
+        with self._lock:
+            self._fetched_bytes += len(data)
         return data
 
 
@@ -154,9 +209,10 @@ class Files:
         is_local: Whether files are read where they lie.
     """
 
-    def __init__(self, root: str, *, is_local: bool) -> None:
+    def __init__(self, root: str, *, is_local: bool, cache: ByteCache | None = None) -> None:
         self.root = root
         self.is_local = is_local
+        self._cache = cache
 
     def name(self, relative: str) -> str:
         """Return what to call a file towards the user."""
@@ -167,7 +223,7 @@ class Files:
         name = self.name(relative)
         if not self.is_local:
             system, base = self._connect()
-            return RemoteFile(system, f"{base}/{relative}", name)
+            return RemoteFile(system, f"{base}/{relative}", name, self._cache)
         try:
             return OpenFile(name, name, os.stat(name).st_size)  # noqa: PTH116 (a name, not a Path)
         except OSError as error:
@@ -213,6 +269,9 @@ class _Spans:
     def __init__(self) -> None:
         self._spans: list[tuple[int, int]] = []
 
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._spans)
+
     def missing(self, start: int, stop: int) -> list[tuple[int, int]]:
         gaps = []
         for first, last in self._spans[max(0, bisect_right(self._spans, (start,)) - 1) :]:
@@ -240,8 +299,15 @@ class _Spans:
         self._spans = rest
 
 
-def files_at(root: str | os.PathLike[str], *, revision: str | None = None) -> Files:
-    """Return the files of a dataset."""
+def content_mark(found: Mapping[str, Any]) -> str:
+    """Return what a store says of a file that changes when its content does; may be empty."""
+    return ";".join(f"{key}={found[key]}" for key in _MARKS if found.get(key) is not None)
+
+
+def files_at(
+    root: str | os.PathLike[str], *, revision: str | None = None, cache: ByteCache | None = None
+) -> Files:
+    """Return the files of a dataset, what is fetched of them kept in a cache."""
     text = os.fspath(root)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
@@ -258,7 +324,10 @@ def files_at(root: str | os.PathLike[str], *, revision: str | None = None) -> Fi
     if is_local:
         # Workers may start elsewhere.
         text = os.path.abspath(text)  # noqa: PTH100 (resolve() would follow links)
-    return Files(text.rstrip("/") or "/", is_local=is_local)
+    # Whether it is usable is asked here, so that it is said once and not by each worker.
+    if is_local or cache is None or not cache.is_usable():
+        cache = None
+    return Files(text.rstrip("/") or "/", is_local=is_local, cache=cache)
 
 
 def _unreachable(name: str, error: Exception) -> UnreadableSourceError:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,9 @@ __all__ = ["EpisodePool", "FrameReader", "FrameRequest"]
 
 
 _FileKey = tuple[str, int]
+_Ranges = list[tuple[int, int]]
+# Threads that fetch what the batch under way waits for; stores answer so many at once.
+_URGENT_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +61,7 @@ class FrameReader:
 
     It guarantees that a frame is the one asked for: its place in the file is counted, and its time
     checked, never guessed. It holds at most ``cache_size`` decoders, the longest unused of which is
-    closed first. But for `need` it is for one thread.
+    closed first. But for `need` and `need_frames` it is for one thread.
 
     Args:
         meta: The dataset.
@@ -89,6 +93,8 @@ class FrameReader:
         self._counters = counters
         self._clips: dict[_FileKey, Clip] = {}
         self._users: dict[_FileKey, int] = {}
+        # By episode: what is held for it.
+        self._held: dict[int, list[tuple[Clip, _FileKey, _Ranges]]] = {}
         self._opening: dict[_FileKey, threading.Lock] = {}
         self._lock = threading.Lock()
         self._decoders: OrderedDict[_FileKey, ClipDecoder] = OrderedDict()
@@ -96,31 +102,46 @@ class FrameReader:
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
     def need(self, place: int) -> int:
-        """Fetch what an episode's frames are decoded from, once before its first; from any thread.
+        """Fetch what all frames of an episode are decoded from; from any thread.
 
         Returns:
             Bytes that were fetched; nothing is where the files are local.
         """
+        length = int(self._meta.episodes.length[place])
+
+        def spans(clip: Clip, first: int) -> _Ranges:
+            return clip.spans(first, length)
+
+        return sum(self._need(place, camera, spans) for camera in self._meta.episodes.cameras)
+
+    def need_frames(self, place: int, camera: str, frames: IntArray) -> int:
+        """Fetch what some frames of an episode are decoded from; from any thread."""
+
+        def spans(clip: Clip, first: int) -> _Ranges:
+            return clip.frame_spans(first + frames)
+
+        return self._need(place, camera, spans)
+
+    def _need(self, place: int, camera: str, spans_of: Callable[[Clip, int], _Ranges]) -> int:
         if self._files.is_local:
             return 0
-        fetched = 0
-        for key in self._keys(place):
-            with self._lock:
-                self._users[key] = self._users.get(key, 0) + 1
-                opening = self._opening.setdefault(key, threading.Lock())
-            with opening:
-                clip = self._clip(key)
-            clip.source.need(self._spans(clip, key, place))
-            fetched += clip.source.take_fetched_bytes()
-        return fetched
+        files = self._meta.episodes.cameras[camera]
+        key = camera, int(files.file[place])
+        with self._lock:
+            self._users[key] = self._users.get(key, 0) + 1
+            opening = self._opening.setdefault(key, threading.Lock())
+        with opening:
+            clip = self._clip(key)
+        spans = spans_of(clip, int(files.first[place]))
+        with self._lock:
+            self._held.setdefault(place, []).append((clip, key, spans))
+        clip.source.need(spans)
+        return clip.source.take_fetched_bytes()
 
     def release(self, place: int) -> None:
         """Say that an episode's frames are not needed any more."""
-        if self._files.is_local:
-            return
-        for key in self._keys(place):
-            clip = self._clips[key]
-            clip.source.release(self._spans(clip, key, place))
+        for clip, key, spans in self._held.pop(place, []):
+            clip.source.release(spans)
             with self._lock:
                 self._users[key] -= 1
                 if not self._users[key]:
@@ -142,14 +163,6 @@ class FrameReader:
             part = groups[first : first + self._threads]
             opened = [self._decoder(group) for group in part]
             list(self._pool.map(self._serve, part, opened))
-
-    def _keys(self, place: int) -> list[_FileKey]:
-        cameras = self._meta.episodes.cameras
-        return [(camera, int(files.file[place])) for camera, files in cameras.items()]
-
-    def _spans(self, clip: Clip, key: _FileKey, place: int) -> list[tuple[int, int]]:
-        first = int(self._meta.episodes.cameras[key[0]].first[place])
-        return clip.spans(first, int(self._meta.episodes.length[place]))
 
     def _grouped(self, request: FrameRequest, write: Writer, trouble: Trouble) -> list[_Group]:
         camera = self._meta.episodes.cameras[request.camera]
@@ -264,13 +277,14 @@ class FrameReader:
 class EpisodePool:
     """Holds an episode from its first frame of an epoch until all ranks are past its last.
 
-    With threads it fetches what comes next while others are decoded. That changes when bytes
-    arrive, never which sample is next.
+    A batch waits for its rows and for the bytes of its own frames alone. With threads these are
+    fetched side by side, and the rest of the episodes, and those that come next, while others are
+    decoded. That changes when bytes arrive, never which sample is next.
 
     Args:
         rows: Reads rows.
         frames: Decodes frames; told what will be asked for.
-        fetch_workers: Threads that fetch ahead; 0 for none.
+        fetch_workers: Threads that fetch whole episodes; 0 for none, and no fetching ahead.
         counters: Told of episodes and bytes.
     """
 
@@ -287,27 +301,83 @@ class EpisodePool:
         self._counters = counters
         self._held: dict[int, EpisodeRows] = {}
         self._last_numbers: dict[int, int] = {}
-        self._coming: dict[int, Future[int]] = {}
-        self._fetchers = ThreadPoolExecutor(fetch_workers, "fetch") if fetch_workers else None
+        self._expected: Sequence[int] = ()
+        # By episode: the fetching of its rows, and of all its frames.
+        self._rows_coming: dict[int, Future[None]] = {}
+        self._frames_coming: dict[int, Future[None]] = {}
+        self._fetched_bytes = 0
+        self._lock = threading.Lock()
+        self._urgent: ThreadPoolExecutor | None = None
+        if fetch_workers:
+            self._urgent = ThreadPoolExecutor(_URGENT_THREADS, "fetch")
+            self._ahead = ThreadPoolExecutor(fetch_workers, "fetch-ahead")
+
+    def bring(self, places: IntArray, frames: Mapping[str, IntArray]) -> None:
+        """Fetch what a batch is made of, and begin to fetch what comes next.
+
+        Args:
+            places: The episode of each sample, shape (N,).
+            frames: What is wanted of each video feature, shape (N, T).
+        """
+        if self._urgent is None:
+            return
+        needed = np.unique(places).tolist()
+        waiting = []
+        for place in needed:
+            self._bring_rows(place)
+            coming = self._frames_coming.get(place)
+            if coming is not None and coming.done():
+                coming.result()  # raises what went wrong
+                continue
+            samples = places == place
+            for camera, wanted in frames.items():
+                chosen = np.unique(wanted[samples])
+                need = partial(self._frame_reader.need_frames, place, camera, chosen)
+                waiting.append(self._urgent.submit(self._fetch, need))
+        for coming in waiting:
+            coming.result()
+        # Only now: it would take the bandwidth from what the batch waits for.
+        for place in [*needed, *self._expected]:
+            self._bring_rows(place)
+            if place not in self._frames_coming:
+                need = partial(self._frame_reader.need, place)
+                self._frames_coming[place] = self._ahead.submit(self._fetch, need)
+        self._count_fetched()
+
+    def _bring_rows(self, place: int) -> None:
+        assert self._urgent is not None
+        if place not in self._held and place not in self._rows_coming:
+            need = partial(self._row_reader.need, place)
+            self._rows_coming[place] = self._urgent.submit(self._fetch, need)
+
+    def _fetch(self, need: Callable[[], int]) -> None:
+        fetched = need()
+        with self._lock:
+            self._fetched_bytes += fetched
+
+    def _count_fetched(self) -> None:
+        with self._lock:
+            fetched, self._fetched_bytes = self._fetched_bytes, 0
+        self._counters.add("fetched_bytes", fetched)
 
     def rows(self, place: int) -> EpisodeRows:
         """Return an episode's rows; it enters the pool if it is not there."""
         found = self._held.get(place)
         if found is None:
-            coming = self._coming.pop(place, None)
-            fetched = self._need(place) if coming is None else coming.result()
+            coming = self._rows_coming.pop(place, None)
+            if coming is not None:
+                coming.result()
+            else:
+                self._fetch(partial(self._row_reader.need, place))
+                self._fetch(partial(self._frame_reader.need, place))
+                self._count_fetched()
             found = self._held[place] = self._row_reader.read(place)
-            self._counters.add("fetched_bytes", fetched)
             self._counters.add("episodes")
         return found
 
-    def expect(self, places: Iterable[int]) -> None:
-        """Begin to fetch episodes that will be wanted soon, the first one first."""
-        if self._fetchers is None:
-            return
-        for place in places:
-            if place not in self._held and place not in self._coming:
-                self._coming[place] = self._fetchers.submit(self._need, place)
+    def expect(self, places: Sequence[int]) -> None:
+        """Say which episodes will be wanted soon, the first one first."""
+        self._expected = places
 
     def keep_until(self, places: IntArray, last_numbers: IntArray) -> None:
         """Say with which sample of the order each episode ends; of equal ones the last counts."""
@@ -323,17 +393,26 @@ class EpisodePool:
         del self._held[place]
         self._last_numbers.pop(place, None)
         self._row_reader.release(place)
+        self._release_frames(place)
+
+    def _release_frames(self, place: int) -> None:
+        coming = self._frames_coming.pop(place, None)
+        # What went wrong with bytes that nobody waits for any more is nobody's trouble.
+        if coming is not None and not coming.cancel():
+            wait([coming])
         self._frame_reader.release(place)
 
     def clear(self) -> None:
         """Let every episode go."""
-        for place, coming in self._coming.items():
+        self._expected = ()
+        for coming in self._frames_coming.values():
+            coming.cancel()  # all of them, before waiting for any
+        for place, coming in self._rows_coming.items():
             if not coming.cancel() and coming.exception() is None:
                 self._row_reader.release(place)
-                self._frame_reader.release(place)
-        self._coming.clear()
+        self._rows_coming.clear()
         for place in list(self._held):
             self._leave(place)
-
-    def _need(self, place: int) -> int:
-        return self._row_reader.need(place) + self._frame_reader.need(place)
+        for place in list(self._frames_coming):
+            self._release_frames(place)
+        self._count_fetched()

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from leconvert.errors import UsageError
 from leconvert.loading.batches import BatchMaker, SampleFormat
+from leconvert.loading.byte_cache import ByteCache
 from leconvert.loading.decoders import choose_backend
 from leconvert.loading.files import files_at
 from leconvert.loading.frames import EpisodePool, FrameReader
@@ -131,6 +133,10 @@ class EpisodeStream(IterableDataset[Sample]):
         partition_index: This node.
         max_episodes: Load no more than these first ones.
         tolerance_s: How far ``delta_timestamps`` may lie from multiples of 1 / fps.
+        cache_dir: Where fetched bytes are kept for all processes of this host; None for a folder of
+            the user in the temporary directory.
+        cache_size_in_gb: How many stay there; None for a quarter of what is free, 32 at most, and 0
+            for none.
 
     Raises:
         SourceError: It is no v3.0 dataset.
@@ -162,13 +168,16 @@ class EpisodeStream(IterableDataset[Sample]):
         partition_index: int = 0,
         max_episodes: int | None = None,
         tolerance_s: float = 1e-4,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_size_in_gb: float | None = None,
     ) -> None:
         super().__init__()
         if on_unreadable not in {"raise", "count"}:
             raise UsageError(f"on_unreadable must be raise or count, not {on_unreadable!r}.")
-        files = files_at(root, revision=revision)
+        cache = _open_cache(cache_dir, cache_size_in_gb)
+        files = files_at(root, revision=revision, cache=cache)
         self.meta: DatasetMeta = load_meta(files)
-        self._files = files if data_files_root is None else files_at(data_files_root)
+        self._files = files if data_files_root is None else files_at(data_files_root, cache=cache)
         self._backend = choose_backend(video_backend, decode_device)
         self._sample = SampleFormat(
             windows=make_windows(
@@ -421,6 +430,17 @@ def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:
     while size > _LEAST_POOL_EPISODES and size * float(lengths.mean()) * row_bytes > _POOL_BYTES:
         size //= 2
     return size
+
+
+def _open_cache(
+    folder: str | os.PathLike[str] | None, size_in_gb: float | None
+) -> ByteCache | None:
+    if size_in_gb is not None and not size_in_gb >= 0:
+        raise UsageError(f"cache_size_in_gb must be at least 0, not {size_in_gb}.")
+    if size_in_gb == 0:
+        return None
+    limit_bytes = None if size_in_gb is None else int(size_in_gb * 10**9)
+    return ByteCache(None if folder is None else Path(folder).absolute(), limit_bytes)
 
 
 def _new_begin() -> torch.Tensor:

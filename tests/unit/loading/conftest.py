@@ -10,11 +10,18 @@ from pathlib import Path
 import pytest
 
 from leconvert.api import convert
+from leconvert.loading import byte_cache
 from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = [9, 4, 1, 12, 6]
 CAMERAS = ("observation.images.top", "observation.images.wrist")
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_fetched_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the user's own cache alone."""
+    monkeypatch.setattr(byte_cache, "_own_folder", lambda: tmp_path / "fetched")
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ from leconvert.errors import (
 from leconvert.loading import EpisodeStream, StreamLoader, decoders
 from leconvert.loading import decoders as clips
 from leconvert.loading import decoders as pyav_decoder
+from leconvert.loading.byte_cache import BLOCK_BYTES
 from leconvert.loading.decoders import open_clip
 from leconvert.loading.files import OpenFile
 from leconvert.loading.stream import default_pool_size
@@ -100,10 +101,15 @@ def test_only_needed_bytes_are_fetched(tmp_path: Path) -> None:
     convert(source, output=tmp_path / "v30")
     (video,) = (tmp_path / "v30" / "videos").rglob("*.mp4")
     with uploaded(tmp_path / "v30") as url:
-        stream = EpisodeStream(url, episodes=[2])
-        assert sorted(label_of(sample[TOP]) for sample in stream) == [(2, n) for n in range(40)]
+        alone = EpisodeStream(url, episodes=[2], cache_size_in_gb=0)
+        assert sorted(label_of(sample[TOP]) for sample in alone) == [(2, n) for n in range(40)]
+        shared = EpisodeStream(url, episodes=[2])
+        assert len(list(shared)) == 40
     # An eighth of the video, some packets more, its index, and the tables.
-    assert 0.1 < stream.facts().fetched_bytes / video.stat().st_size < 0.3
+    size = video.stat().st_size
+    assert 0.1 < alone.facts().fetched_bytes / size < 0.3
+    # In whole blocks, so that others find them.
+    assert shared.facts().fetched_bytes < alone.facts().fetched_bytes + 8 * BLOCK_BYTES
 
 
 def test_data_files_may_lie_elsewhere(v30: Path, tmp_path: Path) -> None:
@@ -303,7 +309,8 @@ def test_a_remote_stream_that_was_broken_off_holds_nothing_at_the_end_of_the_nex
     assert sorted(int(sample["index"]) for sample in stream) == list(range(FRAMES))
     assert stream._workplace is not None
     pool = stream._workplace.pool
-    assert (pool._held, pool._coming) == ({}, {})
+    assert (pool._held, pool._rows_coming, pool._frames_coming) == ({}, {}, {})
+    assert not pool._frame_reader._held
     assert not pool._row_reader._open
     assert not pool._frame_reader._clips
     assert not pool._frame_reader._users
