@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import TYPE_CHECKING
@@ -56,6 +57,16 @@ def _scheduled_as_ever() -> None:
     """Take back what an encoder that was opened without `encode_clip` did to this thread."""
     if os.sched_getscheduler(0) != _POLICY:
         os.sched_setscheduler(0, _POLICY, _PARAMETERS)
+
+
+@pytest.fixture(autouse=True)
+def _alone_as_ever() -> Iterator[None]:
+    """Forget what accelerate, where a training used it, made known to the whole process."""
+    yield
+    state = sys.modules.get("accelerate.state")
+    if hasattr(state, "AcceleratorState"):  # a test may have put another in its place
+        state.AcceleratorState._reset_state(reset_partial_state=True)
+        state.GradientState._reset_state()
 
 
 @pytest.fixture(scope="session")

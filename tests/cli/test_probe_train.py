@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,9 @@ def test_torch_that_is_missing_is_one_sentence_with_the_extra(dataset: Path) -> 
     ("arguments", "code", "said"),
     [
         (("--nodes", "2"), 2, "goes with --submit"),
+        (("--gpus", "2"), 2, "Give --device cuda"),
+        (("--gpus", "2", "--nodes", "2", "--device", "cuda"), 2, "goes with --submit"),
+        (("--gpus", "99", "--device", "cuda"), 14, "GPUs of this machine"),
         (("--dummy", "--resume-from", "last"), 2, "--dummy makes no checkpoints"),
         (("--steps", "0"), 2, "--steps must be at least 1"),
         (("--resume-from", "nowhere"), 14, "nowhere is no checkpoint"),
@@ -116,3 +120,61 @@ def test_what_makes_no_sense_has_a_sentence_and_a_code(
     assert said in told.err
     assert told.out == ""
     assert not (tmp_path / "run").exists()
+
+
+def test_it_becomes_torchrun_with_a_process_for_each_gpu(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    import torch
+
+    from leconvert.cli import main
+
+    class Replaced(BaseException):
+        """Stands for the end of this program."""
+
+    def execv(path: str, words: list[str]) -> None:
+        assert path == sys.executable
+        raise Replaced(*words)
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("os.execv", execv)
+    command = ["probe", "train", "--root", str(dataset), "--device", "cuda", "--json"]
+    command += ["--steps", "6", "--out-dir", str(tmp_path / "run")]
+    with pytest.raises(Replaced) as replaced:
+        main([*command, "--gpus", "2"])
+    words = list(replaced.value.args)
+    assert words[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    assert words[5:9] == ["-m", "leconvert", "probe", "train"]
+    assert set(words[9:]) == {
+        f"--root={dataset}", "--device=cuda", "--json", "--steps=6", f"--out-dir={tmp_path / 'run'}"
+    }  # fmt: skip
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    assert main([*command, "--gpus", "2"]) == 2
+    assert "one of several already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ("torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+        ("accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1",
+         "--mixed_precision=no", "--dynamo_backend=no"),
+    ],
+    ids=["torchrun", "accelerate"],
+)  # fmt: skip
+def test_launchers_start_ranks_that_train_together(
+    dataset: Path, tmp_path: Path, launcher: tuple[str, ...]
+) -> None:
+    words = ["probe", "train", "--root", str(dataset), "--out-dir", str(tmp_path / "run")]
+    words += ["--steps", "3", "--save-every", "3", "--batch-size", "2", "--num-workers", "0"]
+    ran = subprocess.run(
+        [sys.executable, "-m", *launcher, "-m", "leconvert", *words, "--json"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)  # of rank 0 alone
+    assert (told["world_size"], told["steps"], told["engine"]) == (2, 3, "accelerate")
+    assert (tmp_path / "run/checkpoints/step-00000003/dataset_state.pt").is_file()

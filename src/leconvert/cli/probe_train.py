@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +26,7 @@ from leconvert.cli.probe_options import (
     training_given,
 )
 from leconvert.cli.progress import progress_for
+from leconvert.errors import ProbeError, UsageError
 
 if TYPE_CHECKING:
     from leconvert.probe import StepFacts, TrainReport
@@ -41,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
     """Train here, or send a job that does."""
     if options.submit or options.dry_run:
         return _submit(options)
+    if options.gpus:
+        return _start_one_a_gpu(options)
     refuse_slurm_options(options)
     from leconvert.probe import TrainOptions, open_stream_loader, train
 
@@ -69,15 +75,48 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _start_one_a_gpu(options: argparse.Namespace) -> int:
+    """Become torchrun, which starts this command once for each GPU, without ``--gpus``."""
+    import torch
+
+    from leconvert.loading import find_rank
+    from leconvert.probe import Resources
+
+    gpus = resource_changes(options, []).applied_to_all(Resources()).gpus
+    options.gpus = []
+    refuse_slurm_options(options)
+    if options.device != "cuda":
+        raise UsageError("--gpus trains on GPUs of this machine.", next_step="Give --device cuda.")
+    if find_rank(options.rank, options.world_size)[1] > 1:
+        raise UsageError(
+            "--gpus starts the processes itself; this is one of several already.",
+            next_step="Leave --gpus out.",
+        )
+    if not 1 <= gpus <= torch.cuda.device_count():
+        raise ProbeError(
+            f"--gpus {gpus}: torch can use {torch.cuda.device_count()} GPUs of this machine.",
+            next_step="Give a smaller number, or install a CUDA build of torch.",
+        )
+    words = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}")
+    command = ("-m", "leconvert", "probe", "train", *_given(options))
+    # torchrun passes signals on.
+    os.execv(sys.executable, [sys.executable, *words, *command])  # noqa: S606
+
+
+def _given(options: argparse.Namespace, *, without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the options of the training that are not the default, as words."""
+    declared = argparse.ArgumentParser(add_help=False)
+    add_train_options(declared)
+    return passed_on(options, declared, without=without)
+
+
 def _submit(options: argparse.Namespace) -> int:
     from leconvert.probe import chain_script, submit_chain, training_job
 
     run_options(options)  # what would be refused is refused before it has waited in a queue
-    declared = argparse.ArgumentParser(add_help=False)
-    add_train_options(declared)
     out_dir = options.out_dir or DEFAULT_TRAIN_DIR
     job = training_job(
-        passed_on(options, declared, without=("json", "out_dir", "resume_from")),
+        _given(options, without=("json", "out_dir", "resume_from")),
         out_dir=out_dir,
         resume_from=None if options.dummy else options.resume_from or "last",
         changes=resource_changes(options, []),

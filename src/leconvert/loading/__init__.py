@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from leconvert.loading.files import Files, OpenFile, content_mark, files_at
     from leconvert.loading.loader import StreamLoader
     from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, load_meta, make_windows
-    from leconvert.loading.order import chosen_episodes, find_rank
+    from leconvert.loading.order import chosen_episodes, find_rank, local_rank
     from leconvert.loading.rows import RowReader
     from leconvert.loading.stream import EpisodeStream, Sample, UnreadableFrame
     from leconvert.loading.tensors import StreamFacts, keep_freed_memory
@@ -48,6 +48,7 @@ __all__ = [
     "find_rank",
     "keep_freed_memory",
     "load_meta",
+    "local_rank",
     "make_windows",
     "open_clip",
     "open_decoder",
@@ -77,6 +78,7 @@ _NAMES = {
     "order": (
         "chosen_episodes",
         "find_rank",
+        "local_rank",
     ),
     "rows": ("RowReader",),
     "stream": (

@@ -39,6 +39,7 @@ __all__ = [
     "find_rank",
     "group_episodes_by_files",
     "is_shared_out_by_accelerate",
+    "local_rank",
     "order_batches",
     "partition_episodes",
 ]
@@ -464,6 +465,11 @@ def find_rank(
         running = state.PartialState()
         return _checked(running.process_index, running.num_processes, "accelerate")
     return _said_by(variables, _VARIABLES) or (0, 1)
+
+
+def local_rank() -> int:
+    """Return which process of its node this is, as torchrun, accelerate or SLURM says; else 0."""
+    return int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
 
 
 def _rank_on_node(variables: Mapping[str, str]) -> tuple[int, int]:

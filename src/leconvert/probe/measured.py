@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, override
 
@@ -25,6 +25,7 @@ from leconvert.loading import (
     files_at,
     find_rank,
     load_meta,
+    local_rank,
     make_windows,
 )
 from leconvert.model import IntArray
@@ -314,6 +315,8 @@ def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStre
 def open_stream_loader(options: RunOptions) -> tuple[StreamLoader, Deltas]:
     """Return the batches of this rank for a training, and the windows of their samples."""
     rank, world_size = find_rank(options.rank, options.world_size)
+    if options.decode_device == "cuda" and world_size > 1:
+        options = replace(options, decode_device=f"cuda:{local_rank()}")
     options = options.placed().resolved(cores=cores(), cameras=1, rank=rank, world_size=world_size)
     deltas: Deltas = {}
     if options.mode != "single" or options.deltas is not None:

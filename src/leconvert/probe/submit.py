@@ -104,11 +104,21 @@ class Job:
 
     name: str  # names the job and its log
     arguments: tuple[str, ...]  # what follows the program's name: a whole ``leconvert`` command
-    # What it asks for; with several nodes every node runs the command as a rank.
+    # What it asks for; every node runs the command as a rank, or of a training every GPU.
     resources: Resources
     # Whether it is a training: its ranks talk to each other, and after a preemption it can go on
     # where it stopped. A benchmark must not: its second start would find warm caches.
     trains: bool = False
+
+    @property
+    def tasks_of_node(self) -> int:
+        """Processes that run the command on each node."""
+        return max(1, self.resources.gpus) if self.trains else 1
+
+    @property
+    def cpus_of_task(self) -> int:
+        """Cores of each of them."""
+        return max(1, self.resources.cpus // self.tasks_of_node)
 
 
 def plan_scenarios(
@@ -223,18 +233,18 @@ _FIRST_PORT, _PORTS = 20000, 10000
 def job_script(job: Job, site: Site) -> str:
     """Return the script of a job.
 
-    With several nodes ``srun`` starts the command once a node; each finds its rank in SLURM's
-    variables. Ranks that the submitting shell happens to export would go before those, and every
-    node would have the same; so they are unset. Ranks that talk to each other are told where rank 0
-    listens: on the node that runs the script.
+    With several nodes ``srun`` starts the command once a node, and of a training once a GPU; each
+    process finds its rank in SLURM's variables. Ranks that the submitting shell happens to export
+    would go before those, and every process would have the same; so they are unset. Ranks that talk
+    to each other are told where rank 0 listens: on the node that runs the script.
     """
     lines = [*script_head(site), "unset RANK WORLD_SIZE LOCAL_RANK"]
     command = site.command(*job.arguments)
-    nodes = job.resources.nodes
-    if nodes == 1:
+    nodes, tasks = job.resources.nodes, job.resources.nodes * job.tasks_of_node
+    if tasks == 1:
         return "\n".join((*lines, f"exec {command}", ""))
     # From SLURM 22.05 on srun no longer takes --cpus-per-task from sbatch.
-    start = f"srun --nodes={nodes} --ntasks={nodes} --cpus-per-task={job.resources.cpus}"
+    start = f"srun --nodes={nodes} --ntasks={tasks} --cpus-per-task={job.cpus_of_task}"
     if not job.trains:
         return "\n".join((*lines, f"{start} {command}", ""))
     lines += [
@@ -257,8 +267,8 @@ def batch_jobs(jobs: Sequence[Job], site: Site, *, log_dir: str) -> list[BatchJo
             job.name,
             site,
             nodes=asked.nodes,
-            tasks="--ntasks-per-node=1",
-            cpus=asked.cpus,
+            tasks=f"--ntasks-per-node={job.tasks_of_node}",
+            cpus=job.cpus_of_task,
             mem=asked.mem,
             time=asked.time,
             gpus=asked.gpus,

@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from leconvert.errors import InterruptedRunError, ProbeError, StorageError, UsageError
-from leconvert.loading import DatasetMeta, StreamLoader
+from leconvert.loading import DatasetMeta, StreamLoader, local_rank
 
 __all__ = ["StepFacts", "TrainOptions", "TrainReport", "train"]
 
@@ -213,21 +213,20 @@ class Ranks:
             raise ProbeError(
                 f"{world_size} ranks cannot meet without {' and '.join(missing)} in the "
                 "environment.",
-                next_step="Start them with torchrun, accelerate launch or probe train --submit.",
+                next_step="Start them with --gpus, torchrun, accelerate launch or --submit.",
             )
         self.rank, self.world_size = rank, world_size
         self._accelerator: Any = None
-        local_rank = int(os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID") or 0)
         if use_accelerate or (use_accelerate is None and find_spec("accelerate") is not None):
             from accelerate import Accelerator
 
             if world_size > 1:  # accelerate knows torchrun's names, not those of SLURM nor --rank
-                names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank}
+                names = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": local_rank()}
                 os.environ |= {name: str(number) for name, number in names.items()}
             self._accelerator = Accelerator(cpu=device == "cpu")
             self.device: torch.device = self._accelerator.device
         else:
-            self.device = torch.device(f"cuda:{local_rank}" if device == "cuda" else device)
+            self.device = torch.device(f"cuda:{local_rank()}" if device == "cuda" else device)
             if world_size > 1 and not distributed.is_initialized():
                 backend = "gloo" if device == "cpu" else "nccl"
                 distributed.init_process_group(backend, rank=rank, world_size=world_size)

@@ -115,6 +115,21 @@ def test_ranks_that_talk_to_each_other_are_told_where_they_meet() -> None:
     ]
 
 
+def test_a_training_has_a_rank_for_each_gpu_of_a_node() -> None:
+    job = Job("train", ("probe", "train"), Resources(cpus=16, gpus=8), trains=True)
+    assert {"--nodes=1", "--ntasks-per-node=8", "--cpus-per-task=2", "--gpus-per-node=8"} <= set(
+        words_of(job, Site())
+    )
+    assert script_of(job, Site()).splitlines()[-1] == (
+        "srun --nodes=1 --ntasks=8 --cpus-per-task=2 --kill-on-bad-exit=1 leconvert probe train"
+    )
+    two_nodes = replace(job, resources=replace(job.resources, nodes=2))
+    assert "--nodes=2 --ntasks=16 --cpus-per-task=2" in script_of(two_nodes, Site())
+    measured = replace(job, trains=False)  # a benchmark is one process a node, whatever it has
+    assert "--ntasks-per-node=1" in words_of(measured, Site())
+    assert "srun" not in script_of(measured, Site())
+
+
 def test_account_partition_and_qos_come_from_the_environment_unless_given() -> None:
     environment = {"ACCOUNT": "robots", "PARTITION": "cpu", "QOS": ""}
     assert site_from(environment, partition="gpu") == Site(account="robots", partition="gpu")

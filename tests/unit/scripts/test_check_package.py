@@ -51,7 +51,7 @@ def test_an_sdist_holds_what_builds_it_and_no_tests(script: ModuleType) -> None:
 ROOT = Path(__file__).resolve().parents[3]
 MODULE_OF = {"pyyaml": "yaml"}
 # Used where they happen to be, and done without elsewhere; the last is for type checkers alone.
-LOOKED_FOR = {"accelerate", "pynvml", "_typeshed"}
+LOOKED_FOR = {"pynvml", "_typeshed"}
 
 
 def test_a_lowest_installation_is_asked_for_what_every_installation_needs(
