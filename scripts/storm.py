@@ -387,12 +387,12 @@ def storms_afterwards(options: argparse.Namespace, arguments: Sequence[str], fol
     """Kill conversions and let something else happen, until enough were killed."""
     sys.path.insert(0, str(ROOT))
     from tests.faults.afterwards import AFTERWARDS, CASES_AFTERWARDS, Datasets, after_kills
-    from tests.faults.trials import CASES, Place, in_a_process, make_earlier
+    from tests.faults.trials import CASES, Place, in_a_process, make_templates
     from tests.faults.trials import make_source as make_smallest
 
     tell(header(options, arguments, folder), options.log)
-    template = make_smallest(folder / "template")
-    make_earlier(template)
+    cases = [CASES[name] for name in CASES_AFTERWARDS]
+    template = make_templates(make_smallest(folder / "template"), cases)
     datasets = Datasets(folder / "datasets", template)
     seconds = []
     for number in range(3):

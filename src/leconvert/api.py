@@ -476,8 +476,8 @@ def repair(
 
     Args:
         root: The dataset.
-        output: Where the repaired dataset goes, which must not exist; by default it takes the
-            dataset's place, and the dataset is kept as ``<root>_old``.
+        output: Where the repaired dataset goes, which must not exist, or be that already; by
+            default it takes the dataset's place, and the dataset is kept as ``<root>_old``.
         retime: Set timestamps of rows to ``frame_index / fps`` where they are something else.
         dry_run: Only say what would be done.
         stop: Set it from another thread to stop; then nothing is changed.
@@ -824,6 +824,8 @@ def split(
     finished = set()
     for part in parts:
         work_dir, chosen = work_dir_beside(part.output), EpisodeSelection(episodes=part.episodes)
+        if not dry_run:
+            remove_leftovers(work_dir)
         if not plan.restart and WorkDir(work_dir).current_run_id() is not None:
             continue  # its run knows how far it is
         if not proof.force_conversion and is_result(part.output, source, layout, repairs, chosen):

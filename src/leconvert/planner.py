@@ -6,8 +6,8 @@ import errno
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -18,6 +18,7 @@ import numpy as np
 
 from leconvert.errors import (
     FindingsError,
+    LeconvertError,
     PlanMismatchError,
     StorageError,
     TargetError,
@@ -57,7 +58,7 @@ from leconvert.selection import EpisodeSelection
 from leconvert.source import check_source_unchanged, scan_source
 from leconvert.text import amount, count, shown
 from leconvert.workdir.fs import CANNOT_LINK, can_clone
-from leconvert.workdir.locks import planner_lock
+from leconvert.workdir.locks import planner_lock, remove_planner_lock
 from leconvert.workdir.records import WorkDir, new_run_id
 from leconvert.workdir.run import Manifest, OpenedRun, open_run, tool_versions, write_plan
 from leconvert.workdir.storage_errors import storage_errors
@@ -774,7 +775,7 @@ def open_or_plan(
     if plan.restart or folder.current_run_id() is None:
         # Before anything is made on disk: a source that cannot be converted leaves no trace.
         draft = drafted()
-    with planner_lock(folder):
+    with planner_lock(folder), _no_trace_of_a_refusal(folder):
         if not plan.restart and folder.current_run_id() is not None:
             run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
             check_same_plan(run, planned_name(sources, arrival), target, options)
@@ -795,6 +796,18 @@ def open_or_plan(
     _check_alone(run, plan.one_host)
     _say_who_may_work(run, progress)
     return run
+
+
+@contextmanager
+def _no_trace_of_a_refusal(work_dir: WorkDir) -> Iterator[None]:
+    """Leave no lock in a folder that became no work dir."""
+    try:
+        yield
+    except LeconvertError:
+        if not work_dir.current.exists() and not work_dir.runs_dir.exists():
+            with suppress(OSError):
+                remove_planner_lock(work_dir)
+        raise
 
 
 def _say_who_may_work(run: OpenedRun, progress: Progress) -> None:

@@ -146,7 +146,10 @@ def clean_work_dir(
     work = WorkDir(root)
     folders = (work.runs_dir, work.outlines_dir)
     if not work.current.exists() and not any(folder.is_dir() for folder in folders):
-        if target is None and not _is_empty(root):
+        if target is None and _is_only_locked(work):
+            if not dry_run:
+                _remove_empty(work)
+        elif target is None and not _is_empty(root):
             raise WorkDirError(
                 f"{root} is no work dir.",
                 path=str(root),
@@ -425,6 +428,13 @@ def _remove(work: WorkDir, row: Leftover, current: str | None, seen: Mapping[str
         remove_new_tree(row.path, run_of(row.path))
 
 
+def _is_only_locked(work: WorkDir) -> bool:
+    """Say whether a planner that died before it wrote a plan left its lock, and nothing else is."""
+    lock = work.planner_lock.name
+    names = [path.name for path in work.root.iterdir()] if work.root.is_dir() else []
+    return bool(names) and all(name.removeprefix(".").startswith(lock) for name in names)
+
+
 def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.iterdir())
 
@@ -591,9 +601,8 @@ def undo_conversion(
     if _places_of_repair(target) is not None:
         return _undo_repair(target, dry_run, stop, progress, fs)
     report = UndoReport(target, result_aside(target), dry_run)
-    if _places_of_undo(target) is None and not _carries_mark(target):
-        return replace(report, was_undone=True)
-    _check_no_run_under_way(target)
+    if _places_of_undo(target) is not None or _carries_mark(target):
+        _check_no_run_under_way(target)
     with nullcontext() if dry_run else target_lock(target, "-"):
         places = _places_of_undo(target)
         if places is None:

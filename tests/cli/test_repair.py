@@ -78,6 +78,16 @@ def test_json_says_what_was_done(leconvert: Leconvert, drifted: Path, tmp_path: 
     assert size <= moved <= 1.2 * size
 
 
+def test_a_repair_elsewhere_can_be_given_again(leconvert: Leconvert, drifted: Path) -> None:
+    command = ("repair", drifted, "--output", f"{drifted}_repaired")
+    assert leconvert(*command).returncode == 0
+    again = leconvert(*command)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == (
+        f"{drifted}_repaired is {drifted}, repaired so, already. There is nothing to do.\n"
+    )
+
+
 def test_what_is_in_the_way_ends_with_5(leconvert: Leconvert, drifted: Path) -> None:
     Path(f"{drifted}_old").mkdir()
     refused = leconvert("repair", drifted)

@@ -31,9 +31,8 @@ from tests.faults.trials import (
     Case,
     Quiet,
     Row,
-    make_earlier,
     make_source,
-    make_v3_source,
+    make_templates,
     quiet_run,
     run_each,
     run_trials,
@@ -105,12 +104,11 @@ def main() -> int:
     began, since = time.monotonic(), datetime.now(UTC)
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="faults-", dir=options.scratch) as folder:
-        template = make_source(Path(folder, "template"))
-        make_earlier(template)
-        make_v3_source(template)
+        cases = [CASES[name] for name in options.case or CASES]
+        template = make_templates(make_source(Path(folder, "template")), cases)
         datasets: Datasets | None = None
-        for name in options.case or CASES:
-            case, root = CASES[name], Path(folder)
+        for case in cases:
+            name, root = case.name, Path(folder)
             quiet = quiet_run(case, template, root / f"quiet-{name}")
             stages = [*(operation.stage for operation in quiet.operations), "end"]
             wanted = options.stages.split(",")

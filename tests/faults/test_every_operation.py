@@ -1,4 +1,4 @@
-"""Every single operation of a conversion on a disk goes wrong once; then the same command runs.
+"""Every single operation of a command on a disk goes wrong once; then the same command runs.
 
 Deaths are complete here. Of the errors and power failures every so many-th is tried; the complete
 set takes minutes and is behind the marker ``slow``.
@@ -142,6 +142,24 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
     assert {row["first"]["stage"] for row in rows if row["first"]["how"] == "died"} == (
         set(stages.split(",")) - {"end"}
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "stages", "every", "least"),
+    [
+        (["merge", "split", "trim"], "plan,work,pack,swap,finish,clean", 47, 15),
+        (["repair", "repair-nfs", "repair-out", "undo", "undo-repair"], "work,swap,finish", 3, 35),
+    ],
+    ids=["edited", "repaired"],
+)
+def test_a_death_costs_nothing_either_where_a_dataset_is(
+    campaign: Campaign, names: list[str], stages: str, every: int, least: int
+) -> None:
+    cases = [word for name in names for word in ("--case", name)]
+    rows = campaign(*cases, "--kinds", "die", "--stages", stages, "--every", every)
+    assert len(rows) >= least
+    assert {row["case"] for row in rows} == set(names)
+    assert {row["first"]["how"] for row in rows} == {"died"}
 
 
 def test_half_a_write_before_a_death_is_never_taken_for_a_whole_one(campaign: Campaign) -> None:

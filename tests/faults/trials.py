@@ -1,8 +1,9 @@
-"""One conversion with one fault, then the same conversion without: what becomes of it.
+"""One command with one fault, then the same command without: what becomes of it.
 
-A quiet run tells which operations there are. Each trial converts the same dataset in a folder of
-its own, in a forked process, so that a death is one: no ``finally`` runs, locks and descriptors go
-with the process. Then it looks at what is left, converts again without a fault, and looks again.
+The command converts, merges, splits, trims, repairs or takes back what it did. A quiet run tells
+which operations there are. Each trial runs the command on the same datasets in a folder of its own,
+in a forked process, so that a death is one: no ``finally`` runs, locks and descriptors go with the
+process. Then it looks at what is left, runs the command again without a fault, and looks again.
 
 These processes look at nothing below ``/proc``: the kernel would keep entries for each of thousands
 and clear them away one by one, which some versions do for ever while others walk that folder. What
@@ -22,21 +23,23 @@ import shutil
 import signal
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from tests.drift import drift_in_place
 from tests.faults.power import Loss, PowerModel
 from tests.faults.watched_disk import Fault, FaultKind, Operation, WatchedDisk
 from tests.flat_options import as_objects
 from tests.trees import digest_of, snapshot
 
-from leconvert import api, worker_pool
+from leconvert import api, upkeep, worker_pool
 from leconvert.errors import LeconvertError
 from leconvert.packer import run as packing
+from leconvert.repairing import apply as repairing
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir import fs, identity
 from leconvert.workdir import identity as host
@@ -51,9 +54,10 @@ __all__ = [
     "Place",
     "Quiet",
     "Row",
+    "command_on",
     "in_a_process",
-    "make_earlier",
     "make_source",
+    "make_templates",
     "name_of",
     "quiet_run",
     "run_each",
@@ -77,12 +81,13 @@ _TRIAL_SECONDS = 60
 _MOUNT_TABLE = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
 _BOOT = "the boot of the trials"
 _births = itertools.count(1)
+_PARTS = {"b": "1", "a": "0"}
 TREE_RECORD = ".leconvert-tree.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to convert.
+    """One command, and what it meets.
 
     Attributes:
         name: What it is called.
@@ -94,9 +99,10 @@ class Case:
         has_locks: Whether there is ``flock``.
         work_dir: Where the work dir is, if not beside the target; it is kept.
         delete_source: Whether the source is removed once the result took its place.
-        forced: Whether the result replaces an earlier one (`make_earlier`), which is kept.
-        from_v3: Whether the source is of v3.0 (`make_v3_source`).
+        forced: Whether the result replaces an earlier one, which is kept.
+        begins_with: The dataset it begins with, one of `make_templates`.
         to: The version of the result.
+        command: ``convert``, ``merge``, ``split``, ``trim``, ``repair`` or ``undo``.
     """
 
     name: str
@@ -109,8 +115,9 @@ class Case:
     work_dir: str | None = None
     delete_source: bool = False
     forced: bool = False
-    from_v3: bool = False
+    begins_with: str = "template"
     to: str = "v3.0"
+    command: str = "convert"
 
 
 CASES = {
@@ -126,8 +133,17 @@ CASES = {
         Case("apart", in_place=True, can_exchange=False, work_dir="far/away/work"),
         Case("deleting", in_place=True, delete_source=True),
         Case("forced", in_place=False, forced=True),
-        Case("from-v3", in_place=True, episodes_per_batch=1, from_v3=True),
-        Case("to-v21", in_place=False, from_v3=True, to="v2.1"),
+        Case("from-v3", in_place=True, episodes_per_batch=1, begins_with="v30"),
+        Case("to-v21", in_place=False, begins_with="v30", to="v2.1"),
+        Case("merge", in_place=False, command="merge"),
+        Case("merge-v21", in_place=False, to="v2.1", episodes_per_batch=1, command="merge"),
+        Case("split", in_place=False, begins_with="v30", command="split"),
+        Case("trim", in_place=True, begins_with="v30", command="trim"),
+        Case("repair", in_place=True, begins_with="drifted", command="repair"),
+        Case("repair-nfs", True, can_exchange=False, begins_with="drifted", command="repair"),
+        Case("repair-out", in_place=False, begins_with="drifted", command="repair"),
+        Case("undo", in_place=True, begins_with="converted", command="undo"),
+        Case("undo-repair", True, can_exchange=False, begins_with="repaired", command="undo"),
     )
 }
 
@@ -209,27 +225,54 @@ def make_source(root: Path, frames: Sequence[int] = (3, 2), seed: int = 0) -> Pa
     return make_dataset(root, spec)
 
 
-def make_earlier(template: Path) -> Path:
-    """Convert another dataset beside a template: what stands at the target of a forced case."""
-    earlier = template.with_name("earlier")
-    api.convert(make_source(earlier.with_name("earlier-source"), (2,), seed=11), output=earlier)
-    return earlier
+def make_templates(template: Path, cases: Iterable[Case]) -> Path:
+    """Make beside a template (`make_source`) the other datasets that cases begin with.
+
+    ``v30`` is its conversion, ``drifted`` that with wrong frame times, ``earlier`` another
+    conversion. ``converted`` and ``repaired`` hold a result in its source's place, and that.
+    """
+    folder, cases = template.parent, list(cases)
+    needed = {case.begins_with for case in cases}
+    if any(case.forced or case.command == "merge" for case in cases):
+        source = make_source(folder / "earlier-source", (2,), seed=11)
+        api.convert(source, output=folder / "earlier")
+    if needed & {"v30", "drifted", "repaired"}:
+        api.convert(template, output=folder / "v30")
+        drift_in_place(Path(shutil.copytree(folder / "v30", folder / "drifted")))
+    if "converted" in needed:
+        api.convert(Path(shutil.copytree(template, folder / "converted" / "set")))
+    if "repaired" in needed:
+        api.repair(Path(shutil.copytree(folder / "drifted", folder / "repaired" / "set")))
+    return template
 
 
-def make_v3_source(template: Path) -> Path:
-    """Convert a template beside it: the source of the cases that begin with v3.0."""
-    source = template.with_name("source-v30")
-    api.convert(template, output=source)
-    return source
+def command_on(command: str, sources: Sequence[Path], target: Path | None, **options: Any) -> None:
+    """Run a command of a case; ``target`` is None for the source's place."""
+    given = as_objects({"max_workers": 1} | options)
+    match command:
+        case "convert":
+            api.convert(sources[0], output=target, **given)
+        case "merge":
+            assert target is not None
+            api.merge(sources, output=target, **given)
+        case "split":
+            assert target is not None
+            api.split(sources[0], output_dir=target, into=_PARTS, **given)
+        case "trim":
+            api.trim(sources[0], frames={0: (1, None)}, output=target, **given)
+        case "repair":
+            api.repair(sources[0], output=target)
+        case "undo":
+            upkeep.undo_conversion(sources[0])
 
 
 class Place:
     """The folder of one trial.
 
     Args:
-        case: How to convert.
-        template: The dataset, made by `make_source`, and `make_earlier` for a forced case,
-            `make_v3_source` for one from v3.0; a conversion in place gets a copy.
+        case: What to do.
+        template: The dataset, made by `make_source`; other cases than a conversion of it need
+            `make_templates`. What works in place gets a copy.
         root: A folder that does not exist.
         own_source: Whether a conversion beside the source gets a copy too.
     """
@@ -238,15 +281,33 @@ class Place:
         self.case = case
         self.root = root
         root.mkdir(parents=True)
-        if case.from_v3:
-            template = template.with_name("source-v30")
-        copied = case.in_place or own_source
-        self.source = Path(shutil.copytree(template, root / "set")) if copied else template
+        self.source = template = template.with_name(case.begins_with)
         self.target = root / ("set" if case.in_place else "out")
-        self._before = self._replaced = snapshot(template)
+        if case.command == "undo":
+            shutil.copytree(template, root, dirs_exist_ok=True)
+            self.source, template = self.target, root / "set_old"
+        elif case.in_place or own_source:
+            self.source = Path(shutil.copytree(template, root / "set"))
+        self._sources = {self.source: snapshot(template)}
+        if case.command == "merge":
+            other = template.with_name("earlier")
+            self._sources[other] = snapshot(other)
+        self._before = self._replaced = self._sources[self.source]
         if case.forced:
             shutil.copytree(template.with_name("earlier"), self.target)
+        if case.forced or case.command == "undo":
             self._replaced = snapshot(self.target)
+
+    @property
+    def results(self) -> list[Path]:
+        """Where results go, each a dataset."""
+        if self.case.command == "split":
+            return [self.target / name for name in _PARTS]
+        return [self.target]
+
+    def digest(self) -> str:
+        """Return a digest of all results."""
+        return " ".join(map(digest_of, self.results))
 
     def watched(
         self,
@@ -257,7 +318,7 @@ class Place:
         """Return the disk as this trial's process sees it."""
         return WatchedDisk(
             self.root,
-            self.source,
+            *self._sources,
             fault=fault,
             can_exchange=self.case.can_exchange,
             has_links=self.case.has_links,
@@ -271,31 +332,37 @@ class Place:
         return PowerModel(self.root, self.root.with_name(f"{self.root.name}-graveyard"))
 
     def convert(self, disk: WatchedDisk, **options: Any) -> None:
-        """Convert in this process; ``options`` are the case's unless they say otherwise."""
-        links = nullcontext() if self.case.can_link else _links_refused()
+        """Run the case's command in this process; ``options`` are its own unless they differ."""
+        case = self.case
+        links = nullcontext() if case.can_link else _links_refused()
         # Where there is no flock, locks lie in the folder for temporary files.
         temporary = mock.patch.object(tempfile, "tempdir", str(self.root.parent))
+        given: dict[str, Any] = {
+            "episodes_per_batch": case.episodes_per_batch,
+            "delete_source": case.delete_source,
+            "force_conversion": case.forced,
+            "to": case.to,
+        }
+        if case.work_dir is not None:
+            given["work_dir"] = self.root / case.work_dir
         with disk, _stages_marked(disk), links, temporary:
-            given: dict[str, Any] = {
-                "output": None if self.case.in_place else self.target,
-                "work_dir": None if self.case.work_dir is None else self.root / self.case.work_dir,
-                "max_workers": 1,
-                "episodes_per_batch": self.case.episodes_per_batch,
-                "delete_source": self.case.delete_source,
-                "force_conversion": self.case.forced,
-                "to": self.case.to,
-            }
-            api.convert(self.source, **as_objects(given | options))
+            target = None if case.in_place else self.target
+            command_on(case.command, list(self._sources), target, **given | options)
 
     def left_over(self) -> list[str]:
-        """Return the names beside the result and its source."""
+        """Return the names beside the results and their sources."""
         wanted = {"set_old", "far"} if self.case.in_place else {"out"}
-        wanted |= {self.source.name}
+        wanted |= {path.name for path in self._sources}
         if self.case.forced:
             wanted |= {"out_old"}
+        if self.case.command == "undo":
+            wanted |= {"set_v30", "set_repaired"}
         if self.case.delete_source:  # half of it cannot be compared, and stays
             wanted |= {".set_old.leconvert-removed"}
-        return sorted({path.name for path in self.root.iterdir()} - wanted)
+        names = {path.name for path in self.root.iterdir()} - wanted
+        if self.case.command == "split" and self.target.is_dir():
+            names |= {path.name for path in self.target.iterdir()} - _PARTS.keys()
+        return sorted(names)
 
     def problems(self, digest: str, *, finished: bool) -> Iterator[str]:
         """Say what is not as promised, after a disturbed run or after the last."""
@@ -309,16 +376,21 @@ class Place:
             yield "the source is not intact"
         elif staged and intact[0] in staged and self._shown() != digest:
             yield "the source was moved away, and there is nothing in its place"
-        if self.case.forced and self._replaced not in map(snapshot, self._beside_source()):
+        for other, before in self._sources.items():
+            if other != self.source and snapshot(other) != before:
+                yield f"{other.name} is not intact"
+        if self._replaced not in (self._before, *map(snapshot, self._beside_source())):
             yield "what the result replaced is not intact"
-        if self.target.exists():
-            if self._shown() != digest and snapshot(self.target) != self._replaced:
-                yield "a reader finds neither the old dataset nor the new one"
-        elif (self.case.in_place or self.case.forced) and self.case.can_exchange:
-            yield "a reader finds nothing"
+        for result, wanted in zip(self.results, digest.split(), strict=True):
+            if result.exists():
+                shown = digest_of(result, but=TREE_RECORD)
+                if shown != wanted and snapshot(result) != self._replaced:
+                    yield "a reader finds neither the old dataset nor the new one"
+            elif (self.case.in_place or self.case.forced) and self.case.can_exchange:
+                yield "a reader finds nothing"
         if not finished:
             return
-        if not self.target.exists() or digest_of(self.target) != digest:
+        if self.digest() != digest:
             yield "the result differs from the quiet run's"
         if left := self.left_over():
             yield f"left over: {left}"
@@ -339,7 +411,7 @@ def quiet_run(case: Case, template: Path, root: Path, *, own_source: bool = Fals
         disk = place.watched(None, None, power.model)
         with power.recording(disk):
             place.convert(disk)
-        digest = digest_of(place.target)
+        digest = place.digest()
         assert list(place.problems(digest, finished=True)) == []
     return Quiet(disk.operations, digest, power.losses)
 
@@ -380,6 +452,10 @@ def _stages_marked(disk: WatchedDisk) -> Iterator[None]:
         (api, "open_or_plan", "plan", "work"),
         (worker_pool, "pack_run", "pack", "clean"),
         (packing, "swap_into_place", "swap", "finish"),
+        (repairing, "plan_repair", "plan", "work"),
+        (repairing, "compare_trees", "pack", "pack"),
+        (repairing, "swap_marked", "swap", "finish"),
+        (upkeep, "swap_back", "swap", "finish"),
     )
     disk.stage = "plan"
     with ExitStack() as patches:

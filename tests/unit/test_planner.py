@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leconvert import planner
-from leconvert.errors import FindingsError, PlanMismatchError, StorageError
+from leconvert.errors import FindingsError, PlanMismatchError, StorageError, TargetError
 from leconvert.model import LayoutOptions
 from leconvert.planner import PlanOptions, SpaceNeeded, draft_plan, open_or_plan
 from leconvert.progress import SilentProgress
@@ -104,6 +104,19 @@ def test_of_two_planners_that_scanned_at_once_the_second_joins_the_first(
     assert second.manifest.run_id == first[0].manifest.run_id
     assert len(list((tmp_path / "work/runs").iterdir())) == 1
     assert not [line for line in said.lines if "Resuming" in line], "it just began"
+
+
+def test_a_planner_that_is_refused_under_its_lock_leaves_no_lock(
+    small_source: Path, tmp_path: Path
+) -> None:
+    def taken() -> None:
+        raise TargetError("taken", path="x")
+
+    work = tmp_path / "work"
+    work.mkdir()
+    with pytest.raises(TargetError):
+        open_or_plan(small_source, tmp_path / "out", work, OPTIONS, check_target=taken)
+    assert list(work.iterdir()) == []
 
 
 @pytest.fixture

@@ -114,6 +114,9 @@ def _show(report: RepairReport) -> None:
     if not plan:
         print(f"{report.dataset}: nothing to repair.")
         return
+    if report.was_repaired:
+        print(f"{report.target} is {report.dataset}, repaired so, already. There is nothing to do.")
+        return
     verb = "would change" if report.dry_run else "changed"
     for line in plan.summary():
         print(f"{verb}: {line}")

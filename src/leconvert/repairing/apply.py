@@ -43,6 +43,7 @@ from leconvert.errors import (
     SourceChangedError,
     SourceError,
     StorageError,
+    UnreadableSourceError,
     UsageError,
     VerificationError,
 )
@@ -55,7 +56,7 @@ from leconvert.repairing.changes import (
     REPAIRED_PATH,
     Changes,
     compare_trees,
-    read_changes,
+    repairs_of,
     write_changes,
 )
 from leconvert.repairing.plan import RepairPlan, plan_repair
@@ -95,6 +96,7 @@ class RepairReport:
         target: Where the repaired dataset is.
         kept: Where the dataset is kept that it replaced; None where there is none.
         dry_run: Whether nothing was written.
+        was_repaired: Whether the output was this already, proven anew; then nothing was written.
         plan: What was changed.
         written_bytes: Bytes of the patches and of files that were written anew.
         copied_bytes: Bytes that were copied as they are.
@@ -111,6 +113,7 @@ class RepairReport:
     copied_bytes: int = 0
     cloned_bytes: int = 0
     seconds: float = 0.0
+    was_repaired: bool = False
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -119,6 +122,7 @@ class RepairReport:
             "target": str(self.target),
             "kept": None if self.kept is None else str(self.kept),
             "dry_run": self.dry_run,
+            "was_repaired": self.was_repaired,
             **self.plan.as_record(),
             "written_bytes": self.written_bytes,
             "copied_bytes": self.copied_bytes,
@@ -142,8 +146,8 @@ def repair_dataset(
 
     Args:
         root: The dataset.
-        output: Where the repaired dataset goes, which must not exist; by default it takes the
-            dataset's place, and the dataset is kept as ``<root>_old``.
+        output: Where the repaired dataset goes, which must not exist, or be that already; by
+            default it takes the dataset's place, and the dataset is kept as ``<root>_old``.
         retime: Set timestamps of rows to ``frame_index / fps`` where they are something else.
         dry_run: Only say what would be done.
         stop: When set, the repair ends with nothing changed.
@@ -185,6 +189,13 @@ def repair_dataset(
         if not repair or dry_run:
             kept = plan.old if repair else None
             return replace(report, kept=kept, seconds=time.monotonic() - started)
+        stop = stop or threading.Event()
+        changes = Changes.of(repair, 1 + (repairs_of(root) or 0))
+        if output is not None and repairs_of(output) == changes.number:
+            with suppress(VerificationError, UnreadableSourceError):
+                _prove(root, output, repair, changes, stop, progress)
+                seconds = time.monotonic() - started
+                return replace(report, was_repaired=True, seconds=seconds)
         check_target(target, plan.old)
         try_renames(target, fs=fs)
         _check_room(root, target)
@@ -199,9 +210,9 @@ def repair_dataset(
                 )
 
         begin_tree(plan.staging, run_id, fs=fs)
-        writer = _TreeWriter(root, plan.staging, repair, stop or threading.Event(), progress)
+        writer = _TreeWriter(root, plan.staging, repair, stop, progress)
         try:
-            changes = writer.write()
+            writer.write(changes)
             sync_tree(plan.staging, fs=fs)
             _prove(root, plan.staging, repair, changes, stop, progress)
             unchanged(root)
@@ -285,8 +296,8 @@ class _TreeWriter:
             first += rows
         return found
 
-    def write(self) -> Changes:
-        """Write all files, synced by nobody yet; return what is changed in them."""
+    def write(self, changes: Changes) -> None:
+        """Write all files, synced by nobody yet, and the record of what is changed in them."""
         names = sorted(set(names_to_keep(self._root)) - {REPAIRED_PATH})
         with self._progress.stage("repair", len(names), "files") as stage:
             for path in names:
@@ -299,11 +310,8 @@ class _TreeWriter:
                     make_folders_below(self._tree, (self._tree / path).parent)
                     self._write(path)
                 stage.advance(1)
-        before = read_changes(self._root)
-        changes = Changes.of(self._plan, 1 if before is None else before.number + 1)
         self._write_meta()
         write_changes(self._tree, changes)
-        return changes
 
     def _write(self, path: str) -> None:
         source, target = self._root / path, self._tree / path
@@ -365,7 +373,7 @@ def _prove(
     tree: Path,
     plan: RepairPlan,
     changes: Changes,
-    stop: threading.Event | None,
+    stop: threading.Event,
     progress: Progress,
 ) -> None:
     """Compare the new tree with the dataset, and check it by itself."""

@@ -401,6 +401,28 @@ def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None
         repair_dataset(broken)
 
 
+def test_a_repair_elsewhere_that_is_given_again_is_proven_and_left(
+    broken: Path, tmp_path: Path
+) -> None:
+    drift_in_place(broken)
+    out = tmp_path / "out"
+    assert not repair_dataset(broken, output=out).was_repaired
+    before = snapshot(out)
+    again = repair_dataset(broken, output=out)
+    assert again.was_repaired
+    assert again.as_record()["was_repaired"]
+    edit_stats(out)
+    with pytest.raises(TargetError, match="exists already"):
+        repair_dataset(broken, output=out)
+    shutil.rmtree(out)
+    repair_dataset(broken, output=out)
+    assert {path: entry[2] for path, entry in snapshot(out).items()} == {
+        path: entry[2] for path, entry in before.items()
+    }
+    drift_in_place(broken)
+    assert not repair_dataset(broken, output=tmp_path / "other").was_repaired
+
+
 def test_what_is_kept_beside_a_dataset_that_is_gone_is_not_touched(broken: Path) -> None:
     """Only a tree of ours beside it says that a repair moved the dataset away."""
     old = Path(f"{broken}_old")
