@@ -1,0 +1,187 @@
+"""Try all that a GPU can do here: decode by NVDEC, resample, train; and keep what came out.
+
+    python scripts/gpu_check.py                       # a generated dataset, H.264
+    python scripts/gpu_check.py --root my_dataset     # any v3.0 dataset
+
+Nothing of this was ever run on a GPU by those who wrote it: whoever has one is asked to run it and
+to send the log. Each step is a command of ``leconvert`` in a process of its own, on the CPU and on
+the GPU in turn, and a row in ``bench_logs/<date>-gpu.jsonl``: what the command printed, or why it
+could not run. A step that fails does not keep the next from running. The exit code is 0 where every
+step ran, and 1 where one failed or could not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import bench_common
+
+CAMERAS = ("front", "left_wrist", "right_wrist")
+PACKAGES = ("torch", "torchcodec", "lerobot", "accelerate", "pynvml", "av")
+# What decides which documents are kept short: raw repeats of thousands of batches are not needed.
+DROPPED = frozenset({"raw", "host", "versions", "dataset", "options"})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, and how many GPUs it needs."""
+
+    name: str
+    words: tuple[str, ...]
+    gpus: int = 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is here."""
+
+    gpus: tuple[str, ...]
+    missing: str | None  # why there are none
+
+
+def look() -> Machine:
+    """Ask torch, in this process: every step has one of its own."""
+    if importlib.util.find_spec("torch") is None:
+        return Machine((), "torch is not installed: pip install 'leconvert[train,resample]'")
+    import torch
+
+    if not torch.cuda.is_available():
+        built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
+        return Machine((), f"torch finds no GPU ({built})")
+    count = torch.cuda.device_count()
+    return Machine(tuple(torch.cuda.get_device_name(one) for one in range(count)), None)
+
+
+def steps(root: Path, out_dir: Path, options: argparse.Namespace) -> Iterator[Step]:
+    """Yield everything, in order."""
+    words: tuple[str, ...]
+    place = ("--root", str(root), "--json")
+    out = ("--out-dir", str(out_dir))
+    decoders = ("cpu", "cuda")
+    for device in decoders:
+        gpus = int(device == "cuda")
+        decode = ("--decode-device", device)
+        yield Step(f"diagnose, {device}", ("probe", "diagnose", *place, *decode), gpus)
+    for repeat in range(options.repeats):
+        for device in decoders if repeat % 2 else reversed(decoders):
+            seconds = ("--duration-s", str(options.duration_s))
+            words = ("probe", "limit", *place, *out, *seconds, "--decode-device", device)
+            yield Step(f"limit, {device}, {repeat}", words, int(device == "cuda"))
+        for device in decoders:
+            # With NVDEC each worker has a CUDA context of its own, of hundreds of megabytes.
+            for workers in (0, options.num_workers):
+                words = (
+                    *("probe", "run", *place, *out, "--device", "cuda", "--decode-device", device),
+                    *("--num-workers", str(workers), "--duration-s", str(options.duration_s)),
+                )
+                yield Step(f"run, decoded on {device}, {workers} workers, {repeat}", words)
+    check = ("--check", "200", "--num-batches", "1", "--warmup-batches", "0")
+    words = ("probe", "run", *place, *out, "--decode-device", "cuda", "--num-workers", "0", *check)
+    yield Step("frames of NVDEC against LeRobot's", words)
+    words = ("probe", "resample", "--all", "--no-plots", "--json", *out)
+    yield Step("resample, everything", words)
+    for gpus in (1, 2):
+        words = (
+            *("probe", "train", *place, "--device", "cuda", "--gpus", str(gpus)),
+            *("--steps", str(options.steps), "--out-dir", str(out_dir / f"train-{gpus}")),
+        )
+        yield Step(f"train, {gpus} processes", words, gpus)
+    words = (
+        *("probe", "train", *place, "--device", "cuda", "--decode-device", "cuda"),
+        *("--steps", str(options.steps), "--out-dir", str(out_dir / "train-nvdec")),
+    )
+    yield Step("train, decoded on cuda", words)
+
+
+def try_step(step: Step, machine: Machine, scratch: Path) -> dict[str, Any]:
+    """Run a step; return its row."""
+    row: dict[str, Any] = {
+        "step": step.name,
+        "command": bench_common.shown(["leconvert", *step.words], scratch),
+    }
+    if step.gpus > len(machine.gpus):
+        why = machine.missing or f"it needs {step.gpus} GPUs; here are {len(machine.gpus)}"
+        return row | {"outcome": "could not run", "why": why}
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "leconvert", *step.words],
+        capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    row |= {"exit_code": done.returncode, "seconds": round(time.perf_counter() - began, 2)}
+    try:
+        document = json.loads(done.stdout)
+    except ValueError:
+        document = None
+    if done.returncode or document is None:
+        said = bench_common.shown([done.stderr[-2000:]], scratch)
+        return row | {"outcome": "failed", "why": said, "document": shortened(document)}
+    return row | {"outcome": "ran", "document": shortened(document)}
+
+
+def shortened(value: Any) -> Any:
+    """Return a document without what a row need not have."""
+    if isinstance(value, Mapping):
+        return {key: shortened(part) for key, part in value.items() if key not in DROPPED}
+    return [shortened(part) for part in value] if isinstance(value, list) else value
+
+
+def make_dataset(folder: Path, options: argparse.Namespace) -> Path:
+    """Generate a v2.1 dataset, convert it, and return the result."""
+    from leconvert import convert
+    from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+    cameras = tuple(
+        CameraSpec(key=f"observation.images.{name}", width=640, height=480, codec="libx264",
+                   noise_amplitude=24)
+        for name in CAMERAS
+    )  # fmt: skip
+    spec = DatasetSpec(episodes=options.episodes, frames=options.frames, cameras=cameras)
+    make_dataset(folder / "v21", spec)
+    return convert(folder / "v21", output=folder / "v30").output
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse and run."""
+    parser = bench_common.bench_parser(__doc__, repeats=3)
+    parser.add_argument("--root", type=Path, help="a v3.0 dataset (default: a generated one)")
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--frames", type=int, default=300)
+    parser.add_argument("--duration-s", type=float, default=10.0)
+    parser.add_argument("--num-workers", type=int, default=min(4, os.cpu_count() or 1))
+    parser.add_argument("--steps", type=int, default=200)
+    options = parser.parse_args(arguments)
+    machine = look()
+    outcomes = []
+    with tempfile.TemporaryDirectory(dir=options.scratch, prefix="leconvert-gpu-") as folder:
+        scratch = Path(folder)
+        root = options.root or make_dataset(scratch, options)
+        shape = bench_common.dataset_shape(root, "given" if options.root else "generated")
+        first = bench_common.header(
+            "gpu_check.py", arguments, scratch, shape, packages=PACKAGES
+        ) | {"gpus": machine.gpus, "no_gpu": machine.missing}
+        log = bench_common.new_log(options.log_dir, f"{first['started'][:10]}-gpu")
+        with bench_common.rows_kept(log, first) as keep:
+            for step in steps(root, scratch / "out", options):
+                row = try_step(step, machine, scratch)
+                row["command"] = row["command"].replace(str(root), "ROOT")
+                outcomes.append(row["outcome"])
+                keep(row)
+                why = row.get("why", "").strip().rpartition("\n")[2]
+                print(f"{row['outcome']:14} {step.name:46} {why}", flush=True)
+    print(f"{log}: {outcomes.count('ran')} of {len(outcomes)} steps ran")
+    return 0 if set(outcomes) == {"ran"} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
