@@ -97,9 +97,10 @@ EXIT_CODES: Mapping[int, ExitCode] = MappingProxyType(
         ),
         8: ExitCode(
             "batches failed",
-            "Batches failed as often as `--max-attempts` allows; all others are done.",
+            "Batches failed as often as `--max-attempts` allows; all others are done. From "
+            "`fleet`: datasets were set aside, and all others are converted.",
             "Fix the cause that `leconvert status WORK_DIR` shows, then run `leconvert release "
-            "WORK_DIR --failed`, and the same command again.",
+            "WORK_DIR --failed`, and the same command again; for a fleet the command alone.",
         ),
         9: ExitCode(
             "not all batches are done",

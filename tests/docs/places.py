@@ -87,6 +87,11 @@ class Places:
             self._hub_has_the_dataset()
             if command == "mirror":
                 _remove(_local(options.url))
+        elif command == "fleet" and options.fleet_command == "find":
+            for name in ("may/pick", "may/place", "june/pick"):
+                self.v21(options.root / name)
+        elif command == "fleet" and options.policy is not None:
+            options.policy.write_text('[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
         elif command in ("split", "trim"):
             self.v21(options.dataset)
         elif command == "repair":

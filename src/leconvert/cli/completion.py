@@ -16,7 +16,7 @@ _FOLDERS = frozenset({
     "DATASET", "DIR", "DIR|URL", "DIR|last", "FOLDER", "RESULT", "SOURCE", "WORK_DIR",
     "WORK_DIR|DATASET",
 })  # fmt: skip
-_FILES = frozenset({"FILE"})
+_FILES = frozenset({"FILE", "LIST_FILE"})
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -56,6 +56,7 @@ COMMANDS = {
         ("split", "split a dataset into several, each episode into exactly one"),
         ("trim", "cut frames off the beginning or the end of episodes"),
         ("repair", "make right what check finds in a v3.0 dataset, without its source"),
+        ("fleet", "convert many datasets with one pool of workers"),
         ("undo", "put back what a conversion or repair in place replaced"),
         ("clean", "remove what finished and discarded runs left"),
     ),

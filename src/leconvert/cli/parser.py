@@ -67,6 +67,22 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "leconvert merge first second -o both --drop-feature observation.effort",
         ),
     ),
+    "leconvert fleet": (
+        ("write a list of what there is, with what is wrong",
+         "leconvert fleet find recordings > list.txt"),
+        ("show what would be done", "leconvert fleet list.txt -o out --work-dir run --dry-run"),
+        ("convert them all", "leconvert fleet list.txt -o out --work-dir run"),
+    ),
+    "leconvert fleet convert": (
+        ("all of a list; the word convert can be left out",
+         "leconvert fleet convert list.txt -o out --work-dir run"),
+        ("with repairs that a policy allows",
+         "leconvert fleet convert list.txt -o out --work-dir run --policy policy.toml"),
+    ),
+    "leconvert fleet find": (
+        ("write a list", "leconvert fleet find recordings > list.txt"),
+        ("without opening any file of an episode", "leconvert fleet find recordings --no-scan"),
+    ),
     "leconvert split": (
         (
             "a tenth of the episodes for validation",
@@ -452,19 +468,24 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
         self._module = module
         self.commands: dict[str, Parser] = {}
+        self._usual_command: str | None = None
 
     def add_commands(
         self,
         dest: str,
         commands: Mapping[str, Iterable[tuple[str, str]]],
         module_of: Callable[[str], str],
+        *,
+        usual: str | None = None,
     ) -> None:
         """Add commands below this one.
 
         Args:
             commands: Name and line of each, below a heading; the empty one is not shown.
             module_of: Returns the module of a command.
+            usual: The command that is meant where the first word names none; None for no such.
         """
+        self._usual_command = usual
         below = self.add_subparsers(
             dest=dest, metavar="COMMAND", title="commands", required=True, action=_Commands
         )
@@ -507,6 +528,8 @@ class Parser(argparse.ArgumentParser):
         """Declare the options, then parse; nothing unknown is left over."""
         self.declare()
         words = sys.argv[1:] if args is None else list(args)
+        if self._usual_command and words and words[0] not in (*self.commands, "-h", "--help"):
+            words = [self._usual_command, *words]
         own = takewhile(lambda word: word.startswith("-"), words) if self.commands else words
         self._refuse_unknown_options(own)
         options, left = super().parse_known_args(words, namespace)

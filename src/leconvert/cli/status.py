@@ -9,6 +9,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import add_json
@@ -16,9 +17,13 @@ from leconvert.cli.output import table
 from leconvert.engines.slurm import ENDED
 from leconvert.errors import InterruptedRunError, UsageError
 from leconvert.status import Liveness, RunStatus, WorkerStatus
-from leconvert.text import amount, duration, shorten
+from leconvert.text import amount, count, duration, shorten
+from leconvert.workdir.records import WorkDir
 
-__all__ = ["WIDTH", "status_lines"]
+if TYPE_CHECKING:
+    from leconvert.fleet import FleetStatus
+
+__all__ = ["WIDTH", "fleet_lines", "set_aside_lines", "status_lines"]
 
 
 _WATCH_SECONDS = 2.0
@@ -51,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
     work_dir = find_work_dir(options.work_dir.resolve())
     if work_dir != options.work_dir.resolve():
         options.work_dir = work_dir  # what the commands that are suggested take
+    if WorkDir(work_dir).is_fleet():
+        return _show_fleet(work_dir, options)
     if options.watch is None:
         status = run_status(work_dir)
         _show(status, options, json_indent=2)
@@ -72,6 +79,83 @@ def _show(status: RunStatus, options: argparse.Namespace, *, json_indent: int | 
     print("\n".join(status_lines(status, options.work_dir)))
     if options.watch is not None:
         print(flush=True)
+
+
+# ------------------------------------------------------------------------------------------------
+# A fleet: a line a dataset, and all of them together.
+
+
+def _show_fleet(work_dir: Path, options: argparse.Namespace) -> int:
+    from leconvert.fleet import FleetObserver, open_fleet
+
+    observer = FleetObserver(open_fleet(work_dir, only_look=True))
+    if options.watch is None:
+        status = observer.look()
+        lines = [json.dumps(status.as_record(), indent=2)] if options.json else fleet_lines(status)
+        print("\n".join(lines))
+        return 0
+    with stop_on_signals() as stop:
+        while True:
+            if WorkDir(work_dir).current_run_id() != observer.run_id:
+                observer = FleetObserver(open_fleet(work_dir, only_look=True))
+            status = observer.look()
+            if options.json:
+                print(json.dumps(status.as_record()), flush=True)
+            else:
+                print(_CLEAR_SCREEN if sys.stdout.isatty() else "", end="")
+                print("\n".join([*fleet_lines(status, open_only=True), ""]), flush=True)
+            if status.is_settled:
+                return 0
+            if stop.wait(options.watch):
+                return InterruptedRunError.exit_code
+
+
+def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
+    """Return the lines of a fleet; with ``open_only`` those of datasets in hand and set aside."""
+    counts = ", ".join(f"{number:,} {state}" for state, number in status.counts.items() if number)
+    pace = f"{amount(status.bytes_per_second)}/s by {count(status.workers, 'worker')}"
+    if status.seconds_left:
+        pace += f", about {duration(status.seconds_left)} left"
+    lines = [
+        f"fleet     {status.run_id}",
+        f"datasets  {counts} of {len(status.datasets):,}",
+        f"bytes     {amount(sum(one.source_bytes for one in status.datasets))} planned so far, "
+        f"{pace}",
+        "",
+    ]
+    in_hand = {"planning", "working", "packing"}
+    shown = [one for one in status.datasets if not open_only or one.state.value in in_hand]
+    rows: list[list[object]] = [["dataset", "state", "batches", "episodes", "size", "seconds"]]
+    rows += [
+        [
+            shorten(one.name, _NAME_WIDTH, keep="tail"),
+            one.state.value,
+            f"{one.done}/{one.batches}" if one.batches else "-",
+            f"{one.episodes:,}" if one.episodes else "-",
+            amount(one.source_bytes) if one.source_bytes else "-",
+            f"{one.seconds:.1f}" if one.seconds else "-",
+        ]
+        for one in shown
+    ]
+    lines += table(rows).splitlines()
+    if status.set_aside:
+        lines += ["", *map(shorten_line, set_aside_lines(status))]
+    if not status.is_settled and not status.workers:
+        lines.append(f"To continue: leconvert work {shlex.quote(status.work_dir)}")
+    return lines
+
+
+_NAME_WIDTH = 48
+
+
+def set_aside_lines(status: FleetStatus, most: int | None = None) -> list[str]:
+    """Return what set datasets aside, how many, and what helps; then why each was."""
+    rows: list[list[object]] = [["set aside by", "datasets", "what helps"]]
+    rows += [[code, number, helps or "-"] for code, number, helps in status.why_set_aside()]
+    lines = [*table(rows).splitlines(), ""]
+    lines += [f"{one.name}: {one.message}" for one in status.set_aside[:most]]
+    left = len(status.set_aside) - len(status.set_aside[:most])
+    return [*lines, f"... and {left:,} more; --json lists them all"] if left else lines
 
 
 # ------------------------------------------------------------------------------------------------

@@ -19,14 +19,18 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.parser import seconds, whole
 from leconvert.cli.progress import progress_for
+from leconvert.errors import UsageError
 from leconvert.text import amount, count
+from leconvert.workdir.records import WorkDir
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("work_dir", type=Path, metavar="WORK_DIR", help="the run's shared folder")
+    parser.add_argument(
+        "work_dir", type=Path, metavar="WORK_DIR", help="the shared folder of a run or a fleet"
+    )
     add_lease_options(parser, trouble=True)
     parser.add_argument("--max-batches", type=whole(1), metavar="N", help="stop after N batches")
     parser.add_argument(
@@ -41,6 +45,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def _work_on_fleet(options: argparse.Namespace) -> int:
+    from leconvert.fleet import work_on_fleet
+
+    if options.max_batches is not None:
+        raise UsageError(
+            f"--max-batches counts batches, and {options.work_dir} is the work dir of a fleet.",
+            next_step="Use --max-idle-seconds, or end the worker with SIGTERM.",
+        )
+    with stop_on_signals() as stop:
+        summary = work_on_fleet(
+            options.work_dir,
+            leases=lease_options(options),
+            max_idle_seconds=options.max_idle_seconds,
+            allow_mixed_versions=options.allow_mixed_versions,
+            stop=stop,
+        )
+    if options.json:
+        print(json.dumps(asdict(summary), indent=2))
+    elif not options.quiet:
+        print(
+            f"Converted {count(summary.converted, 'dataset')}, set {summary.set_aside:,} aside, "
+            f"joined others {count(summary.joined, 'time')}, in {summary.seconds:.1f} s."
+        )
+    return 0
+
+
 def _failed(attempts: int) -> str:
     return f"{count(attempts, 'failed attempt')}" if attempts else "no failed attempts"
 
@@ -49,6 +79,8 @@ def run(options: argparse.Namespace) -> int:
     """Work until nothing is left, and say what was done."""
     from leconvert.api import run_worker
 
+    if WorkDir(options.work_dir.resolve()).is_fleet():
+        return _work_on_fleet(options)
     with stop_on_signals() as stop:
         summary = run_worker(
             options.work_dir,

@@ -170,6 +170,14 @@ class Board:
         """Return the batches that were set aside at the last ``refresh``, ascending."""
         return sorted(self._failed)
 
+    def open_ids(self) -> list[int]:
+        """Return the batches that were claimed and not settled at the last ``refresh``."""
+        return sorted(self._claimed - self._done - self._failed)
+
+    def first_free(self) -> int | None:
+        """Return the lowest number that nobody had at the last ``refresh``; None if unknown."""
+        return self._stretch[0] if self._stretch else None
+
     def wait_hint(self) -> float:
         """Return after how many seconds ``next_lease`` may find something new."""
         return max(0.0, self._next_look - self._store.clock())
@@ -185,7 +193,7 @@ class Board:
     def _next_reopened(self) -> Lease | None:
         # As many as there are workers, not as many as there are batches; each observer begins
         # elsewhere, or all would try the same one.
-        claimed = sorted(self._claimed - self._done - self._failed)
+        claimed = self.open_ids()
         begin = self._spread % len(claimed) if claimed else 0
         for batch_id in claimed[begin:] + claimed[:begin]:
             observed = self._store.observe(batch_id)

@@ -187,6 +187,15 @@ class WorkDir:
         """The planner's lock: one host plans in a work dir."""
         return self.root / "planner.lock"
 
+    def is_fleet(self) -> bool:
+        """Tell whether the current run is that of a fleet, which has datasets and no plan."""
+        run_id = self.current_run_id()
+        return run_id is not None and self.run(run_id).fleet.is_file()
+
+    def dataset(self, name: str) -> WorkDir:
+        """Return the work dir of one dataset of a fleet."""
+        return WorkDir(self.root / "datasets" / name)
+
     def run(self, run_id: str) -> RunPaths:
         """Return the paths of a run."""
         if not _RUN_ID.match(run_id):
@@ -258,6 +267,16 @@ class RunPaths:
     def scan_table(self) -> Path:
         """What the scan learned about each episode."""
         return self.root / "scan.parquet"
+
+    @property
+    def fleet(self) -> Path:
+        """The head of a fleet, in place of a manifest."""
+        return self.root / "fleet.json"
+
+    @property
+    def fleet_datasets(self) -> Path:
+        """The datasets of a fleet, one line each."""
+        return self.root / "datasets.jsonl"
 
     @property
     def done_dir(self) -> Path:

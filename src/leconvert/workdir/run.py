@@ -554,6 +554,13 @@ def open_run(
             next_step="Give the work dir that `leconvert plan` or `leconvert convert` printed.",
         )
     paths = work_dir.run(run_id)
+    if work_dir.is_fleet():
+        raise WorkDirError(
+            f"{root} is the work dir of a fleet, not of one conversion.",
+            path=str(root),
+            next_step=f"`leconvert status {shlex.quote(str(root))}` shows the fleet; each of its "
+            f"datasets has a work dir of its own below {root / 'datasets'}.",
+        )
     manifest = read_manifest(paths, run_id, check_files=not only_look)
     here = tool_versions()
     differing = sorted(name for name in here if manifest.versions.get(name) != here[name])

@@ -1,0 +1,268 @@
+"""``leconvert fleet LIST``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leconvert.cli.main import stop_on_signals
+from leconvert.cli.options import (
+    UNWATCHED_SECONDS,
+    add_conversion_options,
+    add_json,
+    add_layout_options,
+    add_proof_options,
+    add_quiet,
+    add_repair_options,
+    add_selection_options,
+    layout_options,
+    lease_options,
+    local_path,
+    plan_options,
+    proof_options,
+    repair_options,
+    selection_options,
+    worker_options,
+)
+from leconvert.cli.output import print_sentence, table
+from leconvert.cli.parser import Parser
+from leconvert.cli.progress import progress_for
+from leconvert.cli.status import set_aside_lines
+from leconvert.errors import BatchesFailedError, IncompleteError
+from leconvert.text import amount, count
+
+if TYPE_CHECKING:
+    from leconvert.fleet import DatasetOptions, FleetDataset, FleetPrice, FleetStatus, Policy
+    from leconvert.repairs import RepairOptions
+
+__all__ = ["add_arguments", "run"]
+
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "list", type=Path, metavar="LIST_FILE",
+        help="a file with a dataset a line, a folder or a glob, and options for it alone",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output-dir", type=local_path, required=True, metavar="DIR",
+        help="the folder in which each result gets a folder of its name",
+    )  # fmt: skip
+    parser.add_argument(
+        "--work-dir", type=Path, required=True, metavar="DIR",
+        help="folder for the state of the fleet, on a file system that all workers share; it stays",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policy", type=Path, metavar="FILE",
+        help="a TOML file that says which findings are repaired or accepted, in which datasets",
+    )  # fmt: skip
+    add_selection_options(parser)
+    add_conversion_options(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true",
+        help="scan all datasets, show what the fleet comes to, and write nothing",
+    )  # fmt: skip
+    add_quiet(parser)
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Convert all datasets that can be, and say which were set aside."""
+    from leconvert.fleet import (
+        FleetObserver,
+        Policy,
+        check_fleet_places,
+        convert_fleet,
+        plan_fleet,
+        read_list,
+        read_policy,
+    )
+
+    workers = worker_options(options)
+    progress = progress_for(quiet=options.json or options.quiet)
+    policy = Policy()
+    if options.policy is not None:
+        policy = read_policy(options.policy, _read_flags)
+    datasets = read_list(
+        options.list, options.output_dir.resolve(), _LineReader(options), say=progress.say
+    )
+    work_dir = options.work_dir.resolve()
+    if options.dry_run:
+        check_fleet_places(datasets, work_dir)
+        return _price(datasets, work_dir, policy, as_json=options.json)
+    with stop_on_signals() as stop:
+        plan = plan_options(options)
+        fleet = plan_fleet(datasets, work_dir, policy=policy, plan=plan, progress=progress)
+        progress.say(
+            f"{count(len(datasets), 'dataset')} in {work_dir}. Watch with: leconvert status "
+            f"{shlex.quote(str(work_dir))}; join from any host with: leconvert work "
+            f"{shlex.quote(str(work_dir))}"
+        )
+        failures = convert_fleet(
+            fleet,
+            workers=workers,
+            leases=lease_options(
+                options, trouble_seconds=0.0 if workers.engine is None else UNWATCHED_SECONDS
+            ),
+            allow_mixed_versions=plan.allow_mixed_versions,
+            stop=stop,
+            progress=progress,
+        )
+    status = FleetObserver(fleet).look()
+    if options.json:
+        print(json.dumps(status.as_record(), indent=2))
+    elif not options.quiet:
+        print("\n".join(summary_lines(status)))
+    return _code(status, failures)
+
+
+def _code(status: FleetStatus, failures: Sequence[str]) -> int:
+    """Say on stderr what is left to do, and return the exit code."""
+    if not status.is_settled:
+        print_sentence("leconvert: Not all datasets were dealt with.", margin="  ")
+        for line in failures:
+            print_sentence(f"  {line}", margin="    ")
+        print_sentence("  → Run the same command again to go on.", margin="    ")
+        return IncompleteError.exit_code
+    if status.set_aside:
+        number = count(len(status.set_aside), "dataset was", "datasets were")
+        print_sentence(f"leconvert: {number} set aside; all others are converted.", margin="  ")
+        print_sentence(
+            f"  → `leconvert status {shlex.quote(status.work_dir)}` says why. Give the flags that "
+            "help in the list or a --policy, then run the same command again.",
+            margin="    ",
+        )
+        return BatchesFailedError.exit_code
+    return 0
+
+
+def summary_lines(status: FleetStatus) -> list[str]:
+    """Return how many datasets became what, and what set datasets aside."""
+    counts = {state.value: number for state, number in status.counts.items() if number}
+    total = sum(one.source_bytes for one in status.datasets if one.state.value == "converted")
+    said = ", ".join(f"{number:,} {state}" for state, number in counts.items())
+    lines = [f"{count(len(status.datasets), 'dataset')}: {said}; {amount(total)} converted."]
+    if status.set_aside:
+        lines += ["", *set_aside_lines(status, _SHOWN)]
+    return lines
+
+
+# ------------------------------------------------------------------------------------------------
+# The options of one line, on top of those of the command line; and flags of a policy.
+
+
+class _LineReader:
+    """Reads the words of a line of the list."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._usual = _dataset_options(options)
+        self._parser = Parser(prog="leconvert fleet convert")
+        self._parser.add_argument("dataset")
+        self._parser.add_argument("--name", default=None)
+        add_layout_options(self._parser)
+        add_selection_options(self._parser)
+        add_repair_options(self._parser)
+        add_proof_options(self._parser, may_delete=False)
+
+    def __call__(self, words: Sequence[str]) -> tuple[str, str | None, DatasetOptions]:
+        if len(words) == 1 and not words[0].startswith("-"):
+            return words[0], None, self._usual
+        # What the line gives is added to a list of values, and else takes the place of the usual.
+        given = argparse.Namespace(**vars(self._options))
+        found = self._parser.parse_args(words, given)
+        return found.dataset, found.name, _dataset_options(found)
+
+
+def _dataset_options(options: argparse.Namespace) -> DatasetOptions:
+    from leconvert.findings import check_accepted
+    from leconvert.fleet import DatasetOptions
+
+    repairs = repair_options(options)
+    check_accepted(repairs.accept)
+    return DatasetOptions(
+        layout=layout_options(options),
+        selection=selection_options(options),
+        repairs=repairs,
+        proof=proof_options(options),
+    )
+
+
+def _read_flags(words: Sequence[str]) -> RepairOptions:
+    from leconvert.findings import check_accepted
+
+    parser = Parser(prog="leconvert fleet convert")
+    add_repair_options(parser)
+    repairs = repair_options(parser.parse_args(list(words)))
+    check_accepted(repairs.accept)
+    return repairs
+
+
+# ------------------------------------------------------------------------------------------------
+# What a fleet comes to.
+
+
+def _price(
+    datasets: Sequence[FleetDataset], work_dir: Path, policy: Policy, *, as_json: bool
+) -> int:
+    from leconvert.fleet import price_fleet
+
+    price = price_fleet(datasets, work_dir, policy)
+    if as_json:
+        print(json.dumps(price.as_record(), indent=2))
+    else:
+        print("\n".join(_price_lines(price)))
+    return 0
+
+
+def _price_lines(price: FleetPrice) -> list[str]:
+    wrong = [one for one in price.datasets if one.stops_at]
+    ready = [one for one in price.datasets if not one.stops_at and not one.is_finished]
+    finished = len(price.datasets) - len(wrong) - len(ready)
+    rows: list[list[object]] = [["dataset", "episodes", "size", "files", "stops at"]]
+    rows += [
+        [
+            one.name,
+            *(
+                ["-", "-", "-", ", ".join(one.stops_at)]
+                if one.stops_at
+                else ["finished", "-", "-", ""]
+                if one.is_finished
+                else [one.episodes, amount(one.source_bytes), one.files, ""]
+            ),
+        ]
+        for one in price.datasets
+    ]
+    lines = table(rows).splitlines()
+    lines += [
+        "",
+        f"{count(len(ready), 'dataset')} to convert: {sum(one.episodes for one in ready):,} "
+        f"episodes, {amount(sum(one.source_bytes for one in ready))} into "
+        f"{sum(one.files for one in ready):,} files, in "
+        f"{sum(one.batches for one in ready):,} batches.",
+    ]
+    if finished:
+        lines.append(f"{count(finished, 'dataset is', 'datasets are')} finished.")
+    for folder, size_bytes in price.new_bytes.items():
+        free = price.free_bytes[folder]
+        room = "an unknown room" if free is None else amount(free)
+        lines.append(f"It needs about {amount(size_bytes)} of {room} free in {folder}.")
+    if wrong:
+        lines.append(f"{count(len(wrong), 'dataset')} would be set aside:")
+        numbers = Counter(code for one in wrong for code in one.stops_at)
+        helps = {code: one.remedies for one in reversed(wrong) for code in one.stops_at}
+        why = [["stops at", "datasets", "what helps"]]
+        why += [
+            [code, str(number), " ".join(helps[code]) or "-"]
+            for code, number in numbers.most_common()
+        ]
+        lines += table(why).splitlines()
+    lines.append("Nothing was written.")
+    return lines

@@ -1,0 +1,76 @@
+"""``leconvert fleet find``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leconvert.cli.options import add_json
+from leconvert.text import amount, count
+
+if TYPE_CHECKING:
+    from leconvert.fleet import FoundDataset
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("root", type=Path, metavar="FOLDER", help="where to look for datasets")
+    parser.add_argument(
+        "--no-scan", action="store_false", dest="scan",
+        help="go by info.json alone; by default the files of each dataset are looked at, as check "
+        "does",
+    )  # fmt: skip
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a list that `leconvert fleet` takes; what is no line of it is a comment."""
+    from leconvert.fleet import find_datasets, look_at_datasets
+
+    root = options.root.resolve()
+    datasets = look_at_datasets(root, find_datasets(root), scan=options.scan)
+    if options.json:
+        print(json.dumps({"datasets": [found.as_record() for found in datasets]}, indent=2))
+        return 0
+    number = left_out = size_bytes = 0
+    for found in datasets:
+        number, size_bytes = number + 1, size_bytes + found.size_bytes
+        left_out += _is_left_out(found)
+        print("\n".join(_lines(found)), flush=True)
+    also = f"; {left_out} of them left out, as comments" if left_out else ""
+    print(f"# {count(number, 'dataset')}, {amount(size_bytes)}{also}")
+    return 0
+
+
+def _is_left_out(found: FoundDataset) -> bool:
+    return found.problem is not None or found.version == "v3.0"
+
+
+def _lines(found: FoundDataset) -> list[str]:
+    """Return the dataset's line, and below it what was seen.
+
+    The name in the fleet is the path below the folder, which is that of no other dataset.
+    """
+    words = [str(found.source)]
+    if found.name != found.source.name:
+        words += ["--name", found.name]
+    line = shlex.join(words)
+    if _is_left_out(found):
+        line = f"# {line}"
+    episodes = "" if found.episodes is None else f"{count(found.episodes, 'episode')}, "
+    lines = [f"{line}  # {found.version or 'no version'}, {episodes}{amount(found.size_bytes)}"]
+    if found.problem is not None:
+        lines.append(f"#   {found.problem}")
+    elif found.version == "v3.0":
+        lines.append("#   is v3.0 already")
+    for severity, codes in (("error", found.errors), ("warning", found.warnings)):
+        if codes:
+            said = ", ".join(f"{code} ({times})" for code, times in codes.items())
+            lines.append(f"#   {count(sum(codes.values()), severity)}: {said}")
+    lines += [f"#   helps: {remedy}" for remedy in found.remedies]
+    return [" ".join(line.splitlines()) for line in lines]

@@ -1,0 +1,537 @@
+"""Which datasets a fleet has: those below a folder, and those that a list names.
+
+A list has one dataset a line, and options that hold for it alone::
+
+    # what was recorded in May
+    lab/may/*
+    lab/may/pick_03 --retime
+    "a name with spaces" --name pick --to v2.1
+
+A path that is not absolute starts from the list's own folder. Of several lines that name a dataset
+the last one holds, so that a glob can come first and what is special after it.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shlex
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from leconvert.check import check_dataset
+from leconvert.errors import LeconvertError, UsageError
+from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
+from leconvert.parallel import parallel_map
+from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
+from leconvert.text import count
+from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.swap import codebase_version, info_path
+
+__all__ = [
+    "DatasetOptions",
+    "FleetDataset",
+    "FoundDataset",
+    "Policy",
+    "PolicyRule",
+    "find_datasets",
+    "look_at_datasets",
+    "read_list",
+    "read_policy",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# What is done with one dataset, and where its result goes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetOptions:
+    """The options of a conversion that can differ from dataset to dataset.
+
+    Attributes:
+        layout: How its episodes are cut into files.
+        selection: Which of them are converted.
+        repairs: What may be changed.
+        proof: What is proven, and what may be replaced.
+    """
+
+    layout: LayoutOptions = LayoutOptions()
+    selection: EpisodeSelection = EpisodeSelection()
+    repairs: RepairOptions = RepairOptions()
+    proof: ProofOptions = ProofOptions()
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping of what is not the default."""
+        record = {}
+        for part in fields(self):
+            value = getattr(self, part.name)
+            usual = asdict(type(value)())
+            given = {name: said for name, said in asdict(value).items() if said != usual[name]}
+            if given:
+                record[part.name] = given
+        return record
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Mapping[str, Any]]) -> DatasetOptions:
+        """Return what `as_record` gave; a key that is not known raises."""
+        usual = cls()
+        return cls(
+            **{
+                name: type(getattr(usual, name))(
+                    **{
+                        key: tuple(value) if isinstance(value, list) else value
+                        for key, value in given.items()
+                    }
+                )
+                for name, given in record.items()
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDataset:
+    """One dataset of a fleet.
+
+    Attributes:
+        name: Its name in the fleet: the result's path below the folder of all results.
+        source: The dataset's folder.
+        target: Where its result goes.
+        options: How it is converted.
+        cost_seconds: A guess at what that takes one worker, by which the longest come first.
+        discard: A run of it that is given up; None for none.
+    """
+
+    name: str
+    source: Path
+    target: Path
+    options: DatasetOptions = DatasetOptions()
+    cost_seconds: float = 0.0
+    discard: str | None = None
+
+
+# ------------------------------------------------------------------------------------------------
+# Reads a list.
+
+
+_COMMENT = re.compile(r"(?:^|\s)#")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+ParseLine = Callable[[Sequence[str]], tuple[str, str | None, DatasetOptions]]
+"""Makes of a line's words the dataset, the name that the line gives it, and its options."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    number: int
+    place: str
+    name: str | None
+    options: DatasetOptions
+
+
+def read_list(
+    path: Path, output_dir: Path, parse: ParseLine, *, say: Callable[[str], None]
+) -> list[FleetDataset]:
+    """Read a list of datasets; nothing is looked at but the names of folders.
+
+    Args:
+        path: The list.
+        output_dir: The folder of all results.
+        parse: Makes a dataset, its name and its options of a line's words.
+        say: Told of folders that a glob matches and that hold no dataset.
+
+    Returns:
+        The datasets, by their names.
+
+    Raises:
+        UsageError: A line is wrong, a dataset is not there, or two results would meet.
+    """
+    found: dict[Path, tuple[_Line, str]] = {}
+    for line in _lines(path, parse):
+        sources, left_out = _expanded(path, line)
+        if left_out:
+            folders = count(left_out, "folder")
+            say(f"{path}, line {line.number}: {folders} without meta/info.json left out.")
+        if line.name is not None and len(sources) > 1:
+            raise _bad_line(path, line.number, f"--name names one result, not {len(sources)}.")
+        for source in sources:
+            name = line.name if line.name is not None else source.name
+            found[source] = line, _checked_name(path, line.number, name)
+    if not found:
+        raise UsageError(
+            f"{path} names no dataset.",
+            path=str(path),
+            next_step="`leconvert fleet find FOLDER` prints a list of what is there.",
+        )
+    _refuse_collisions(path, found)
+    datasets = [
+        FleetDataset(name, source, output_dir / name, line.options)
+        for source, (line, name) in found.items()
+    ]
+    return sorted(datasets, key=lambda dataset: dataset.name)
+
+
+def _lines(path: Path, parse: ParseLine) -> Iterator[_Line]:
+    if path.is_dir():
+        raise UsageError(
+            f"{path} is a folder, not a list.",
+            path=str(path),
+            next_step=f"`leconvert fleet find {shlex.quote(str(path))} > LIST` writes a list of "
+            "the datasets in it.",
+        )
+    try:
+        with storage_errors(path):
+            text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except FileNotFoundError:
+        raise UsageError(
+            f"There is no list {path}.",
+            path=str(path),
+            next_step="`leconvert fleet find FOLDER > LIST` writes one.",
+        ) from None
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            words = shlex.split(_without_comment(line))
+        except ValueError as error:
+            raise _bad_line(path, number, f"{error}.") from error
+        if not words:
+            continue
+        try:
+            place, name, options = parse(words)
+        except UsageError as error:
+            raise _bad_line(path, number, error.message, error.next_step) from error
+        yield _Line(number, place, name, options)
+
+
+def _without_comment(line: str) -> str:
+    """Return a line up to a ``#`` that begins a word and is not quoted."""
+    for mark in _COMMENT.finditer(line):
+        try:
+            shlex.split(line[: mark.start()])
+        except ValueError:
+            continue  # within quotes
+        return line[: mark.start()]
+    return line
+
+
+def _expanded(path: Path, line: _Line) -> tuple[list[Path], int]:
+    """Return the datasets that a line names, and how many folders of a glob are none."""
+    if _URL.match(line.place):
+        raise _bad_line(
+            path,
+            line.number,
+            f"{line.place} is a URL, and a fleet converts datasets of this machine.",
+            "Download it first, and write its folder.",
+        )
+    pattern = os.path.join(path.parent, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
+    if os.path.lexists(pattern):
+        if not os.path.isdir(pattern):  # noqa: PTH112 - the pattern is a text
+            raise _bad_line(path, line.number, f"{line.place} is not a folder.")
+        return [Path(pattern).resolve()], 0
+    if not glob.has_magic(line.place):
+        raise _bad_line(path, line.number, f"{line.place} does not exist.")
+    folders = sorted(Path(match) for match in glob.glob(pattern, recursive=True))  # noqa: PTH207 - any path
+    folders = [folder for folder in folders if folder.is_dir()]
+    datasets = [folder.resolve() for folder in folders if info_path(folder).is_file()]
+    if not datasets:
+        raise _bad_line(path, line.number, f"{line.place} matches no dataset.")
+    return datasets, len(folders) - len(datasets)
+
+
+def _checked_name(path: Path, number: int, name: str) -> str:
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or any(part.startswith(".") for part in parts):
+        raise _bad_line(
+            path,
+            number,
+            f"{name!r} cannot name a result.",
+            "A name is a path below the folder of all results, such as robot/pick; no part of it "
+            "begins with a dot.",
+        )
+    return str(PurePosixPath(*parts))
+
+
+def _refuse_collisions(path: Path, found: Mapping[Path, tuple[_Line, str]]) -> None:
+    """Refuse two results at one place, and one inside another."""
+    owners: dict[str, tuple[Path, int]] = {}
+    for source, (line, name) in found.items():
+        if name in owners:
+            other, number = owners[name]
+            raise _meeting(path, (other, number), (source, line.number), f"both named {name}")
+        owners[name] = source, line.number
+    for name, owner in owners.items():
+        for parent in PurePosixPath(name).parents:
+            if str(parent) in owners:
+                said = f"{name} lies inside {parent}"
+                raise _meeting(path, owners[str(parent)], owner, said)
+
+
+def _meeting(path: Path, one: tuple[Path, int], other: tuple[Path, int], said: str) -> UsageError:
+    return UsageError(
+        f"{path}: the results of two datasets would meet, {said}.",
+        path=str(path),
+        details=[f"line {number}: {source}" for source, number in (one, other)],
+        next_step="Give one of them another name: --name NAME at the end of its line.",
+    )
+
+
+def _bad_line(path: Path, number: int, said: str, helps: str | None = None) -> UsageError:
+    return UsageError(
+        f"{path}, line {number}: {said}",
+        path=str(path),
+        next_step=helps or "Change the line, then run the same command again; nothing was written.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# A policy: which flags a dataset gets where a scan finds what they are for.
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRule:
+    """What may be done about some findings, in some datasets.
+
+    Attributes:
+        flags: Options of a conversion that repair or accept, each as a user types it.
+        datasets: Globs of names or folders.
+        findings: Codes of errors, of which one must have been found; empty for any dataset.
+    """
+
+    flags: tuple[str, ...]
+    datasets: tuple[str, ...] = ("*",)
+    findings: tuple[str, ...] = ()
+
+    def holds_for(self, dataset: FleetDataset) -> bool:
+        """Tell whether the rule is about a dataset."""
+        return any(
+            fnmatchcase(called, pattern)
+            for pattern in self.datasets
+            for called in (dataset.name, str(dataset.source))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What may be repaired or accepted where a scan finds errors; nothing by default."""
+
+    rules: tuple[PolicyRule, ...] = ()
+
+    def always(self, dataset: FleetDataset) -> RepairOptions:
+        """Return a dataset's repairs, with those that its rules give it whatever is found."""
+        return self._with(dataset, dataset.options.repairs, lambda rule: not rule.findings)
+
+    def after(
+        self, dataset: FleetDataset, repairs: RepairOptions, codes: Iterable[str]
+    ) -> RepairOptions | None:
+        """Return the repairs with which a dataset that has these errors is tried once more.
+
+        None where no rule names one of them that was not followed already.
+        """
+        wrong = frozenset(codes)
+        more = self._with(dataset, repairs, lambda rule: not wrong.isdisjoint(rule.findings))
+        return None if more == repairs else more
+
+    def _with(
+        self, dataset: FleetDataset, repairs: RepairOptions, takes: Callable[[PolicyRule], bool]
+    ) -> RepairOptions:
+        flags = [
+            flag
+            for rule in self.rules
+            if takes(rule) and rule.holds_for(dataset)
+            for flag in rule.flags
+        ]
+        given = repairs.flags()
+        fresh = [flag for flag in dict.fromkeys(flags) if flag not in given]
+        return RepairOptions.of_flags([*given, *fresh]) if fresh else repairs
+
+    def as_record(self) -> list[dict[str, Any]]:
+        """Return a JSON-serialisable list."""
+        return [asdict(rule) for rule in self.rules]
+
+    @classmethod
+    def from_record(cls, record: Sequence[Mapping[str, Sequence[str]]]) -> Policy:
+        """Return what `as_record` gave."""
+        return cls(tuple(PolicyRule(**{k: tuple(v) for k, v in rule.items()}) for rule in record))
+
+
+ParseFlags = Callable[[Sequence[str]], RepairOptions]
+"""Makes repairs of the words of flags, and refuses what is none."""
+
+_RULE_KEYS = ("datasets", "findings", "flags")
+
+
+def read_policy(path: Path, parse: ParseFlags) -> Policy:
+    """Read a policy, a TOML file of ``[[rule]]`` tables.
+
+    Raises:
+        UsageError: It is no such file, or names a finding or a flag that there is not.
+    """
+    try:
+        with storage_errors(path):
+            given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"There is no policy {path}.", path=str(path)) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} is no TOML: {error}.",
+            path=str(path),
+            next_step="docs/howto/fleet.md shows a policy.",
+        ) from error
+    if other := [key for key in given if key != "rule"]:
+        raise _bad_policy(path, f"{other[0]!r} is not known; a policy has [[rule]] tables alone.")
+    rules = given.get("rule", [])
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        raise _bad_policy(path, "write each rule below a line [[rule]].")
+    return Policy(tuple(_rule(path, n, rule, parse) for n, rule in enumerate(rules, 1)))
+
+
+def _rule(path: Path, number: int, rule: Mapping[str, Any], parse: ParseFlags) -> PolicyRule:
+    where = f"rule {number}"
+    if other := [key for key in rule if key not in _RULE_KEYS]:
+        raise _bad_policy(path, f"{where}: {other[0]!r} is none of {', '.join(_RULE_KEYS)}.")
+    texts = {}
+    for key in _RULE_KEYS:
+        value = rule.get(key, [])
+        value = [value] if isinstance(value, str) else value
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise _bad_policy(path, f"{where}: {key} takes a text, or a list of texts.")
+        texts[key] = value
+    if not texts["flags"]:
+        raise _bad_policy(path, f'{where} allows nothing: write flags, such as "--retime".')
+    for code in texts["findings"]:
+        if code not in SOURCE_CATALOGUE and code not in V3_CATALOGUE:
+            raise _bad_policy(path, f"{where}: there is no finding {code!r}.")
+    try:
+        repairs = parse([word for flag in texts["flags"] for word in shlex.split(flag)])
+    except (UsageError, ValueError) as error:
+        said = error.message if isinstance(error, UsageError) else f"{error}."
+        raise _bad_policy(path, f"{where}: {said}") from error
+    return PolicyRule(repairs.flags(), tuple(texts["datasets"]) or ("*",), tuple(texts["findings"]))
+
+
+def _bad_policy(path: Path, said: str) -> UsageError:
+    return UsageError(
+        f"{path}: {said}",
+        path=str(path),
+        next_step="`leconvert explain CODE` explains a finding, and docs/howto/fleet.md a policy.",
+    )
+
+
+# ------------------------------------------------------------------------------------------------
+# Finds datasets below a folder, and looks at each.
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDataset:
+    """A dataset that was found.
+
+    Attributes:
+        source: Its folder.
+        name: Its path below the folder that was searched.
+        version: What it says that it is; None where it does not say.
+        episodes: How many it says that it has; None likewise.
+        size_bytes: Bytes of all its files.
+        errors: Codes of the errors that the scan found, and how many of each.
+        warnings: Codes of warnings, likewise.
+        remedies: The flags that help with the errors, of each the one that loses least.
+        problem: Why it cannot be read at all; None where it can.
+        is_scanned: Whether its files were looked at.
+    """
+
+    source: Path
+    name: str
+    version: str | None
+    episodes: int | None
+    size_bytes: int
+    errors: Mapping[str, int] = field(default_factory=dict)
+    warnings: Mapping[str, int] = field(default_factory=dict)
+    remedies: tuple[str, ...] = ()
+    problem: str | None = None
+    is_scanned: bool = True
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return {**asdict(self), "source": str(self.source)}
+
+
+def find_datasets(root: Path) -> list[Path]:
+    """Return the folders below one that hold ``meta/info.json``, sorted.
+
+    Hidden folders are left out, and so is what lies inside a dataset. Links to folders are not
+    followed.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root} is not a folder.", path=str(root))
+    found = []
+
+    def refuse(error: OSError) -> None:
+        with storage_errors(error.filename):
+            raise error
+
+    for folder, below, _ in os.walk(root, onerror=refuse):
+        if "meta" in below and info_path(Path(folder)).is_file():
+            found.append(Path(folder))
+            below.clear()
+        below[:] = [name for name in below if not name.startswith(".")]
+    return sorted(found)
+
+
+def look_at_datasets(
+    root: Path, datasets: Sequence[Path], *, scan: bool = True
+) -> Iterator[FoundDataset]:
+    """Look at datasets below a folder, as ``check`` does, in their order.
+
+    Args:
+        scan: Open their files; False for what ``info.json`` and the names of files say.
+    """
+    return parallel_map(_look_at, [(root, dataset, scan) for dataset in datasets])
+
+
+def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
+    relative = source.relative_to(root)
+    name = str(relative) if relative.parts else source.resolve().name
+    version, episodes = codebase_version(source), None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        episodes = int(json.loads(info_path(source).read_bytes())["total_episodes"])
+    found = FoundDataset(source, name, version, episodes, _size_bytes(source), is_scanned=scan)
+    if not scan:
+        return found
+    try:
+        findings = check_dataset(source).findings
+    except LeconvertError as error:
+        return FoundDataset(
+            source, name, version, episodes, found.size_bytes, problem=error.message
+        )
+    errors = [finding for finding in findings if finding.severity == "error"]
+    warnings = [finding.code for finding in findings if finding.severity == "warning"]
+    return FoundDataset(
+        source,
+        name,
+        version,
+        episodes,
+        found.size_bytes,
+        errors=dict(Counter(finding.code for finding in errors)),
+        warnings=dict(Counter(warnings)),
+        remedies=tuple(dict.fromkeys(error.remedy for error in errors if error.remedy)),
+    )
+
+
+def _size_bytes(folder: Path) -> int:
+    total = 0
+    for inside, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(inside, name)).st_size  # noqa: PTH116, PTH118
+            except OSError:  # a link to nowhere; the scan says what is missing
+                continue
+    return total

@@ -1,0 +1,452 @@
+"""How far a fleet is: each dataset, and all of them; what a dry run comes to.
+
+Looking writes nothing and takes no lock. Who looks again and again reads only what is new.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from leconvert.errors import FindingsError, LeconvertError, StorageError, WorkDirError
+from leconvert.fleet.lists import FleetDataset, Policy
+from leconvert.fleet.work import Fleet, draft_dataset, is_finished, open_fleet
+from leconvert.leasing import list_batches, read_done, read_failed, read_workers
+from leconvert.parallel import parallel_map
+from leconvert.planner import free_bytes_of
+from leconvert.status import Progressed, RateWindow
+from leconvert.workdir.identity import process_is_gone
+from leconvert.workdir.records import WorkDir
+from leconvert.workdir.run import read_manifest
+from leconvert.worker_pool import LeaseOptions
+
+__all__ = [
+    "DatasetState",
+    "DatasetStatus",
+    "FleetObserver",
+    "FleetPrice",
+    "FleetStatus",
+    "PricedDataset",
+    "fleet_status",
+    "price_fleet",
+]
+
+
+class DatasetState(StrEnum):
+    """How far a dataset is."""
+
+    WAITING = "waiting"
+    PLANNING = "planning"
+    WORKING = "working"
+    PACKING = "packing"
+    CONVERTED = "converted"
+    FINISHED = "finished before"
+    SET_ASIDE = "set aside"
+
+
+_SETTLED = frozenset({DatasetState.CONVERTED, DatasetState.FINISHED, DatasetState.SET_ASIDE})
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStatus:
+    """One dataset at one moment.
+
+    Attributes:
+        name: Its name in the fleet.
+        source: Its folder.
+        target: Where its result goes.
+        state: How far it is.
+        batches: Batches of its plan; 0 where there is none yet, as for all numbers.
+        done: Batches that are done.
+        version: The version of its result.
+        episodes: Episodes of its result.
+        frames: Frames of its result.
+        files: Files of its result.
+        source_bytes: Bytes of its source.
+        seconds: How long the worker that settled it held it.
+        verified: What was proven.
+        flags: The repairs that it was converted with.
+        repairs: What these changed.
+        findings: Codes of what was found, with severity and how often.
+        message: Why it was set aside.
+        next_step: What helps.
+        remedies: The flags that help with what was found.
+        error: The class of the error that set it aside.
+    """
+
+    name: str
+    source: str
+    target: str
+    state: DatasetState
+    batches: int = 0
+    done: int = 0
+    version: str = ""
+    episodes: int = 0
+    frames: int = 0
+    files: int = 0
+    source_bytes: int = 0
+    seconds: float = 0.0
+    verified: str = ""
+    flags: Sequence[str] = ()
+    repairs: Sequence[str] = ()
+    findings: Sequence[Mapping[str, Any]] = ()
+    message: str = ""
+    next_step: str | None = None
+    remedies: Sequence[str] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """A fleet at one moment.
+
+    Attributes:
+        run_id: Its run.
+        work_dir: Its folder.
+        datasets: Each dataset, the longest first.
+        bytes_per_second: What all workers together go through.
+        seconds_left: Until the last dataset is settled, at this rate; None where nobody knows.
+        workers: Workers that are not known to have ended.
+    """
+
+    run_id: str
+    work_dir: str
+    datasets: Sequence[DatasetStatus]
+    bytes_per_second: float = 0.0
+    seconds_left: float | None = None
+    workers: int = 0
+
+    @property
+    def counts(self) -> Mapping[DatasetState, int]:
+        """How many datasets are in each state."""
+        found = Counter(dataset.state for dataset in self.datasets)
+        return {state: found[state] for state in DatasetState}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every dataset is finished or set aside."""
+        return all(dataset.state in _SETTLED for dataset in self.datasets)
+
+    @property
+    def set_aside(self) -> list[DatasetStatus]:
+        """The datasets that were set aside."""
+        return [one for one in self.datasets if one.state is DatasetState.SET_ASIDE]
+
+    def why_set_aside(self) -> list[tuple[str, int, str]]:
+        """Return what set datasets aside, how many, and what helps; the commonest first."""
+        numbers: Counter[str] = Counter()
+        helps: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for dataset in self.set_aside:
+            errors = {
+                str(finding["code"]): str(finding.get("remedy") or "")
+                for finding in dataset.findings
+                if finding["severity"] == "error"
+            }
+            for code, remedy in (errors or {str(dataset.error): ""}).items():
+                numbers[code] += 1
+                helps[code][remedy] += 1
+        return [
+            (code, number, helps[code].most_common(1)[0][0])
+            for code, number in sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+        ]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        record = asdict(self)
+        record["counts"] = {state.value: number for state, number in self.counts.items()}
+        record["set_aside_by"] = [
+            {"code": code, "datasets": number, "helps": helps or None}
+            for code, number, helps in self.why_set_aside()
+        ]
+        return record
+
+
+class FleetObserver:
+    """One observer of one fleet.
+
+    A look lists three folders, reads what is new of settled datasets, and looks into the work dirs
+    of those that workers hold.
+    """
+
+    def __init__(self, fleet: Fleet, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.run_id = fleet.run_id
+        self._fleet = fleet
+        self._clock = clock
+        self._board = fleet.board(LeaseOptions())
+        self._settled: dict[tuple[int, bool], DatasetStatus] = {}
+        self._window = RateWindow()
+
+    def look(self) -> FleetStatus:
+        """Return the fleet as it is now."""
+        self._board.refresh()
+        done, failed = set(self._board.done_ids()), set(self._board.failed())
+        open_ids = set(self._board.open_ids())
+        rows = []
+        for number, dataset in enumerate(self._fleet.datasets):
+            if number in done or number in failed:
+                rows.append(self._look_at_settled(number, dataset, failed=number in failed))
+            elif number in open_ids:
+                rows.append(_look_at_open(dataset, self._fleet.work_dir.dataset(dataset.name)))
+            else:
+                rows.append(_row(dataset, DatasetState.WAITING))
+        rate, workers, worked_seconds = self._look_at_workers()
+        return FleetStatus(
+            run_id=self._fleet.run_id,
+            work_dir=str(self._fleet.work_dir.root),
+            datasets=rows,
+            bytes_per_second=round(rate, 1),
+            seconds_left=self._seconds_left(rows, workers, worked_seconds),
+            workers=workers,
+        )
+
+    def _look_at_settled(
+        self, number: int, dataset: FleetDataset, *, failed: bool
+    ) -> DatasetStatus:
+        key = (number, failed)
+        if key in self._settled:
+            return self._settled[key]
+        fleet = self._fleet
+        try:
+            read = read_failed if failed else read_done
+            record = read(fleet.paths, fleet.run_id, number, fs=fleet.fs)
+            row = _failed_row(dataset, record) if failed else _done_row(dataset, record)
+        except (OSError, LeconvertError, KeyError, TypeError, AttributeError, ValueError):
+            state = DatasetState.SET_ASIDE if failed else DatasetState.CONVERTED
+            return _row(dataset, state, message="its record cannot be read")
+        self._settled[key] = row
+        return row
+
+    def _look_at_workers(self) -> tuple[float, int, float]:
+        records = read_workers(self._fleet.paths, self._fleet.run_id, fs=self._fleet.fs)
+        now = self._clock()
+        self._window.add(
+            now,
+            {
+                worker.token: Progressed(
+                    worker.processed_bytes, worker.processed_bytes, worker.frames, worker.seconds
+                )
+                for worker in records
+            },
+        )
+        alive = [
+            worker
+            for worker in records
+            if worker.state != "ended" and not process_is_gone(asdict(worker))
+        ]
+        rate = sum(self._window.rates(worker.token).size_bytes for worker in alive)
+        return rate, len(alive), sum(worker.seconds for worker in records)
+
+    def _seconds_left(
+        self, rows: Sequence[DatasetStatus], workers: int, worked_seconds: float
+    ) -> float | None:
+        """Return how long the rest takes, by what workers took for what they did so far."""
+        done = left = 0.0
+        for row, dataset in zip(rows, self._fleet.datasets, strict=True):
+            share = row.done / row.batches if row.batches else 0.0
+            share = 1.0 if row.state in _SETTLED else share
+            done += share * dataset.cost_seconds
+            left += (1 - share) * dataset.cost_seconds
+        if not left:
+            return 0.0
+        return left * worked_seconds / done / workers if done and workers else None
+
+
+def _row(dataset: FleetDataset, state: DatasetState, **fields: Any) -> DatasetStatus:
+    return DatasetStatus(dataset.name, str(dataset.source), str(dataset.target), state, **fields)
+
+
+def _look_at_open(dataset: FleetDataset, folder: WorkDir) -> DatasetStatus:
+    try:
+        run_id = folder.current_run_id()
+        if run_id is None:
+            return _row(dataset, DatasetState.PLANNING)
+        paths = folder.run(run_id)
+        manifest = read_manifest(paths, run_id)
+        done = len(list_batches(paths.done_dir))
+    except (OSError, StorageError, WorkDirError):
+        return _row(dataset, DatasetState.PLANNING)
+    is_packing = done >= manifest.num_batches
+    return _row(
+        dataset,
+        DatasetState.PACKING if is_packing else DatasetState.WORKING,
+        batches=manifest.num_batches,
+        done=done,
+        version=manifest.to,
+        episodes=manifest.num_episodes,
+        frames=manifest.num_frames,
+        source_bytes=manifest.source_bytes,
+    )
+
+
+def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus:
+    batches = int(record.get("batches", 0))
+    return _row(
+        dataset,
+        DatasetState.FINISHED if record["was_finished"] else DatasetState.CONVERTED,
+        batches=batches,
+        done=batches,
+        version=str(record.get("to", "")),
+        episodes=int(record.get("episodes", 0)),
+        frames=int(record.get("frames", 0)),
+        files=int(record.get("files", 0)),
+        source_bytes=int(record.get("source_bytes", 0)),
+        seconds=float(record.get("seconds", 0.0)),
+        verified=str(record.get("verified", "")),
+        flags=tuple(record["flags"]),
+        repairs=tuple(record.get("repairs", ())),
+        findings=tuple(record.get("findings", ())),
+    )
+
+
+def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus:
+    error = record.get("error") or {}
+    found = error.get("findings") or ()
+    losses = int(record.get("losses", 0))
+    lost = f"{losses} workers died or froze while they held it." if losses else "no message"
+    seen = Counter((finding["code"], finding["severity"]) for finding in found)
+    remedy = {finding["code"]: finding.get("remedy") for finding in reversed(found)}
+    return _row(
+        dataset,
+        DatasetState.SET_ASIDE,
+        message=str(error.get("message") or lost),
+        next_step=error.get("next_step"),
+        error=error.get("error") or "WorkersLost",
+        findings=tuple(
+            {"code": code, "severity": severity, "times": times, "remedy": remedy[code]}
+            for (code, severity), times in sorted(seen.items())
+        ),
+        remedies=tuple(
+            dict.fromkeys(
+                finding["remedy"]
+                for finding in found
+                if finding["severity"] == "error" and finding.get("remedy")
+            )
+        ),
+    )
+
+
+def fleet_status(work_dir: Path) -> FleetStatus:
+    """Look at a fleet once."""
+    return FleetObserver(open_fleet(work_dir, only_look=True)).look()
+
+
+# ------------------------------------------------------------------------------------------------
+# What a fleet comes to, before any work is done.
+
+
+@dataclass(frozen=True, slots=True)
+class PricedDataset:
+    """What the conversion of one dataset comes to.
+
+    Attributes:
+        name: Its name in the fleet.
+        source: Its folder.
+        target: Where its result would go.
+        stops_at: Codes of the errors that would set it aside; another error's class where it is not
+            for a finding.
+        message: What would set it aside.
+        remedies: The flags that help.
+        is_finished: Whether its result is in place already.
+        flags: The repairs that it would be converted with.
+        episodes: Episodes, as all numbers 0 where it would be set aside.
+        frames: Frames.
+        files: Files of the result.
+        batches: Batches of work.
+        source_bytes: Bytes of the source.
+        new_bytes: Space that the result takes, by folder.
+    """
+
+    name: str
+    source: str
+    target: str
+    stops_at: Sequence[str] = ()
+    message: str = ""
+    remedies: Sequence[str] = ()
+    is_finished: bool = False
+    flags: Sequence[str] = ()
+    episodes: int = 0
+    frames: int = 0
+    files: int = 0
+    batches: int = 0
+    source_bytes: int = 0
+    new_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPrice:
+    """What a fleet comes to.
+
+    Attributes:
+        datasets: Each dataset.
+        new_bytes: Space that all results take, by folder.
+        free_bytes: What is free there; None where nobody knows.
+    """
+
+    datasets: Sequence[PricedDataset]
+    new_bytes: Mapping[str, int]
+    free_bytes: Mapping[str, int | None]
+
+    def as_record(self) -> dict[str, Any]:
+        """Return a JSON-serialisable mapping."""
+        return asdict(self)
+
+
+def price_fleet(
+    datasets: Sequence[FleetDataset], work_dir: Path, policy: Policy = Policy()
+) -> FleetPrice:
+    """Scan all datasets and reckon what their conversion comes to; writes nothing.
+
+    A result that is there is compared with its source by structure, as the conversion would.
+    """
+    found = list(
+        parallel_map(_price, [(dataset, policy, WorkDir(work_dir)) for dataset in datasets])
+    )
+    rooms: Counter[str] = Counter()
+    folders: dict[int, str] = {}  # one of each file system
+    for priced in found:
+        for folder, size_bytes in priced.new_bytes.items():
+            rooms[folders.setdefault(_device(folder), folder)] += size_bytes
+    return FleetPrice(found, dict(rooms), {room: free_bytes_of(Path(room)) for room in rooms})
+
+
+def _device(folder: str) -> int:
+    return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
+
+
+def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedDataset:
+    place = dataset.name, str(dataset.source), str(dataset.target)
+    try:
+        repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
+        flags = repairs.flags()
+        if is_finished(dataset, repairs):
+            return PricedDataset(*place, is_finished=True, flags=flags)
+        if os.path.lexists(dataset.target):
+            to = dataset.options.layout.to
+            dataset.options.proof.check_target(dataset.source, dataset.target, to)
+    except FindingsError as error:
+        wrong = [finding for finding in error.findings if finding["severity"] == "error"]
+        remedies = [finding["remedy"] for finding in wrong if finding["remedy"]]
+        return PricedDataset(
+            *place,
+            stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong)),
+            message=error.message,
+            remedies=tuple(dict.fromkeys(remedies)),
+        )
+    except LeconvertError as error:
+        return PricedDataset(*place, stops_at=(type(error).__name__,), message=error.message)
+    return PricedDataset(
+        *place,
+        flags=flags,
+        episodes=plan.episodes,
+        frames=plan.frames,
+        files=sum(plan.files.values()),
+        batches=plan.batches,
+        source_bytes=plan.source_bytes,
+        new_bytes={room.folder: room.bytes_needed for room in plan.space.rooms},
+    )

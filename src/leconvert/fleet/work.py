@@ -1,0 +1,1008 @@
+"""A fleet: many datasets, each an ordinary conversion, and one pool of workers over all of them.
+
+A fleet's work dir is a work dir like any other: ``current`` names a run. In place of a plan the run
+has a list of datasets, and what a worker leases in it is a dataset. Whoever holds one converts it
+by `leconvert.api.convert`, in a work dir of the dataset's own: it plans, works, packs and swaps as
+a single conversion does. A worker that finds no dataset left joins a conversion that somebody else
+holds, by `leconvert.api.run_worker`, and takes batches of it. So planning is shared work too, a
+small dataset is one unit of work, and a large one is as many as it has batches. A worker joins a
+large one before it takes a small one where each of those who work on it would have more left than
+the small one costs: what is longest begins first and is shared first, since in the end one worker
+alone packs it.
+
+Guaranteed: a result has the bytes of a single conversion with these options, since it is one. What
+is killed is taken over: the dataset's lease expires as a batch's does, and who takes it goes on
+with its run. Not guaranteed: that one worker alone holds a dataset. One that was frozen may come
+back beside its successor; both then work on the same run, whose leases and locks are made for that.
+
+A dataset that cannot be converted is set aside, as a batch is that failed, and the others go on.
+Nothing is remembered of it but why: when the fleet runs again it is tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from leconvert.api import ConversionReport, convert, is_result, run_worker
+from leconvert.engines import Engine
+from leconvert.engines.local import LocalEngine
+from leconvert.errors import (
+    BusyError,
+    FindingsError,
+    HubError,
+    InterruptedRunError,
+    LeconvertError,
+    PlanMismatchError,
+    StorageError,
+    UsageError,
+    WorkDirError,
+)
+from leconvert.fleet.lists import DatasetOptions, FleetDataset, Policy
+from leconvert.leasing import (
+    Board,
+    HeartbeatKeeper,
+    Lease,
+    LeaseLostError,
+    LeaseStore,
+    WorkerIdentity,
+    WorkerReporter,
+    list_batches,
+)
+from leconvert.machine import Machine
+from leconvert.packer import swap_has_begun
+from leconvert.planner import PlanOptions, PlanSummary, draft_plan
+from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.repairs import RepairOptions, Repairs
+from leconvert.workdir.exclusion import OneHost, admit_host, plan_one_host, read_one_host
+from leconvert.workdir.fs import LOCAL, FileSystem, make_durably, write_durably
+from leconvert.workdir.locks import Backoff, planner_lock
+from leconvert.workdir.records import (
+    RunPaths,
+    WorkDir,
+    encode_record,
+    new_run_id,
+    read_record,
+)
+from leconvert.workdir.run import open_run, read_manifest, tool_versions
+from leconvert.workdir.storage_errors import any_storage_errors, lacks_permission, storage_errors
+from leconvert.workdir.swap import info_path, is_converted
+from leconvert.worker_pool import LeaseOptions, WorkerOptions
+
+__all__ = [
+    "Fleet",
+    "FleetSummary",
+    "FleetWorker",
+    "check_fleet_places",
+    "convert_fleet",
+    "draft_dataset",
+    "is_finished",
+    "open_fleet",
+    "plan_fleet",
+    "work_on_fleet",
+]
+
+
+# ------------------------------------------------------------------------------------------------
+# The record of a fleet: its datasets, the longest first, and what may be done about findings.
+
+
+FLEET_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fleet:
+    """A fleet's current run, opened for reading.
+
+    Attributes:
+        work_dir: The folder that all hosts share.
+        run_id: The run.
+        paths: Every path of the run.
+        datasets: The datasets by their numbers, the longest first.
+        policy: What may be repaired or accepted.
+        one_host: Who alone may work on it; None for any number of hosts.
+    """
+
+    work_dir: WorkDir
+    run_id: str
+    paths: RunPaths
+    datasets: Sequence[FleetDataset]
+    policy: Policy
+    one_host: OneHost | None = None
+
+    @property
+    def fs(self) -> FileSystem:
+        """The file operations that every process of this run must publish with."""
+        return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
+
+    def board(self, leases: LeaseOptions, identity: WorkerIdentity | None = None) -> Board:
+        """Return a view of the datasets, as one worker has it."""
+        return Board(self.store(leases, identity), len(self.datasets))
+
+    def store(self, leases: LeaseOptions, identity: WorkerIdentity | None = None) -> LeaseStore:
+        """Return one worker's access to the leases of datasets.
+
+        What is wrong with a dataset is wrong at the next try too, so the first error sets it aside.
+        """
+        return LeaseStore(
+            self.paths,
+            self.run_id,
+            identity or WorkerIdentity.of_this_process(),
+            lease_seconds=leases.lease_seconds,
+            max_attempts=1,
+            max_losses=_MOST_LOSSES,
+            fs=self.fs,
+        )
+
+    def check_current(self) -> None:
+        """Raise where the fleet was begun anew, or its folder is gone."""
+        now = self.work_dir.current_run_id()
+        if now == self.run_id:
+            return
+        root = self.work_dir.root
+        if now is None:
+            raise StorageError(
+                f"{root} is gone, or holds fleet {self.run_id} no longer.",
+                path=str(root),
+                next_step="If nobody removed it, check that its file system is mounted.",
+            )
+        raise PlanMismatchError(
+            f"Fleet {self.run_id} was begun anew: {root} now holds {now}.",
+            path=str(root),
+            next_step="Start again to work on the new one; what is done stays done.",
+        )
+
+
+# A dataset keeps what was done of it, so that a worker's loss costs less than that of a batch.
+_MOST_LOSSES = 30
+
+
+def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: bool = False) -> Fleet:
+    """Open the current run of a fleet's work dir."""
+    work_dir = WorkDir(root)
+    run_id = work_dir.current_run_id()
+    if run_id is None:
+        raise WorkDirError(
+            f"{root} holds no fleet.",
+            path=str(root),
+            next_step="Give the folder that `leconvert fleet LIST --work-dir` named.",
+        )
+    paths = work_dir.run(run_id)
+    try:
+        head = read_record(paths.fleet, "fleet", version=FLEET_VERSION, run_id=run_id)
+    except FileNotFoundError:
+        raise WorkDirError(
+            f"{root} is the work dir of one conversion, not of a fleet.",
+            path=str(root),
+            next_step="`leconvert status` and `leconvert work` take it.",
+        ) from None
+    here = tool_versions()
+    differing = sorted(name for name in here if head["versions"].get(name) != here[name])
+    if differing and not allow_mixed_versions and not only_look:
+        raise PlanMismatchError(
+            f"{root} was begun with other library versions than this host has.",
+            path=str(root),
+            details=[
+                f"{name}: begun with {head['versions'].get(name)}, {here[name]} here"
+                for name in differing
+            ],
+            next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
+            "that are equal in content but perhaps not in bytes.",
+        )
+    with storage_errors(paths.fleet_datasets):
+        raw = paths.fleet_datasets.read_bytes()
+    if hashlib.sha256(raw).hexdigest() != head["datasets_sha256"]:
+        raise WorkDirError(
+            f"{paths.fleet_datasets} is not the file that was written.",
+            path=str(paths.fleet_datasets),
+            next_step="Run the fleet's command again with --restart.",
+        )
+    one_host = read_one_host(paths, run_id)
+    if one_host is not None and not only_look:
+        one_host = admit_host(paths, run_id, one_host)
+    return Fleet(
+        work_dir=work_dir,
+        run_id=run_id,
+        paths=paths,
+        datasets=[_dataset(json.loads(line)) for line in raw.splitlines()],
+        policy=Policy.from_record(head["policy"]),
+        one_host=one_host,
+    )
+
+
+def _dataset(record: Mapping[str, Any]) -> FleetDataset:
+    return FleetDataset(
+        record["name"],
+        Path(record["source"]),
+        Path(record["target"]),
+        DatasetOptions.from_record(record["options"]),
+        record["cost_seconds"],
+        record["discard"],
+    )
+
+
+def _lines(datasets: Sequence[FleetDataset]) -> bytes:
+    records = [
+        {
+            "name": dataset.name,
+            "source": str(dataset.source),
+            "target": str(dataset.target),
+            "cost_seconds": dataset.cost_seconds,
+            "discard": dataset.discard,
+            "options": dataset.options.as_record(),
+        }
+        for dataset in datasets
+    ]
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+@any_storage_errors()
+def plan_fleet(
+    datasets: Sequence[FleetDataset],
+    work_dir: str | os.PathLike[str],
+    *,
+    policy: Policy = Policy(),
+    plan: PlanOptions = PlanOptions(),
+    progress: Progress = NO_PROGRESS,
+) -> Fleet:
+    """Return the fleet of a work dir: the one under way if it is of these datasets, else a new one.
+
+    A fleet all of whose datasets are settled is begun anew: what is finished is found finished by
+    its own conversion, and what was set aside is tried again. Of each dataset no more is read than
+    ``info.json``, for a guess at how long it takes.
+    """
+    root = Path(work_dir).resolve()
+    folder = WorkDir(root)
+    check_fleet_places(datasets, root)
+    ordered = sorted(
+        (_weighed(dataset) for dataset in datasets),
+        key=lambda dataset: (-dataset.cost_seconds, dataset.name),
+    )
+    if plan.restart:
+        ordered = [
+            replace(dataset, discard=_unfinished(folder.dataset(dataset.name)))
+            for dataset in ordered
+        ]
+    lines = _lines(ordered)
+    with planner_lock(folder):
+        if folder.current_run_id() is not None:
+            if not folder.is_fleet():
+                raise UsageError(
+                    f"{root} is the work dir of one conversion, not of a fleet.",
+                    path=str(root),
+                    next_step="Choose another --work-dir.",
+                )
+            if not plan.restart:
+                fleet = open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
+                board = fleet.board(LeaseOptions())
+                board.refresh()
+                same = (_lines(fleet.datasets), fleet.policy) == (lines, policy)
+                if same and not board.all_settled():
+                    progress.say(f"Resuming fleet {fleet.run_id} in {root}")
+                    return fleet
+        run_id = new_run_id(datetime.now(UTC), os.urandom)
+        paths = folder.run(run_id)
+        with storage_errors(root):
+            paths.ensure()
+            plan_one_host(paths, run_id, asked_for=plan.one_host)
+            write_durably(paths.fleet_datasets, lines)
+            head = {
+                "num_datasets": len(ordered),
+                "datasets_sha256": hashlib.sha256(lines).hexdigest(),
+                "policy": policy.as_record(),
+                "versions": dict(tool_versions()),
+            }
+            write_durably(paths.fleet, encode_record("fleet", FLEET_VERSION, run_id, head))
+            folder.set_current(run_id)
+    return open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
+
+
+def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
+    """Refuse places that would mix sources, results and the work dir."""
+    owners = {dataset.source: f"the source {dataset.source}" for dataset in datasets}
+    for dataset in datasets:
+        if dataset.target in owners:
+            raise UsageError(
+                f"The result {dataset.target} would take the place of a source of the fleet.",
+                path=str(dataset.target),
+                next_step="Choose another --output-dir.",
+            )
+    owners |= {dataset.target: f"the result {dataset.target}" for dataset in datasets}
+    owners[work_dir] = f"the work dir {work_dir}"
+    for place, called in owners.items():
+        for parent in place.parents:
+            if parent in owners:
+                raise UsageError(
+                    f"{called[0].upper()}{called[1:]} lies inside {owners[parent]}.",
+                    path=str(place),
+                    next_step="Choose folders side by side.",
+                )
+
+
+def _unfinished(folder: WorkDir) -> str | None:
+    """Return a dataset's run that did not come to its swap; None where there is none."""
+    run_id = folder.current_run_id()
+    if run_id is None:
+        return None
+    with suppress(WorkDirError):
+        run = open_run(folder.root, allow_mixed_versions=True, only_look=True)
+        return None if swap_has_begun(run) else run_id
+    return run_id  # of which nothing can be used
+
+
+# What planning, packing and proving a small dataset takes, and one file; bytes of a frame are a
+# guess by its shape. Only the order of datasets hangs on it.
+_SECONDS_A_DATASET = 0.05
+_SECONDS_A_FILE = 0.0004
+_BYTES_A_SECOND = 5e8
+_BYTES_A_PIXEL = {"video": 0.02, "image": 1.0}
+_BYTES_A_VALUE = 8
+
+
+def _weighed(dataset: FleetDataset) -> FleetDataset:
+    """Return a dataset with a guess at its cost by ``info.json``; the least where that is none."""
+    seconds = _SECONDS_A_DATASET
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        info = json.loads(info_path(dataset.source).read_bytes())
+        size_bytes, streams = 0.0, 1
+        for feature in info["features"].values():
+            values = 1
+            for length in feature.get("shape") or [1]:
+                values *= int(length)
+            of_pixels = _BYTES_A_PIXEL.get(feature["dtype"])
+            size_bytes += values * (_BYTES_A_VALUE if of_pixels is None else of_pixels)
+            streams += feature["dtype"] == "video"
+        seconds += float(info["total_frames"]) * size_bytes / _BYTES_A_SECOND
+        seconds += float(info["total_episodes"]) * streams * _SECONDS_A_FILE
+    if not 0 <= seconds < float("inf"):
+        seconds = _SECONDS_A_DATASET
+    return replace(dataset, cost_seconds=round(seconds, 3))
+
+
+# ------------------------------------------------------------------------------------------------
+# One dataset: an ordinary conversion, with the repairs that the policy allows for what is found.
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What became of one dataset.
+
+    Attributes:
+        was_finished: Whether its result was in place before.
+        report: What its conversion did; None where there was no run of it any more.
+        flags: The repairs that it was converted with.
+    """
+
+    was_finished: bool
+    report: ConversionReport | None
+    flags: tuple[str, ...]
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return what the ``done`` record of the dataset keeps."""
+        fields: dict[str, Any] = {"was_finished": self.was_finished, "flags": list(self.flags)}
+        if self.report is None:
+            return fields
+        found = Counter((finding.code, finding.severity) for finding in self.report.findings)
+        return {
+            **fields,
+            "to": self.report.version,
+            "episodes": self.report.episodes,
+            "frames": self.report.frames,
+            "files": self.report.files,
+            "batches": self.report.batches,
+            "source_bytes": self.report.source_bytes,
+            "cloned_bytes": self.report.cloned_bytes,
+            "copied_bytes": self.report.copied_bytes,
+            "verified": self.report.verified,
+            "findings": [
+                {"code": code, "severity": severity, "times": times}
+                for (code, severity), times in sorted(found.items())
+            ],
+            "repairs": Repairs.from_record(self.report.repairs).summary(),
+        }
+
+
+def policy_repairs(
+    policy: Policy, dataset: FleetDataset, error: FindingsError, repairs: RepairOptions
+) -> RepairOptions:
+    """Return the repairs with which a dataset is tried again, or raise what was found."""
+    wrong = [finding["code"] for finding in error.findings if finding["severity"] == "error"]
+    more = policy.after(dataset, repairs, wrong)
+    if more is None:
+        raise error
+    return more
+
+
+def convert_dataset(
+    fleet: Fleet,
+    dataset: FleetDataset,
+    leases: LeaseOptions,
+    *,
+    stop: threading.Event,
+    progress: Progress = NO_PROGRESS,
+    allow_mixed_versions: bool = False,
+) -> Converted:
+    """Convert a dataset in a work dir of its own, or find that it is converted."""
+    options = dataset.options
+    folder = fleet.work_dir.dataset(dataset.name)
+    make_durably(dataset.target.parent)
+
+    def attempt(repairs: RepairOptions) -> Converted:
+        under_way = folder.current_run_id()
+        if under_way is None and is_finished(dataset, repairs):
+            return Converted(True, None, repairs.flags())
+        report = convert(
+            dataset.source,
+            output=dataset.target,
+            work_dir=folder.root,
+            layout=options.layout,
+            repairs=repairs,
+            selection=options.selection,
+            plan=PlanOptions(
+                restart=under_way is not None and under_way == dataset.discard,
+                allow_mixed_versions=allow_mixed_versions,
+            ),
+            workers=WorkerOptions(max_workers=1),
+            leases=leases,
+            proof=options.proof,
+            stop=stop,
+            progress=progress,
+        )
+        # A run whose swap had begun was not planned again.
+        return Converted("plan" not in report.stage_seconds, report, repairs.flags())
+
+    repairs = fleet.policy.always(dataset)
+    is_known = False
+    while True:
+        try:
+            return attempt(repairs)
+        except FindingsError as error:
+            repairs = policy_repairs(fleet.policy, dataset, error, repairs)
+        except PlanMismatchError:
+            # The run under way may have been planned with what the policy allowed for what was
+            # found: only another scan tells.
+            if is_known:
+                raise
+            is_known = True
+            allowed, _ = draft_dataset(dataset, fleet.policy, folder)
+            if allowed == repairs:
+                raise
+            repairs = allowed
+
+
+def is_finished(dataset: FleetDataset, repairs: RepairOptions) -> bool:
+    """Tell whether a result that no run knows of is what a conversion would make."""
+    options = dataset.options
+    return (
+        not options.proof.force_conversion
+        and is_converted(dataset.target, options.layout.to)
+        and is_result(dataset.target, dataset.source, options.layout, repairs, options.selection)
+    )
+
+
+def draft_dataset(
+    dataset: FleetDataset, policy: Policy, folder: WorkDir
+) -> tuple[RepairOptions, PlanSummary]:
+    """Return the repairs that a dataset gets, with what the policy allows, and what it comes to.
+
+    Raises:
+        FindingsError: Something is wrong that neither its options nor the policy are about.
+    """
+    options, repairs = dataset.options, policy.always(dataset)
+    while True:
+        try:
+            draft = draft_plan(
+                dataset.source,
+                dataset.target,
+                folder.root,
+                options.layout,
+                repairs,
+                selection=options.selection,
+            )
+        except FindingsError as error:
+            repairs = policy_repairs(policy, dataset, error, repairs)
+        else:
+            return repairs, draft.summary
+
+
+# ------------------------------------------------------------------------------------------------
+# A worker of the fleet.
+
+
+_LONGEST_NAP_SECONDS = 0.5
+_SHORTEST_NAP_SECONDS = 0.01
+_SECONDS_BETWEEN_CHECKS = 1.0
+_LOOK_SHARE = 20
+# A dataset whose disk fails is tried so often by one worker before it is set aside.
+_MOST_TROUBLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSummary:
+    """What one worker did.
+
+    Attributes:
+        converted: Datasets that it finished.
+        set_aside: Datasets that it set aside.
+        joined: Times that it joined a conversion that another worker held.
+        seconds: From start to end, waiting included.
+    """
+
+    converted: int
+    set_aside: int
+    joined: int
+    seconds: float
+
+
+class Others(Protocol):
+    """The conversions that other workers hold, as one worker sees and joins them."""
+
+    def free(self, dataset: FleetDataset) -> Free | None:
+        """Return how much of a dataset is free; None where none is, or not yet."""
+
+    def join(self, dataset: FleetDataset) -> bool:
+        """Work on it while batches are free, and say whether there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """What is free of a dataset that somebody holds.
+
+    Attributes:
+        share: The share of its batches that nobody claimed so far.
+        workers: Batches that are in somebody's hands.
+    """
+
+    share: float
+    workers: int
+
+
+class FleetWorker:
+    """One worker of a fleet: takes datasets, the longest first, and joins others' conversions.
+
+    It does not know other workers, and is not alone on a dataset; see the module's docstring.
+
+    Args:
+        fleet: The fleet.
+        leases: Lease time, and how long a failing disk is borne.
+        stop: Set from outside to make it hand back its dataset and return.
+        take: Converts a dataset that it holds.
+        others: The conversions that others hold.
+        store: Its leases.
+        reporter: Writes what it is doing for ``status``, or None.
+        waiter: Waits for the event or so many seconds, and says whether the event is set.
+        clock: A monotonic clock in seconds.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        leases: LeaseOptions,
+        stop: threading.Event,
+        *,
+        take: Callable[[FleetDataset], Mapping[str, Any]],
+        others: Others,
+        store: LeaseStore,
+        reporter: WorkerReporter | None = None,
+        waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fleet = fleet
+        self._stop = stop
+        self._take = take
+        self._others = others
+        self._board = Board(store, len(fleet.datasets))
+        self._reporter = reporter
+        self._waiter = waiter
+        self._clock = clock
+        self._patience = Backoff(leases.trouble_seconds)
+        self._troubles: Counter[int] = Counter()
+        self._next_check = clock()
+        self._next_look = clock()
+        self._converted = self._set_aside = self._joined = 0
+
+    def run(self, *, max_idle_seconds: float | None = None) -> FleetSummary:
+        """Work until every dataset is converted or set aside."""
+        started = self._clock()
+        try:
+            self._work(max_idle_seconds)
+        finally:
+            if self._reporter is not None:
+                self._reporter.end()
+        return FleetSummary(self._converted, self._set_aside, self._joined, self._clock() - started)
+
+    def _work(self, max_idle_seconds: float | None) -> None:
+        idle_since: float | None = None
+        while True:
+            self._check()
+            try:
+                if self._join_longer():
+                    idle_since = None
+                    continue
+                lease = self._board.next_lease()
+                if lease is not None:
+                    idle_since = None
+                    self._convert(lease)
+                    continue
+            except (StorageError, OSError) as error:
+                self._bear(error)
+                continue
+            self._patience.reset()
+            if self._board.all_settled():
+                return
+            if self._join_any(0.0):
+                idle_since = None
+                continue
+            now = self._clock()
+            idle_since = now if idle_since is None else idle_since
+            if max_idle_seconds is not None and now - idle_since >= max_idle_seconds:
+                return
+            if self._reporter is not None:
+                self._reporter.wait()
+            nap = min(self._board.wait_hint(), _LONGEST_NAP_SECONDS)
+            self._waiter(self._stop, max(nap, _SHORTEST_NAP_SECONDS))
+
+    def _check(self) -> None:
+        if self._stop.is_set():
+            raise InterruptedRunError(
+                "The fleet was stopped; what was being converted was handed back.",
+                next_step="Run the same command again to go on; what is done stays done.",
+            )
+        now = self._clock()
+        if now >= self._next_check:
+            self._next_check = now + _SECONDS_BETWEEN_CHECKS
+            self._fleet.check_current()
+
+    def _join_longer(self) -> bool:
+        """Join a conversion that is longer for each who works on it than the next dataset.
+
+        Looking costs O(datasets), so it takes a twentieth of the time at most.
+        """
+        began = self._clock()
+        if began < self._next_look:
+            return False
+        self._board.refresh()
+        free = self._board.first_free()
+        joined = free is not None and self._join_any(self._fleet.datasets[free].cost_seconds)
+        cost = 0.0 if joined else self._clock() - began
+        self._next_look = began + max(_SECONDS_BETWEEN_CHECKS, _LOOK_SHARE * cost)
+        return joined
+
+    def _join_any(self, least_seconds: float) -> bool:
+        """Join the first conversion of which each worker has more left than so much."""
+        for number in self._board.open_ids():
+            dataset = self._fleet.datasets[number]
+            if dataset.cost_seconds <= 2 * least_seconds:
+                break  # the following ones are shorter, and somebody works on each
+            try:
+                free = self._others.free(dataset)
+                if free is None:
+                    continue
+                left = dataset.cost_seconds * free.share / (free.workers + 1)
+                if left > least_seconds and self._others.join(dataset):
+                    self._joined += 1
+                    return True
+            except InterruptedRunError:
+                raise
+            except (LeconvertError, OSError):
+                continue  # whoever holds the dataset meets it too, and says so
+        return False
+
+    def _convert(self, lease: Lease) -> None:
+        """Convert one dataset, and settle its lease whatever happens."""
+        number = lease.batch_id
+        if self._reporter is not None:
+            self._reporter.update(batch_id=number)
+        fields: Mapping[str, Any] = {}
+        try:
+            # That a lease is lost needs no hurry: who took it joined the same conversion.
+            with HeartbeatKeeper(lease):
+                fields = self._take(self._fleet.datasets[number])
+            self._converted += lease.publish_done(fields) == "won"
+        except LeaseLostError:
+            lease.abandon()
+        except InterruptedRunError as error:
+            self._hand_back(lease, error.message)
+            raise
+        except BusyError as error:
+            # Another worker is at it, such as one that was thought to be gone.
+            self._hand_back(lease, error.message)
+            self._waiter(self._stop, _LONGEST_NAP_SECONDS)
+        except (StorageError, HubError, OSError) as error:
+            self._troubles[number] += 1
+            if lacks_permission(error) or self._troubles[number] >= _MOST_TROUBLES:
+                self._fail(lease, _told(error))
+            else:
+                self._hand_back(lease, str(error))
+                self._waiter(self._stop, _LONGEST_NAP_SECONDS)
+        except LeconvertError as error:
+            self._fail(lease, error)
+        except Exception as error:  # noqa: BLE001 - a bug must set its dataset aside, not the fleet
+            told = LeconvertError(
+                f"{type(error).__name__}: {error}", path=str(self._fleet.datasets[number].source)
+            )
+            self._fail(lease, told, traceback.format_exc())
+        except BaseException:
+            self._hand_back(lease, "the worker was interrupted")
+            raise
+        if self._reporter is not None:
+            done = int(fields.get("source_bytes", 0)), int(fields.get("frames", 0))
+            self._reporter.update(batch_id=None, add_bytes=done[0], add_frames=done[1])
+
+    def _fail(self, lease: Lease, error: LeconvertError, told: str = "") -> None:
+        self._set_aside += lease.fail(error, told)
+
+    def _hand_back(self, lease: Lease, reason: str) -> None:
+        with suppress(StorageError, OSError):  # then it expires
+            lease.hand_back(reason)
+
+    def _bear(self, error: StorageError | OSError) -> None:
+        """Wait before the next look at the fleet's own records; give up if that was enough."""
+        pause = None if lacks_permission(error) else self._patience.next_pause()
+        if pause is None:
+            raise error
+        self._waiter(self._stop, pause)
+
+
+def _told(error: LeconvertError | OSError) -> LeconvertError:
+    if isinstance(error, LeconvertError):
+        return error
+    return StorageError(str(error), path=error.filename if error.filename else None)
+
+
+class _Conversions:
+    """The conversions of a fleet, in the work dirs of their datasets."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        leases: LeaseOptions,
+        stop: threading.Event,
+        progress: Progress,
+        *,
+        allow_mixed_versions: bool,
+    ) -> None:
+        self._fleet = fleet
+        self._leases = leases
+        self._stop = stop
+        self._progress = progress
+        self._allow_mixed_versions = allow_mixed_versions
+        self._batches: dict[str, int] = {}
+
+    def free(self, dataset: FleetDataset) -> Free | None:
+        folder = self._fleet.work_dir.dataset(dataset.name)
+        run_id = folder.current_run_id()
+        if run_id is None:  # it is being planned
+            return None
+        paths = folder.run(run_id)
+        if run_id not in self._batches:
+            self._batches[run_id] = read_manifest(paths, run_id).num_batches
+        # Claimed once, a batch is never free again but for those who work on the run already.
+        num_batches = self._batches[run_id]
+        num_claimed = len(list_batches(paths.leases_dir))
+        if num_claimed >= num_batches:
+            return None
+        in_hand = num_claimed - len(list_batches(paths.done_dir))
+        return Free(1 - num_claimed / num_batches, max(0, in_hand))
+
+    def join(self, dataset: FleetDataset) -> bool:
+        did = run_worker(
+            self._fleet.work_dir.dataset(dataset.name).root,
+            leases=self._leases,
+            max_idle_seconds=0,
+            allow_mixed_versions=self._allow_mixed_versions,
+            stop=self._stop,
+            progress=self._progress,
+        )
+        return did.batches_done + did.batches_lost + did.batches_failed > 0
+
+
+class _ReportedBytes:
+    """Progress of a conversion that a worker's record shows: the bytes that it goes through."""
+
+    def __init__(self, reporter: WorkerReporter) -> None:
+        self._reporter = reporter
+
+    def stage(self, name: str, total: int, unit: str) -> Stage:
+        silent = NO_PROGRESS.stage(name, total, unit)
+        return _ReportedStage(self._reporter) if (name, unit) == ("work", "B") else silent
+
+    def say(self, line: str) -> None:
+        pass
+
+
+class _ReportedStage:
+    def __init__(self, reporter: WorkerReporter) -> None:
+        self._reporter = reporter
+
+    def advance(self, amount: int) -> None:
+        self._reporter.advance(amount)
+
+    def __enter__(self) -> _ReportedStage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@any_storage_errors()
+def work_on_fleet(
+    work_dir: str | os.PathLike[str],
+    *,
+    leases: LeaseOptions = LeaseOptions(),
+    max_idle_seconds: float | None = None,
+    allow_mixed_versions: bool = False,
+    stop: threading.Event | None = None,
+) -> FleetSummary:
+    """Run one worker on a fleet until nothing is left for it; on any host, beside any number."""
+    fleet = open_fleet(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
+    stop = stop or threading.Event()
+    identity = WorkerIdentity.of_this_process()
+    reporter = WorkerReporter(fleet.paths, fleet.run_id, identity, fs=fleet.fs)
+    told = _ReportedBytes(reporter)
+
+    def take(dataset: FleetDataset) -> Mapping[str, Any]:
+        return convert_dataset(
+            fleet,
+            dataset,
+            leases,
+            stop=stop,
+            progress=told,
+            allow_mixed_versions=allow_mixed_versions,
+        ).as_fields()
+
+    return FleetWorker(
+        fleet,
+        leases,
+        stop,
+        take=take,
+        others=_Conversions(fleet, leases, stop, told, allow_mixed_versions=allow_mixed_versions),
+        store=fleet.store(leases, identity),
+        reporter=reporter,
+    ).run(max_idle_seconds=max_idle_seconds)
+
+
+# ------------------------------------------------------------------------------------------------
+# The whole fleet from one process: workers, and somebody who watches them.
+
+
+_WATCH_SECONDS = 0.2
+_MOST_WORKERS = 16
+_SHARE_OF_FREE_MEMORY = 0.5
+_BYTES_OF_A_WORKER = 512 * 1024**2
+
+
+@any_storage_errors()
+def convert_fleet(
+    fleet: Fleet,
+    *,
+    workers: WorkerOptions = WorkerOptions(),
+    leases: LeaseOptions = LeaseOptions(),
+    allow_mixed_versions: bool = False,
+    stop: threading.Event | None = None,
+    progress: Progress = NO_PROGRESS,
+) -> Sequence[str]:
+    """Do what is left of a fleet, with workers of this machine or an engine's.
+
+    Returns:
+        What became of workers that failed, a line each.
+    """
+    stop = stop or threading.Event()
+    board = fleet.board(leases)
+    board.refresh()
+    settled = len(board.done_ids()) + len(board.failed())
+    left = len(fleet.datasets) - settled
+    if not left:
+        return []
+    in_threads = workers.engine is None and (
+        workers.orchestrate is False or workers.max_workers is not None
+    )
+    number = workers.max_workers if in_threads else workers.num_workers
+    if number in (None, "auto"):
+        of_engine = workers.engine.workers if workers.engine is not None else None
+        number = 1 if in_threads else of_engine or min(_workers_here(), left)
+    assert isinstance(number, int)
+    with progress.stage("fleet", left, "datasets") as stage:
+        if in_threads or (workers.engine is None and number == 1 and not workers.orchestrate):
+            return _work_in_threads(
+                fleet, number, leases, stop, stage, settled, allow_mixed_versions
+            )
+        return _watch_engine(
+            fleet,
+            workers.engine or LocalEngine(),
+            number,
+            [*leases.as_arguments(), *(["--allow-mixed-versions"] * allow_mixed_versions)],
+            board,
+            stop,
+            stage,
+            settled,
+        )
+
+
+def _workers_here() -> int:
+    machine = Machine()
+    fitting = int(machine.free_memory() * _SHARE_OF_FREE_MEMORY) // _BYTES_OF_A_WORKER
+    return max(1, min(machine.cores(), _MOST_WORKERS, fitting))
+
+
+def _work_in_threads(
+    fleet: Fleet,
+    number: int,
+    leases: LeaseOptions,
+    stop: threading.Event,
+    stage: Stage,
+    settled: int,
+    allow_mixed_versions: bool,
+) -> Sequence[str]:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            work_on_fleet(
+                fleet.work_dir.root,
+                leases=leases,
+                allow_mixed_versions=allow_mixed_versions,
+                stop=stop,
+            )
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            errors.append(error)
+            stop.set()
+
+    board = fleet.board(leases)
+    with ThreadPoolExecutor(number, thread_name_prefix="fleet") as pool:
+        try:
+            threads = [pool.submit(work) for _ in range(number)]
+            while wait(threads, timeout=_WATCH_SECONDS).not_done:
+                settled = _advance(board, stage, settled)
+        except BaseException:
+            stop.set()
+            raise
+    if errors:
+        raise errors[0]
+    _advance(board, stage, settled)
+    return []
+
+
+def _watch_engine(
+    fleet: Fleet,
+    engine: Engine,
+    number: int,
+    arguments: Sequence[str],
+    board: Board,
+    stop: threading.Event,
+    stage: Stage,
+    settled: int,
+) -> Sequence[str]:
+    try:
+        engine.start(number, [str(fleet.work_dir.root), *arguments], fleet.paths)
+        while engine.running() and not board.all_settled():
+            if stop.wait(_WATCH_SECONDS):
+                raise InterruptedRunError(
+                    "The fleet was interrupted; what is done stays done.",
+                    next_step="Run the same command again to go on.",
+                )
+            settled = _advance(board, stage, settled)
+    finally:
+        engine.stop()
+    _advance(board, stage, settled)
+    return engine.failures()
+
+
+def _advance(board: Board, stage: Stage, settled: int) -> int:
+    with suppress(StorageError):  # it is for show
+        board.refresh()
+    now = len(board.done_ids()) + len(board.failed())
+    stage.advance(max(0, now - settled))
+    return max(now, settled)

@@ -1,0 +1,225 @@
+"""``leconvert fleet``: lists, dry runs, what is set aside, reruns, and workers that join or die."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from leconvert.leasing import list_batches
+from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_table, make_dataset
+from leconvert.testing import with_column as column
+from leconvert.workdir.records import WorkDir
+from tests.program import Leconvert
+from tests.trees import digest_of
+
+SPEC = DatasetSpec(episodes=3, frames=12, cameras=(CameraSpec(width=32, height=32),))
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Four datasets: two good ones, one with times off the grid, one without ``info.json``."""
+
+    root: Path
+    list: Path
+    out: Path
+    work: Path
+
+    def command(self, *more: object) -> tuple[object, ...]:
+        return ("fleet", self.list, "-o", self.out, "--work-dir", self.work, *more)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    root = tmp_path / "in"
+    make_dataset(root / "good", SPEC)
+    shutil.copytree(root / "good", root / "more/good")
+    shutil.copytree(root / "good", root / "late")
+    edit_table(root / "late", 1, lambda table: column(table, "timestamp", _late(table)))
+    shutil.copytree(root / "good", root / "torn")
+    (root / "torn/meta/info.json").write_text("{")
+    path = tmp_path / "list.txt"
+    path.write_text("in/*\nin/more/good --name more/good --to v2.1\n")
+    return Lab(root, path, tmp_path / "out", tmp_path / "work")
+
+
+def _late(table: pa.Table) -> pa.Array:
+    return pa.array([value + 0.011 for value in table["timestamp"].to_pylist()], pa.float32())
+
+
+def states(told: str) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in json.loads(told)["datasets"]}
+
+
+def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
+    leconvert: Leconvert, lab: Lab, tmp_path: Path
+) -> None:
+    found = leconvert("fleet", "find", lab.root)
+    assert found.returncode == 0, found.stderr
+    assert f"{lab.root}/more/good --name more/good  # v2.1, 3 episodes" in found.stdout
+    assert "#   helps: --retime" in found.stdout
+    assert f"\n# {lab.root}/torn" in found.stdout
+    dry = leconvert(*lab.command("--dry-run"))
+    assert dry.returncode == 0, dry.stderr
+    assert "2 datasets to convert: 6 episodes" in dry.stdout
+    assert "2 datasets would be set aside" in dry.stdout
+    assert "timestamps" in dry.stdout
+    assert not lab.out.exists()
+    assert not lab.work.exists()
+
+    first = leconvert(*lab.command("-j", 2, "--json"))
+    assert first.returncode == 8, first.stderr
+    told = json.loads(first.stdout)
+    assert states(first.stdout) == {
+        "good": "converted",
+        "late": "set aside",
+        "more/good": "converted",
+        "torn": "set aside",
+    }
+    by = {row["code"]: row["helps"] for row in told["set_aside_by"]}
+    assert by == {"timestamps": "--retime", "UnreadableSourceError": None}
+    for name, flags in (("good", ()), ("more/good", ("--to", "v2.1"))):
+        alone = tmp_path / "alone" / name
+        alone.parent.mkdir(parents=True, exist_ok=True)
+        assert leconvert("convert", lab.root / name, alone, *flags).returncode == 0
+        assert digest_of(lab.out / name) == digest_of(alone)
+
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[rule]]\ndatasets = "la*"\nfindings = "timestamps"\nflags = "--retime"\n')
+    shutil.rmtree(lab.root / "torn")
+    shutil.copytree(lab.root / "good", lab.root / "torn")
+    before = {name: digest_of(lab.out / name) for name in ("good", "more/good")}
+    second = leconvert(*lab.command("--policy", policy, "--json", "--max-workers", 1))
+    assert second.returncode == 0, second.stderr
+    assert states(second.stdout) == {
+        "good": "finished before",
+        "late": "converted",
+        "more/good": "finished before",
+        "torn": "converted",
+    }
+    assert before == {name: digest_of(lab.out / name) for name in before}
+    alone = tmp_path / "alone/late"
+    assert leconvert("convert", lab.root / "late", alone, "--retime").returncode == 0
+    assert digest_of(lab.out / "late") == digest_of(alone)
+
+    # Without its records too: results are compared with their sources, not taken for done.
+    shutil.rmtree(lab.work)
+    third = leconvert(*lab.command("--policy", policy, "--json"))
+    assert third.returncode == 0, third.stderr
+    assert set(states(third.stdout).values()) == {"finished before"}
+
+    status = leconvert("status", lab.work)
+    assert status.returncode == 0, status.stderr
+    assert "4 finished before of 4" in status.stdout
+    refused = leconvert("pack", lab.work)
+    assert refused.returncode == 7
+    assert "is the work dir of a fleet" in refused.stderr
+
+
+def test_what_changed_since_is_set_aside_and_converted_anew_when_that_is_asked_for(
+    leconvert: Leconvert, lab: Lab
+) -> None:
+    lab.list.write_text("in/good\nin/more/good --name other\n")
+    assert leconvert(*lab.command("-q")).returncode == 0
+    edit_info(lab.root / "good", lambda info: info.update(robot_type="another"))
+    again = leconvert(*lab.command("--json"))
+    assert again.returncode == 8
+    assert states(again.stdout) == {"good": "set aside", "other": "finished before"}
+    (aside,) = (one for one in json.loads(again.stdout)["datasets"] if one["name"] == "good")
+    assert "--force-conversion" in aside["next_step"]
+    lab.list.write_text("in/good --force-conversion\nin/more/good --name other\n")
+    anew = leconvert(*lab.command("--json"))
+    assert anew.returncode == 0, anew.stderr
+    assert states(anew.stdout) == {"good": "converted", "other": "finished before"}
+    info = json.loads((lab.out / "good/meta/info.json").read_bytes())
+    assert info["robot_type"] == "another"
+
+
+def test_wrong_lists_and_places_are_refused_before_any_work(
+    leconvert: Leconvert, lab: Lab, small_source: Path, tmp_path: Path
+) -> None:
+    lab.list.write_text("in/good\nin/late --retim\n")
+    refused = leconvert(*lab.command())
+    assert refused.returncode == 2
+    assert "list.txt, line 2: There is no option --retim; did you mean --retime?" in refused.stderr
+    lab.list.write_text("in/good --accept nothing\n")
+    assert "list.txt, line 1: " in leconvert(*lab.command()).stderr
+    lab.list.write_text("in/good\n")
+    over = leconvert("fleet", lab.list, "-o", lab.root, "--work-dir", lab.work)
+    assert (over.returncode, "take the place of a source" in over.stderr) == (2, True)
+    folder = leconvert("fleet", lab.root, "-o", lab.out, "--work-dir", lab.work)
+    assert "leconvert fleet find" in folder.stderr
+    assert not lab.work.exists()
+    one = tmp_path / "one"
+    assert leconvert("plan", small_source, tmp_path / "res", "--work-dir", one).returncode == 0
+    foreign = leconvert("fleet", lab.list, "-o", lab.out, "--work-dir", one)
+    assert (foreign.returncode, "work dir of one conversion" in foreign.stderr) == (2, True)
+
+
+def test_killed_workers_leave_results_as_of_single_conversions(
+    leconvert: Leconvert, lab: Lab, tmp_path: Path
+) -> None:
+    for number in range(6):
+        shutil.copytree(lab.root / "good", lab.root / f"set_{number}")
+    alone = tmp_path / "alone"
+    assert leconvert("convert", lab.root / "good", alone).returncode == 0
+    lab.list.write_text("in/set_*\n")
+    words = [sys.executable, "-m", "leconvert", *map(str, lab.command("-j", 2, "-q"))]
+    more = ["--lease-seconds", "2", "--episodes-per-batch", "1"]
+    killed = 0
+    while killed < 4:
+        fleet = subprocess.Popen([*words, *more], start_new_session=True)
+        leases = WorkDir(lab.work)
+        deadline = time.monotonic() + 60
+        # Once a further dataset is in somebody's hands, all of them die.
+        while time.monotonic() < deadline and fleet.poll() is None:
+            run_id = leases.current_run_id()
+            if run_id and len(list_batches(leases.run(run_id).leases_dir)) > killed:
+                break
+            time.sleep(0.005)
+        _kill_with_workers(fleet)
+        killed += 1
+    done = leconvert(*lab.command("--json", "-j", 2), *more)
+    assert done.returncode == 0, done.stderr
+    assert set(states(done.stdout).values()) <= {"converted", "finished before"}
+    for number in range(6):
+        assert digest_of(lab.out / f"set_{number}") == digest_of(alone)
+    assert sorted(path.name for path in lab.out.iterdir()) == [f"set_{n}" for n in range(6)]
+
+
+def _kill_with_workers(fleet: subprocess.Popen[bytes]) -> None:
+    children = Path(f"/proc/{fleet.pid}/task/{fleet.pid}/children")
+    workers = [int(pid) for pid in children.read_text().split()] if fleet.poll() is None else []
+    fleet.kill()
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    fleet.wait()
+
+
+def test_workers_join_a_fleet_and_share_a_large_dataset(
+    leconvert: Leconvert, lab: Lab, tmp_path: Path
+) -> None:
+    make_dataset(lab.root / "large", DatasetSpec(episodes=40, frames=6))
+    lab.list.write_text("in/large --episodes-per-batch 1\nin/good\n")
+    done = leconvert(*lab.command("--json", "-j", 2))
+    assert done.returncode == 0, done.stderr
+    folder = WorkDir(lab.work).dataset("large")
+    run_id = folder.current_run_id()
+    assert run_id is not None
+    hands = [
+        json.loads(path.read_bytes())["pid"] for path in folder.run(run_id).done_dir.glob("*.json")
+    ]
+    assert len(hands) == 40
+    assert len(set(hands)) == 2
+    late = leconvert("work", lab.work)
+    assert late.returncode == 0, late.stderr
+    assert "Converted 0 datasets" in late.stdout

@@ -1,0 +1,45 @@
+"""Records of a fleet, version 1, parse for ever, with more keys as well."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from leconvert.fleet import DatasetState, Policy, PolicyRule, fleet_status, open_fleet
+from leconvert.model import LayoutOptions
+from leconvert.repairs import RepairOptions
+from leconvert.workdir.records import WorkDir
+
+GOLDEN = Path(__file__).parent / "v1_fleet"
+
+
+def test_a_fleet_is_read(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(GOLDEN, tmp_path / "work"))
+    head = WorkDir(root).run(str(WorkDir(root).current_run_id())).fleet
+    head.write_text(json.dumps({**json.loads(head.read_bytes()), "of_a_later_release": 1}))
+    # What no look needs to write, as on a disk that others own.
+    (head.parent / "workers").mkdir()
+    fleet = open_fleet(root, only_look=True)
+    assert fleet.policy == Policy((PolicyRule(("--retime",), ("robot/*",), ("timestamps",)),))
+    pick, place = fleet.datasets
+    assert (pick.name, pick.source, pick.target) == (
+        "robot/pick",
+        Path("/data/robot/pick"),
+        Path("/out/robot/pick"),
+    )
+    assert (pick.cost_seconds, pick.discard) == (12.5, "20260101T000000-aaaaaa")
+    assert pick.options.layout == LayoutOptions(to="v2.1")
+    assert pick.options.repairs == RepairOptions(retime=True, drop_features=("x",))
+    assert (place.name, place.discard) == ("place", None)
+
+    status = fleet_status(root)
+    done, aside = status.datasets
+    assert (done.state, done.episodes, done.files, done.seconds) == (
+        DatasetState.CONVERTED,
+        50,
+        150,
+        12.25,
+    )
+    assert (aside.state, aside.remedies) == (DatasetState.SET_ASIDE, ("--on-bad-episode drop",))
+    assert status.why_set_aside() == [("missing-file", 1, "--on-bad-episode drop")]

@@ -1,0 +1,237 @@
+"""Lists of datasets, and policies: what each line means, and what is refused by file and line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from leconvert.errors import UsageError
+from leconvert.fleet import (
+    DatasetOptions,
+    FleetDataset,
+    Policy,
+    PolicyRule,
+    check_fleet_places,
+    find_datasets,
+    look_at_datasets,
+    read_list,
+    read_policy,
+)
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
+from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
+
+
+def dataset(folder: Path, version: str = "v2.1") -> Path:
+    (folder / "meta").mkdir(parents=True)
+    info = {"codebase_version": version, "total_episodes": 3}
+    (folder / "meta/info.json").write_text(json.dumps(info))
+    return folder
+
+
+def parse(words: Sequence[str]) -> tuple[str, str | None, DatasetOptions]:
+    """Read the few options that these tests write, as the command line reads all."""
+    place, *left = words
+    if "--bad" in left:
+        raise UsageError("There is no option --bad.", next_step="Leave it out.")
+    name = left[left.index("--name") + 1] if "--name" in left else None
+    return place, name, DatasetOptions(repairs=RepairOptions(retime="--retime" in left))
+
+
+def read(text: str, folder: Path) -> list[tuple[str, str, bool]]:
+    path = folder / "list.txt"
+    path.write_text(text)
+    found = read_list(path, Path("/out"), parse, say=print)
+    assert all(one.target == Path("/out") / one.name for one in found)
+    return [(one.name, str(one.source), one.options.repairs.retime) for one in found]
+
+
+def test_lines_are_paths_and_globs_from_the_folder_of_the_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a/one", "a/two", "a/# three", "b"):
+        dataset(tmp_path / name)
+    (tmp_path / "a/notes").mkdir()
+    text = f"""\
+# all of a
+a/*
+a/two --retime   # by wall clock
+'a/# three' --name three # a name with a mark in it
+
+{tmp_path}/b
+"""
+    assert read(text, tmp_path) == [
+        ("b", str(tmp_path / "b"), False),
+        ("one", str(tmp_path / "a/one"), False),
+        ("three", str(tmp_path / "a/# three"), False),
+        ("two", str(tmp_path / "a/two"), True),
+    ]
+    assert "line 2: 1 folder without meta/info.json left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a\nmissing\n", "list.txt, line 2: missing does not exist."),
+        ("none*", "list.txt, line 1: none* matches no dataset."),
+        ("a 'b", "list.txt, line 1: No closing quotation."),
+        ("# nothing\n\na --bad", "list.txt, line 3: There is no option --bad."),
+        ("list.txt", "list.txt, line 1: list.txt is not a folder."),
+        ("* --name x", "line 1: --name names one result, not 2."),
+        ("a --name ../x", "line 1: '../x' cannot name a result."),
+        ("a --name /x", "line 1: '/x' cannot name a result."),
+        ("a --name .x", "line 1: '.x' cannot name a result."),
+        ("hf://datasets/org/name@v2.1", "line 1: hf://datasets/org/name@v2.1 is a URL"),
+        ("# nothing", "list.txt names no dataset."),
+        ("a\nb --name a", "two datasets would meet, both named a."),
+        ("a\nb --name a/b", "two datasets would meet, a/b lies inside a."),
+    ],
+)
+def test_a_bad_line_is_refused_by_file_and_number(tmp_path: Path, text: str, said: str) -> None:
+    dataset(tmp_path / "a")
+    dataset(tmp_path / "b")
+    with pytest.raises(UsageError) as caught:
+        read(text, tmp_path)
+    assert said in caught.value.message
+    assert caught.value.next_step
+
+
+def test_a_collision_names_both_lines_and_what_helps(tmp_path: Path) -> None:
+    for name in ("x/pick", "y/pick"):
+        dataset(tmp_path / name)
+    with pytest.raises(UsageError) as caught:
+        read("x/pick\n\ny/pick\n", tmp_path)
+    assert caught.value.details == (
+        f"line 1: {tmp_path / 'x/pick'}",
+        f"line 3: {tmp_path / 'y/pick'}",
+    )
+    assert "--name" in (caught.value.next_step or "")
+
+
+def test_options_of_a_dataset_come_back_from_their_record() -> None:
+    options = DatasetOptions(
+        layout=LayoutOptions(to="v2.1", episodes_per_batch=7),
+        selection=EpisodeSelection(exclude_episodes="3-5", exclude_tasks=("a", "b")),
+        repairs=RepairOptions(retime=True, accept=("stats-disagree",), drop_features=("x",)),
+        proof=ProofOptions(verify="bytes"),
+    )
+    record = json.loads(json.dumps(options.as_record()))
+    assert DatasetOptions.from_record(record) == options
+    assert DatasetOptions.from_record(DatasetOptions().as_record()) == DatasetOptions()
+
+
+def test_sources_results_and_work_dir_may_not_mix(tmp_path: Path) -> None:
+    def places(source: str, target: str, work: str) -> None:
+        one = FleetDataset("n", tmp_path / source, tmp_path / target)
+        check_fleet_places([one], tmp_path / work)
+
+    places("in/a", "out/a", "work")
+    for source, target, work in (
+        ("in/a", "in/a", "work"),
+        ("in/a", "in/a/b", "work"),
+        ("out/a/b", "out/a", "work"),
+        ("in/a", "out/a", "in/a/work"),
+        ("work/a", "out/a", "work"),
+    ):
+        with pytest.raises(UsageError):
+            places(source, target, work)
+
+
+def test_datasets_are_found_and_looked_at(tmp_path: Path) -> None:
+    dataset(tmp_path / "org/b", "v3.0")
+    dataset(tmp_path / "a")
+    dataset(tmp_path / ".hidden/c")
+    dataset(tmp_path / "a/inside")
+    (tmp_path / "empty/meta").mkdir(parents=True)
+    found = list(look_at_datasets(tmp_path, find_datasets(tmp_path), scan=False))
+    assert [(one.name, one.version, one.episodes) for one in found] == [
+        ("a", "v2.1", 3),
+        ("org/b", "v3.0", 3),
+    ]
+    seen = next(look_at_datasets(tmp_path, [tmp_path / "a"]))
+    assert seen.problem is not None
+    with pytest.raises(UsageError, match="is not a folder"):
+        find_datasets(tmp_path / "nowhere")
+
+
+# ------------------------------------------------------------------------------------------------
+# Policies
+
+
+def parse_flags(words: Sequence[str]) -> RepairOptions:
+    if "--bad" in words:
+        raise UsageError("There is no option --bad.")
+    return RepairOptions(
+        retime="--retime" in words,
+        accept=tuple(word for word in words if not word.startswith("--")),
+    )
+
+
+def policy_of(text: str, folder: Path) -> Policy:
+    path = folder / "policy.toml"
+    path.write_text(text)
+    return read_policy(path, parse_flags)
+
+
+def test_a_rule_holds_for_its_datasets_and_findings_alone(tmp_path: Path) -> None:
+    policy = policy_of(
+        """
+        [[rule]]
+        datasets = ["lab/*", "/data/*"]
+        findings = "timestamps"
+        flags = "--retime"
+
+        [[rule]]
+        datasets = "lab/x"
+        flags = ["--accept stats-disagree"]
+        """,
+        tmp_path,
+    )
+    assert Policy.from_record(json.loads(json.dumps(policy.as_record()))) == policy
+
+    def repairs(name: str, source: str, *codes: str) -> RepairOptions | None:
+        one = FleetDataset(name, Path(source), Path("/out") / name)
+        return policy.after(one, policy.always(one), codes)
+
+    assert repairs("lab/y", "/in/y", "timestamps") == RepairOptions(retime=True)
+    assert repairs("y", "/data/y", "frame-count", "timestamps") == RepairOptions(retime=True)
+    assert repairs("y", "/in/y", "timestamps") is None
+    assert repairs("lab/y", "/in/y", "frame-count") is None
+    both = RepairOptions(retime=True, accept=("stats-disagree",))
+    assert repairs("lab/x", "/in/x", "timestamps") == both
+    tried = FleetDataset("lab/y", Path("/in/y"), Path("/out/y"))
+    assert policy.after(tried, RepairOptions(retime=True), ["timestamps"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rule = 1", "write each rule below a line [[rule]]"),
+        ("[[rules]]\nflags = '--retime'", "'rules' is not known"),
+        ("[[rule]]\nflag = '--retime'", "rule 1: 'flag' is none of datasets, findings, flags."),
+        ("[[rule]]\nfindings = 'timestamps'", "rule 1 allows nothing"),
+        ("[[rule]]\nflags = 1", "rule 1: flags takes a text, or a list of texts."),
+        ("[[rule]]\nflags = '--bad'", "rule 1: There is no option --bad."),
+        ("[[rule]]\nflags = '--retime'\nfindings = 'time'", "rule 1: there is no finding 'time'."),
+        ("[[rule", "is no TOML"),
+    ],
+)
+def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        policy_of(text, tmp_path)
+    assert said in caught.value.message
+    with pytest.raises(UsageError, match="There is no policy"):
+        read_policy(tmp_path / "nowhere.toml", parse_flags)
+
+
+def test_rules_add_to_what_a_dataset_is_given() -> None:
+    policy = Policy((PolicyRule(("--accept b",), findings=("timestamps",)),))
+    one = FleetDataset("x", Path("/in/x"), Path("/out/x"))
+    given = RepairOptions(reindex=True, accept=("a",))
+    assert policy.after(one, given, ["timestamps"]) == RepairOptions(
+        reindex=True, accept=("a", "b")
+    )
