@@ -92,14 +92,27 @@ class ShardWriter:
         self._last_table = tables.LastTable()
         self._last_index = media.LastIndex()
 
+    def close(self) -> None:
+        """Close the files that shards were cut from last."""
+        self._last_table.close()
+        self._last_index.forget()
+
     @contextmanager
-    def open_between_shards(self) -> Iterator[None]:
-        """Let what was read last stay open for the block, in which shards are written."""
+    def batch(self) -> Iterator[None]:
+        """Write the shards of a batch in the block.
+
+        What was read last stays open for the next batch: before and after each shard the file at
+        its path is the planned one by size, times and inode, so it is the one that is open. It is
+        closed after an error, which may be that of a handle, and where files of a source that is
+        not here come and go.
+        """
         try:
             yield
-        finally:
-            self._last_table.close()
-            self._last_index.forget()
+        except BaseException:
+            self.close()
+            raise
+        if self._inputs is not None:
+            self.close()
 
     def write(
         self,
@@ -603,6 +616,7 @@ class Worker:
         try:
             return self._run_batches(max_batches, max_idle_seconds)
         finally:
+            self._shards.close()
             with suppress(StorageError, OSError):
                 self._hand_back_late()
             if self._reporter is not None:
@@ -654,6 +668,7 @@ class Worker:
         return WorkerSummary(done, lost, failed, written, frames, self._clock() - started)
 
     def _idle(self) -> None:
+        self._shards.close()
         if self._reporter is not None:
             self._reporter.wait()
         # Nothing tells of a file that another host will make: look again and again.
@@ -768,7 +783,7 @@ class Worker:
             return lease_lost.is_set() or self._stop.is_set()
 
         written: list[dict[str, Any]] = []
-        with self._shards.open_between_shards():
+        with self._shards.batch():
             for shard in batch.shards:
                 record: dict[str, Any] = {}
                 with storage_errors(lease.attempt_dir / shard.name):

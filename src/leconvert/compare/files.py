@@ -26,7 +26,7 @@ from leconvert.compare.kept import (
 from leconvert.compare.metadata import Expected
 from leconvert.compare.result import ResultTables
 from leconvert.compare.rows import DataSchemas, compare_footer, naming
-from leconvert.compare.videos import compare_header
+from leconvert.compare.videos import SourceClips, compare_header
 from leconvert.dataset_files import files_below, names_to_keep
 from leconvert.errors import LeconvertError, UnreadableSourceError
 from leconvert.formats import (
@@ -63,7 +63,7 @@ def compare_whole_files(
 
     It costs O(files): of a video its index is read and that of one clip, of a table two footers.
     """
-    schemas = DataSchemas(expected, result.target.list_entry)
+    schemas, clips_of = DataSchemas(expected, result.target.list_entry), SourceClips()
 
     def is_kept(stream: str, position: int, path: str) -> bool:
         ours, theirs = str(result.root / path), expected.path(stream, position)
@@ -89,7 +89,9 @@ def compare_whole_files(
             )
         elif path not in differing:
             clip = expected.path(stream, first)
-            yield from compare_header(result.root, path, stream, lengths, clip, expected.fps)
+            yield from compare_header(
+                result.root, path, stream, lengths, clip, expected.fps, clips_of
+            )
 
     files = [
         (stream, first, stop)

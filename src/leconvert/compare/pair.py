@@ -39,7 +39,7 @@ from leconvert.compare.metadata import (
 )
 from leconvert.compare.result import ResultTables, tables_of
 from leconvert.compare.rows import RowRules, RowSpan, SourceRows, compare_rows
-from leconvert.compare.videos import Span, check_video, compare_clips
+from leconvert.compare.videos import SourceClips, Span, check_video, compare_clips
 from leconvert.dataset_files import special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import (
@@ -127,6 +127,7 @@ class _Opened(threading.local):
         self._file: StoredGroups | media.ClipIndex | None = None
         self._tasks: dict[Path, tuple[dict[int, str], dict[str, int]]] = {}
         self.rows = SourceRows()
+        self.clips = SourceClips()
 
     def file(self, path: str, *, is_table: bool) -> StoredGroups | media.ClipIndex:
         if self._file is None or self._path != path:
@@ -315,7 +316,9 @@ class Comparer:
                     path, stream, index, span, fps, read_bytes=self.read_bytes
                 )
             return
-        yield from compare_clips(path, stream, index, list(spans), fps, read_bytes=self.read_bytes)
+        yield from compare_clips(
+            path, stream, index, list(spans), fps, self._opened.clips, read_bytes=self.read_bytes
+        )
 
     def _digests(self, stream: str, positions: IntArray) -> Iterator[str | None]:
         known = None if self.clip_digests is None else self.clip_digests.get(stream)

@@ -77,13 +77,19 @@ class DataSchemas:
         self._lock = threading.Lock()
         self._known: list[pa.Schema] = []
         self._is_complete = False
+        # Of the source's file that was read last: many episodes in a row may be in it.
+        self._last: tuple[str, pa.Schema] | None = None
 
     def of(self, position: int) -> pa.Schema:
         """Return the schema of a file that is made of one episode."""
-        path = self._expected.path(DATA_STREAM, position)
+        path, last = self._expected.path(DATA_STREAM, position), self._last
+        if last is not None and last[0] == path:
+            return last[1]
         repairs = self._expected.source_of(position).repairs
         source = tables.repaired_schema(tables.read_data_schema(path), repairs)
-        return _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
+        given = _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
+        self._last = path, given
+        return given
 
     def episodes(self, positions: Sequence[int]) -> list[int]:
         """Return the numbers of some episodes in the source."""
@@ -134,12 +140,11 @@ def compare_footer(
     for `leconvert.compare.rows` to say.
     """
     try:
-        found = _plain(tables.read_data_schema(root / path))
-        counts = tables.row_group_rows(root / path)
+        schema, counts = tables.read_schema_and_rows(root / path)
     except (UnreadableSourceError, OSError, pa.ArrowException) as error:
         raise_storage_trouble(error, root / path)
         return
-    expected = schemas.of(positions[0])
+    found, expected = _plain(schema), schemas.of(positions[0])
     if not _same(found, expected) and not schemas.allow(found):
         for what, wanted, have in _schema_differences(expected, found):
             yield Difference(what, path, wanted, have, stream=DATA_STREAM)

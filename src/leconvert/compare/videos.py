@@ -22,7 +22,7 @@ from leconvert.compare.rows import first_difference, naming
 from leconvert.errors import UnreadableSourceError
 from leconvert.workdir.storage_errors import raise_storage_trouble
 
-__all__ = ["Span", "check_video", "compare_clips", "compare_header"]
+__all__ = ["SourceClips", "Span", "check_video", "compare_clips", "compare_header"]
 
 
 _SAMPLES_AT_A_TIME = 1 << 14
@@ -80,12 +80,36 @@ def check_video(
     yield from _stray_bytes(root / path, index, differs)
 
 
+class SourceClips:
+    """Reads indices of source files, and holds the last one.
+
+    Many files of a result may be cut from one file, whose index is that of all its episodes.
+    Threads may share it: at worst two read the same index.
+    """
+
+    def __init__(self) -> None:
+        self._last: media.ClipIndex | None = None
+
+    def read(
+        self, paths: Sequence[str], *, read_ahead: bool = False
+    ) -> Iterator[media.ClipIndex | UnreadableSourceError]:
+        """Yield the index of each file, or why there is none."""
+        last = self._last
+        if last is not None and paths and paths[0] == last.path:
+            yield last
+            paths = paths[1:]
+        for found in media.read_clip_indexes(paths, read_ahead=read_ahead):
+            self._last = found if isinstance(found, media.ClipIndex) else None
+            yield found
+
+
 def compare_clips(
     path: str,
     stream: str,
     index: media.ClipIndex,
     spans: Sequence[Span],
     fps: Fraction,
+    clips_of: SourceClips,
     *,
     read_bytes: bool,
 ) -> Iterator[Difference]:
@@ -98,7 +122,7 @@ def compare_clips(
     read = [span for span in spans if span.order_digest is None or read_bytes]
     # Episodes of one file follow each other: its index is not read once for each.
     sources = [source for source, _ in groupby(read, attrgetter("source"))]
-    clips = media.read_clip_indexes(sources, read_ahead=read_bytes)
+    clips = clips_of.read(sources, read_ahead=read_bytes)
     with ExitStack() as files, ExitStack() as last:
         result, source = -1, ""
         if read_bytes:
@@ -298,7 +322,13 @@ _LARGEST_GAP_BYTES = 1 << 20
 
 
 def compare_header(
-    root: Path, path: str, stream: str, lengths: Sequence[int], first_clip: str, fps: Fraction
+    root: Path,
+    path: str,
+    stream: str,
+    lengths: Sequence[int],
+    first_clip: str,
+    fps: Fraction,
+    clips_of: SourceClips,
 ) -> Iterator[Difference]:
     """Yield where a video file's header is not the one that its samples and the source demand.
 
@@ -333,7 +363,7 @@ def compare_header(
     )
     if start != index.num_samples or overlaps:
         return
-    (found_clip,) = media.read_clip_indexes([first_clip])
+    (found_clip,) = clips_of.read([first_clip])
     with joinable(found_clip, first_clip, fps) as clip:
         expected = media.build_header(
             samples,

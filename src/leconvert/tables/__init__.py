@@ -9,6 +9,7 @@ from leconvert.tables.footers import (
     OpenedTable,
     read_data_footer,
     read_data_schema,
+    read_schema_and_rows,
     row_group_rows,
 )
 from leconvert.tables.join import (
@@ -72,6 +73,7 @@ __all__ = [
     "read_data_footer",
     "read_data_schema",
     "read_rows",
+    "read_schema_and_rows",
     "regrouped",
     "repaired_schema",
     "replace_columns",

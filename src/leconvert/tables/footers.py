@@ -21,6 +21,7 @@ __all__ = [
     "open_parquet",
     "read_data_footer",
     "read_data_schema",
+    "read_schema_and_rows",
     "row_group_rows",
     "unreadable",
 ]
@@ -299,10 +300,16 @@ def row_group_rows(path: str | os.PathLike[str]) -> list[int]:
             raise unreadable(path, error) from error
         except ThriftError:
             pass  # Arrow says what is wrong
+    return read_schema_and_rows(path)[1]
+
+
+def read_schema_and_rows(path: str | os.PathLike[str]) -> tuple[pa.Schema, list[int]]:
+    """Read, through Arrow, the schema of a parquet file and the rows of each row group."""
     reader = open_parquet(path)
     try:
         metadata = reader.metadata
-        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        return reader.schema_arrow, rows
     finally:
         reader.close()
 

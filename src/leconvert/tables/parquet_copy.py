@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from struct import Struct
 from typing import Any, Self
 
@@ -550,7 +551,6 @@ class StoredGroups:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._reader = FooterReader()
         self._places: npt.NDArray[np.int64] | None = None
         self._end = len(MAGIC)
         self._writer: FooterWriter | None = None
@@ -558,9 +558,9 @@ class StoredGroups:
         with OpenedTable(path) as table:
             try:
                 self._footer = table.footer()
-                outline = self._reader.outline(self._footer)
-                schema = _empty_file_schema(self._footer, outline.schema, outline.places[-1])
-                self._writer = FooterWriter(schema)
+                outline = _FOOTERS.outline(self._footer)
+                tail = self._footer[outline.places[-1] :]
+                schema, self._writer = _schema_and_writer(outline.schema.raw, tail)
             except ContradictionError as error:
                 raise unreadable(path, error) from error
             except (ThriftError, pa.ArrowException):
@@ -585,7 +585,7 @@ class StoredGroups:
         if self._places is None or self._writer is None:
             return None
         try:
-            footer = self._reader.read(source.footer())
+            footer = _FOOTERS.read(source.footer())
         except ContradictionError as error:
             raise unreadable(source.path, error) from error
         except ThriftError:
@@ -600,7 +600,7 @@ class StoredGroups:
         # Mostly it stands behind the one before; its entry need then not be taken apart.
         position = self._end
         if self._writer.row_group(wanted, position) != stated:
-            entry = self._reader.row_group_at(self._footer, first, self._file_schema)
+            entry = _FOOTERS.row_group_at(self._footer, first, self._file_schema)
             position = entry.chunks[0].start
             if self._writer.row_group(wanted, position) != stated:
                 return None
@@ -632,23 +632,19 @@ def _is_inside(chunk: ChunkEntry, size_bytes: int) -> bool:
     return 0 < size <= size_bytes - start and 0 <= start <= chunk.data_offset
 
 
-def _empty_file_schema(footer: bytes, schema: FileSchema, end_of_groups: int) -> pa.Schema:
-    """Return the Arrow schema of a file: Arrow reads its footer, but without the row groups."""
-    empty = b"".join(
-        [
-            schema.raw,
-            _I64_NEXT,
-            zigzag(0),
-            _LIST_FIRST,
-            list_header(STRUCT, 0),
-            footer[end_of_groups:],
-        ]
-    )
+@lru_cache(maxsize=1 << 4)
+def _schema_and_writer(schema_raw: bytes, tail: bytes) -> tuple[pa.Schema, FooterWriter]:
+    """Return the Arrow schema of files that begin and end their footers so, and their writer.
+
+    Arrow reads the footer, but without the row groups.
+    """
+    empty = b"".join([schema_raw, _I64_NEXT, zigzag(0), _LIST_FIRST, list_header(STRUCT, 0), tail])
     file = MAGIC + empty + len(empty).to_bytes(TRAILER_BYTES - len(MAGIC), "little") + MAGIC
     try:
-        return pq.read_schema(io.BytesIO(file))
+        schema = pq.read_schema(io.BytesIO(file))
     except OSError as error:
         raise ThriftError(str(error)) from error
+    return schema, FooterWriter(schema)
 
 
 # ------------------------------------------------------------------------------------------------

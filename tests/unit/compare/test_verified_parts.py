@@ -17,7 +17,7 @@ from leconvert import tables
 from leconvert.compare import verify_pair
 from leconvert.compare.metadata import compare_own_values
 from leconvert.compare.rows import shown_value
-from leconvert.compare.videos import compare_header
+from leconvert.compare.videos import SourceClips, compare_header
 from leconvert.formats import v3
 from leconvert.formats.v2 import SourcePaths, load_info
 from leconvert.packer import ProofOptions
@@ -206,7 +206,9 @@ def test_a_header_is_not_judged_where_packets_are_wrong_already(
 
     def found(lengths: list[int]) -> list[str]:
         fps = Fraction(30)
-        differences = compare_header(tmp_path, path, "videos/top", lengths, clip, fps)
+        differences = compare_header(
+            tmp_path, path, "videos/top", lengths, clip, fps, SourceClips()
+        )
         return [difference.what for difference in differences]
 
     assert found([12]) == []  # there is no such file
