@@ -20,7 +20,10 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert.hub.source": ("FetchedSource", "already_converted", "download", "fetch_sparse"),
     "leconvert.hub.scratch": ("ScratchOptions",),
     "leconvert.stores": None,
-    "leconvert.loading": ("EpisodeStream", "StreamFacts", "StreamLoader", "UnreadableFrame"),
+    "leconvert.loading": (
+        *("EpisodeStream", "StreamFacts", "StreamLoader", "UnreadableFrame"),
+        *("group_episodes_by_files", "partition_episodes"),
+    ),
     "leconvert.probe": ("Comparison", "compare_with_map"),
     "leconvert.resampling": ("Resampled", "ResampledDataset", "resample"),
     "leconvert.media": ("ClipRange", "JoinedFile", "LastIndex", "join_clips"),

@@ -177,6 +177,10 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--deltas", metavar="FILE", help="windows as JSON, feature to list of seconds"
     )
     group.add_argument(
+        "--tolerance-s", type=float, metavar="S",
+        help="how far windows may lie from multiples of 1/fps (default: 0.0001)",
+    )  # fmt: skip
+    group.add_argument(
         "--seed", type=int, metavar="N", help="seed of the sample order (default: 0)"
     )
     group.add_argument(
@@ -237,6 +241,10 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--deltas", metavar="FILE", help="windows as JSON, feature to list of seconds"
     )
+    group.add_argument(
+        "--tolerance-s", type=float, metavar="S",
+        help="how far windows may lie from multiples of 1/fps (default: 0.0001)",
+    )  # fmt: skip
     group.add_argument(
         "--seed",
         type=int,

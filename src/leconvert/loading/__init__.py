@@ -7,8 +7,9 @@
         ...
 
 torch is needed, torchcodec wanted: ``pip install 'leconvert[probe]'``. Nothing of it is imported
-before one of the names below is used. `EpisodeStream`, `StreamLoader`, `StreamFacts` and
-`UnreadableFrame` are for everybody, the other names for the probe, resampling and stores.
+before one of the names below is used. `EpisodeStream`, `StreamLoader`, `StreamFacts`,
+`UnreadableFrame`, `group_episodes_by_files` and `partition_episodes` are for everybody, the other
+names for the probe, resampling and stores.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     from leconvert.loading.files import Files, OpenFile, content_mark, files_at
     from leconvert.loading.loader import StreamLoader
     from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, load_meta, make_windows
-    from leconvert.loading.order import chosen_episodes, find_rank, local_rank
+    from leconvert.loading.order import (
+        chosen_episodes,
+        find_rank,
+        group_episodes_by_files,
+        local_rank,
+        partition_episodes,
+    )
     from leconvert.loading.rows import RowReader
     from leconvert.loading.stream import EpisodeStream, Sample, UnreadableFrame
     from leconvert.loading.tensors import StreamFacts, keep_freed_memory
@@ -46,12 +53,14 @@ __all__ = [
     "content_mark",
     "files_at",
     "find_rank",
+    "group_episodes_by_files",
     "keep_freed_memory",
     "load_meta",
     "local_rank",
     "make_windows",
     "open_clip",
     "open_decoder",
+    "partition_episodes",
     "torchcodec_trouble",
 ]
 
@@ -78,7 +87,9 @@ _NAMES = {
     "order": (
         "chosen_episodes",
         "find_rank",
+        "group_episodes_by_files",
         "local_rank",
+        "partition_episodes",
     ),
     "rows": ("RowReader",),
     "stream": (

@@ -339,13 +339,18 @@ def _first_appearances(block: OrderBlock) -> tuple[IntArray, list[int]]:
 # Pure. Which rank and worker of a node gets which episode is another matter: see `order`.
 
 
-def group_episodes_by_files(files: Sequence[IntArray]) -> list[IntArray]:
+def group_episodes_by_files(files: Sequence[npt.ArrayLike]) -> list[IntArray]:
     """Group episodes that are connected by files that they share (union-find).
+
+    Args:
+        files: For the tables and each camera, the number of the file that each episode is in, of
+            shape (E,).
 
     Returns:
         Places of the episodes of each group, ascending; groups in the order of their first.
     """
-    num_episodes = len(files[0]) if files else 0
+    streams = [np.asarray(numbers, np.int64) for numbers in files]
+    num_episodes = len(streams[0]) if streams else 0
     parents = list(range(num_episodes))
 
     def root_of(episode: int) -> int:
@@ -354,7 +359,7 @@ def group_episodes_by_files(files: Sequence[IntArray]) -> list[IntArray]:
             episode = parents[episode]
         return episode
 
-    for numbers in files:
+    for numbers in streams:
         first_of: dict[int, int] = {}
         for episode, file in enumerate(numbers.tolist()):
             left, right = root_of(first_of.setdefault(file, episode)), root_of(episode)
@@ -367,22 +372,29 @@ def group_episodes_by_files(files: Sequence[IntArray]) -> list[IntArray]:
 
 
 def partition_episodes(
-    groups: Sequence[IntArray], lengths: IntArray, num_partitions: int
+    groups: Sequence[npt.ArrayLike], lengths: npt.ArrayLike, num_partitions: int
 ) -> list[IntArray]:
     """Share groups out: the longest first, each to the partition with the fewest frames.
 
     Longest processing time first keeps the largest partition within 4/3 of the best possible
     (Graham 1969).
 
+    Args:
+        groups: Places of the episodes of each group, as `group_episodes_by_files` returns them.
+        lengths: Frames of each episode, of shape (E,).
+        num_partitions: How many parts to make; some stay empty where there are fewer groups.
+
     Returns:
         Places of the episodes of each partition, ascending.
     """
-    frames = [int(lengths[group].sum()) for group in groups]
+    members = [np.asarray(group, np.int64) for group in groups]
+    frames_of = np.asarray(lengths, np.int64)
+    frames = [int(frames_of[group].sum()) for group in members]
     loads = [(0, partition) for partition in range(num_partitions)]
     parts: list[list[IntArray]] = [[] for _ in range(num_partitions)]
-    for place in sorted(range(len(groups)), key=lambda place: (-frames[place], place)):
+    for place in sorted(range(len(members)), key=lambda place: (-frames[place], place)):
         load, partition = loads[0]
-        parts[partition].append(groups[place])
+        parts[partition].append(members[place])
         heapq.heapreplace(loads, (load + frames[place], partition))
     return [np.sort(np.concatenate(part)) if part else np.empty(0, np.int64) for part in parts]
 

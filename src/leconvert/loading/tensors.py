@@ -344,6 +344,17 @@ class StreamFacts:
         wanted = self.cache_hits + self.cache_misses
         return self.cache_hits / wanted if wanted else None
 
+    @property
+    def video_decoder_cache(self) -> dict[str, float | int | None]:
+        """The decoder cache's counts as results of ``probe run`` have them."""
+        return {
+            "hits": self.cache_hits,
+            "misses": self.cache_misses,
+            "evictions": self.cache_evictions,
+            "hit_rate": self.hit_rate,
+            "size": self.cache_size,
+        }
+
 
 _NAMES = [field.name for field in fields(StreamFacts)]
 _PLACE_OF = {name: place for place, name in enumerate(_NAMES)}

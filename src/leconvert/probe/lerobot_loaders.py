@@ -19,10 +19,10 @@ from lerobot.datasets.video_utils import VideoDecoderCache
 from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
 
 from leconvert.errors import UsageError
+from leconvert.loading import StreamFacts
 from leconvert.probe.measure import Stopwatch, timed_calls
 from leconvert.probe.measured import (
     WORKER_KEY,
-    CacheCounts,
     LoaderUnderTest,
     Sample,
     SampleToCheck,
@@ -33,7 +33,8 @@ from leconvert.probe.measured import (
 __all__ = ["MapUnderTest", "StreamingUnderTest"]
 
 
-_HITS, _MISSES, _EVICTIONS, _SIZE = range(4)
+_COUNTED = ("cache_hits", "cache_misses", "cache_evictions", "cache_size")
+_HITS, _MISSES, _EVICTIONS, _SIZE = range(len(_COUNTED))
 _DECODING = "_query_videos"
 # What the released streaming dataset takes where nothing is said.
 _FRAMES_BUFFERED = 1000
@@ -130,10 +131,12 @@ class _LeRobotUnderTest(LoaderUnderTest):
         return int(self._unreadable.sum())
 
     @override
-    def cache_counts(self) -> CacheCounts | None:
+    def cache_counts(self) -> dict[str, float | int | None] | None:
         if not self.subject.meta.video_keys:
             return None
-        return CacheCounts(*self._counts.sum(0).tolist())
+        return StreamFacts(
+            **dict(zip(_COUNTED, self._counts.sum(0).tolist(), strict=True))
+        ).video_decoder_cache
 
     @override
     def close_workers(self) -> None:
@@ -174,6 +177,7 @@ class MapUnderTest(_LeRobotUnderTest):
             **self._place(),
             episodes=None if subject.episodes is None else list(subject.episodes),
             delta_timestamps=subject.windows(),
+            tolerance_s=options.tolerance_s,
             return_uint8=True,
         )
         # Workers inherit it, each with decoders of its own.
@@ -223,6 +227,7 @@ class StreamingUnderTest(_LeRobotUnderTest):
         self.dataset = StreamingLeRobotDataset(
             **self._place(),
             delta_timestamps=subject.windows(),
+            tolerance_s=options.tolerance_s,
             buffer_size=options.episode_pool_size or _FRAMES_BUFFERED,
             max_num_shards=options.max_buffer_input_shards or _MOST_SHARDS,
             seed=options.seed,

@@ -35,7 +35,6 @@ from leconvert.probe.options import Deltas, RunOptions, mode_deltas, read_deltas
 
 __all__ = [
     "WORKER_KEY",
-    "CacheCounts",
     "LoaderUnderTest",
     "SampleToCheck",
     "Subject",
@@ -50,27 +49,6 @@ Sample = Mapping[str, Any]
 
 WORKER_KEY = "_worker"
 """Under this key a batch says which worker made it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheCounts:
-    """What happened in the decoder caches of all workers together."""
-
-    hits: int  # look-ups that found an open decoder
-    misses: int  # look-ups that opened one
-    evictions: int  # decoders closed to make room
-    size: int  # decoders open at the end
-
-    def as_record(self) -> dict[str, float | int | None]:
-        """Return a JSON-serialisable mapping, with the share of look-ups that were hits."""
-        looked = self.hits + self.misses
-        return {
-            "hits": self.hits,
-            "misses": self.misses,
-            "evictions": self.evictions,
-            "hit_rate": self.hits / looked if looked else None,
-            "size": self.size,
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +107,7 @@ class LoaderUnderTest(ABC):
         """Return the batches of an epoch; workers stay between epochs."""
 
     @abstractmethod
-    def cache_counts(self) -> CacheCounts | None:
+    def cache_counts(self) -> dict[str, float | int | None] | None:
         """Return the counters of all workers' decoder caches; None where nothing is decoded."""
 
     @abstractmethod
@@ -255,13 +233,10 @@ class StreamUnderTest(LoaderUnderTest):
             yield batch
 
     @override
-    def cache_counts(self) -> CacheCounts | None:
+    def cache_counts(self) -> dict[str, float | int | None] | None:
         if not self.subject.meta.video_keys:
             return None
-        facts = self._stream.facts()
-        return CacheCounts(
-            facts.cache_hits, facts.cache_misses, facts.cache_evictions, facts.cache_size
-        )
+        return self._stream.facts().video_decoder_cache
 
     @override
     def close_workers(self) -> None:
@@ -304,6 +279,7 @@ def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStre
         revision=options.revision,
         delta_timestamps={key: list(seconds) for key, seconds in deltas.items()} or None,
         seed=options.seed,
+        tolerance_s=options.tolerance_s,
         decode_device=options.decode_device,
         rank=options.rank,
         world_size=options.world_size,

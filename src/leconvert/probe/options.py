@@ -315,6 +315,7 @@ class RunOptions:
     num_partitions: int = 1  # nodes that share the dataset by whole files
     partition_index: int = 0  # this node
     max_episodes: int | None = None  # use the first so many episodes
+    tolerance_s: float = 1e-4  # how far windows may lie from multiples of 1 / fps
     seed: int = 0  # of the order of samples
     check: int = 0  # samples that are compared with the map-style loader's
     with_limit: bool = False  # measure the decode limit as well
@@ -329,7 +330,7 @@ class RunOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UsageError(f"{_flag(name)} must be at least {least}, not {value}.")
-        for name in ("duration_s", "limit_duration_s"):
+        for name in ("duration_s", "limit_duration_s", "tolerance_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{_flag(name)} must be more than 0.")
         for name, known in (

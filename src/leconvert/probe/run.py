@@ -113,7 +113,7 @@ def run_probe(
         "batches_measured": len(measured.facts),
         "epochs": measured.epochs,
         **single.as_metrics(),
-        "video_decoder_cache": cache.as_record() if cache else None,
+        "video_decoder_cache": cache,
         "peak_rss_gb": memory.peak_rss_bytes / _GB,
         "peak_pss_gb": None if memory.peak_pss_bytes is None else memory.peak_pss_bytes / _GB,
         "num_shards": loader.num_shards,

@@ -59,6 +59,13 @@ def test_partitions_are_complete_and_share_no_file(
     assert max(loads) <= (4 / 3) * best + largest * (len(groups) < partitions)
 
 
+def test_plain_lists_are_taken_as_well() -> None:
+    groups = group_episodes_by_files([[0, 0, 1, 2], [5, 6, 6, 7]])
+    assert [group.tolist() for group in groups] == [[0, 1, 2], [3]]
+    parts = partition_episodes([[0, 1, 2], [3]], [5, 5, 5, 40], 2)
+    assert [part.tolist() for part in parts] == [[3], [0, 1, 2]]
+
+
 def choose(**options):
     indices = np.array([0, 1, 2, 5, 7])
     lengths = np.array([10, 20, 30, 40, 50])

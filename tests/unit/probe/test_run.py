@@ -84,6 +84,19 @@ def test_the_streams_frames_are_right_in_every_mode(
     assert failure_of(result) is None
 
 
+@pytest.mark.parametrize("loader", ["map", "stream"])
+def test_windows_may_lie_as_far_from_frames_as_the_tolerance_says(
+    several_files: Path, tmp_path: Path, loader: Any
+) -> None:
+    deltas = tmp_path / "deltas.json"
+    deltas.write_text('{"action": [0, 0.035]}')  # 30 Hz: the next frame is 0.0333 s away
+    with pytest.raises((UsageError, ValueError, ProbeError)):
+        run(several_files, loader=loader, deltas=str(deltas))
+    result = run(several_files, loader=loader, deltas=str(deltas), tolerance_s=0.002)
+    assert result["options"]["tolerance_s"] == 0.002
+    assert result["samples_measured"] > 0
+
+
 def test_the_check_finds_what_the_released_stream_gets_wrong(several_files: Path) -> None:
     result = run(
         several_files, loader="stream-lerobot", check=60, episode_pool_size=10, probe_samples=0
