@@ -283,14 +283,16 @@ class ShardWriter:
             position = next(positions)
             place = position - shard.first
             episode = episodes[place]
+            levels: dict[str, Any] | None = {} if episode.source.repairs.quantiles else None
             found = table_stats(
                 table,
                 self._sources.features,
                 names=[name for name in self._column_stats if episode.computes_stats(name)],
                 quantiles=episode.source.repairs.quantiles,
                 path=sources[place],
+                levels=levels,
             )
-            stats.add(position, found)
+            stats.add(position, found, levels)
             tell(int(scan.size_bytes[place]))
 
         return observe
@@ -337,10 +339,10 @@ class ShardWriter:
             )
         with self._stats_file(path, decodes) as stats:
             if decodes:
-                for place, found in enumerate(
+                for place, (found, levels) in enumerate(
                     self._clip_stats(camera, files, shard, scan, episodes, should_stop)
                 ):
-                    stats.add(shard.first + place, found)
+                    stats.add(shard.first + place, found, levels)
                     tell(int(scan.size_bytes[place]))
         return {
             "size_bytes": joined.size_bytes,
@@ -371,8 +373,9 @@ class ShardWriter:
         order = index.reordering(0, index.num_samples)
         with self._stats_file(path, decodes) as stats:
             if decodes:
-                (found,) = self._clip_stats(camera, files, shard, scan, episodes, should_stop)
-                stats.add(shard.first, found)
+                every = self._clip_stats(camera, files, shard, scan, episodes, should_stop)
+                ((found, levels),) = every
+                stats.add(shard.first, found, levels)
         return {
             "size_bytes": copied.size_bytes,
             "copied_bytes": copied.copied_bytes,
@@ -389,8 +392,8 @@ class ShardWriter:
         scan: StreamScan,
         episodes: Sequence[_Episode],
         should_stop: Callable[[], bool],
-    ) -> Iterator[dict[str, Any]]:
-        """Yield a camera's statistics of each episode of a shard, empty where none are wanted."""
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
+        """Yield a camera's statistics and levels of each episode of a shard, if they are wanted."""
         from leconvert.statistics import clip_stats, is_depth_map
 
         is_depth = is_depth_map(self._sources.features[camera])
@@ -399,7 +402,7 @@ class ShardWriter:
         place = 0
         while place < len(episodes):
             if not episodes[place].computes_stats(camera):
-                yield {}
+                yield {}, None
                 place += 1
                 continue
             # Slices that follow each other in a file are decoded in one pass over it.
@@ -414,11 +417,15 @@ class ShardWriter:
             source = files(place)
             slices = list(zip(first[place:stop], frames[place:stop], strict=True))
             quantiles = episodes[place].source.repairs.quantiles
-            found = clip_stats(source, slices, is_depth=is_depth, quantiles=quantiles)
+            levels: list[Any] | None = [] if quantiles else None
+            found = clip_stats(
+                source, slices, is_depth=is_depth, quantiles=quantiles, levels=levels
+            )
             for _ in slices:
                 if should_stop():
                     raise InterruptedRunError(f"Stopped while reading {source}.", path=source)
-                yield {camera: next(found)}
+                stats = {camera: next(found)}
+                yield stats, {camera: levels.pop()} if levels else None
             place = stop
 
     @contextmanager
@@ -475,11 +482,17 @@ class _StatsFile:
             yield
         sync_file(self._path)
 
-    def add(self, position: int, stats: dict[str, Any]) -> None:
-        """Append one episode's line."""
-        line = json.dumps(
-            {"episode_index": position, "stats": stats}, separators=(",", ":")
-        ).encode()
+    def add(
+        self, position: int, stats: dict[str, Any], levels: dict[str, Any] | None = None
+    ) -> None:
+        """Append one episode's line.
+
+        Args:
+            levels: `ImageStats.levels` by feature, from which the packer adds up quantiles.
+        """
+        record = {"episode_index": position, "stats": stats}
+        record |= {"levels": levels} if levels else {}
+        line = json.dumps(record, separators=(",", ":")).encode()
         self._digest.update(line + b"\n")
         self._size_bytes += len(line) + 1
         self._write(line + b"\n")

@@ -482,9 +482,13 @@ def _task(task: tuple[int, str] | None) -> str:
 
 
 def compare_stats(
-    result: Path, path: str, expected: Expected, found: Iterable[Mapping[str, Any]]
+    result: Path,
+    path: str,
+    expected: Expected,
+    found: Iterable[Mapping[str, Any]],
+    data_files: Callable[[], Sequence[str]],
 ) -> Iterator[Difference]:
-    """Compare every episode's statistics, and the dataset's with their aggregate.
+    """Compare every episode's statistics, and the dataset's with their aggregate and its rows.
 
     Statistics that the conversion computed are not compared here but with the rows that they are
     of; those of videos are taken as they stand.
@@ -493,9 +497,10 @@ def compare_stats(
         path: The table that holds them.
         found: The statistics that the result has of each episode, by column
             ``stats/<feature>/<name>``.
+        data_files: Gives the result's data files, whose rows quantiles of columns are of.
     """
     try:
-        yield from _compare_stats(result, path, expected, found)
+        yield from _compare_stats(result, path, expected, found, data_files)
     except SourceError as error:
         computes = any(source.repairs.computed_stats for source in expected.sources)
         if isinstance(error, UnreadableSourceError) or not computes:
@@ -505,17 +510,23 @@ def compare_stats(
 
 
 def _compare_stats(
-    result: Path, path: str, expected: Expected, found: Iterable[Mapping[str, Any]]
+    result: Path,
+    path: str,
+    expected: Expected,
+    found: Iterable[Mapping[str, Any]],
+    data_files: Callable[[], Sequence[str]],
 ) -> Iterator[Difference]:
     aggregate = v3.StatsAggregator()
     known: tuple[Set[str], Set[str]] = frozenset(), frozenset()
     names: list[str] = []
+    times_computed: Counter[str] = Counter()
     for have, (repairs, index, copied) in zip(found, expected.stats(), strict=False):
         stats = dict(copied)
         wanted = dict(flattened(stats, "stats"))
         for name in repairs.computed_stats:
             if not repairs.computes_stats(name, index):
                 continue
+            times_computed[name] += 1
             computed = _stats_of(have, name)
             if not computed:
                 what = f"statistics of {name!r}"
@@ -530,7 +541,15 @@ def _compare_stats(
             theirs, ours = wanted.get(name), have.get(name)
             if theirs != ours and not same_statistic(_nested(theirs), _nested(ours)):
                 yield Difference(name, path, str(theirs), str(ours), episode=index)
-    yield from _compare_aggregate(result, _plain(aggregate.result()))
+    total = _plain(aggregate.result())
+
+    def bounds(feature: str, quantile: str) -> tuple[Any, Any] | None:
+        is_picture = expected.features[feature]["dtype"] in ("image", "video")
+        if not is_picture or times_computed[feature] < len(expected):
+            return None
+        return aggregate.bounds(feature, quantile)
+
+    yield from _compare_aggregate(result, total, expected.features, data_files, bounds)
 
 
 def compare_aggregate_form(result: Path) -> Iterator[Difference]:
@@ -548,11 +567,35 @@ def _read_aggregate(result: Path) -> dict[str, Any] | Difference:
         return Difference("aggregate", STATS_PATH, "readable statistics", str(error))
 
 
-def _compare_aggregate(result: Path, expected: Mapping[str, Any]) -> Iterator[Difference]:
+def _compare_aggregate(
+    result: Path,
+    expected: Mapping[str, Any],
+    features: Mapping[str, Any],
+    data_files: Callable[[], Sequence[str]],
+    bounds: Callable[[str, str], tuple[Any, Any] | None],
+) -> Iterator[Difference]:
+    """Compare the statistics of all episodes.
+
+    Args:
+        expected: What those of episodes add up to.
+        features: Features of the result.
+        data_files: Gives the files whose rows quantiles of columns are of.
+        bounds: Gives what a quantile lies between that was computed from pictures; else None.
+    """
     found = _read_aggregate(result)
     if isinstance(found, Difference):
         yield found
         return
+    from leconvert.statistics import QUANTILES, columns_with_quantiles, wrong_quantiles
+
+    both = [name for name in expected if isinstance(found.get(name), Mapping)]
+    of_rows = {
+        name: found[name] for name in columns_with_quantiles(expected, features) if name in both
+    }
+    counted: Mapping[str, Sequence[str]] = {}
+    # What is wrong with a data file is said where it is compared.
+    with suppress(UnreadableSourceError):
+        counted = wrong_quantiles(data_files(), of_rows) if of_rows else {}
     for feature in sorted(expected.keys() | found.keys()):
         wanted, have = expected.get(feature), found.get(feature)
         if not isinstance(wanted, Mapping) or not isinstance(have, Mapping):
@@ -561,13 +604,24 @@ def _compare_aggregate(result: Path, expected: Mapping[str, Any]) -> Iterator[Di
                 yield Difference(what, STATS_PATH, _kind(wanted), _kind(have))
             continue
         for name in sorted(wanted.keys() | have.keys()):
-            if not same_statistic(wanted.get(name), have.get(name)):
-                yield Difference(
-                    f"aggregate {name} of {feature!r}",
-                    STATS_PATH,
-                    str(wanted.get(name)),
-                    str(have.get(name)),
-                )
+            what, there = f"aggregate {name} of {feature!r}", str(have.get(name))
+            if feature in counted and name in QUANTILES and name in wanted and name in have:
+                if name in counted[feature]:
+                    yield Difference(what, STATS_PATH, "that of its rows", there)
+            elif name in QUANTILES and name in wanted and (ends := bounds(feature, name)):
+                if not _is_between(have.get(name), *ends):
+                    said = "from {} to {}".format(*map(_plain, ends))
+                    yield Difference(what, STATS_PATH, said, there)
+            elif not same_statistic(wanted.get(name), have.get(name)):
+                yield Difference(what, STATS_PATH, str(wanted.get(name)), there)
+
+
+def _is_between(value: object, least: FloatArray, greatest: FloatArray) -> bool:
+    try:
+        array = np.array(value, np.float64)
+    except (ValueError, TypeError):
+        return False
+    return array.shape == least.shape and bool(((least <= array) & (array <= greatest)).all())
 
 
 def _kind(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +37,7 @@ from leconvert.formats.v3 import (
     pandas_index,
     read_json_object,
 )
+from leconvert.model import DATA_STREAM
 from leconvert.workdir.storage_errors import raise_storage_trouble
 from leconvert.workdir.swap import has_source_tables
 
@@ -182,7 +183,9 @@ class V3Tables:
 
     def compare_stats(self, expected: Expected) -> Iterator[Difference]:
         """Compare the statistics of episodes, and those of the dataset with their aggregate."""
-        yield from compare_stats(self.root, _EPISODES, expected, self._stats())
+        yield from compare_stats(
+            self.root, _EPISODES, expected, self._stats(), partial(_data_files, self)
+        )
 
     def _stats(self) -> Iterator[Mapping[str, Any]]:
         for rows in self._episodes.blocks(lambda name: name.startswith("stats/")):
@@ -288,7 +291,7 @@ class V21Tables:
             yield Difference("episodes", path, str(self.num_episodes), str(len(self._stats)))
             return
         found = (dict(flattened(_stats_in(line), "stats")) for line in self._stats)
-        yield from compare_stats(self.root, path, expected, found)
+        yield from compare_stats(self.root, path, expected, found, partial(_data_files, self))
 
     def own_files(self, there: Mapping[str, bool]) -> set[str]:  # noqa: ARG002
         """Return the tables that there must be."""
@@ -304,6 +307,11 @@ class V21Tables:
     def task_indices(self) -> dict[str, int]:
         """Return the index of each task's text, the first where a text has several."""
         return {text: index for index, text in reversed(v2.load_tasks(self.root))}
+
+
+def _data_files(result: ResultTables) -> list[str]:
+    numbers = np.unique(result.routes([DATA_STREAM]).file_number[DATA_STREAM]).tolist()
+    return [str(result.root / result.target.path(DATA_STREAM, number)) for number in numbers]
 
 
 def _stats_in(line: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -95,6 +95,21 @@ _SOURCE_KINDS = (
         "A dataset of a merge has other splits than one `train` of all its episodes; the result "
         "has that one, as LeRobot's own merge writes it.",
     ),
+    Kind(
+        "merged-quantiles",
+        "info",
+        "Some datasets of a merge have statistics with quantiles, others have none; the result has "
+        "none of all episodes, which policies such as pi0.5 need.",
+        ("--quantiles",),
+    ),
+    Kind(
+        "quantile-bounds",
+        "info",
+        "Quantiles of pictures are copied with the statistics of episodes. Those of all episodes "
+        "do not follow from them, and to decode the pictures takes long: `meta/stats.json` has the "
+        "least of those up to the median, and the greatest of the others.",
+        ("--quantiles",),
+    ),
     # Files of an episode.
     Kind("missing-file", "error", "A file of an episode is not there.", ("--drop-feature", DROP)),
     Kind(

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,9 @@ from leconvert.workdir.fs import (
 from leconvert.workdir.run import OpenedRun
 from leconvert.workdir.storage_errors import storage_errors
 
+if TYPE_CHECKING:
+    from leconvert.statistics import ImageStats
+
 # ------------------------------------------------------------------------------------------------
 # The tables under ``meta/`` of the result: the source's, routed anew and with repairs applied.
 
@@ -57,12 +60,13 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     """
     manifest = run.manifest
     sources, target = open_sources(manifest.sources), TARGETS[manifest.to]
-    aggregate = v3.StatsAggregator()
+    aggregate, pixels = v3.StatsAggregator(), _PixelCounts(sources.features)
     aggregated = 0
 
     def records() -> Iterator[v3.EpisodeRecord]:
         nonlocal aggregated
-        for position, record in enumerate(_episode_records(run, sources, stats_files)):
+        found = _episode_records(run, sources, stats_files, pixels)
+        for position, record in enumerate(found):
             if position == aggregated:  # once, even if the rows are asked for again
                 aggregate.update(record.stats or {}, episode_index=record.episode_index)
                 aggregated += 1
@@ -71,7 +75,10 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     placed_fps = Fraction(*media.frame_ticks(manifest.fps))
     written = target.write_episodes(tree, records, fps=placed_fps)
     written += target.write_tasks(tree, sources.tasks)
-    v3.write_stats(tree, aggregate.result())
+    total = aggregate.result()
+    for name, quantiles in pixels.quantiles(aggregated):
+        total[name] |= quantiles
+    v3.write_stats(tree, total)
     info = target.info(
         sources.info,
         Totals(
@@ -94,8 +101,37 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
     return written
 
 
+class _PixelCounts:
+    """How often pictures took each value in all episodes, from which quantiles of all follow."""
+
+    def __init__(self, features: Mapping[str, Mapping[str, Any]]) -> None:
+        self._features = features
+        self._counts: dict[str, ImageStats] = {}
+        self._episodes: Counter[str] = Counter()
+
+    def add(self, position: int, levels: Mapping[str, Any]) -> None:
+        """Count what a worker counted in an episode, by feature; once, and only in their order."""
+        from leconvert.statistics import ImageStats, is_depth_map
+
+        for name, found in levels.items():
+            if self._episodes[name] != position:
+                continue
+            self._episodes[name] += 1
+            if name not in self._counts:
+                is_depth = is_depth_map(self._features[name])
+                self._counts[name] = ImageStats(quantiles=True, is_depth=is_depth)
+            self._counts[name].add_levels(found)
+
+    def quantiles(self, num_episodes: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield those of each feature that was counted in all episodes."""
+        for name, counts in self._counts.items():
+            if self._episodes[name] == num_episodes:
+                stats = counts.result()
+                yield name, {key: stats[key] for key in stats if key.startswith("q")}
+
+
 def _episode_records(
-    run: OpenedRun, sources: Sources, stats_files: StatsFiles
+    run: OpenedRun, sources: Sources, stats_files: StatsFiles, pixels: _PixelCounts
 ) -> Iterator[v3.EpisodeRecord]:
     """Yield what the result says of each episode, in order."""
     manifest = run.manifest
@@ -113,7 +149,7 @@ def _episode_records(
         for layout in manifest.streams
         if camera_of(layout.stream) is not None
     }
-    all_stats = _all_stats(run, sources, stats_files)
+    all_stats = _all_stats(run, sources, stats_files, pixels)
     for position, (line, stats) in enumerate(zip(sources.lines(), all_stats, strict=True)):
         frames = int(length[position])
         videos = tuple(
@@ -137,7 +173,7 @@ def _episode_records(
 
 
 def _all_stats(
-    run: OpenedRun, sources: Sources, stats_files: StatsFiles
+    run: OpenedRun, sources: Sources, stats_files: StatsFiles, pixels: _PixelCounts
 ) -> Iterator[Mapping[str, Any]]:
     """Yield each episode's statistics: copied, but for what was computed or left out."""
     copied = (
@@ -162,6 +198,8 @@ def _all_stats(
         for entry in found:
             assert entry["episode_index"] == position, "shards are read in order"
             fresh |= entry["stats"]
+            if "levels" in entry:
+                pixels.add(position, entry["levels"])
         merged = {
             name: fresh.pop(name, values)
             for name, values in stats.items()
@@ -238,6 +276,26 @@ class Assembly:
             written = write_meta(self._run, self._tree, stats_files)
             for path in written:
                 sync_file(self._tree / path)
+
+    def add_quantiles(self) -> None:
+        """Compute quantiles of columns in ``stats.json`` from the rows, once all files are here."""
+        from leconvert.statistics import columns_with_quantiles, dataset_quantiles
+
+        stats = v3.read_json_object(self._tree / v3.STATS_PATH)
+        features = v3.read_json_object(self._tree / v3.INFO_PATH)["features"]
+        names = columns_with_quantiles(stats, features)
+        if not names:
+            return
+        (layout,) = (each for each in self._run.manifest.streams if each.stream == DATA_STREAM)
+        paths = [
+            str(self._tree / self._path(DATA_STREAM, number)) for number in range(layout.num_files)
+        ]
+        shapes = {name: np.shape(stats[name]["mean"]) for name in names}
+        for name, found in dataset_quantiles(paths, shapes).items():
+            stats[name] |= found
+        with storage_errors(self._tree):
+            v3.write_stats(self._tree, stats)
+            sync_file(self._tree / v3.STATS_PATH)
 
     def _put(self, target: Path, write: Callable[[Path], object]) -> None:
         partial = target.with_name(target.name + _PARTIAL)

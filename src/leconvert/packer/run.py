@@ -366,6 +366,7 @@ def _assemble(
         stage.advance(num_files)
         if not early:
             assembly.add_meta(collector.stats_files)
+        assembly.add_quantiles()
         stage.advance(1)
         for relative, source in along.items():
             _check_stop(stop)

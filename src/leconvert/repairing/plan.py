@@ -14,7 +14,8 @@ that was cut holds frames of no episode) the stored time decides, and episodes m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -414,7 +415,10 @@ class _Planner:
         }
         if not wanted:
             return
-        fresh = _aggregated(self._check.root, set(wanted))
+        tables = [str(self._check.root / each.path) for each in self._check.files[DATA_STREAM]]
+        # Of columns that are counted anew the stored rows are not what the result has.
+        as_stored = wanted.keys() - (DEFAULT_COLUMNS.keys() if self._data else ())
+        fresh = _aggregated(self._check.root, wanted, as_stored, tables)
         stored = self._stored_stats()
         for key, feature in wanted.items():
             total = fresh.get(key)
@@ -490,15 +494,29 @@ def _keyframes(frames: VideoFrames, spans: EpisodeSpans) -> int:
     return int(np.count_nonzero(frames.keyframes[spans.begin.clip(0, last)]))
 
 
-def _aggregated(root: Path, features: set[str]) -> dict[str, dict[str, Any]]:
-    """Add the statistics of episodes up as a conversion does."""
-    total = v3.StatsAggregator()
+def _aggregated(
+    root: Path,
+    features: Mapping[str, v3.Feature],
+    as_stored: Collection[str],
+    tables: Sequence[str],
+) -> dict[str, dict[str, Any]]:
+    """Add the statistics of episodes up as a conversion does; quantiles of columns are of rows."""
+    from leconvert.statistics import columns_with_quantiles, dataset_quantiles
+
+    aggregate = v3.StatsAggregator()
     try:
-        for episode, stats in enumerate(_episode_stats(root, features)):
-            total.update(stats, episode_index=episode)
-        return total.result()
+        for episode, stats in enumerate(_episode_stats(root, set(features))):
+            aggregate.update(stats, episode_index=episode)
+        total: dict[str, dict[str, Any]] = aggregate.result()
     except SourceError:
         return {}
+    declared = {name: {"dtype": features[name].dtype} for name in as_stored}
+    names = columns_with_quantiles(total, declared)
+    shapes = {name: np.shape(total[name]["mean"]) for name in names}
+    with suppress(UnreadableSourceError):  # else bounds of them stay
+        for name, found in dataset_quantiles(tables, shapes).items():
+            total[name] |= found
+    return total
 
 
 def _episode_stats(root: Path, features: set[str]) -> Iterator[dict[str, dict[str, Any]]]:

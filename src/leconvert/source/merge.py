@@ -76,7 +76,10 @@ def join_scans(
         data_schema=tables.serialize_schema(
             tables.output_schema(stored, joined.features, list_entry=list_entry)
         ),
-        findings=(*_findings_of(scans), *_findings_of_all(scans, joined)),
+        findings=(
+            *_findings_of(scans, has_quantiles=all(view.has_quantiles for view in joined)),
+            *_findings_of_all(scans, joined),
+        ),
         features=joined.features,
         robot_type=scans[0].robot_type,
         decoders=decoders,
@@ -284,10 +287,12 @@ def _joined_misfits(scans: Sequence[SourceScan]) -> dict[str, IntArray]:
 # What the user should know.
 
 
-def _findings_of(scans: Sequence[SourceScan]) -> Iterator[Finding]:
+def _findings_of(scans: Sequence[SourceScan], *, has_quantiles: bool) -> Iterator[Finding]:
     """Yield what was seen in each source, its name in front."""
     for scan in scans:
         for finding in scan.findings:
+            if finding.code == "quantile-bounds" and not has_quantiles:
+                continue  # there are none of all episodes
             yield replace(finding, message=f"{scan.only.root}: {finding.message}")
 
 
@@ -305,6 +310,11 @@ def _findings_of_all(scans: Sequence[SourceScan], joined: Sources) -> Iterator[F
     if len(robots) > 1:
         said = f"The robot types are {', '.join(robots)}; the result says the first."
         yield _finding(ROBOT_TYPE, said, severity="repaired")
+    lacking = [str(view.root) for view in joined if not view.has_quantiles]
+    if 0 < len(lacking) < len(joined):
+        said = f"Statistics of {', '.join(lacking)} have no quantiles, those of the others do; the "
+        said += "result has none of all episodes."
+        yield replace(_finding("merged-quantiles", said), remedy="--quantiles")
     for view in joined:
         splits = view.dataset.info.get("splits")
         whole = {"train": f"0:{len(view.dataset.episodes)}"}

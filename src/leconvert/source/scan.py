@@ -15,6 +15,7 @@ import numpy as np
 from leconvert import tables
 from leconvert.errors import SourceError
 from leconvert.findings import (
+    SOURCE_CATALOGUE,
     Observation,
     ResolvedRepairs,
     SourceFacts,
@@ -25,7 +26,7 @@ from leconvert.findings import (
     resolve_repairs,
     task_map_of,
 )
-from leconvert.formats import TARGETS, open_dataset
+from leconvert.formats import TARGETS, open_dataset, v3
 from leconvert.formats.v2 import (
     INFO_PATH,
     STATS_PATH,
@@ -49,6 +50,7 @@ from leconvert.model import (
     DATA_STREAM,
     TARGET_VERSIONS,
     FileTable,
+    Finding,
     IntArray,
     Source,
     SourceScan,
@@ -313,7 +315,8 @@ def _resolved(
     settled = _with_right_cameras(settled, info, gathered)
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
-    settled = replace(settled, findings=(*settled.findings, *stale))
+    bounded = _quantile_bounds(features, settled.repairs) if facts.has_quantiles else ()
+    settled = replace(settled, findings=(*settled.findings, *stale, *bounded))
     scans = [slices.scan(settled.kept, grouped=slices.stream != DATA_STREAM) for slices in cut]
     length = episodes.length.copy()
     for episode, (first, stop) in settled.repairs.trimmed_episodes.items():
@@ -325,6 +328,27 @@ def _resolved(
     return replace(
         found, misfits=_misfits(paths, episodes, replace(gathered, slices=cut), schema, settled)
     )
+
+
+def _quantile_bounds(
+    features: Mapping[str, Mapping[str, Any]], repairs: Repairs
+) -> Iterator[Finding]:
+    """Say which pictures' quantiles of all episodes are none, as those of episodes are copied."""
+    for name, feature in repairs.features(features).items():
+        if feature["dtype"] not in ("image", "video") or (
+            name in repairs.computed_stats and name not in repairs.stats_episodes
+        ):
+            continue
+        said = f"{shown(name)}: pictures are not decoded, so {v3.STATS_PATH} has bounds of their "
+        said += "quantiles."
+        yield Finding(
+            "quantile-bounds",
+            SOURCE_CATALOGUE["quantile-bounds"].severity,
+            said,
+            stream=name,
+            path=v3.STATS_PATH,
+            remedy="--quantiles",
+        )
 
 
 def _misfits(

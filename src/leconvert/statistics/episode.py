@@ -1,4 +1,4 @@
-"""Statistics of the features of one episode: of its table, and of its clips."""
+"""Statistics of the features of one episode, of its table and its clips; quantiles of all."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ import itertools
 import os
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
+from leconvert import tables
 from leconvert.errors import UnreadableSourceError
 from leconvert.media import decode_image, decode_shown
-from leconvert.statistics.columns import ImageStats, column_stats, sample_indices
+from leconvert.statistics.columns import (
+    QUANTILES,
+    ImageStats,
+    QuantileCheck,
+    QuantileSearch,
+    column_stats,
+    sample_indices,
+)
 
-__all__ = ["clip_stats", "is_depth_map", "table_stats"]
+__all__ = [
+    "clip_stats",
+    "columns_with_quantiles",
+    "dataset_quantiles",
+    "is_depth_map",
+    "table_stats",
+    "wrong_quantiles",
+]
 
 # Kinds of features that LeRobot computes no statistics for.
 _WITHOUT_STATS = ("string", "language")
@@ -42,10 +58,14 @@ def table_stats(
     names: Collection[str],
     quantiles: bool,
     path: str | None = None,
+    levels: dict[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Compute the statistics of the features that an episode's table holds.
 
     Numbers are taken whole; images are sampled, and only sampled ones are decoded.
+
+    Args:
+        levels: Gets `ImageStats.levels` of each feature of images.
 
     Returns:
         Feature to statistics, in the order of ``features``.
@@ -59,11 +79,13 @@ def table_stats(
             if table.schema.get_field_index(name) < 0:
                 raise ValueError("it has no column")
             column = table.column(name)
-            stats = (
-                _image_stats(column, is_depth=is_depth_map(feature), quantiles=quantiles)
-                if kind == "image"
-                else column_stats(column, quantiles=quantiles)
-            )
+            if kind == "image":
+                images = _image_stats(column, is_depth=is_depth_map(feature), quantiles=quantiles)
+                stats: dict[str, Any] | None = images.result()
+                if levels is not None:
+                    levels[name] = images.levels()
+            else:
+                stats = column_stats(column, quantiles=quantiles)
         except (ValueError, UnreadableSourceError) as error:
             reason = error.message[:-1] if isinstance(error, UnreadableSourceError) else str(error)
             raise _not_computed(name, path, reason) from error
@@ -78,6 +100,7 @@ def clip_stats(
     *,
     is_depth: bool = False,
     quantiles: bool,
+    levels: list[Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Compute the statistics of one camera in some episodes of one file, in one pass over it.
 
@@ -86,6 +109,7 @@ def clip_stats(
     Args:
         episodes: First frame of each in the order of presentation, and its number of frames; in
             the order of the file.
+        levels: Gets `ImageStats.levels` of each episode just before its statistics.
 
     Yields:
         Statistics of each episode, of shape (3, 1, 1) in 0..1, or (1, 1, 1) in stored values for
@@ -103,10 +127,97 @@ def clip_stats(
         stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
         for _, picture in itertools.islice(pictures, len(wanted)):
             stats.add(picture)
+        if levels is not None:
+            levels.append(stats.levels())
         yield stats.result()
 
 
-def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) -> dict[str, Any]:
+# ------------------------------------------------------------------------------------------------
+# Quantiles of a whole dataset, from its rows.
+
+
+def columns_with_quantiles(
+    stats: Mapping[str, Mapping[str, Any]], features: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Return the columns of numbers among the features whose statistics have quantiles.
+
+    Args:
+        stats: Statistics by feature.
+        features: As ``info.json`` declares them.
+    """
+    others = ("image", "video", *_WITHOUT_STATS)
+    return [
+        name
+        for name, found in stats.items()
+        if QUANTILES.keys() <= found.keys()
+        and name in features
+        and features[name].get("dtype") not in others
+    ]
+
+
+def dataset_quantiles(
+    paths: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, dict[str, Any]]:
+    """Compute the quantiles of columns over all rows of some tables.
+
+    The tables are read several times; memory is that of a few rows and of 32 MiB a column.
+
+    Args:
+        paths: The tables.
+        shapes: The columns, and the shape of the statistics of each.
+
+    Returns:
+        Column to quantiles; nothing of columns that no such statistics are of.
+
+    Raises:
+        UnreadableSourceError: A table cannot be read, or lacks a column.
+    """
+    searches = {name: QuantileSearch(shape) for name, shape in shapes.items()}
+    found: dict[str, dict[str, Any]] = {}
+    while searches:
+        _over_rows(paths, searches)
+        for name, search in list(searches.items()):
+            search.end_pass()
+            if search.is_done:
+                found[name] = searches.pop(name).result()
+    return found
+
+
+def wrong_quantiles(
+    paths: Sequence[str], stats: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[str]]:
+    """Tell which quantiles of columns are not those of all rows of some tables, in one pass.
+
+    Args:
+        paths: The tables.
+        stats: The columns and their statistics.
+
+    Returns:
+        Column to the names of quantiles; nothing of columns that no such statistics are of.
+    """
+    checks: dict[str, QuantileCheck] = {}
+    for name, found in stats.items():
+        with suppress(ValueError, TypeError):
+            checks[name] = QuantileCheck(found)
+    if checks:
+        _over_rows(paths, checks)
+    return {name: check.wrong() for name, check in checks.items()}
+
+
+def _over_rows[Column: (QuantileSearch, QuantileCheck)](
+    paths: Sequence[str], columns: dict[str, Column]
+) -> None:
+    """Add all rows; a column that is no such one is taken out."""
+    for path in paths:
+        for rows in tables.read_columns(path, columns):
+            for name, column in list(columns.items()):
+                try:
+                    column.add(rows.column(name))
+                except (ValueError, KeyError):
+                    del columns[name]
+
+
+def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) -> ImageStats:
     stats = ImageStats(quantiles=quantiles, is_depth=is_depth)
     for row in sample_indices(len(column)):
         try:
@@ -116,7 +227,7 @@ def _image_stats(column: pa.ChunkedArray, *, is_depth: bool, quantiles: bool) ->
             raise ValueError(f"row {row}: {error}") from error
         except UnreadableSourceError as error:
             raise ValueError(f"row {row}: {error.message[:-1]}") from error
-    return stats.result()
+    return stats
 
 
 def _image_file(chunk: pa.Array) -> pa.Buffer:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -542,6 +542,21 @@ def read_rows(path: str | os.PathLike[str], schema: pa.Schema) -> pa.Table:
     except (OSError, pa.ArrowException) as error:
         raise unreadable(name, error) from error
     return align_table(table, schema, path=name)
+
+
+def read_columns(path: str | os.PathLike[str], names: Collection[str]) -> Iterator[pa.Table]:
+    """Yield some columns of a file, some rows at a time.
+
+    Raises:
+        UnreadableSourceError: The file cannot be read, or lacks one of them.
+    """
+    name = os.fspath(path)
+    try:
+        with pq.ParquetFile(name) as file:
+            for batch in file.iter_batches(_ROWS_PER_BATCH, columns=list(names), use_threads=False):
+                yield pa.Table.from_batches([batch])
+    except (OSError, pa.ArrowException) as error:
+        raise unreadable(name, error) from error
 
 
 class _Join:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,3 +55,33 @@ def test_splits_that_are_not_in_the_result_are_told(tmp_path: Path) -> None:
     (finding,) = leconvert.merge(sources, output=tmp_path / "out").findings
     assert (finding.code, finding.severity) == ("merged-splits", "info")
     assert finding.message.startswith(str(sources[1]))
+
+
+def test_a_merge_of_some_datasets_with_quantiles_says_that_it_has_none_of_all(
+    tmp_path: Path,
+) -> None:
+    sources = make(tmp_path, replace(SPEC, quantiles=True), SPEC)
+    (finding,) = leconvert.merge(sources, output=tmp_path / "out", proof=BYTES).findings
+    assert (finding.code, finding.severity) == ("merged-quantiles", "info")
+    assert finding.remedy == "--quantiles"
+    assert str(sources[1]) in finding.message
+    assert "q01" not in stats_of(tmp_path / "out")["action"]
+    quantiles = RepairOptions(quantiles=True)
+    report = leconvert.merge(sources, output=tmp_path / "all", repairs=quantiles, proof=BYTES)
+    assert not report.findings
+    assert "q01" in stats_of(tmp_path / "all")["action"]
+
+
+def test_bounds_of_quantiles_are_told_where_they_are_aggregated(tmp_path: Path) -> None:
+    pictured = replace(SPEC, image_keys=("observation.images.still",), quantiles=True)
+    sources = make(tmp_path, pictured, pictured)
+    findings = leconvert.merge(sources, output=tmp_path / "out", proof=BYTES).findings
+    assert [finding.code for finding in findings] == ["quantile-bounds", "quantile-bounds"]
+    sources[1] = make_dataset(tmp_path / "other", replace(pictured, quantiles=False))
+    findings = leconvert.merge(sources, output=tmp_path / "mixed", proof=BYTES).findings
+    assert [finding.code for finding in findings] == ["merged-quantiles"]
+
+
+def stats_of(root: Path) -> dict[str, Any]:
+    stats: dict[str, Any] = json.loads((root / "meta/stats.json").read_text())
+    return stats

@@ -1,9 +1,11 @@
 """``meta/stats.json`` of a v3.0 dataset: written, and added up from the statistics of episodes.
 
 With count n, mean m and standard deviation s of each episode: the mean is Σnm/Σn, the variance
-Σn(s² + (m - mean)²)/Σn, the count Σn; min and max are the extremes. Quantiles, where every
-episode has them, are weighted by count: an estimate, and LeRobot's. These are the formulas of
-LeRobot's ``aggregate_stats``, in its order of operations.
+Σn(s² + (m - mean)²)/Σn, the count Σn; min and max are the extremes. These are the formulas of
+LeRobot's ``aggregate_stats``, in its order of operations. Quantiles do not follow from those of
+episodes. Where every episode has them, the least of those up to the median and the greatest of
+those above it are taken, which bound them, as in LeRobot's after 0.6.1; those of columns are then
+computed from the rows (`leconvert.statistics.dataset_quantiles`).
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ Array = npt.NDArray[Any]
 
 _REQUIRED = ("min", "max", "mean", "std", "count")
 _QUANTILE = re.compile(r"q\d+")
+_MEDIAN = 50
 # Statistics of an image are one value a colour channel.
 _IMAGE_SHAPES = ((3, 1, 1), (1, 1, 1))
 # Episodes whose parsed JSON is held before it is packed into arrays: Python's numbers in nested
@@ -102,6 +105,12 @@ class StatsAggregator:
             feature.reduce_block()
         return {name: self._features[name].total() for name in sorted(self._features)}
 
+    def bounds(self, feature: str, quantile: str) -> tuple[Array, Array]:
+        """Return the least and the greatest of a quantile among the episodes of `result`."""
+        partial = self._features[feature].partial
+        assert partial is not None
+        return partial.quantiles[quantile]
+
 
 @dataclass(slots=True)
 class _Partial:
@@ -109,7 +118,8 @@ class _Partial:
 
     values: dict[str, Array]
     variance: Array
-    quantiles: dict[str, Array]
+    # The least and the greatest of each quantile.
+    quantiles: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -135,19 +145,25 @@ class _FeatureStats:
         self._pack()
         stacked = {key: np.concatenate(self.packed[key]) for key in self.keys}
         block = _reduce(stacked, stacked["std"] ** 2)
+        quantiles = {
+            key: (values.min(axis=0), values.max(axis=0))
+            for key, values in stacked.items()
+            if key not in _REQUIRED
+        }
         if self.partial is not None:
             pair = {
                 key: np.stack([self.partial.values[key], block.values[key]])
                 for key in _REQUIRED
                 if key != "std"
             }
-            quantiles = self.partial.quantiles
-            pair |= {
-                key: np.stack([quantiles[key], value])
-                for key, value in block.quantiles.items()
-                if key in quantiles
+            before = self.partial.quantiles
+            quantiles = {
+                key: (np.minimum(before[key][0], least), np.maximum(before[key][1], greatest))
+                for key, (least, greatest) in quantiles.items()
+                if key in before
             }
             block = _reduce(pair, np.stack([self.partial.variance, block.variance]))
+        block.quantiles = quantiles
         self.partial = block
         self.episodes.clear()
         self.packed.clear()
@@ -155,7 +171,10 @@ class _FeatureStats:
     def total(self) -> dict[str, Array]:
         assert self.partial is not None
         values = {**self.partial.values, "std": np.sqrt(self.partial.variance)}
-        return {key: values[key] for key in _REQUIRED} | self.partial.quantiles
+        quantiles = {
+            key: bounds[int(key[1:]) > _MEDIAN] for key, bounds in self.partial.quantiles.items()
+        }
+        return {key: values[key] for key in _REQUIRED} | quantiles
 
     def _pack(self) -> None:
         """Turn the parsed values of the last few episodes into one array a statistic."""
@@ -239,18 +258,13 @@ def _reduce(stacked: Mapping[str, Array], variances: Array) -> _Partial:
         mean = (means * weights).sum(axis=0) / total_count
         spread = variances + (means - mean) ** 2
         variance = (spread * weights).sum(axis=0) / total_count
-        quantiles = {
-            key: (values * weights).sum(axis=0) / total_count
-            for key, values in stacked.items()
-            if key not in _REQUIRED
-        }
     values = {
         "min": np.min(stacked["min"], axis=0),
         "max": np.max(stacked["max"], axis=0),
         "mean": mean,
         "count": total_count,
     }
-    return _Partial(values, variance, quantiles)
+    return _Partial(values, variance)
 
 
 def _features_of(
