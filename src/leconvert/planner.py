@@ -513,18 +513,21 @@ def _scan(
 
 
 def _repairs_of_each(sources: Sequence[Path], repairs: RepairOptions) -> Sequence[RepairOptions]:
-    """Return the repairs of each source: a feature is left out where it is."""
-    if len(sources) == 1 or not repairs.drop_features:
+    """Return the repairs of each source: a feature is left out or renamed where it is."""
+    if len(sources) == 1 or not (repairs.drop_features or repairs.rename_features):
         return [repairs] * len(sources)
     features = [open_dataset(source, repairs.reading).features for source in sources]
+
+    def is_meant(name: str, own: Mapping[str, Any]) -> bool:
+        # What no source declares may be a column of all: the scan says where it is not.
+        return name in own or not any(name in other for other in features)
+
     return [
         replace(
             repairs,
-            drop_features=tuple(
-                name
-                for name in repairs.drop_features
-                # What no source declares may be a column of all: the scan says where it is not.
-                if name in own or not any(name in other for other in features)
+            drop_features=tuple(name for name in repairs.drop_features if is_meant(name, own)),
+            rename_features=tuple(
+                f"{old}={new}" for old, new in repairs.renames.items() if is_meant(old, own)
             ),
         )
         for own in features

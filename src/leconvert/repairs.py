@@ -11,7 +11,7 @@ import copy
 import re
 import shlex
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -44,6 +44,10 @@ DEFAULT_COLUMNS: Mapping[str, str] = {
 # Features that LeRobot keeps no statistics of.
 TEXT_DTYPES = frozenset({"string", "language"})
 _ON_BAD_EPISODE = ("fail", "drop")
+# Flags that are given once for each of several features.
+_PLURALS = ("drop_feature", "rename_feature")
+# What LeRobot adds to every frame beside the columns that all datasets have.
+_OF_FRAMES = frozenset({"task", "subtask"})
 # Versions that a source can be read as.
 SOURCE_VERSIONS = ("v2.0", "v2.1")
 
@@ -68,6 +72,7 @@ class RepairOptions:
         recompute_stats: Statistics of every feature are computed from the data.
         quantiles: Statistics have quantiles, for which those of numeric columns are computed anew.
         drop_features: Features that are left out, columns and video files alike.
+        rename_features: Features that have another name in the result, each as ``OLD=NEW``.
         accept: Codes of findings that shall not stop the conversion, as far as it can do without.
         declare_features: Columns that ``info.json`` does not declare are declared as they are
             stored.
@@ -79,8 +84,8 @@ class RepairOptions:
         assume_fps: Frames a second, a decimal, where those of ``info.json`` are wrong.
 
     Raises:
-        UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is no such choice, or
-            ``assume_fps`` no rate.
+        UsageError: ``on_bad_episode``, ``tasks_from`` or ``assume_version`` is no such choice,
+            ``assume_fps`` no rate, or one of ``rename_features`` cannot be.
     """
 
     on_bad_episode: str = "fail"
@@ -92,6 +97,7 @@ class RepairOptions:
     recompute_stats: bool = False
     quantiles: bool = False
     drop_features: tuple[str, ...] = ()
+    rename_features: tuple[str, ...] = ()
     accept: tuple[str, ...] = ()
     declare_features: bool = False
     locate_files: bool = False
@@ -112,6 +118,12 @@ class RepairOptions:
             raise UsageError(
                 f"--assume-fps takes a number of frames a second, not {self.assume_fps!r}."
             )
+        _check_renames(self.rename_features, self.drop_features)
+
+    @property
+    def renames(self) -> dict[str, str]:
+        """New name of each feature that is renamed."""
+        return {old: new for old, _, new in map(_parted, self.rename_features)}
 
     @classmethod
     def of_flags(cls, flags: Iterable[str]) -> RepairOptions:
@@ -125,7 +137,7 @@ class RepairOptions:
         for flag in flags:
             name, *values = shlex.split(flag)
             key = name.removeprefix("--").replace("-", "_")
-            key = {"drop_feature": "drop_features"}.get(key, key)
+            key = f"{key}s" if key in _PLURALS else key
             if isinstance(defaults[key], tuple):
                 given[key] = (*given.get(key, ()), *values)
             else:
@@ -139,7 +151,7 @@ class RepairOptions:
         for key, value in asdict(self).items():
             if value == default[key]:
                 continue
-            name = "drop_feature" if key == "drop_features" else key
+            name = key[:-1] if key[:-1] in _PLURALS else key
             flag = f"--{name.replace('_', '-')}"
             values = value if isinstance(value, tuple) else [value]
             flags += [flag if each is True else f"{flag} {shlex.quote(each)}" for each in values]
@@ -158,6 +170,43 @@ class RepairOptions:
     def reading(self) -> Repairs:
         """What of the repairs decides how ``info.json`` is read."""
         return Repairs(assumed_version=self.assume_version, assumed_fps=self.assume_fps)
+
+
+def _parted(rename: str) -> tuple[str, str, str]:
+    return rename.partition("=")
+
+
+def _check_renames(renames: Sequence[str], dropped: Collection[str]) -> None:
+    """Refuse names that no dataset can have, whatever the source."""
+    taken: set[str] = set()
+    for rename in renames:
+        old, equals, new = _parted(rename)
+        said, helps = f"--rename-feature {rename}", None
+        if not (old and equals and new):
+            raise UsageError(
+                f"{said}: that is not OLD=NEW.",
+                next_step="Write the feature's name, an equals sign and its new name.",
+            )
+        if old in DEFAULT_COLUMNS or new in DEFAULT_COLUMNS or new in _OF_FRAMES:
+            name = old if old in DEFAULT_COLUMNS else new
+            raise UsageError(
+                f"{said}: {name} is a name of LeRobot's own.",
+                next_step="Other features can be renamed, and to other names.",
+            )
+        if "/" in new or "\\" in new or new.startswith(".") or not new.isprintable():
+            helps = "Take letters, digits, dots, underscores and hyphens, such as "
+            helps += "observation.images.front."
+            raise UsageError(f"{said}: the new name cannot name a folder.", next_step=helps)
+        if old in dropped:
+            raise UsageError(
+                f"{said}: --drop-feature leaves {old} out.", next_step="Give one of the two."
+            )
+        if old in taken or new in taken or old == new:
+            raise UsageError(
+                f"{said}: {old if old in taken else new} is given twice.",
+                next_step="Rename each feature once, and to a name that no other has.",
+            )
+        taken |= {old, new}
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +264,8 @@ class Repairs:
         trimmed_episodes: The first frame that stays of an episode, and the one after the last, by
             the episode's index in the source. ``timestamp`` and ``frame_index`` of such an episode
             are computed, too.
+        renamed_features: New name of each feature that is renamed. All that is said of features
+            here calls them by it, but for ``declared_features`` and ``located_files``.
     """
 
     dropped_episodes: tuple[DroppedEpisode, ...] = ()
@@ -234,6 +285,7 @@ class Repairs:
     task_columns: tuple[str, ...] = ()
     selected_episodes: EpisodeRanges | None = None
     trimmed_episodes: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    renamed_features: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def change_rows(self) -> bool:
@@ -245,7 +297,12 @@ class Repairs:
             or self.task_map
             or self.tasks_from
             or self.trimmed_episodes
+            or self.renamed_features
         )
+
+    def renamed(self, name: str) -> str:
+        """Return the result's name of a feature of the source."""
+        return self.renamed_features.get(name, name)
 
     def columns_computed(self, *, trimmed: bool) -> tuple[str, ...]:
         """Return the columns that are computed in an episode, in the order of `DEFAULT_COLUMNS`.
@@ -275,15 +332,23 @@ class Repairs:
         return kept
 
     def features(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the result's features, given those of the source's ``info.json``."""
+        """Return the result's features, given those of the source's ``info.json``.
+
+        These may have their new names already.
+        """
         kept = {
-            key: copy.deepcopy(dict(feature))
-            for key, feature in {**features, **self.declared_features}.items()
+            self.renamed(key): copy.deepcopy(dict(feature))
+            for key, feature in self._declared(features).items()
             if key not in self.dropped_features
         }
         for name in self.added_columns:
             kept[name] = {"dtype": DEFAULT_COLUMNS[name], "shape": [1], "names": None}
         return kept
+
+    def _declared(self, features: Mapping[str, Any]) -> dict[str, Any]:
+        is_renamed = {old: new for old, new in self.renamed_features.items() if new in features}
+        declared = {is_renamed.get(key, key): ft for key, ft in self.declared_features.items()}
+        return {**features, **declared}
 
     def computes_stats(self, feature: str, episode: int) -> bool:
         """Whether the statistics of a feature are computed in an episode, by its source's index."""
@@ -322,6 +387,9 @@ class Repairs:
             ): self.trimmed_episodes,
             f"{count(len(self.dropped_episodes), 'episode')} left out": self.dropped_episodes,
             f"{', '.join(self.dropped_features)} left out": self.dropped_features,
+            ", ".join(
+                f"{old} called {new}" for old, new in self.renamed_features.items()
+            ): self.renamed_features,
             f"{', '.join(copied)} computed": copied,
             f"{', '.join(self.added_columns)} added": self.added_columns,
             "tasks numbered anew": self.task_map,
@@ -350,7 +418,9 @@ class Repairs:
             name: list(episodes) for name, episodes in self.stats_episodes.items()
         }
         # Of older records only those without a selection say all.
-        del record["selected_episodes"], record["trimmed_episodes"]
+        del record["selected_episodes"], record["trimmed_episodes"], record["renamed_features"]
+        if self.renamed_features:
+            record["renamed_features"] = dict(sorted(self.renamed_features.items()))
         if self.trimmed_episodes:
             record["trimmed_episodes"] = [
                 [episode, *frames] for episode, frames in sorted(self.trimmed_episodes.items())
@@ -394,6 +464,7 @@ class Repairs:
             task_columns=_names(record, "task_columns", optional=True),
             selected_episodes=_ranges(record.get("selected_episodes")),
             trimmed_episodes=_intervals(record.get("trimmed_episodes", [])),
+            renamed_features=_renames(record.get("renamed_features", {})),
         )
         unknown = {*repairs.computed_columns, *repairs.added_columns} - DEFAULT_COLUMNS.keys()
         if unknown:
@@ -426,6 +497,12 @@ def _intervals(record: Any) -> dict[int, tuple[int, int]]:
     if len(found) != len(record) or any(not 0 <= first < stop for first, stop in found.values()):
         raise ValueError(f"trimmed_episodes is {record!r}")
     return found
+
+
+def _renames(record: Any) -> dict[str, str]:
+    if not isinstance(record, dict) or not all(isinstance(new, str) for new in record.values()):
+        raise ValueError(f"renamed_features is {record!r}")
+    return dict(record)
 
 
 def _one_of(record: Mapping[str, Any], key: str, choices: tuple[str, ...]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from lerobot.datasets import LeRobotDataset
 from lerobot.datasets.aggregate import aggregate_datasets
 
 import leconvert
-from leconvert import LayoutOptions, ProofOptions
+from leconvert import LayoutOptions, ProofOptions, RepairOptions
 from leconvert.selection import EpisodeSelection
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
@@ -83,6 +84,26 @@ def test_each_frame_of_a_merge_loads_as_that_of_its_source(
     leconvert.merge(sources, output=out, layout=LayoutOptions(layout=layout), proof=BYTES)
     assert_frames_are_the_sources(out, sources, tmp_path / "alone")
     assert leconvert.verify_pair(out, sources, depth="bytes").ok
+
+
+def test_each_frame_of_a_merge_under_new_names_is_that_of_its_source(tmp_path: Path) -> None:
+    head = CameraSpec(key="observation.images.head", width=64, height=48)
+    other = replace(SPECS[1], cameras=(head,))
+    sources = [member(tmp_path, 0, "v3.0"), make_dataset(tmp_path / "other", other)]
+    old, new = "observation.images.head", "observation.images.top"
+    repairs = RepairOptions(rename_features=(f"{old}={new}",))
+    out = leconvert.merge(sources, output=tmp_path / "out", repairs=repairs, proof=BYTES).output
+    merged = LeRobotDataset("ours/dataset", root=out)
+    parts = [loaded(source, tmp_path / "alone") for source in sources]
+    expected = [part[place] for part in parts for place in range(len(part))]
+    assert len(merged) == len(expected)
+    for number, source_frame in enumerate(expected):
+        frame = {new if key == old else key: value for key, value in source_frame.items()}
+        found = merged[number]
+        assert set(found) == set(frame)
+        for key in set(frame) - RENUMBERED:
+            same = frame[key] == found[key]
+            assert torch.all(same) if isinstance(same, torch.Tensor) else same, key
 
 
 def test_the_statistics_are_those_of_lerobots_own_merge(tmp_path: Path) -> None:

@@ -74,9 +74,22 @@ def test_repairs_of_version_4_are_read(tmp_path: Path) -> None:
     )
 
 
+def test_repairs_of_version_5_are_read(tmp_path: Path) -> None:
+    result = Path(shutil.copytree(GOLDEN.with_name("v5_result"), tmp_path / "result"))
+    assert v3.read_repairs(result) == Repairs(
+        computed_columns=("timestamp",),
+        computed_stats=("arm.state", "timestamp"),
+        stats_episodes={"arm.state": (2,)},
+        renamed_features={
+            "observation.images.front": "observation.images.top",
+            "state": "arm.state",
+        },
+    )
+
+
 def test_repairs_of_another_version_are_refused(result: Path) -> None:
-    change(result / v3.REPAIRS_PATH, version=5)
-    with pytest.raises(UnreadableSourceError, match="version 5"):
+    change(result / v3.REPAIRS_PATH, version=6)
+    with pytest.raises(UnreadableSourceError, match="version 6"):
         v3.read_repairs(result)
 
 

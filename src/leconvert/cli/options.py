@@ -263,6 +263,10 @@ def add_repair_options(parser: argparse.ArgumentParser, *, of_v3: bool = False) 
         help="leave a feature out, columns and videos alike; may be given again",
     )  # fmt: skip
     group.add_argument(
+        "--rename-feature", action="append", dest="rename_features", metavar="OLD=NEW",
+        help="give a feature another name in the result; may be given again",
+    )  # fmt: skip
+    group.add_argument(
         "--declare-features", action="store_true",
         help="declare columns that info.json does not declare, as they are stored",
     )  # fmt: skip

@@ -25,6 +25,7 @@ from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
 from leconvert.formats import (
     PROVENANCE_PATH,
     Dataset,
+    RenamedDataset,
     Slices,
     Sources,
     SourceView,
@@ -409,6 +410,8 @@ def _check_computed(source: SourceView, episode: int) -> None:
 
 
 def _slices(source: Dataset, stream: str) -> Slices:
+    if isinstance(source, RenamedDataset):
+        return _slices(source.stored, source.stored_stream(stream))
     # Times of a v3.0 source may have drifted, and its files may hold what no episode has.
     if isinstance(source, v3.Dataset):
         return source.counted_slices(stream)
@@ -803,8 +806,17 @@ def compare_repairs(
     """Yield where a result tells of repairs that were not made, or that nobody could make."""
     if expected is not None and declared != expected:
         yield Difference("repairs", REPAIRS_PATH, str(expected), str(declared))
-    if isinstance(source, v2.Dataset):
-        yield from _compare_reading(declared, source)
+    stored = source.stored if isinstance(source, RenamedDataset) else source
+    if isinstance(stored, v2.Dataset):
+        yield from _compare_reading(declared, stored)
+    names = {*stored.features, *_stored(set(declared.renamed_features), stored)}
+    strange = sorted(
+        {old for old in declared.renamed_features if old not in names}
+        | {new for new in declared.renamed_features.values() if new in names}
+    )
+    if strange:
+        said = ", ".join(strange)
+        yield Difference("renamed features", REPAIRS_PATH, "the source's, by new names", said)
     indices = task_columns(
         read_modality(source.root), _first_schema(source) if declared.task_columns else None
     )

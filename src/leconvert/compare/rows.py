@@ -616,6 +616,8 @@ def _repaired(table: pa.Table, span: RowSpan, rules: RowRules, found: pa.Schema)
     columns = {name: table.column(name) for name in table.column_names}
     for name in repairs.dropped_features:
         columns.pop(name, None)
+    new = repairs.renamed_features
+    columns = {new.get(name, name): column for name, column in columns.items()}
     for name in repairs.unwrapped_columns:
         if name in columns and is_list(columns[name].type):
             values = [None if row is None else row[0] for row in columns[name].to_pylist()]

@@ -31,6 +31,7 @@ __all__ = [
     "ResolvedRepairs",
     "SourceFacts",
     "check_dropped_features",
+    "check_renamed_features",
     "computes_all_stats",
     "redeclared",
     "resolve_repairs",
@@ -278,6 +279,36 @@ def check_dropped_features(names: Sequence[str], known: Sequence[str]) -> None:
             raise UsageError(
                 f"--drop-feature {shown(name)}: the dataset has no such feature.",
                 next_step=f"Its features are {', '.join(map(shown, droppable)) or 'none'}.",
+            )
+
+
+def check_renamed_features(
+    renames: Mapping[str, str], known: Sequence[str], task_indices: Sequence[str]
+) -> None:
+    """Refuse features that cannot have the name that they are to have.
+
+    Args:
+        renames: New name of each.
+        known: Features of the dataset.
+        task_indices: Columns that ``meta/modality.json`` says to hold task indices.
+    """
+    for old, new in renames.items():
+        said = f"--rename-feature {shown(f'{old}={new}')}"
+        if old not in known:
+            others = [shown(name) for name in dict.fromkeys(known) if name not in DEFAULT_COLUMNS]
+            raise UsageError(
+                f"{said}: the dataset has no such feature.",
+                next_step=f"Its features are {', '.join(others) or 'none'}.",
+            )
+        if new in known:
+            raise UsageError(
+                f"{said}: the dataset has a feature of that name.",
+                next_step="Take another name, or rename that feature with a conversion before.",
+            )
+        if old in task_indices:
+            raise UsageError(
+                f"{said}: meta/modality.json says by that name that it holds indices of tasks.",
+                next_step="Leave it its name.",
             )
 
 

@@ -15,7 +15,14 @@ from leconvert.formats.provenance import (
     read_provenance,
     write_provenance,
 )
-from leconvert.formats.sources import Sources, SourceView, open_dataset, open_sources
+from leconvert.formats.sources import (
+    RenamedDataset,
+    Sources,
+    SourceView,
+    open_dataset,
+    open_sources,
+    renamed_stream,
+)
 from leconvert.formats.targets import TARGETS, Target
 
 __all__ = [
@@ -24,6 +31,7 @@ __all__ = [
     "Dataset",
     "Episodes",
     "Provenance",
+    "RenamedDataset",
     "Slices",
     "SourceRecord",
     "SourceView",
@@ -35,6 +43,7 @@ __all__ = [
     "open_dataset",
     "open_sources",
     "read_provenance",
+    "renamed_stream",
     "v2",
     "v3",
     "write_provenance",

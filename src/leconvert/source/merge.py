@@ -119,7 +119,10 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
     if len(set(fps)) > 1:
         helps.append("Datasets of different frame rates cannot be merged.")
     if differing or (holding is None and not differing):
-        helps.append("Leave out what differs (--drop-feature NAME), or make it alike.")
+        helps.append(
+            "Leave out what differs (--drop-feature NAME), or call alike what is the same "
+            "(--rename-feature OLD=NEW)."
+        )
     if len(set(robots)) > 1 and ROBOT_TYPE not in accept:
         helps.append(f"--accept {ROBOT_TYPE} writes the robot type of the first.")
     names = [scan.only.root for scan in scans]

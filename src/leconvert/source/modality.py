@@ -87,6 +87,7 @@ def check_modality(
     features: Mapping[str, Mapping[str, Any]],
     schema: pa.Schema | None,
     left_out: Sequence[str],
+    renames: Mapping[str, str],
     *,
     remaps_tasks: bool,
 ) -> Iterator[Observation]:
@@ -102,6 +103,9 @@ def check_modality(
             if feature in left_out:
                 said += "; the entry is left out with the feature."
                 yield Observation("modality", said, path=MODALITY_PATH, severity="repaired")
+            elif feature in renames:
+                said += f", in the result {shown(renames[feature])}; the file is not changed."
+                yield Observation("modality", said, path=MODALITY_PATH)
             elif feature not in features:
                 said += ", which the dataset does not have."
                 yield Observation("modality", said, path=MODALITY_PATH)

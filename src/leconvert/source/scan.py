@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
@@ -21,12 +21,13 @@ from leconvert.findings import (
     SourceFacts,
     check_accepted,
     check_dropped_features,
+    check_renamed_features,
     computes_all_stats,
     redeclared,
     resolve_repairs,
     task_map_of,
 )
-from leconvert.formats import TARGETS, open_dataset, v3
+from leconvert.formats import TARGETS, open_dataset, renamed_stream, v3
 from leconvert.formats.v2 import (
     INFO_PATH,
     STATS_PATH,
@@ -255,15 +256,18 @@ def _resolved(
     columns = common_columns(paths, episodes, gathered.slices[0], options.drop_features, remarks)
     stored = [] if columns.schema is None else columns.schema.names
     check_dropped_features(options.drop_features, [*info.features, *stored])
+    modality = read_modality(root)
+    indices = task_columns(modality, columns.schema)
+    check_renamed_features(options.renames, [*info.features, *stored], indices)
     remarks += _whole_remarks(
         info, paths, episodes, tasks, survey, gathered, columns, options.drop_features
     )
-    modality = read_modality(root)
     remarks += check_modality(
         root,
         {**{name: {} for name in stored}, **info.features},
         columns.schema,
         options.drop_features,
+        options.renames,
         remaps_tasks=options.remap_tasks and task_map_of(tasks.listed) is not None,
     )
     remarks = wrong_rate(info, remarks, episodes, gathered)
@@ -297,7 +301,7 @@ def _resolved(
         selection,
         declarations,
         takes_tasks=takes_tasks,
-        indices=task_columns(modality, columns.schema),
+        indices=indices,
     )
     intervals = selection.kept_frames(episodes.index, episodes.length)
     cut, uncut = trimmed_slices(
@@ -313,6 +317,7 @@ def _resolved(
     )
     settled = _with_right_declarations(resolve_repairs(remarks, options, facts), info, columns)
     settled = _with_right_cameras(settled, info, gathered)
+    settled = _with_new_names(settled, options.renames)
     num_kept = int(np.count_nonzero(settled.kept))
     stale = stale_extensions(survey.extra_files, len(episodes.listed), num_kept)
     bounded = _quantile_bounds(features, settled.repairs) if facts.has_quantiles else ()
@@ -325,8 +330,49 @@ def _resolved(
     schema = _result_schema(info, columns, settled.repairs, TARGETS[to].list_entry)
     decoders = {slices.stream: slices.kinds_of(settled.kept) for slices in gathered.slices[1:]}
     found = _scan(root, info, episodes, scans, survey, schema, settled, decoders)
+    return _renamed(
+        replace(
+            found, misfits=_misfits(paths, episodes, replace(gathered, slices=cut), schema, settled)
+        ),
+        options.renames,
+    )
+
+
+def _with_new_names(settled: ResolvedRepairs, renames: Mapping[str, str]) -> ResolvedRepairs:
+    """Let repairs call features as the result does."""
+    if not renames:
+        return settled
+    repairs = settled.repairs
+
+    def new(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(renames.get(name, name) for name in names))
+
     return replace(
-        found, misfits=_misfits(paths, episodes, replace(gathered, slices=cut), schema, settled)
+        settled,
+        repairs=replace(
+            repairs,
+            renamed_features=dict(renames),
+            computed_stats=new(repairs.computed_stats),
+            stats_episodes={
+                renames.get(name, name): episodes
+                for name, episodes in repairs.stats_episodes.items()
+            },
+            unwrapped_columns=new(repairs.unwrapped_columns),
+        ),
+    )
+
+
+def _renamed(scan: SourceScan, renames: Mapping[str, str]) -> SourceScan:
+    """Return the scan with streams called as in the result."""
+    if not renames:
+        return scan
+    return replace(
+        scan,
+        streams=[
+            replace(each, stream=renamed_stream(each.stream, renames)) for each in scan.streams
+        ],
+        decoders={renamed_stream(name, renames): kinds for name, kinds in scan.decoders.items()},
+        misfits={renamed_stream(name, renames): why for name, why in scan.misfits.items()},
     )
 
 

@@ -234,12 +234,16 @@ def regrouped(
 
 
 def repaired_schema(schema: pa.Schema, repairs: Repairs) -> pa.Schema:
-    """Return the schema of rows after a repair: without dropped columns, with added ones last."""
+    """Return the schema of rows after a repair: without dropped columns, with added ones last.
+
+    Columns may have their new names already.
+    """
     computed = set(repairs.columns_computed(trimmed=bool(repairs.trimmed_episodes)))
     if repairs.tasks_from is not None:
         computed.add("task_index")
     kept: list[pa.Field] = []
-    for field in schema:
+    for stored in schema:
+        field = stored.with_name(repairs.renamed(stored.name))
         if field.name in computed:
             kept.append(pa.field(field.name, _computed_type(field.name, field.type)))
         elif field.name in repairs.unwrapped_columns and is_list(field.type):
@@ -292,6 +296,8 @@ class RowRepair:
         table = table.drop_columns(
             [name for name in repairs.dropped_features if name in table.column_names]
         )
+        if repairs.renamed_features:
+            table = table.rename_columns([repairs.renamed(name) for name in table.column_names])
         for name in repairs.unwrapped_columns:
             place = table.schema.get_field_index(name)
             # Of the dataset's files some may hold the value itself.
