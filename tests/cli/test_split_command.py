@@ -18,6 +18,8 @@ def test_a_dataset_is_split_priced_and_split_again(
     assert dry.returncode == 0, dry.stderr
     assert dry.stdout.count("episodes, ") >= 2
     assert "Nothing was written." in dry.stdout
+    sums = dry.stdout.splitlines()[-2]
+    assert sums.startswith("Together 5 episodes, 44 frames in 2 parts; they need about ")
     assert not out.exists()
     done = leconvert(*command, "-j", "2")
     assert done.returncode == 0, done.stderr

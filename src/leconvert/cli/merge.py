@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 
 from leconvert.cli.convert import print_report
@@ -23,7 +22,7 @@ from leconvert.cli.options import (
     report_place,
 )
 from leconvert.cli.output import print_findings
-from leconvert.cli.plan import estimated_seconds, plan_lines
+from leconvert.cli.plan import plan_record, print_plan
 from leconvert.cli.progress import progress_for
 from leconvert.errors import UsageError
 
@@ -120,16 +119,9 @@ def _show_plan(options: argparse.Namespace) -> int:
     progress = progress_for(quiet=options.json or options.quiet)
     plan = draft_plan(sources, target, work_dir, layout, repairs, progress=progress).summary
     if options.json:
-        record = {
-            "sources": list(map(str, sources)),
-            "target": str(target),
-            "work_dir": None,
-            **asdict(plan),
-            "estimated_worker_seconds": estimated_seconds(plan),
-        }
-        print(json.dumps(record, indent=2))
+        told = {"sources": list(map(str, sources)), "target": str(target), "work_dir": None}
+        print(json.dumps(plan_record(plan, **told), indent=2))
         return 0
-    print_findings(plan.findings)
-    print("\n".join(plan_lines(plan, estimated_seconds(plan))))
+    print_plan(plan)
     print("Nothing was written.")
     return 0

@@ -30,7 +30,7 @@ from leconvert.text import amount, count, duration
 if TYPE_CHECKING:
     from leconvert.planner import PlanSummary
 
-__all__ = ["estimated_seconds", "plan_lines"]
+__all__ = ["plan_record", "print_plan"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -74,13 +74,24 @@ def replaced_target(
 _BYTES_PER_SECOND_AND_WORKER = 200 * 1024**2
 
 
-def estimated_seconds(plan: PlanSummary) -> float | None:
+def plan_record(plan: PlanSummary, **told: object) -> dict[str, object]:
+    """Return a plan as ``--json`` prints it, behind what else is told."""
+    return {**told, **asdict(plan), "estimated_worker_seconds": _estimated_seconds(plan)}
+
+
+def print_plan(plan: PlanSummary) -> None:
+    """Print what was found and what a plan comes to."""
+    print_findings(plan.findings)
+    print("\n".join(_lines(plan)))
+
+
+def _estimated_seconds(plan: PlanSummary) -> float | None:
     """Return about how long one worker takes; nobody knows how long decoding does."""
     return None if plan.decoded_cameras else plan.source_bytes / _BYTES_PER_SECOND_AND_WORKER
 
 
-def plan_lines(plan: PlanSummary, seconds: float | None) -> list[str]:
-    """Return the lines."""
+def _lines(plan: PlanSummary) -> list[str]:
+    seconds = _estimated_seconds(plan)
     lines = [
         _files_table(plan),
         f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
@@ -185,19 +196,16 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
             )  # fmt: skip
             record_invocation(opened.paths, opened.manifest.run_id, "plan", options.command_line)
             plan = summarize(opened)
-    seconds = estimated_seconds(plan)
     if options.json:
-        record = {
-            "source": (arrival.outline if arrival else None) or str(source),
-            "target": str(target),
-            "work_dir": None if options.dry_run else str(work_dir),
-            **asdict(plan),
-            "estimated_worker_seconds": seconds,
-        }
+        record = plan_record(
+            plan,
+            source=(arrival.outline if arrival else None) or str(source),
+            target=str(target),
+            work_dir=None if options.dry_run else str(work_dir),
+        )
         print(json.dumps(record, indent=2))
         return 0
-    print_findings(plan.findings)
-    print("\n".join(plan_lines(plan, seconds)))
+    print_plan(plan)
     if options.dry_run:
         print("Nothing was written.")
     else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from leconvert.cli.convert import print_report
@@ -16,11 +18,13 @@ from leconvert.cli.options import (
     local_path,
 )
 from leconvert.cli.output import print_findings
-from leconvert.cli.plan import estimated_seconds, plan_lines
+from leconvert.cli.plan import print_plan
 from leconvert.cli.progress import progress_for
+from leconvert.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.api import SplitPart
+    from leconvert.planner import PlanSummary
 
 __all__ = ["add_arguments", "run"]
 
@@ -78,8 +82,23 @@ def run(options: argparse.Namespace) -> int:
     for part in parts:
         _show(part, quiet=options.quiet)
     if options.dry_run:
+        _show_sums([part.plan for part in parts if part.plan is not None])
         print("Nothing was written.")
     return 0
+
+
+def _show_sums(plans: Sequence[PlanSummary]) -> None:
+    """Say what all parts come to: each one's plan knows the room that it alone takes."""
+    needed: Counter[str] = Counter()
+    for plan in plans:
+        for room in plan.space.rooms:
+            needed[room.folder] += room.bytes_needed
+    rooms = ", ".join(f"{amount(size)} in {folder}" for folder, size in needed.items())
+    print(
+        f"Together {count(sum(plan.episodes for plan in plans), 'episode')}, "
+        f"{count(sum(plan.frames for plan in plans), 'frame')} in {count(len(plans), 'part')}; "
+        f"they need about {rooms or 'nothing'}."
+    )
 
 
 def _show(part: SplitPart, *, quiet: bool) -> None:
@@ -92,7 +111,6 @@ def _show(part: SplitPart, *, quiet: bool) -> None:
         print_report(part.report)
     elif part.plan is not None:
         print(f"{part.name}: episodes {part.episodes}, {part.output}")
-        print_findings(part.plan.findings)
-        print("\n".join(plan_lines(part.plan, estimated_seconds(part.plan))))
+        print_plan(part.plan)
     else:
         print(f"{part.name}: episodes {part.episodes}; {part.output} was finished before.")

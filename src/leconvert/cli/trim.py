@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from leconvert.cli.convert import print_report
@@ -21,7 +20,7 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import whole
-from leconvert.cli.plan import estimated_seconds, plan_lines
+from leconvert.cli.plan import plan_record, print_plan
 from leconvert.cli.progress import progress_for
 
 if TYPE_CHECKING:
@@ -109,8 +108,7 @@ def _plan(options: argparse.Namespace, selection: EpisodeSelection) -> PlanSumma
 
 def _show_plan(plan: PlanSummary, *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(asdict(plan), indent=2))
+        print(json.dumps(plan_record(plan), indent=2))
         return
-    print_findings(plan.findings)
-    print("\n".join(plan_lines(plan, estimated_seconds(plan))))
+    print_plan(plan)
     print("Nothing was written.")
