@@ -15,7 +15,8 @@ from tests.program import Leconvert
 from tests.trees import digest_of
 
 import leconvert as package
-from leconvert.api import convert
+from leconvert import LayoutOptions, verify_pair
+from leconvert.api import convert, merge
 from leconvert.engines import RayEngine, RayOptions
 from leconvert.errors import EngineError
 from leconvert.status import RunObserver
@@ -129,6 +130,25 @@ def test_workers_hand_back_when_they_are_stopped_and_others_go_on(
     assert digest_of(tmp_path / "out") == digest_of(tmp_path / "inline")
     # One of the two may have done everything before the other began.
     assert len(list(work.glob("runs/*/logs/ray-*-[12]-1.log"))) in {2, 3}
+
+
+def test_a_merge_of_two_versions_to_v21_is_done_by_its_workers(
+    address: str,
+    environment: dict[str, str],
+    leconvert: Leconvert,
+    small_source: Path,
+    tmp_path: Path,
+) -> None:
+    v30 = convert(small_source, output=tmp_path / "v30").output
+    arguments = ("merge", v30, small_source, "--to", "v2.1")
+    done = leconvert(
+        *arguments, "-o", tmp_path / "out", "--work-dir", tmp_path / "work", "--engine", "ray",
+        "--ray-address", address, "--num-workers", "2", env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    inline = merge([v30, small_source], output=tmp_path / "inline", layout=LayoutOptions(to="v2.1"))
+    assert digest_of(tmp_path / "out") == digest_of(inline.output)
+    assert verify_pair(tmp_path / "out", [v30, small_source], depth="bytes").ok
 
 
 @pytest.mark.parametrize("option", ["127.0.0.1:1", "auto"])

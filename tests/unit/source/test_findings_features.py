@@ -590,7 +590,7 @@ def test_generated_datasets_of_every_profile_have_no_findings(tmp_path: Path, na
 @pytest.mark.parametrize(
     "spec",
     [
-        DatasetSpec(episodes=2, frames=4, fps="29.97", quantiles=True),
+        DatasetSpec(episodes=2, frames=4, fps="29.97", quantiles=True, cameras=()),
         DatasetSpec(episodes=3, frames=3, chunks_size=2, state_dim=1, cameras=()),
         DatasetSpec(
             episodes=2,
