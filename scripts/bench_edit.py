@@ -12,8 +12,9 @@ Generates short episodes of two cameras, converts them to v3.0, and runs each ta
   other projects, which is called as ``python FILE --repo-id bench/set --root COPY`` and works in
   place, on a copy whose making is not measured, and ``cp -r`` of the bytes that leconvert wrote.
 
-``--ffmpeg FILE`` is put first in the PATH of those scripts under the name ``ffmpeg``. Every repeat
-is a row of the log; a table of medians is printed at the end.
+``--tasks merge,reverse`` runs some of them. ``--ffmpeg FILE`` is put first in the PATH of those
+scripts under the name ``ffmpeg``. Every repeat is a row of the log; a table of medians is printed
+at the end.
 """
 
 from __future__ import annotations
@@ -193,16 +194,20 @@ def main() -> int:
     parser.add_argument("--profile", default="many", help="shape of the dataset (many)")
     parser.add_argument("--episodes", type=int, default=400, help="episodes to edit (400)")
     parser.add_argument("--reverse-episodes", type=int, default=4000, help="to reverse (4000)")
+    parser.add_argument("--tasks", default="delete,split,merge,reverse", help="which of them")
     parser.add_argument("--script", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--ffmpeg", type=Path, metavar="FILE", help="ffmpeg for these scripts")
     options = parser.parse_args()
+    tasks = options.tasks.split(",")
     with tempfile.TemporaryDirectory(prefix="leconvert-edit-", dir=options.scratch) as folder:
         scratch = Path(folder)
-        if options.episodes:
+        if options.episodes and tasks != ["reverse"]:
             source = _converted(scratch, "set", options.episodes, options)
             other = _converted(scratch, "other", options.episodes, options)
-            run_all(edit_runners(source, other, scratch), source, scratch, options)
-        if options.reverse_episodes:
+            runners = edit_runners(source, other, scratch)
+            wanted = [each for each in runners if each.name.partition(":")[0] in tasks]
+            run_all(wanted, source, scratch, options)
+        if options.reverse_episodes and "reverse" in tasks:
             source = _converted(scratch, "long", options.reverse_episodes, options)
             run_all(reverse_runners(source, scratch, options), source, scratch, options)
     return 0

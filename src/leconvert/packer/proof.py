@@ -24,7 +24,7 @@ from leconvert.text import first_few
 from leconvert.workdir.fs import devices_with_fleeting_inodes, remove_tree, sync_dir
 from leconvert.workdir.journal import Journal
 from leconvert.workdir.run import OpenedRun
-from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
 from leconvert.workdir.swap import TREE_RECORD, old_dir, removed_old_dir
 
 _DIFFERENCES_SHOWN = 20
@@ -132,14 +132,21 @@ def facts_of_tree(tree: Path) -> dict[str, FileFacts]:
     """Return size, time and inode of every file below a folder, by its name there."""
     fleeting = devices_with_fleeting_inodes()
     found: dict[str, FileFacts] = {}
+
+    def on_error(error: OSError) -> None:
+        # A folder that a failing disk does not list is not an empty one.
+        raise_storage_trouble(error, tree)
+
     with storage_errors(tree):
-        for folder, subfolders, names in os.walk(tree):
+        for folder, subfolders, names in os.walk(tree, onerror=on_error):
             subfolders.sort()
             for name in names:
                 path = os.path.join(folder, name)  # noqa: PTH118 - for every file of a dataset
                 if name != TREE_RECORD:
-                    with suppress(OSError):  # no regular file: the comparison says so
+                    try:
                         found[os.path.relpath(path, tree)] = FileFacts.of(path, fleeting)
+                    except OSError as error:  # no regular file: the comparison says so
+                        raise_storage_trouble(error, path)
     return found
 
 

@@ -362,7 +362,7 @@ class _TreeWriter:
             self.written_bytes += (self._tree / v3.INFO_PATH).stat().st_size
         if self._plan.stats:
             stats: dict[str, Any] = {}
-            with suppress(OSError, ValueError):
+            with suppress(FileNotFoundError, ValueError):
                 stats = v3.read_json_object(self._root / v3.STATS_PATH)
             v3.write_stats(self._tree, {**stats, **self._plan.stats})
             self.written_bytes += (self._tree / v3.STATS_PATH).stat().st_size

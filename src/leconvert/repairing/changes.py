@@ -181,7 +181,7 @@ def _compare(source: Path, result: Path, path: str, changes: Changes) -> Iterato
 def _compare_json(source: Path, result: Path, path: str, changed: tuple[str, ...]) -> Iterator[str]:
     try:
         before = v3.read_json_object(source / path)
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         before = {}
     after = v3.read_json_object(result / path)
     for key in changed:

@@ -35,12 +35,13 @@ from leconvert.check import (
     spans_findings,
     spans_of,
 )
-from leconvert.errors import SourceError, UnreadableSourceError
+from leconvert.errors import SourceError, StorageError, UnreadableSourceError
 from leconvert.findings import found
 from leconvert.formats import v3
 from leconvert.model import DATA_STREAM, Extent, Finding, IntArray
 from leconvert.repairs import DEFAULT_COLUMNS
 from leconvert.text import count
+from leconvert.workdir.storage_errors import CHECK_DISK, storage_errors
 
 __all__ = ["INDEX_COLUMNS", "DataRepair", "RepairPlan", "VideoRepair", "plan_repair"]
 
@@ -419,7 +420,7 @@ class _Planner:
         # Of columns that are counted anew the stored rows are not what the result has.
         as_stored = wanted.keys() - (DEFAULT_COLUMNS.keys() if self._data else ())
         fresh = _aggregated(self._check.root, wanted, as_stored, tables)
-        stored = self._stored_stats()
+        stored = self._stored_stats(is_gone=is_gone)
         for key, feature in wanted.items():
             total = fresh.get(key)
             if total is None:
@@ -442,11 +443,24 @@ class _Planner:
             if finding.stream in self._stats or is_all:
                 self._gone[id(finding)] = finding
 
-    def _stored_stats(self) -> Mapping[str, Any]:
+    def _stored_stats(self, *, is_gone: bool) -> Mapping[str, Any]:
+        """Return what the file holds, nothing if it is missing or damaged.
+
+        A disk that fails for a moment does not make it either.
+        """
+        path = self._check.root / v3.STATS_PATH
         try:
-            return v3.read_json_object(self._check.root / v3.STATS_PATH)
-        except (OSError, ValueError):
+            with storage_errors(path):
+                stored = v3.read_json_object(path)
+        except (FileNotFoundError, ValueError):
             return {}
+        if is_gone:
+            raise StorageError(
+                f"{path} could not be read at first, and then it could.",
+                path=str(path),
+                next_step=CHECK_DISK,
+            )
+        return stored
 
 
 def _seconds(frame: IntArray, fps: Fraction) -> FloatArray:
