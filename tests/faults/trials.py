@@ -547,7 +547,7 @@ def _row(fields: dict[str, Any]) -> Row:
 def _trial(case: Case, quiet: Quiet, fault: Fault, template: Path, root: Path) -> Row:
     place = Place(case, template, root)
     first = in_a_process(place, fault)
-    problems = [f"after the fault: {problem}" for problem in _first_problems(fault, first)]
+    problems = [f"after the fault: {problem}" for problem in _first_problems(case, fault, first)]
     problems += [f"after the fault: {p}" for p in place.problems(quiet.digest, finished=False)]
     # The name of the work dir is gone once a run is over. Then the same command says that there is
     # nothing to convert any more.
@@ -567,13 +567,15 @@ def name_of(fault: Fault) -> str:
     return said + (" from here on" if fault.lasts else "")
 
 
-def _first_problems(fault: Fault, first: Outcome) -> Iterator[str]:
+def _first_problems(case: Case, fault: Fault, first: Outcome) -> Iterator[str]:
     dying = fault.kind in {FaultKind.DIE, FaultKind.TEAR}
     if first.how in {"broke", "hung"} or (dying and first.how == "refused"):
         yield f"the run {first.how}: {first.said}"
     if fault.kind is FaultKind.SHORT and first.how != "succeeded":
         yield f"a short write was not continued: the run {first.how}: {first.said}"
     allowed = WRITING if first.changes and not fault.lasts else WRITING | LOOKING
+    if case.command == "undo" and not first.changes:
+        allowed |= {"TargetError"}  # what cannot be looked at is nothing to put back
     if first.how == "refused" and first.error not in allowed:
         yield f"the run ended with {first.error}: {first.said}"
 

@@ -318,6 +318,7 @@ def _holes(index: media.ClipIndex) -> Iterator[tuple[int, int]]:
 _WHERE_THEY_ARE = 1 << 62
 _CONTAINERS = frozenset([b"moov", b"trak", b"edts", b"mdia", b"minf", b"dinf", b"stbl"])
 _SHOWN_BYTES = 8
+_MDAT_HEADER_BYTES = 16
 _LARGEST_GAP_BYTES = 1 << 20
 
 
@@ -329,11 +330,16 @@ def compare_header(
     first_clip: str,
     fps: Fraction,
     clips_of: SourceClips,
+    *,
+    may_be_free: bool = False,
 ) -> Iterator[Difference]:
     """Yield where a video file's header is not the one that its samples and the source demand.
 
     Nothing is said of a file whose samples are not as they should be: that is for
     `leconvert.compare.videos` to say.
+
+    Args:
+        may_be_free: Allow boxes in it that hold nothing; all others must be the same.
     """
     try:
         index = media.read_clip_index(root / path)
@@ -381,6 +387,10 @@ def compare_header(
             stream=stream,
         )
     with (root / path).open("rb") as file:
+        found = file.read(begins[0] if may_be_free else len(expected.content))
+        if may_be_free and _without_room(found) == _without_room(expected.content):
+            return
+        file.seek(0)
         found = file.read(len(expected.content))
         # Up to the first sample; no alignment asks for more than this.
         gap = file.read(min(max(0, begins[0] - len(found)), _LARGEST_GAP_BYTES))
@@ -390,6 +400,15 @@ def compare_header(
         yield Difference(
             "padding", path, "zeros", f"other bytes after byte {len(found)}", stream=stream
         )
+
+
+def _without_room(header: bytes) -> list[tuple[str, bytes]]:
+    """Return the boxes of a header but those that hold nothing; of media data what is no zero."""
+    return [
+        (name, content[_MDAT_HEADER_BYTES:].strip(b"\0") if name == "mdat" else content)
+        for name, content in _boxes(header)
+        if name.rpartition("/")[2] != "free"
+    ]
 
 
 def _first_difference(path: str, stream: str, expected: bytes, found: bytes) -> Difference:

@@ -49,11 +49,11 @@ from leconvert.errors import (
 )
 from leconvert.formats import v3
 from leconvert.formats.v2 import read_info, refuse_pointers, said_version, version_help
+from leconvert.formats.v3 import REPAIRED_PATH
 from leconvert.model import Finding
 from leconvert.packer import facts_of_tree
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing.changes import (
-    REPAIRED_PATH,
     Changes,
     compare_trees,
     repairs_of,

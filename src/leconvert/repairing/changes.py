@@ -26,12 +26,12 @@ from leconvert import media, tables
 from leconvert.dataset_files import names_to_keep
 from leconvert.errors import InterruptedRunError, LeconvertError
 from leconvert.formats import v3
+from leconvert.formats.v3 import REPAIRED_PATH
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.repairing.plan import RepairPlan
 from leconvert.workdir.swap import is_converted
 
 __all__ = [
-    "REPAIRED_PATH",
     "Changes",
     "compare_trees",
     "read_changes",
@@ -39,7 +39,6 @@ __all__ = [
     "write_changes",
 ]
 
-REPAIRED_PATH = "meta/repaired.json"
 _FORMAT, _VERSION = "leconvert/repaired", 1
 _BLOCK_BYTES = 4 * 1024**2
 _ROWS = 1024

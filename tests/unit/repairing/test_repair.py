@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,15 +20,19 @@ from tests.trees import snapshot
 import leconvert
 from leconvert import media
 from leconvert.check import check_dataset
+from leconvert.check import meta as check_meta
+from leconvert.compare import verify_pair
 from leconvert.errors import (
     BusyError,
     InterruptedRunError,
     SourceChangedError,
     SourceError,
+    StorageError,
     TargetError,
     UsageError,
     VerificationError,
 )
+from leconvert.formats.v3 import REPAIRED_PATH
 from leconvert.model import LayoutOptions
 from leconvert.repairing import (
     RepairReport,
@@ -383,6 +389,56 @@ def test_what_no_repair_can_mend_is_left_with_what_helps(broken: Path) -> None:
 def test_what_is_no_v30_dataset_is_refused(source_copy: Path) -> None:
     with pytest.raises(SourceError, match=r"v3\.0 datasets are repaired"):
         repair_dataset(source_copy)
+
+
+@pytest.mark.parametrize(
+    "damages",
+    [
+        [drift_in_place],
+        [edit_info(total_frames=1), lambda root: (root / "meta/stats.json").unlink()],
+        [set_cells(DATA, "index", r0=7)],
+    ],
+    ids=["times", "meta", "rows"],
+)
+def test_a_conversion_that_was_repaired_is_proven_against_its_source(
+    broken: Path, small_source: Path, damages: list[Damage]
+) -> None:
+    for damage in damages:
+        damage(broken)
+    assert not verify_pair(broken, small_source).ok
+    assert repair_dataset(broken).plan
+    report = verify_pair(broken, small_source, depth="bytes")
+    assert report.ok, report.differences
+    if damages == [drift_in_place]:
+        # Only what a repair left may be there, and nothing else may differ.
+        (broken / REPAIRED_PATH).rename(broken.with_name("record"))
+        assert "free" in str(verify_pair(broken, small_source).differences[0])
+        broken.with_name("record").rename(broken / REPAIRED_PATH)
+        video = next(broken.glob("videos/**/*.mp4"))
+        content = bytearray(video.read_bytes())
+        content[content.index(b"mvhd") + 10] ^= 1
+        video.write_bytes(content)
+        assert "mvhd" in str(verify_pair(broken, small_source).differences)
+
+
+def test_a_disk_that_fails_for_a_moment_makes_no_statistics_anew(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift_in_place(broken)
+    before, read, failed = snapshot(broken), check_meta.read_json_object, []
+
+    def fails_once(path: Path) -> dict[str, Any]:
+        if path.name == "stats.json" and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return read(path)
+
+    monkeypatch.setattr(check_meta, "read_json_object", fails_once)
+    with pytest.raises(StorageError, match="could not be read at first"):
+        repair_dataset(broken)
+    assert snapshot(broken) == before
+    assert [path.name for path in broken.parent.iterdir()] == [broken.name]
+    assert set(codes(repair_dataset(broken))) == {"frame-times"}
 
 
 def test_places_that_are_taken_are_refused(broken: Path, tmp_path: Path) -> None:

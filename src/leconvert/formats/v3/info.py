@@ -35,6 +35,7 @@ __all__ = [
     "DATA_PATH_TEMPLATE",
     "EPISODES_DIR",
     "INFO_PATH",
+    "REPAIRED_PATH",
     "REPAIRS_PATH",
     "STATS_PATH",
     "TASKS_PATH",
@@ -62,6 +63,8 @@ INFO_PATH = "meta/info.json"
 STATS_PATH = "meta/stats.json"
 TASKS_PATH = "meta/tasks.parquet"
 REPAIRS_PATH = "meta/repairs.json"
+REPAIRED_PATH = "meta/repaired.json"
+"""What `leconvert repair` changed in a v3.0 dataset; `REPAIRS_PATH` tells of a conversion."""
 EPISODES_DIR = "meta/episodes"
 
 # The templates that info.json carries; readers fill them with str.format.
