@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -223,3 +224,32 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
     late = leconvert("work", lab.work)
     assert late.returncode == 0, late.stderr
     assert "Converted 0 datasets" in late.stdout
+
+
+def test_a_report_tells_what_became_of_each_dataset(
+    leconvert: Leconvert, lab: Lab, tmp_path: Path
+) -> None:
+    lab.list.write_text("in/good\nin/torn\nin/late --name '<b>late'\n")
+    assert leconvert(*lab.command("-q", "--max-workers", 1)).returncode == 8
+    done = leconvert("fleet", "report", lab.work, "-o", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "3 datasets, 2 set aside." in done.stdout
+    with (tmp_path / "page.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "<b>late": "set aside",
+        "good": "converted",
+        "torn": "set aside",
+    }
+    assert (rows["good"]["episodes"], rows["good"]["verified"]) == ("3", "structure")
+    assert len(rows["good"]["source_digest"]) == 64
+    assert "timestamps (error, 1)" in rows["<b>late"]["findings"]
+    assert "--retime" in rows["<b>late"]["next_step"]
+    page = (tmp_path / "page.html").read_text()
+    assert "&lt;b&gt;late" in page
+    assert "<b>late" not in page
+    assert "UnreadableSourceError" in page
+    inside = leconvert("fleet", "report", lab.work, "-o", lab.out / "good/page.html")
+    assert (inside.returncode, "lies in the dataset" in inside.stderr) == (2, True)
+    foreign = leconvert("fleet", "report", tmp_path, "-o", tmp_path / "page.html")
+    assert (foreign.returncode, "holds no fleet" in foreign.stderr) == (7, True)

@@ -90,7 +90,7 @@ class Places:
         elif command == "fleet" and options.fleet_command == "find":
             for name in ("may/pick", "may/place", "june/pick"):
                 self.v21(options.root / name)
-        elif command == "fleet" and options.policy is not None:
+        elif command == "fleet" and getattr(options, "policy", None) is not None:
             options.policy.write_text('[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
         elif command in ("split", "trim"):
             self.v21(options.dataset)

@@ -12,6 +12,7 @@ __all__ = ["add_arguments", "run"]
 # Name and one line of help; `leconvert.cli.fleet_<name>` declares options and runs.
 _COMMANDS = (
     ("convert", "convert all datasets of a list (the word can be left out)"),
+    ("report", "write what became of each dataset, as an HTML page and a CSV"),
     ("find", "print a list of the datasets below a folder, and what is wrong with each"),
 )
 

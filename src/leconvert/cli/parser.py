@@ -79,6 +79,9 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("with repairs that a policy allows",
          "leconvert fleet convert list.txt -o out --work-dir run --policy policy.toml"),
     ),
+    "leconvert fleet report": (
+        ("fleet.html and fleet.csv", "leconvert fleet report run -o fleet.html"),
+    ),
     "leconvert fleet find": (
         ("write a list", "leconvert fleet find recordings > list.txt"),
         ("without opening any file of an episode", "leconvert fleet find recordings --no-scan"),

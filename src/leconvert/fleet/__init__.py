@@ -24,6 +24,7 @@ from leconvert.fleet.status import (
     PricedDataset,
     fleet_status,
     price_fleet,
+    write_fleet_report,
 )
 from leconvert.fleet.work import (
     Fleet,
@@ -62,4 +63,5 @@ __all__ = [
     "read_list",
     "read_policy",
     "work_on_fleet",
+    "write_fleet_report",
 ]

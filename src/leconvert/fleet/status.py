@@ -5,6 +5,8 @@ Looking writes nothing and takes no lock. Who looks again and again reads only w
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import time
 from collections import Counter, defaultdict
@@ -21,9 +23,12 @@ from leconvert.leasing import list_batches, read_done, read_failed, read_workers
 from leconvert.parallel import parallel_map
 from leconvert.planner import free_bytes_of
 from leconvert.status import Progressed, RateWindow
+from leconvert.text import amount, count
+from leconvert.workdir.fs import replace_record
 from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
+from leconvert.workdir.storage_errors import storage_errors
 from leconvert.worker_pool import LeaseOptions
 
 __all__ = [
@@ -35,6 +40,7 @@ __all__ = [
     "PricedDataset",
     "fleet_status",
     "price_fleet",
+    "write_fleet_report",
 ]
 
 
@@ -71,6 +77,7 @@ class DatasetStatus:
         source_bytes: Bytes of its source.
         seconds: How long the worker that settled it held it.
         verified: What was proven.
+        source_digest: The digest of its source's tables.
         flags: The repairs that it was converted with.
         repairs: What these changed.
         findings: Codes of what was found, with severity and how often.
@@ -93,6 +100,7 @@ class DatasetStatus:
     source_bytes: int = 0
     seconds: float = 0.0
     verified: str = ""
+    source_digest: str = ""
     flags: Sequence[str] = ()
     repairs: Sequence[str] = ()
     findings: Sequence[Mapping[str, Any]] = ()
@@ -298,6 +306,7 @@ def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus
         source_bytes=int(record.get("source_bytes", 0)),
         seconds=float(record.get("seconds", 0.0)),
         verified=str(record.get("verified", "")),
+        source_digest=str(record.get("source_digest", "")),
         flags=tuple(record["flags"]),
         repairs=tuple(record.get("repairs", ())),
         findings=tuple(record.get("findings", ())),
@@ -334,6 +343,104 @@ def _failed_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStat
 def fleet_status(work_dir: Path) -> FleetStatus:
     """Look at a fleet once."""
     return FleetObserver(open_fleet(work_dir, only_look=True)).look()
+
+
+# ------------------------------------------------------------------------------------------------
+# A fleet as a page and as a table for other programs.
+
+
+def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
+    """Write what became of each dataset: an HTML page, and a CSV with a row for each.
+
+    What is there is replaced, but for datasets.
+    """
+    from leconvert.report import check_report_place, write_tables  # nobody else pays for it
+
+    places = [Path(place) for one in status.datasets for place in (one.source, one.target)]
+    for path in (page, csv_file):
+        check_report_place(path, places)
+    rows = [_csv_row(one) for one in status.datasets]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([_CSV_COLUMNS, *rows])
+    with storage_errors(csv_file):
+        replace_record(csv_file, text.getvalue().encode("utf-8", "backslashreplace"))
+    counts = ", ".join(f"{number:,} {state}" for state, number in status.counts.items() if number)
+    write_tables(
+        page,
+        kicker="leconvert fleet report",
+        heading=f"{count(len(status.datasets), 'dataset')}",
+        title="leconvert fleet report",
+        facts_title="The fleet",
+        facts=[
+            ("Datasets", counts),
+            ("Episodes", f"{sum(one.episodes for one in status.datasets):,}"),
+            ("Frames", f"{sum(one.frames for one in status.datasets):,}"),
+            ("Bytes", amount(sum(one.source_bytes for one in status.datasets))),
+            ("Work dir", status.work_dir),
+            ("Run", status.run_id),
+        ],
+        tables=_page_tables(status),
+    )
+
+
+_CSV_COLUMNS = (
+    "name", "state", "source", "target", "version", "episodes", "frames", "files", "source_bytes",
+    "seconds", "verified", "findings", "repairs", "flags", "source_digest", "error", "message",
+    "next_step",
+)  # fmt: skip
+
+
+def _csv_row(one: DatasetStatus) -> list[object]:
+    return [
+        one.name, one.state.value, one.source, one.target, one.version, one.episodes, one.frames,
+        one.files, one.source_bytes, round(one.seconds, 3), one.verified, _said(one.findings),
+        "; ".join(one.repairs), " ".join(one.flags), one.source_digest, one.error or "",
+        one.message, one.next_step or "",
+    ]  # fmt: skip
+
+
+def _said(findings: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(f"{one['code']} ({one['severity']}, {one['times']})" for one in findings)
+
+
+def _page_tables(status: FleetStatus) -> list[tuple[str, str, list[list[object]], list[int]]]:
+    """Return the tables of the page; findings are ranked by how many datasets have them."""
+    why: list[list[object]] = [["Set aside by", "Datasets", "What helps"]]
+    why += [[code, number, helps or "-"] for code, number, helps in status.why_set_aside()]
+    aside: list[list[object]] = [["Dataset", "Why", "Next step"]]
+    aside += [[one.name, one.message, one.next_step or "-"] for one in status.set_aside]
+    having = Counter(
+        (str(finding["code"]), str(finding["severity"]))
+        for one in status.datasets
+        for finding in one.findings
+    )
+    found: list[list[object]] = [["Finding", "Severity", "Datasets"]]
+    found += [[*kind, number] for kind, number in having.most_common()]
+    each: list[list[object]] = [
+        ["Dataset", "State", "Version", "Episodes", "Frames", "Size", "Seconds", "Proof", "Repairs"]
+    ]
+    each += [
+        [
+            one.name,
+            one.state.value,
+            one.version or "-",
+            f"{one.episodes:,}",
+            f"{one.frames:,}",
+            amount(one.source_bytes),
+            f"{one.seconds:.1f}",
+            one.verified or "-",
+            "; ".join(one.repairs) or "-",
+        ]
+        for one in status.datasets
+    ]
+    tables = [
+        ("Set aside", "What set datasets aside, the commonest first.", why, [1]),
+        ("Why each was set aside", "", aside, []),
+        ("Findings", "How many datasets have each; those that were repaired too.", found, [2]),
+        ("Every dataset", "The longest first. The CSV beside this page has more.", each, [3, 4, 6]),
+    ]
+    return [table for table in tables if table[2][1:]]
 
 
 # ------------------------------------------------------------------------------------------------

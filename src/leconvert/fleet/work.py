@@ -383,11 +383,13 @@ class Converted:
         was_finished: Whether its result was in place before.
         report: What its conversion did; None where there was no run of it any more.
         flags: The repairs that it was converted with.
+        source_digest: The digest of the source's tables; empty where there was no run.
     """
 
     was_finished: bool
     report: ConversionReport | None
     flags: tuple[str, ...]
+    source_digest: str = ""
 
     def as_fields(self) -> dict[str, Any]:
         """Return what the ``done`` record of the dataset keeps."""
@@ -406,6 +408,7 @@ class Converted:
             "cloned_bytes": self.report.cloned_bytes,
             "copied_bytes": self.report.copied_bytes,
             "verified": self.report.verified,
+            "source_digest": self.source_digest,
             "findings": [
                 {"code": code, "severity": severity, "times": times}
                 for (code, severity), times in sorted(found.items())
@@ -460,8 +463,11 @@ def convert_dataset(
             stop=stop,
             progress=progress,
         )
+        manifest = read_manifest(folder.run(report.run_id), report.run_id)
         # A run whose swap had begun was not planned again.
-        return Converted("plan" not in report.stage_seconds, report, repairs.flags())
+        was_finished = "plan" not in report.stage_seconds
+        digest = manifest.sources[0].meta_digest
+        return Converted(was_finished, report, repairs.flags(), digest)
 
     repairs = fleet.policy.always(dataset)
     is_known = False

@@ -11,6 +11,7 @@ from leconvert.report.page import (
     report_on_exit,
     write_report,
     write_resampling_report,
+    write_tables,
 )
 from leconvert.report.values import RunReport, gather, gather_run
 
@@ -24,4 +25,5 @@ __all__ = [
     "report_on_exit",
     "write_report",
     "write_resampling_report",
+    "write_tables",
 ]

@@ -12,7 +12,7 @@ import shlex
 import statistics
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cache
@@ -705,6 +705,49 @@ def report_on_exit(run: OpenedRun, path: Path | None) -> Iterator[None]:
 
 
 # ------------------------------------------------------------------------------------------------
+# Pages of facts and tables alone.
+
+
+PageTable = tuple[str, str, Sequence[Sequence[object]], Collection[int]]
+"""A table's title, what it shows, its rows with the head, and its columns that hold numbers."""
+
+
+def write_tables(
+    path: Path,
+    *,
+    kicker: str,
+    heading: str,
+    title: str,
+    facts_title: str,
+    facts: Sequence[tuple[str, object]],
+    tables: Sequence[PageTable],
+    pictures: Sequence[tuple[str, str]] = (),
+) -> int:
+    """Write a page of facts and tables, replacing what is there; return its size in bytes.
+
+    Args:
+        pictures: Name of each picture, and the PNG file's bytes in base 64.
+    """
+    text = (
+        _templates()
+        .get_template("tables.html")
+        .render(
+            kicker=kicker,
+            heading=heading,
+            title=title,
+            facts_title=facts_title,
+            facts_shown=facts,
+            tables=tables,
+            pictures=pictures,
+        )
+    )
+    data = text.encode("utf-8")
+    with storage_errors(path):
+        replace_record(path, data)
+    return len(data)
+
+
+# ------------------------------------------------------------------------------------------------
 # The page of a resampling benchmark.
 
 
@@ -714,19 +757,22 @@ def write_resampling_report(
     """Write what ``leconvert probe resample`` measured, with the PNG files of its plots."""
     from leconvert.resampling import result_tables  # nobody else pays for its imports
 
-    text = (
-        _templates()
-        .get_template("resampling.html")
-        .render(
-            facts_shown=_resampling_facts(document, command),
-            tables=result_tables(document),
-            pictures=[
-                (picture.stem.rpartition("-")[2], b64encode(picture.read_bytes()).decode())
-                for picture in pictures
-            ],
-        )
+    write_tables(
+        path,
+        kicker="leconvert probe resample",
+        heading="Resampling",
+        title="leconvert probe resample",
+        facts_title="What was measured",
+        facts=_resampling_facts(document, command),
+        tables=[
+            (title, words, rows, range(1, len(rows[0])))
+            for title, words, rows in result_tables(document)
+        ],
+        pictures=[
+            (picture.stem.rpartition("-")[2], b64encode(picture.read_bytes()).decode())
+            for picture in pictures
+        ],
     )
-    replace_record(path, text.encode())
 
 
 def _resampling_facts(document: Mapping[str, Any], command: str) -> list[tuple[str, object]]:
