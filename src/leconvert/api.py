@@ -37,7 +37,7 @@ from leconvert.hub.scratch import ScratchOptions
 from leconvert.layout import layout_streams
 from leconvert.leasing import read_workers
 from leconvert.machine import Machine
-from leconvert.model import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
+from leconvert.model import OVERLAY, TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
 from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run, swap_has_begun
 from leconvert.planner import (
     PlanOptions,
@@ -67,6 +67,7 @@ from leconvert.workdir.storage_errors import any_storage_errors
 from leconvert.workdir.swap import (
     is_converted,
     old_dir,
+    overlaid_meta,
     source_as_output,
     work_dir_beside,
 )
@@ -411,7 +412,7 @@ def _convert(
             # What the source is comes before what stands at the target.
             check_asked(sources, target, layout, repairs, selection)
             proof.check_source(is_outline=bool(arrival and arrival.outline))
-            proof.check_target(source, target, layout.to)
+            proof.check_target(source, target, layout.to, layout.layout)
             run = open_or_plan(
                 sources,
                 target,
@@ -421,7 +422,7 @@ def _convert(
                 selection=selection,
                 plan=replace(plan, restart=begins_anew),
                 arrival=arrival,
-                check_target=partial(proof.check_target, source, target, layout.to),
+                check_target=partial(proof.check_target, source, target, layout.to, layout.layout),
                 progress=progress,
             )
             seconds["plan"] = time.monotonic() - started
@@ -660,11 +661,12 @@ def _finish(
     in_place = manifest.in_place
 
     def check() -> None:
-        old = old_dir(target)
+        old = old_dir(manifest.exchanged)
         if not in_place:
             helps = f"--force-conversion converts anew and keeps {target} as {old}."
         elif old.is_dir():
-            there, aside = shlex.quote(str(target)), shlex.quote(f"{target}_v30")
+            exchanged = str(manifest.exchanged)
+            there, aside = shlex.quote(exchanged), shlex.quote(f"{exchanged}_v30")
             helps = (
                 f"To convert it with other options, put the source back, `mv {there} {aside} && "
                 f"mv {shlex.quote(str(old))} {there}`, and convert again."
@@ -948,6 +950,8 @@ def is_result(
         sizes = info.get("data_files_size_in_mb"), info.get("video_files_size_in_mb")
         wanted = layout.data_file_size_in_mb, layout.video_file_size_in_mb
         if sizes != (wanted if layout.to == "v3.0" else (None, None)):
+            return False
+        if (source == overlaid_meta(target)) != (layout.layout == OVERLAY):
             return False
         made = read_repairs(target)
         if repairs != RepairOptions() or selection:

@@ -10,8 +10,9 @@ import errno
 import os
 import shlex
 import stat
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -19,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from leconvert.errors import SourceError, UnreadableSourceError
 from leconvert.text import count, shown
 from leconvert.workdir.storage_errors import storage_errors
-from leconvert.workdir.swap import TREE_RECORD
+from leconvert.workdir.swap import META, META_STAGING, TREE_RECORD, kept_meta, overlaid_meta
 
 __all__ = [
     "EPISODE_FOLDERS",
@@ -27,8 +28,10 @@ __all__ = [
     "UPLOAD_MARKER",
     "Links",
     "Published",
+    "dataset_with_meta",
     "files_below",
     "names_to_keep",
+    "overlaid_pair",
     "published_files",
     "special_files",
 ]
@@ -89,6 +92,38 @@ class Links:
         return None
 
 
+@contextmanager
+def dataset_with_meta(root: Path, meta: Path) -> Iterator[Path]:
+    """Yield a folder of links: the files of a dataset's episodes, and another ``meta/``.
+
+    Of what else lies in the dataset's folder there is nothing.
+    """
+    with tempfile.TemporaryDirectory(prefix="leconvert-overlay-") as folder:
+        view = Path(folder) / root.name
+        view.mkdir()
+        for part, place in ((META, meta), *((part, root / part) for part in EPISODE_FOLDERS)):
+            if place.exists():
+                (view / part).symlink_to(place)
+        yield view
+
+
+@contextmanager
+def overlaid_pair(result: Path, sources: Sequence[Path]) -> Iterator[tuple[Path, Sequence[Path]]]:
+    """Yield a result and its sources as datasets.
+
+    Where the source is the ``meta/`` that an overlay in place replaced, both are views of the files
+    that they share.
+    """
+    if list(sources) != [overlaid_meta(result)]:
+        yield result, sources
+        return
+    with (
+        dataset_with_meta(result, result / META) as ours,
+        dataset_with_meta(result, sources[0]) as theirs,
+    ):
+        yield ours, [theirs]
+
+
 def files_below(
     root: Path, folder: str = "", *, passed_over: Collection[str] = ()
 ) -> Iterator[tuple[str, bool]]:
@@ -97,9 +132,15 @@ def files_below(
     Links to folders are not followed, but for ``data``, ``meta`` and ``videos``, and below ``data``
     and ``videos`` not named: files of episodes may lie elsewhere.
     """
-    ignored = _TOOL_FOLDERS.union(passed_over)
-    for path, entry in _names(root, folder, lambda path, entry: _is_part(path, entry, ignored)):
-        if path in ignored:
+    ignored = _TOOL_FOLDERS.union(passed_over, kept_meta(root))
+
+    def is_ignored(path: str) -> bool:
+        return path in ignored or path.startswith(META_STAGING)
+
+    for path, entry in _names(
+        root, folder, lambda path, entry: not is_ignored(path) and _is_part(path, entry)
+    ):
+        if is_ignored(path):
             continue
         if entry.is_file(follow_symlinks=False):
             yield path, True
@@ -113,7 +154,7 @@ def names_to_keep(root: Path) -> Iterator[str]:
     Links to folders are names, too; of folders only ``data``, ``meta`` and ``videos`` are entered
     where they are links.
     """
-    for path, _ in _names(root, "", lambda path, entry: _is_part(path, entry, ())):
+    for path, _ in _names(root, "", _is_part):
         if not path.startswith(_RECORDS) and not _is_of_the_client(path):
             yield path
 
@@ -143,11 +184,13 @@ def published_files(root: Path) -> Published:
 
     Links are followed as long as they stay in the folder.
     """
-    links = Links(root, with_parts=False)
+    links, kept = Links(root, with_parts=False), kept_meta(root)
 
     def reason_to_leave_out(path: str, entry: os.DirEntry[str]) -> str | None:
         if entry.name.startswith("."):
             return "its name begins with a dot"
+        if path in kept:
+            return "the meta/ that `leconvert undo` exchanges"
         target = links.target(path)
         if target is None:
             if path in _PARTS or path.startswith(_PART_PREFIXES):
@@ -203,9 +246,8 @@ def _names(
             ) from error
 
 
-def _is_part(path: str, entry: os.DirEntry[str], ignored: Collection[str]) -> bool:
-    is_folder = entry.is_dir(follow_symlinks=False) or (path in _PARTS and _is_folder(entry))
-    return is_folder and path not in ignored
+def _is_part(path: str, entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) or (path in _PARTS and _is_folder(entry))
 
 
 def _is_of_the_client(path: str) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "FILE_COLUMNS",
     "KEEPING_LAYOUTS",
     "MEBIBYTE",
+    "OVERLAY",
     "SLICE_COLUMNS",
     "TARGET_VERSIONS",
     "V3_FILES_PER_CHUNK_KEY",
@@ -57,7 +58,9 @@ FILES_PER_CHUNK = 1000
 V3_FILES_PER_CHUNK_KEY = 1 << 31
 """More than any dataset has files in a chunk; see `v3_file_key`."""
 MEBIBYTE = 1024**2
-KEEPING_LAYOUTS = ("episode-files",)
+OVERLAY = "overlay"
+"""The layout in which source files stay where they are, too."""
+KEEPING_LAYOUTS = ("episode-files", OVERLAY)
 """Layouts in which source files are taken as they are, where they fit."""
 
 IntArray = npt.NDArray[np.int64]
@@ -374,7 +377,8 @@ class LayoutOptions:
             `leconvert.layout.choose_block_align`.
         layout: ``reference`` cuts files as LeRobot's converter does, each stream for itself;
             ``streaming`` cuts data and cameras together, for loading; ``episode-files`` makes a
-            file for each episode and stream, the source's own where it is fit (`Misfit`).
+            file for each episode and stream, the source's own where it is fit (`Misfit`);
+            ``overlay`` leaves the source's files where they are and writes ``meta/`` alone.
         loader_workers: Data files that ``streaming`` makes at least, where there are enough
             episodes: a file is what one worker of a streaming loader reads.
         to: The version to write: ``v3.0``, or ``v2.1``, which has a file for each episode and

@@ -24,7 +24,7 @@ from leconvert.errors import (
     TargetError,
     UsageError,
 )
-from leconvert.formats import TARGETS, open_dataset, open_sources
+from leconvert.formats import TARGETS, open_dataset, open_sources, target_of
 from leconvert.formats.v2 import load_info, read_info
 from leconvert.hub.provenance import HubOrigin, write_origin
 from leconvert.layout import (
@@ -39,6 +39,7 @@ from leconvert.layout import (
 from leconvert.model import (
     DATA_STREAM,
     KEEPING_LAYOUTS,
+    OVERLAY,
     TARGET_VERSIONS,
     Batch,
     Extent,
@@ -60,9 +61,16 @@ from leconvert.text import amount, count, shown
 from leconvert.workdir.fs import CANNOT_LINK, can_clone
 from leconvert.workdir.locks import planner_lock, remove_planner_lock
 from leconvert.workdir.records import WorkDir, new_run_id
-from leconvert.workdir.run import Manifest, OpenedRun, open_run, tool_versions, write_plan
+from leconvert.workdir.run import (
+    Manifest,
+    OpenedRun,
+    exchanged_place,
+    open_run,
+    tool_versions,
+    write_plan,
+)
 from leconvert.workdir.storage_errors import storage_errors
-from leconvert.workdir.swap import check_places, is_converted, try_renames
+from leconvert.workdir.swap import META, check_places, is_converted, overlaid_meta, try_renames
 
 __all__ = [
     "PlanOptions",
@@ -192,6 +200,12 @@ def space_needed(
     return SpaceNeeded(cloned=shares_source, twice_bytes=twice_bytes, rooms=(room,))
 
 
+def _space_of_meta(target: Path) -> SpaceNeeded:
+    """Reckon the space of a new ``meta/``: about that of the old one, whose text it packs."""
+    sizes = [path.stat().st_size for path in (target / META).rglob("*") if path.is_file()]
+    return SpaceNeeded(cloned=False, twice_bytes=0, rooms=(_room(target, sum(sizes)),))
+
+
 def check_room(space: SpaceNeeded, target: Path) -> None:
     """Refuse a conversion that certainly does not fit."""
     for room in space.rooms:
@@ -283,6 +297,7 @@ class PlanSummary:
         version: The version of the result.
         quantiles: Whether the table of its episodes' statistics has quantiles. Without them
             LeRobot cannot resume recording on it.
+        meta_alone: Whether ``meta/`` alone is written, and every other file stays where it is.
     """
 
     episodes: int
@@ -298,6 +313,7 @@ class PlanSummary:
     decoded_episodes: int
     version: str
     quantiles: bool
+    meta_alone: bool = False
 
 
 def summarize(run: OpenedRun) -> PlanSummary:
@@ -312,7 +328,9 @@ def summarize(run: OpenedRun) -> PlanSummary:
         kept=kept_files(run),
         batches=manifest.num_batches,
         block_align=manifest.block_align,
-        space=space_needed(
+        space=_space_of_meta(Path(manifest.target))
+        if manifest.is_overlay_in_place
+        else space_needed(
             [] if manifest.outline else [Path(source.root) for source in manifest.sources],
             Path(manifest.target),
             run.paths.root,
@@ -326,6 +344,7 @@ def summarize(run: OpenedRun) -> PlanSummary:
         decoded_episodes=_decoded_episodes(manifest.streams, manifest.sources, run.scan.sources()),
         version=manifest.to,
         quantiles=_has_quantiles(manifest.sources),
+        meta_alone=manifest.is_overlay_in_place,
     )
 
 
@@ -336,8 +355,10 @@ def _has_quantiles(sources: Sequence[Source]) -> bool:
 
 def kept_files(run: OpenedRun) -> dict[str, int]:
     """Return how many files of each stream are the source's own; nothing where no layout keeps."""
-    if run.manifest.options.get("layout") not in KEEPING_LAYOUTS:
+    if run.manifest.layout not in KEEPING_LAYOUTS:
         return {}
+    if run.manifest.is_overlay_in_place:
+        return {layout.stream: layout.num_files for layout in run.manifest.streams}
     found = {layout.stream: 0 for layout in run.manifest.streams}
     for batch in run.batches:
         for shard in batch.shards:
@@ -445,13 +466,21 @@ def draft_plan(
     """
     sources = [sources] if isinstance(sources, Path) else sources
     _check_in_place(sources, target, layout.to, repairs)
+    is_overlay = layout.layout == OVERLAY
+    if is_overlay:
+        _check_can_overlay(sources, target, work_dir, selection)
     scan = _scan(sources, layout.to, repairs, selection, arrival, progress)
     streams = layout_streams(scan, layout)
     keeps = layout.layout in KEEPING_LAYOUTS and layout.to == TARGET_VERSIONS[0]
     rewritten = _rewritten(scan) if keeps else ()
     findings = (*scan.findings, *rewritten, *_lost_frames(scan, streams, layout))
     fit = fit_files(scan) if keeps else {}
-    batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit)
+    if is_overlay:
+        _check_overlay(scan)
+    is_in_place = is_overlay and target == sources[0]
+    batches = []  # an overlay in place leaves every file where it is
+    if not is_in_place:
+        batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit)
     block_align = choose_block_align(scan.streams, layout.block_align)
     summary = PlanSummary(
         episodes=scan.num_episodes,
@@ -461,7 +490,9 @@ def draft_plan(
         kept={stream: int(files.sum()) for stream, files in fit.items()},
         batches=len(batches),
         block_align=block_align,
-        space=space_needed(
+        space=_space_of_meta(target)
+        if is_in_place
+        else space_needed(
             [] if is_outline(arrival) else sources,
             target,
             work_dir,
@@ -474,6 +505,7 @@ def draft_plan(
         decoded_episodes=_decoded_episodes(streams, scan.sources, scan.source),
         version=layout.to,
         quantiles=_has_quantiles(scan.sources),
+        meta_alone=is_in_place,
     )
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 
@@ -674,6 +706,64 @@ def _what_helps(errors: Sequence[Finding]) -> str:
     return f"Run the command again with {' '.join(flags)}; nothing was written."
 
 
+def _check_can_overlay(
+    sources: Sequence[Path], target: Path, work_dir: Path, selection: EpisodeSelection
+) -> None:
+    """Refuse what needs other files than those of one source as they lie."""
+    source = sources[0]
+    other = "Use --layout episode-files, which gives the result files of its own."
+    if len(sources) > 1 or selection:
+        what = "several datasets" if len(sources) > 1 else "a selection of episodes"
+        raise UsageError(
+            f"--layout overlay leaves the files of one dataset where they are, and {what} cannot "
+            "share them.",
+            next_step=other,
+        )
+    if is_converted(source):
+        raise UsageError(
+            f"{source} is v3.0 already, and --layout overlay is for datasets of v2.x.",
+            path=str(source),
+            next_step="Use another --layout.",
+        )
+    room = _existing(work_dir)
+    if target != source and not (
+        can_clone(source, room) and _is_one_file_system(room, _existing(target.parent))
+    ):
+        raise UsageError(
+            f"Files of {source} cannot be shared with {target}: their file system cannot, or they "
+            "lie on two.",
+            path=str(target),
+            next_step="Leave --output out, and only meta/ is written, in the dataset itself; or "
+            "use --layout episode-files, which copies.",
+        )
+
+
+def _check_overlay(scan: SourceScan) -> None:
+    """Refuse a source that v3.0 cannot have as it lies; of each reason the first file is named."""
+    source, repairs = scan.only, scan.repairs
+    (view,) = open_sources(scan.sources)
+    target_of(TARGET_VERSIONS[0], OVERLAY, view.dataset, scan.num_episodes)
+    found = [finding.message for finding in _rewritten(scan)]
+    left = {"stray-file", "undeclared-camera"}
+    found += [finding.message for finding in scan.findings if finding.code in left]
+    if repairs.dropped_episodes or repairs.dropped_features:
+        found.append("Episodes or features are left out, and their files would stay.")
+    if repairs.renamed_features:
+        found.append("Features get other names, by which their files would be looked for.")
+    if repairs.computed_stats:
+        found.append(f"Statistics are computed: {', '.join(sorted(repairs.computed_stats))}.")
+    if repairs.located_files:
+        found.append("Files lie elsewhere than info.json says.")
+    if found:
+        raise UsageError(
+            f"{source.root} cannot become v3.0 by a new meta/ alone.",
+            path=source.root,
+            details=[text.removesuffix(", and is written anew.") for text in found],
+            next_step="Use --layout episode-files, which writes the files that need it anew and "
+            "takes the others as they are.",
+        )
+
+
 def _check_in_place(sources: Sequence[Path], target: Path, to: str, repairs: RepairOptions) -> None:
     """Refuse to put a v2.1 dataset where nothing would tell afterwards which one was the source.
 
@@ -688,7 +778,10 @@ def _check_in_place(sources: Sequence[Path], target: Path, to: str, repairs: Rep
         raise TargetError(
             f"{source} is a {version} dataset, and {to} is written beside it, not in its place.",
             path=str(source),
-            next_step="Give a folder for the result: --output DIR.",
+            next_step="Give a folder for the result: --output DIR."
+            if overlaid_meta(source) is None
+            else f"`leconvert undo {shlex.quote(str(source))}` puts back the meta/ of v2.x that it "
+            "had.",
         )
     if version == to:
         raise TargetError(
@@ -791,7 +884,7 @@ def open_or_plan(
         if draft is None:  # the run that was there a moment ago is gone
             draft = drafted()
         check_target()
-        try_renames(target)
+        try_renames(exchanged_place(sources[0], target, layout.layout))
         _write(folder, draft, target, options, plan.one_host, arrival)
     run = open_run(work_dir, allow_mixed_versions=plan.allow_mixed_versions)
     # Without a lock between hosts another planner's run may be the current one by now.

@@ -21,8 +21,8 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, StrEnum
 from functools import partial
@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.compare import VerificationReport, reason_to_keep, verify_pair
+from leconvert.dataset_files import dataset_with_meta
 from leconvert.errors import (
     BusyError,
     InterruptedRunError,
@@ -63,11 +64,13 @@ from leconvert.workdir.removal import (
 from leconvert.workdir.run import Manifest, OpenedRun, read_manifest
 from leconvert.workdir.storage_errors import any_storage_errors, storage_errors
 from leconvert.workdir.swap import (
+    META,
     codebase_version,
     has_source_tables,
     is_converted,
     is_listed,
     is_new_tree,
+    kept_meta,
     mark_tree,
     marked_by,
     old_dir,
@@ -168,7 +171,8 @@ def clean_work_dir(
         if target is not None:
             found += _strange_trees(target, set(work.list_runs()))
         removable = [row for row in found if row.removable]
-        targets = {target, *(_target(work.run(run_id), run_id) for run_id in seen)} - {None}
+        planned = [_planned(work.run(run_id), run_id) for run_id in seen]
+        targets = {target, *(Path(each.target) for each in planned if each is not None)}
         if not dry_run:
             # What only records can explain goes before the records.
             for row in sorted(removable, key=lambda row: _ORDER.index(row.kind)):
@@ -239,8 +243,9 @@ def _outlines(work: WorkDir, going: Collection[Path]) -> Iterator[Leftover]:
 
 
 def _target(run: RunPaths, run_id: str) -> Path | None:
+    """Return what a run's swap exchanges."""
     manifest = _planned(run, run_id)
-    return None if manifest is None else Path(manifest.target)
+    return None if manifest is None else manifest.exchanged
 
 
 def _planned(run: RunPaths, run_id: str) -> Manifest | None:
@@ -474,24 +479,28 @@ def clean_kept_source(
 ) -> CleanReport:
     """Remove ``<target>_old`` if the dataset at the target provably holds everything in it.
 
+    After an overlay in place it is the ``meta/`` that was replaced.
+
     The proof is made here and now: every coded packet and every row are compared, and every other
     file must be in the result with the same bytes.
     """
     removed: list[Leftover] = []
     kept: list[Leftover] = []
-    old, doomed = old_dir(target), removed_old_dir(target)
+    result = _exchanged(target)
+    old, doomed = old_dir(result), removed_old_dir(result)
     for place in (doomed, old):
         if place == doomed and not doomed.is_dir():
             continue
         if place == old and (removed or kept) and not old.exists():
             break  # all that there was had the other name
-        before = _facts(target, place)
-        doubt = _doubt(target, place, progress)
+        before = _facts(result, place)
+        doubt = _doubt(target, result, place, progress)
         if doubt is None and not dry_run:
-            doubt = remove_compared(target, place, partial(_second_doubt, target, before))
+            again = partial(_second_doubt, target, result, before)
+            doubt = remove_compared(result, place, again)
         if doubt is not None:
             if place == doomed and doomed.exists():
-                doubt = rest_of_removal(target)
+                doubt = rest_of_removal(result)
             kept.append(Leftover(place, "kept source", False, doubt))
             continue
         proven = f"every packet, row and other file of it is in {target}"
@@ -504,27 +513,29 @@ def _facts(target: Path, old: Path) -> tuple[dict[str, FileFacts], dict[str, Fil
 
 
 def _second_doubt(
-    target: Path, before: tuple[dict[str, FileFacts], dict[str, FileFacts]], old: Path
+    root: Path, result: Path, before: tuple[dict[str, FileFacts], dict[str, FileFacts]], old: Path
 ) -> str | None:
-    if _facts(target, old) != before:
+    if _facts(result, old) != before:
         return "it or the result was changed while they were compared"
-    return reason_to_keep(target, old, read_repairs(target))
+    with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
+        return reason_to_keep(target, source, read_repairs(target))
 
 
-def _doubt(target: Path, old: Path, progress: Progress) -> str | None:
+def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | None:
     if old.is_symlink() or not old.is_dir():
         return "it is not there"
-    versions = codebase_version(target), codebase_version(old)
-    if versions[0] != "v3.0" or versions[1] != "v2.1":
-        found = f"{versions[1]} and {versions[0]} are here"
-        return f"only a v2.1 source of a v3.0 result can be proven; {found}"
-    try:
-        report = verify_pair(target, old, depth="bytes", progress=progress)
-    except (LeconvertError, OSError) as error:
-        return f"the two could not be compared: {error}"
-    if not report.ok:
-        return f"the result differs from it: {report.differences[0]}"
-    return reason_to_keep(target, old, read_repairs(target))
+    with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
+        versions = codebase_version(target), codebase_version(source)
+        if versions[0] != "v3.0" or versions[1] != "v2.1":
+            found = f"{versions[1]} and {versions[0]} are here"
+            return f"only a v2.1 source of a v3.0 result can be proven; {found}"
+        try:
+            report = verify_pair(target, source, depth="bytes", progress=progress)
+        except (LeconvertError, OSError) as error:
+            return f"the two could not be compared: {error}"
+        if not report.ok:
+            return f"the result differs from it: {report.differences[0]}"
+        return reason_to_keep(target, source, read_repairs(target))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -588,6 +599,8 @@ def undo_conversion(
 ) -> UndoReport:
     """Put ``<target>_old`` back at the target, and the v3.0 dataset there at ``<target>_v30``.
 
+    After an overlay in place it is ``meta/`` alone that is put back and kept so.
+
     ``<target>_old`` may be of v2.x, or of v3.0 where the conversion was from v3.0 to v3.0. After a
     repair in place the repaired dataset goes to ``<target>_repaired``.
 
@@ -600,10 +613,11 @@ def undo_conversion(
     """
     if _places_of_repair(target) is not None:
         return _undo_repair(target, dry_run, stop, progress, fs)
-    report = UndoReport(target, result_aside(target), dry_run)
+    root, target = target, _exchanged(target)
+    report = UndoReport(root, result_aside(target), dry_run)
     if _places_of_undo(target) is not None or _carries_mark(target):
-        _check_no_run_under_way(target)
-    with nullcontext() if dry_run else target_lock(target, "-"):
+        _check_no_run_under_way(root)
+    with nullcontext() if dry_run else target_lock(root, "-"):
         places = _places_of_undo(target)
         if places is None:
             if not dry_run:
@@ -611,9 +625,13 @@ def undo_conversion(
             return replace(report, was_undone=True)
         source, result = places
         is_marked = is_converted(source)
-        is_source = _carries_mark if is_marked else has_source_tables
+        is_source = _carries_mark if is_marked else _is_source
         try:
-            before, compared = _compared(source, result, stop, progress)
+            with ExitStack() as opened:
+                datasets = [
+                    opened.enter_context(_as_dataset(root, target, place)) for place in places
+                ]
+                before, compared = _compared(source, result, datasets, stop, progress)
         except InterruptedRunError:
             raise
         except (LeconvertError, OSError):
@@ -710,12 +728,29 @@ def _undo_repair(
     )
 
 
+def _exchanged(target: Path) -> Path:
+    """Return what an undo exchanges: ``meta/`` where an overlay did so, else the dataset."""
+    kept = kept_meta(target)
+    is_overlay = old_dir(target / META).name in kept or (kept and not old_dir(target).exists())
+    return target / META if is_overlay else target
+
+
+def _as_dataset(root: Path, exchanged: Path, place: Path) -> AbstractContextManager[Path]:
+    """Enter one of the places of an undo as a dataset."""
+    return nullcontext(place) if exchanged == root else dataset_with_meta(root, place)
+
+
+def _is_source(place: Path) -> bool:
+    """Tell whether a dataset of v2.x stands here, or the ``meta/`` of one."""
+    return has_source_tables(place) or (place / "episodes.jsonl").is_file()
+
+
 def _found(place: Path) -> Found:
     if not os.path.lexists(place):
         return Found.NOTHING
-    if is_converted(place):
+    if is_converted(place) or ((place / "episodes").is_dir() and not _is_source(place)):
         return Found.RESULT
-    return Found.SOURCE if has_source_tables(place) else Found.OTHER
+    return Found.SOURCE if _is_source(place) else Found.OTHER
 
 
 def _carries_mark(tree: Path) -> bool:
@@ -794,11 +829,19 @@ def _check_no_run_under_way(target: Path) -> None:
 
 
 def _compared(
-    source: Path, result: Path, stop: threading.Event | None, progress: Progress
+    source: Path,
+    result: Path,
+    datasets: Sequence[Path],
+    stop: threading.Event | None,
+    progress: Progress,
 ) -> tuple[dict[str, FileFacts], VerificationReport]:
-    """Return the result's files and what was compared; raise unless the two hold the same."""
+    """Return the result's files and what was compared; raise unless the two hold the same.
+
+    Args:
+        datasets: The two as datasets.
+    """
     before = facts_of_tree(source), facts_of_tree(result)
-    report = verify_pair(result, source, depth="bytes", stop=stop, progress=progress)
+    report = verify_pair(datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress)
     if not report.ok:
         raise _not_its_source(source, result, list(map(str, report.differences)))
     if (facts_of_tree(source), facts_of_tree(result)) != before:

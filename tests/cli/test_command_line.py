@@ -38,8 +38,8 @@ from tests.program import Leconvert
         ("convert --output-dir a", "There is no option --output-dir; did you mean --output?"),
         ("convert --jobs 2", "There is no option --jobs; did you mean --num-workers?"),
         ("convert --no-verfy", "There is no option --no-verfy; did you mean --no-verify?"),
-        ("convert --layout stream", "--layout takes reference, streaming or episode-files, not "
-         "'stream'; did you mean streaming?"),
+        ("convert --layout stream", "--layout takes reference, streaming, episode-files or overlay,"
+         " not 'stream'; did you mean streaming?"),
         ("convert --output", "--output needs a value."),
         ("probe resample --columns", "--columns needs a value."),
         ("convert --restart=yes", "--restart takes no value, but 'yes' was given."),

@@ -53,6 +53,7 @@ def test_bash_completes_commands_options_choices_and_folders(scripts: Path, tmp_
     assert _in_bash(script, "convert", "--video") == ["--video-file-size-in-mb"]
     assert _in_bash(script, "convert", "--layout", "") == [
         "episode-files",
+        "overlay",
         "reference",
         "streaming",
     ]

@@ -132,6 +132,9 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
         ("no-locks", "pack", 3, 13),
         ("from-v3", "swap", 1, 8),
         ("to-v21", "finish", 1, 8),
+        ("overlay", "pack,finish", 2, 15),
+        ("overlay-renames", "swap", 1, 12),
+        ("overlay-deleting", "finish", 1, 15),
     ],
 )
 def test_a_death_at_any_operation_costs_nothing_but_the_same_command(

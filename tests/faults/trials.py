@@ -103,6 +103,7 @@ class Case:
         begins_with: The dataset it begins with, one of `make_templates`.
         to: The version of the result.
         command: ``convert``, ``merge``, ``split``, ``trim``, ``repair`` or ``undo``.
+        layout: The layout; of an overlay in place ``meta/`` alone is exchanged.
     """
 
     name: str
@@ -118,6 +119,12 @@ class Case:
     begins_with: str = "template"
     to: str = "v3.0"
     command: str = "convert"
+    layout: str = "reference"
+
+    @property
+    def exchanges_meta(self) -> bool:
+        """Whether ``meta/`` alone is exchanged."""
+        return self.in_place and self.layout == "overlay"
 
 
 CASES = {
@@ -144,6 +151,9 @@ CASES = {
         Case("repair-out", in_place=False, begins_with="drifted", command="repair"),
         Case("undo", in_place=True, begins_with="converted", command="undo"),
         Case("undo-repair", True, can_exchange=False, begins_with="repaired", command="undo"),
+        Case("overlay", in_place=True, layout="overlay"),
+        Case("overlay-renames", in_place=True, layout="overlay", can_exchange=False),
+        Case("overlay-deleting", in_place=True, layout="overlay", delete_source=True),
     )
 }
 
@@ -306,7 +316,9 @@ class Place:
         return [self.target]
 
     def digest(self) -> str:
-        """Return a digest of all results."""
+        """Return a digest of all results, of ``meta/`` alone where nothing else is new."""
+        if self.case.exchanges_meta:
+            return digest_of(self.target / "meta", but=TREE_RECORD)
         return " ".join(map(digest_of, self.results))
 
     def watched(
@@ -342,6 +354,7 @@ class Place:
             "delete_source": case.delete_source,
             "force_conversion": case.forced,
             "to": case.to,
+            "layout": case.layout,
         }
         if case.work_dir is not None:
             given["work_dir"] = self.root / case.work_dir
@@ -357,6 +370,13 @@ class Place:
             wanted |= {"out_old"}
         if self.case.command == "undo":
             wanted |= {"set_v30", "set_repaired"}
+        if self.case.exchanges_meta:
+            inside = {"README.md", "data", "meta", "meta_old", "videos"}
+            inside |= {".meta_old.leconvert-removed"}
+            return sorted(
+                {path.name for path in self.source.iterdir()} - inside
+                | {path.name for path in self.root.iterdir()} - {"set"}
+            )
         if self.case.delete_source:  # half of it cannot be compared, and stays
             wanted |= {".set_old.leconvert-removed"}
         names = {path.name for path in self.root.iterdir()} - wanted
@@ -366,6 +386,9 @@ class Place:
 
     def problems(self, digest: str, *, finished: bool) -> Iterator[str]:
         """Say what is not as promised, after a disturbed run or after the last."""
+        if self.case.exchanges_meta:
+            yield from self._problems_of_meta(digest, finished=finished)
+            return
         old = self.root / "set_old"
         places = [self.source, old] if self.case.in_place else [self.source]
         staged = list(self.root.glob(".set.leconvert-*.*")) if self.case.in_place else []
@@ -393,6 +416,32 @@ class Place:
         if self.digest() != digest:
             yield "the result differs from the quiet run's"
         if left := self.left_over():
+            yield f"left over: {left}"
+
+    def _problems_of_meta(self, digest: str, *, finished: bool) -> Iterator[str]:
+        """Say the same where ``meta/`` alone is exchanged."""
+        now = snapshot(self.source)
+        kept = {path: facts for path, facts in self._before.items() if path.startswith("meta/")}
+        tops = {path.partition("/")[0] for path in now}
+        intact = [
+            top
+            for top in tops
+            if {f"meta/{path.partition('/')[2]}": facts for path, facts in now.items()
+                if path.startswith(f"{top}/")} == kept
+        ]  # fmt: skip
+        shows_new = self.digest() == digest
+        if not intact and not (self.case.delete_source and shows_new):
+            yield "the old meta/ is not intact"
+        rest = self._before.keys() - kept.keys()
+        if {path: self._before[path] for path in rest} != {path: now.get(path) for path in rest}:
+            yield "the files of episodes are not intact"
+        if not shows_new and "meta" not in intact and (self.target / "meta").exists():
+            yield "a reader finds neither the old dataset nor the new one"
+        if not (self.target / "meta").exists() and self.case.can_exchange:
+            yield "a reader finds nothing"
+        if finished and not shows_new:
+            yield "the result differs from the quiet run's"
+        if finished and (left := self.left_over()):
             yield f"left over: {left}"
 
     def _beside_source(self) -> list[Path]:

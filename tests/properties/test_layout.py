@@ -392,7 +392,7 @@ def test_no_frame_is_evaluated_more_than_a_few_times(
     [
         (
             LayoutOptions(layout="best"),
-            "--layout takes reference, streaming or episode-files, not 'best'",
+            "--layout takes reference, streaming, episode-files or overlay, not 'best'",
         ),
         (LayoutOptions(layout="streaming", loader_workers=0), "--loader-workers must be at least"),
     ],

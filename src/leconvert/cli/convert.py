@@ -108,21 +108,24 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
     that is under way knows itself how far it is, and so does a push.
     """
     from leconvert.api import is_result
+    from leconvert.model import OVERLAY
     from leconvert.repairs import RepairOptions
     from leconvert.workdir.records import WorkDir
-    from leconvert.workdir.swap import is_converted, old_dir, work_dir_beside
+    from leconvert.workdir.swap import is_converted, old_dir, overlaid_meta, work_dir_beside
 
     if not isinstance(options.root, Path):
         return None
     root = options.root.resolve()
     target = root if options.output is None else options.output.resolve()
-    source = old_dir(root) if target == root else root
+    source = (overlaid_meta(root) or old_dir(root)) if target == root else root
     layout, proof = layout_options(options), proof_options(options)
     usual = type(layout)()
     asks_more = options.probe or options.report is not None or options.keep_work_dir
     if asks_more or proof != type(proof)(max_wait_seconds=proof.max_wait_seconds):
         return None
-    if replace(layout, block_align=None, layout=usual.layout) != layout:
+    if replace(layout, block_align=None) != replace(usual, layout=layout.layout):
+        return None
+    if layout.layout not in {usual.layout, OVERLAY}:
         return None
     work_dir = options.work_dir or work_dir_beside(target)
     if plan_options(options).restart or repair_options(options) != RepairOptions():

@@ -159,10 +159,12 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
         "their bytes with the source (default: auto, by the size of the clips)",
     )  # fmt: skip
     group.add_argument(
-        "--layout", choices=("reference", "streaming", "episode-files"), default="reference",
+        "--layout", choices=("reference", "streaming", "episode-files", "overlay"),
+        default="reference",
         help="reference: files as LeRobot's converter cuts them; streaming: data and cameras cut "
         "together, so that every frame loads and many workers can stream; episode-files: a file "
-        "for each episode, the source's own where it serves v3.0 as it is (default: reference)",
+        "for each episode, the source's own where it serves v3.0 as it is; overlay: the source's "
+        "files stay where they are, and meta/ alone is new (default: reference)",
     )  # fmt: skip
     group.add_argument(
         "--loader-workers", type=whole(1), metavar="N",

@@ -62,7 +62,8 @@ def replaced_target(
         selection_options(options),
     )
     proof = replace(proof_options(options), force_conversion=replaces)
-    proof.check_target(source, target, layout_options(options).to)
+    layout = layout_options(options)
+    proof.check_target(source, target, layout.to, layout.layout)
     return old_dir(target) if target != source and target.exists() else None
 
 
@@ -72,6 +73,15 @@ def replaced_target(
 
 # A cautious rate for the estimate: one worker copies at least so much on an ordinary disk.
 _BYTES_PER_SECOND_AND_WORKER = 200 * 1024**2
+
+
+_META_ALONE = (
+    "meta/ alone will be written, and the present one kept as meta_old; no other file is touched.",
+    "LeRobot loads, deletes from and splits such a dataset. Its merge and its tools that add or "
+    "remove features do not find the files, nor do its streaming class and the Hub's visualizer.",
+    "To join files later: leconvert convert --root DATASET --output DIR. To go back: leconvert "
+    "undo DATASET.",
+)
 
 
 def plan_record(plan: PlanSummary, **told: object) -> dict[str, object]:
@@ -97,7 +107,9 @@ def _lines(plan: PlanSummary) -> list[str]:
         f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
         f"{plan.batches:,} batches.",
     ]
-    if plan.space.cloned:
+    if plan.meta_alone:
+        lines += _META_ALONE
+    elif plan.space.cloned:
         lines.append("Video bytes will be shared with the source, not copied.")
     elif seconds is None:
         lines.append("Bytes will be copied.")

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Put the kept source back, and say where the v3.0 dataset is."""
     from leconvert.upkeep import undo_conversion
-    from leconvert.workdir.swap import old_dir
+    from leconvert.workdir.swap import old_dir, overlaid_meta
 
     dataset = options.dataset.resolve()
     with stop_on_signals() as stop:
@@ -53,7 +53,9 @@ def run(options: argparse.Namespace) -> int:
     )
     print(f"Source and result hold the same: {compared}.")
     if options.dry_run:
-        print(f"would put {old_dir(dataset)} back as {dataset}")
+        kept = overlaid_meta(dataset)
+        there = (kept, dataset / "meta") if kept else (old_dir(dataset), dataset)
+        print(f"would put {there[0]} back as {there[1]}")
         print(f"would keep the v3.0 dataset as {report.result}")
         return 0
     print(f"  dataset  {dataset}")

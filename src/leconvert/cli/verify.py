@@ -17,7 +17,13 @@ from leconvert.cli.progress import progress_for
 from leconvert.errors import SourceError, StorageError, UsageError, VerificationError
 from leconvert.text import count
 from leconvert.workdir.secrets import without_credentials
-from leconvert.workdir.swap import codebase_version, has_source_tables, is_converted, old_dir
+from leconvert.workdir.swap import (
+    codebase_version,
+    has_source_tables,
+    is_converted,
+    old_dir,
+    overlaid_meta,
+)
 
 if TYPE_CHECKING:
     from leconvert.compare import VerificationReport
@@ -41,6 +47,8 @@ def check_places(result: Path, source: Path | str) -> None:
     """
     if not result.is_dir():
         raise UsageError(f"{result} is not a folder.", path=str(result), next_step=_ROLES)
+    if isinstance(source, Path) and source.resolve() == overlaid_meta(result.resolve()):
+        return
     converted = isinstance(source, Path) and is_converted(source)
     version = codebase_version(result)
     if has_source_tables(result) and version == "v2.0":
@@ -55,7 +63,7 @@ def check_places(result: Path, source: Path | str) -> None:
             f"{result} holds no dataset: it has no meta/.", path=str(result), next_step=_ROLES
         )
     if isinstance(source, Path) and source.resolve() == result.resolve():
-        kept = old_dir(source)
+        kept = overlaid_meta(source) or old_dir(source)
         raise SourceError(
             f"{source} is the result itself, and a result is compared with the dataset that it was "
             "made from.",

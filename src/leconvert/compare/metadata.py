@@ -24,11 +24,13 @@ from leconvert.compare.difference import Difference
 from leconvert.errors import LeconvertError, SourceError, UnreadableSourceError
 from leconvert.formats import (
     PROVENANCE_PATH,
+    TARGETS,
     Dataset,
     RenamedDataset,
     Slices,
     Sources,
     SourceView,
+    Target,
     Totals,
     episode_digests,
     has_provenance,
@@ -84,7 +86,9 @@ __all__ = [
 _CHUNKS_STOP = 10**12
 
 
-def unusable_columns(table: v3.EpisodesReader, streams: Sequence[str]) -> Iterator[Difference]:
+def unusable_columns(
+    table: v3.EpisodesReader, streams: Sequence[str], target: Target
+) -> Iterator[Difference]:
     """Yield columns without which nothing can be compared: missing, incomplete, of another type."""
     placing = v3.placing_columns(streams)
     found: dict[str, Difference] = {}
@@ -104,11 +108,13 @@ def unusable_columns(table: v3.EpisodesReader, streams: Sequence[str]) -> Iterat
                 continue
             found.setdefault(name, Difference(f"column {name!r}", EPISODES_DIR, *said))
     if not found:
-        yield from _unusable_values(table, [*placing, *LOCATION_COLUMNS])
+        yield from _unusable_values(table, [*placing, *LOCATION_COLUMNS], target)
     yield from found.values()
 
 
-def _unusable_values(table: v3.EpisodesReader, names: Sequence[str]) -> Iterator[Difference]:
+def _unusable_values(
+    table: v3.EpisodesReader, names: Sequence[str], target: Target
+) -> Iterator[Difference]:
     """Yield columns with values that are missing, or that are no numbers of files.
 
     Two numbers that are wrong together could make a right one.
@@ -122,7 +128,9 @@ def _unusable_values(table: v3.EpisodesReader, names: Sequence[str]) -> Iterator
             missing[name] += column.null_count
             if column.null_count or not name.endswith(("/chunk_index", "/file_index")):
                 continue
-            stop = FILES_PER_CHUNK if name.endswith("/file_index") else _CHUNKS_STOP
+            counts_on = name not in LOCATION_COLUMNS and target != TARGETS[v3.CODEBASE_VERSION]
+            is_file = name.endswith("/file_index") and not counts_on
+            stop = FILES_PER_CHUNK if is_file else _CHUNKS_STOP
             values = int64_values(column)
             wrong = np.flatnonzero((values < 0) | (values >= stop))
             if len(wrong):
@@ -695,7 +703,7 @@ class Routes:
     to_timestamp: Mapping[str, FloatArray]
 
 
-def read_routes(reader: v3.EpisodesReader, streams: Sequence[str]) -> Routes:
+def read_routes(reader: v3.EpisodesReader, streams: Sequence[str], target: Target) -> Routes:
     """Return the routes of some streams, whose columns can be used."""
     table, _ = v3.read_episode_table(reader, streams)
     if table is None:
@@ -703,7 +711,7 @@ def read_routes(reader: v3.EpisodesReader, streams: Sequence[str]) -> Routes:
         each = dict.fromkeys(streams, nothing)
         return Routes(dict.fromkeys(streams, np.empty(0, np.int64)), each, each)
     return Routes(
-        {s: placed.chunk * FILES_PER_CHUNK + placed.file for s, placed in table.placed.items()},
+        {s: target.numbers(placed.chunk, placed.file) for s, placed in table.placed.items()},
         {s: placed.begin_seconds for s, placed in table.placed.items()},
         {s: placed.end_seconds for s, placed in table.placed.items()},
     )

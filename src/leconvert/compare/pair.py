@@ -40,7 +40,7 @@ from leconvert.compare.metadata import (
 from leconvert.compare.result import ResultTables, tables_of
 from leconvert.compare.rows import RowRules, RowSpan, SourceRows, compare_rows
 from leconvert.compare.videos import SourceClips, Span, check_video, compare_clips
-from leconvert.dataset_files import special_files
+from leconvert.dataset_files import overlaid_pair, special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import (
     SourceRecord,
@@ -454,7 +454,8 @@ def verify_pair(
     Args:
         result: The dataset that was written, v3.0 or v2.1.
         source: The dataset that it was made from, or all that were merged; which is which says
-            what the result tells of their tables, else of their folders, else their order.
+            what the result tells of their tables, else of their folders, else their order. Of an
+            overlay in place the ``meta/`` that it replaced.
         depth: ``structure`` compares tables, headers, sizes, times, keyframes, rows and totals;
             ``bytes`` also compares every coded packet and every row's values.
         progress: Where to report.
@@ -485,7 +486,34 @@ def verify_pair(
         # An NFS client that looked for the result in vain goes on missing it for half a minute,
         # unless it lists the folder.
         list(result.parent.iterdir())
-    roots = [source] if isinstance(source, Path) else _in_order(result, source)
+    with overlaid_pair(result, [source] if isinstance(source, Path) else source) as pair:
+        return _verified(
+            *pair,
+            depth=depth,
+            progress=progress,
+            max_workers=max_workers,
+            spread=spread,
+            clip_digests=clip_digests,
+            repairs=repairs,
+            sampling=sampling,
+            stop=stop,
+        )
+
+
+def _verified(
+    result: Path,
+    roots: Sequence[Path],
+    *,
+    depth: str,
+    progress: Progress,
+    max_workers: int | None,
+    spread: Spread | None,
+    clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None,
+    repairs: Repairs | Sequence[Repairs] | None,
+    sampling: Sampling,
+    stop: threading.Event | None,
+) -> VerificationReport:
+    roots = _in_order(result, roots)
     told = [repairs] if isinstance(repairs, Repairs) else repairs
     sources = Sources(
         SourceView(open_dataset(root, own), own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,8 @@ from leconvert.compare.metadata import (
     same_json,
     unusable_columns,
 )
-from leconvert.formats import TARGETS, Target, v2, v3
+from leconvert.errors import UsageError
+from leconvert.formats import TARGETS, Target, target_of, v2, v3, v3_target
 from leconvert.formats.v3 import (
     EPISODES_DIR,
     INFO_PATH,
@@ -37,7 +39,7 @@ from leconvert.formats.v3 import (
     pandas_index,
     read_json_object,
 )
-from leconvert.model import DATA_STREAM
+from leconvert.model import DATA_STREAM, OVERLAY
 from leconvert.workdir.storage_errors import raise_storage_trouble
 from leconvert.workdir.swap import has_source_tables
 
@@ -93,7 +95,10 @@ class ResultTables(Protocol):
 
 
 # The conversion's own choice, which the source does not tell.
-_SIZE_LIMITS = ("data_files_size_in_mb", "video_files_size_in_mb")
+_SIZE_LIMITS = {
+    "data_file_size_in_mb": "data_files_size_in_mb",
+    "video_file_size_in_mb": "video_files_size_in_mb",
+}
 _EPISODES = "meta/episodes"
 _TASK_COLUMNS = ["task", "task_index"]
 
@@ -101,10 +106,14 @@ _TASK_COLUMNS = ["task", "task_index"]
 class V3Tables:
     """The tables of a v3.0 result, see `ResultTables`."""
 
-    target = TARGETS["v3.0"]
-
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    @cached_property
+    def target(self) -> Target:
+        """v3.0, with the names that the result's files have."""
+        info = _read_info(self.root)
+        return v3_target({} if isinstance(info, Difference) else info)
 
     @cached_property
     def _episodes(self) -> v3.EpisodesReader:
@@ -121,15 +130,16 @@ class V3Tables:
         if isinstance(info, Difference):
             yield info
             return
+        target: Target = TARGETS["v3.0"]
+        if self.target != target:
+            with suppress(UsageError):
+                first = expected.sources[0].dataset
+                overlay = target_of(target.version, OVERLAY, first, len(expected))
+                target = overlay if overlay == self.target else target
         nan = float("nan")
-        wanted = v3.converted_info(
-            expected.sources.info,
-            expected.totals,
-            data_file_size_in_mb=info.get(_SIZE_LIMITS[0], nan),
-            video_file_size_in_mb=info.get(_SIZE_LIMITS[1], nan),
-            has_videos=bool(expected.cameras),
-        )
-        yield from compare_info(info, wanted, _SIZE_LIMITS)
+        sizes = {name: info.get(key, nan) for name, key in _SIZE_LIMITS.items()}
+        wanted = target.info(expected.sources.info, expected.totals, sizes)
+        yield from compare_info(info, wanted, tuple(_SIZE_LIMITS.values()))
 
     def compare_tasks(self, expected: Expected) -> Iterator[Difference]:
         """Compare the tasks, by index and text, and how the table presents them to pandas."""
@@ -145,7 +155,7 @@ class V3Tables:
 
     def unusable(self, streams: Sequence[str]) -> Iterator[Difference]:
         """Yield columns without which nothing can be compared."""
-        yield from unusable_columns(self._episodes, streams)
+        yield from unusable_columns(self._episodes, streams, self.target)
 
     def compare_form(self) -> Iterator[Difference]:
         """Compare what files of ``meta/episodes`` say of themselves with their names and types."""
@@ -153,7 +163,7 @@ class V3Tables:
 
     def routes(self, streams: Sequence[str]) -> Routes:
         """Return which files hold the episodes."""
-        return read_routes(self._episodes, streams)
+        return read_routes(self._episodes, streams, self.target)
 
     def compare_episodes(self, expected: Expected) -> Iterator[Difference]:
         """Compare ``meta/episodes`` without its statistics and routes, row by row."""

@@ -23,7 +23,7 @@ from leconvert.formats.sources import (
     open_sources,
     renamed_stream,
 )
-from leconvert.formats.targets import TARGETS, Target
+from leconvert.formats.targets import TARGETS, Target, target_of, v3_target
 
 __all__ = [
     "PROVENANCE_PATH",
@@ -44,7 +44,9 @@ __all__ = [
     "open_sources",
     "read_provenance",
     "renamed_stream",
+    "target_of",
     "v2",
     "v3",
+    "v3_target",
     "write_provenance",
 ]

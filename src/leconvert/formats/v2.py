@@ -468,6 +468,12 @@ class SourcePaths:
             )
 
     @property
+    def v3_templates(self) -> tuple[str, str | None]:
+        """The templates of data and video files with the placeholders of v3.0."""
+        data, video = (_in_v3_words(template) for template in (self._data, self._video))
+        return data, video if self._video_pattern is not None else None
+
+    @property
     def are_usual(self) -> bool:
         """Whether all files of episodes are below ``data`` and ``videos``."""
         return self._data.startswith("data/") and (
@@ -527,6 +533,15 @@ def _pattern_of_name(path: Path, template: str, allowed: set[str]) -> re.Pattern
 def _canonical(template: str) -> str:
     """Return a template with LeRobot's names of the placeholders."""
     return _ALIASED.sub(lambda found: found["open"] + _ALIASES[found["name"]], template)
+
+
+def _in_v3_words(template: str) -> str:
+    words = {_CHUNK: "chunk_index", _INDEX: "file_index"}
+    return re.sub(
+        rf"(?<!\{{)((?:\{{\{{)*\{{)({_CHUNK}|{_INDEX})(?=[:!}}])",
+        lambda found: found[1] + words[found[2]],
+        template,
+    )
 
 
 def _pattern(path: Path, name: str, template: str, allowed: set[str]) -> re.Pattern[str]:

@@ -43,7 +43,7 @@ _BLOCKS_WORTH_ALIGNING = 16
 def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
     """Return the output files of every stream, in the order of ``scan.streams``."""
     _check(options)
-    if options.layout in KEEPING_LAYOUTS and scan.num_episodes > _MOST_FILES:
+    if options.layout == KEEPING_LAYOUTS[0] and scan.num_episodes > _MOST_FILES:
         raise UsageError(
             f"--layout {options.layout} makes a file for each of {scan.num_episodes:,} episodes, "
             f"and LeRobot reads at most {_MOST_FILES:,} in their order.",

@@ -19,11 +19,12 @@ from leconvert import media, tables
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
 from leconvert.formats import (
     PROVENANCE_PATH,
-    TARGETS,
     Sources,
+    Target,
     Totals,
     has_provenance,
     open_sources,
+    target_of,
     v3,
     write_provenance,
 )
@@ -59,7 +60,8 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
         What was written, relative to the tree.
     """
     manifest = run.manifest
-    sources, target = open_sources(manifest.sources), TARGETS[manifest.to]
+    sources = open_sources(manifest.sources)
+    target = _target_of(run, sources)
     aggregate, pixels = v3.StatsAggregator(), _PixelCounts(sources.features)
     aggregated = 0
 
@@ -128,6 +130,11 @@ class _PixelCounts:
             if self._episodes[name] == num_episodes:
                 stats = counts.result()
                 yield name, {key: stats[key] for key in stats if key.startswith("q")}
+
+
+def _target_of(run: OpenedRun, sources: Sources) -> Target:
+    manifest = run.manifest
+    return target_of(manifest.to, manifest.layout, sources[0].dataset, manifest.num_episodes)
 
 
 def _episode_records(
@@ -236,7 +243,7 @@ class Assembly:
     def __init__(self, run: OpenedRun, tree: Path) -> None:
         self._run = run
         self._tree = tree
-        self._path = TARGETS[run.manifest.to].path
+        self._path = _target_of(run, open_sources(run.manifest.sources)).path
         self.linked = self.copied = self.joined = 0
 
     def add_file(self, file: OutputFile, shards: list[tuple[Shard, Path]]) -> None:

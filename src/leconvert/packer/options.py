@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import TargetError, UsageError
+from leconvert.workdir.run import exchanged_place
 from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
 
 _DEPTHS = ("structure", "bytes", "none")
@@ -67,21 +68,23 @@ class ProofOptions:
                 f"--source {shlex.quote(str(source))} --bytes`, and remove the source by hand.",
             )
 
-    def check_target(self, source: Path, target: Path, to: str) -> None:
+    def check_target(self, source: Path, target: Path, to: str, layout: str = "") -> None:
         """Refuse a target that something stands in, before any work is done."""
         self.check_proof(source, target)
-        check_target(target, self.old_place(source, target, to))
+        old = self.old_place(source, target, to, layout)
+        check_target(exchanged_place(source, target, layout), old)
 
-    def old_place(self, source: Path, target: Path, to: str) -> Path | None:
+    def old_place(self, source: Path, target: Path, to: str, layout: str = "") -> Path | None:
         """Return where the tree at the target goes, None where the target must be free.
 
         Args:
             source: The source's folder; the target itself where it is converted in place.
             target: Where the result goes.
             to: The version that is written.
+            layout: The layout.
         """
         if source == target:
-            return old_dir(target)
+            return old_dir(exchanged_place(source, target, layout))
         if not os.path.lexists(target):
             return None
         version = codebase_version(target)

@@ -7,7 +7,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert.compare import reason_to_keep, verify_pair
+from leconvert.dataset_files import dataset_with_meta
 from leconvert.errors import LeconvertError, SourceChangedError, VerificationError
 from leconvert.packer.options import PackReport
 from leconvert.progress import Progress
@@ -28,6 +29,13 @@ from leconvert.workdir.storage_errors import raise_storage_trouble, storage_erro
 from leconvert.workdir.swap import TREE_RECORD, old_dir, removed_old_dir
 
 _DIFFERENCES_SHOWN = 20
+
+
+def as_dataset(run: OpenedRun, tree: Path) -> AbstractContextManager[Path]:
+    """Enter what a swap exchanges as a dataset: of an overlay in place it is ``meta/`` alone."""
+    if run.manifest.is_overlay_in_place:
+        return dataset_with_meta(Path(run.manifest.target), tree)
+    return nullcontext(tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +71,24 @@ def prove_tree(
     """Compare a finished tree with the run's sources.
 
     Args:
-        place: Where the only source lies now, if not where it was planned.
+        tree: The tree, of an overlay in place its ``meta/``.
+        place: Where the only source lies now, if not where it was planned; likewise.
     """
     roots = [place or Path(source.root) for source in run.manifest.sources]
+    if place is None and run.manifest.is_overlay_in_place:
+        roots = [run.manifest.exchanged]
     started = time.monotonic()
     files = facts_of_tree(tree)
-    report = verify_pair(
-        tree,
-        roots,
-        depth=depth,
-        progress=progress,
-        clip_digests=clip_digests,
-        repairs=[source.repairs for source in run.manifest.sources],
-        stop=stop,
-    )
+    with ExitStack() as opened:
+        report = verify_pair(
+            opened.enter_context(as_dataset(run, tree)),
+            [opened.enter_context(as_dataset(run, root)) for root in roots],
+            depth=depth,
+            progress=progress,
+            clip_digests=clip_digests,
+            repairs=[source.repairs for source in run.manifest.sources],
+            stop=stop,
+        )
     outcome: dict[str, Any] = {
         "depth": report.depth,
         "ok": report.ok,
@@ -100,7 +112,7 @@ def prove_tree(
 def _differs(
     run: OpenedRun, tree: Path, roots: Sequence[Path], shown: list[str]
 ) -> VerificationError:
-    target = Path(run.manifest.target)
+    target = run.manifest.exchanged
     source = ", ".join(map(str, roots))
     given = [word for root in roots for word in ("--source", str(root))]
     verify = shlex.join(["leconvert", "verify", str(tree), *given, "--bytes"])
@@ -109,8 +121,9 @@ def _differs(
             f"The new dataset does not match {source}; nothing was replaced.",
             path=str(tree),
             details=shown,
-            next_step=f"The new tree stays for inspection: {verify}. Please report this; --restart "
-            "converts anew.",
+            next_step="The new tree stays for inspection"
+            + ("" if run.manifest.is_overlay_in_place else f": {verify}")
+            + ". Please report this; --restart converts anew.",
         )
     if run.manifest.in_place:
         moved = shlex.quote(f"{target}_damaged")
@@ -218,7 +231,7 @@ def remove_source(
     Returns:
         The report, with what became of the source.
     """
-    target = report.target
+    target = run.manifest.exchanged
     kept, doomed = kept_source(target), removed_old_dir(target)
     if kept is None:
         return replace(report, kept=None, removed=report.kept)
@@ -230,7 +243,7 @@ def remove_source(
         if kept != doomed:
             raise
         return replace(report, kept=kept, kept_because=rest_of_removal(target))
-    reason = reason_to_keep(target, kept, run.manifest.sources[0].repairs)
+    reason = _reason_to_keep(run, target, kept)
     if reason is None:
         # Nobody comes by its old name any more; what came to it until then is seen.
         reason = remove_compared(target, kept, lambda tree: _reason(run, target, tree, proof))
@@ -240,7 +253,7 @@ def remove_source(
 
 
 def _reason(run: OpenedRun, target: Path, doomed: Path, proof: Proof) -> str | None:
-    reason = reason_to_keep(target, doomed, run.manifest.sources[0].repairs)
+    reason = _reason_to_keep(run, target, doomed)
     if reason is None and not proof.still_holds(target):
         return "the result was changed while it was compared"
     if reason is None:
@@ -249,3 +262,8 @@ def _reason(run: OpenedRun, target: Path, doomed: Path, proof: Proof) -> str | N
         except SourceChangedError as error:
             return f"it was changed while it was compared: {error.details[0]}"
     return reason
+
+
+def _reason_to_keep(run: OpenedRun, target: Path, kept: Path) -> str | None:
+    with as_dataset(run, target) as result, as_dataset(run, kept) as source:
+        return reason_to_keep(result, source, run.manifest.sources[0].repairs)

@@ -23,7 +23,7 @@ from leconvert.leasing import Board, LeaseStore
 from leconvert.machine import Machine
 from leconvert.packer.assembly import Assembly, Collector, check_all_done
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
-from leconvert.packer.proof import Proof, kept_source, prove_tree, remove_source
+from leconvert.packer.proof import Proof, as_dataset, kept_source, prove_tree, remove_source
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import (
     check_source_unchanged,
@@ -38,6 +38,7 @@ from leconvert.workdir.removal import remove_left_trees, remove_new_tree
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.storage_errors import any_storage_errors
 from leconvert.workdir.swap import (
+    META,
     SwapOutcome,
     SwapPlan,
     adopt_staging,
@@ -69,7 +70,7 @@ def pack_run(
     stop = stop or threading.Event()
     manifest = run.manifest
     options.check_source(is_outline=manifest.outline is not None)
-    source, target = Path(manifest.source), Path(manifest.target)
+    source, target, exchanged = Path(manifest.source), Path(manifest.target), manifest.exchanged
     silent = LockWait(options.max_wait_seconds, progress.say, stop.wait)
     with packer_lock(run.paths, manifest.run_id, wait=silent, beats=True):
         journal = Journal(run.paths, manifest.run_id, fs=run.fs)
@@ -78,15 +79,15 @@ def pack_run(
         if finished is not None:
             return finished
         _check_not_converted(run)
-        options.check_target(source, target, manifest.to)
+        options.check_target(source, target, manifest.to, manifest.layout)
         board = _board(run)
         if not wait or board.all_settled():
             check_all_done(run, board)
         check_tables_unchanged(run)
-        tree = adopt_staging(target, journal)
-        with _while_ours(tree, journal):
+        tree = adopt_staging(exchanged, journal)
+        with _while_ours(tree, journal), as_dataset(run, tree) as dataset:
             remove_left_trees(target, manifest.run_id)
-            collector, assembly = Collector(run), Assembly(run, tree)
+            collector, assembly = Collector(run), Assembly(run, dataset)
             try:
                 _assemble(
                     run, assembly, collector, board, watcher or WorkerMonitor(), stop, progress
@@ -129,7 +130,11 @@ def pack_run(
         with target_lock(target, manifest.run_id, wait=silent):
             _check_not_converted(run)
             swap_into_place(
-                SwapPlan(target, tree, options.old_place(source, target, manifest.to)),
+                SwapPlan(
+                    exchanged,
+                    tree,
+                    options.old_place(source, target, manifest.to, manifest.layout),
+                ),
                 journal,
                 before_exchange=check_once_more,
                 came_out=_planned_source_of(run),
@@ -184,7 +189,7 @@ def _finish_swapped(
     if not swap_has_begun(run) or not target.parent.is_dir():
         return None
     with target_lock(target, run.manifest.run_id, wait=silent):
-        if recover_swap(journal, target) is not SwapOutcome.COMPLETED:
+        if recover_swap(journal, run.manifest.exchanged) is not SwapOutcome.COMPLETED:
             return None
         if not is_converted(target, run.manifest.to):
             raise _no_result(run)
@@ -208,12 +213,12 @@ def _prove_again(
     progress: Progress,
 ) -> Proof:
     """Compare a result that another process put in place with its source, where that lies now."""
-    target = Path(run.manifest.target)
+    target = run.manifest.exchanged
     place: Path | None = None
     if run.manifest.in_place:
         place = kept_source(target)
         if place is None:
-            _check_alone(target, progress)
+            _check_alone(Path(run.manifest.target), progress)
             return Proof()
         if place != old_dir(target):  # its removal began: what is left of it proves nothing
             return Proof()
@@ -265,8 +270,8 @@ def _result_is_of_another(
 
 
 def _no_result(run: OpenedRun) -> NoResultError:
-    source, target = Path(run.manifest.source), Path(run.manifest.target)
-    if source != target or target.exists():
+    target = run.manifest.exchanged
+    if not run.manifest.in_place or target.exists():
         helps = "`leconvert convert` converts anew, as does `leconvert plan --restart`."
     elif old_dir(target).is_dir():
         there, kept = shlex.quote(str(target)), shlex.quote(str(old_dir(target)))
@@ -287,8 +292,8 @@ def _check_not_converted(run: OpenedRun) -> None:
     was_converted = run.manifest.sources[0].codebase_version == run.manifest.to
     if not run.manifest.in_place or was_converted or not is_converted(target, run.manifest.to):
         return
-    check_no_other_swap(target, run.manifest.run_id)
-    kept = kept_source(target)
+    check_no_other_swap(run.manifest.exchanged, run.manifest.run_id)
+    kept = kept_source(run.manifest.exchanged)
     where = "" if kept is None else f"; the source is kept as {kept}"
     raise TargetError(
         f"{target} was converted by another run meanwhile{where}.",
@@ -336,6 +341,8 @@ def _assemble(
 ) -> None:
     """Fill the tree: tables while workers still work, each file as soon as it is there."""
     along = files_along(run.manifest.sources)
+    if run.manifest.is_overlay_in_place:  # what is not in `meta/` stays where it is
+        along = {path: source for path, source in along.items() if path.startswith(f"{META}/")}
     # Statistics that workers compute are there when the last of them is done.
     early = not board.all_settled() and not run.manifest.computed_stats
     if early:
@@ -392,7 +399,11 @@ def _finish(
     old = (state.swap or {}).get("old")
     report = PackReport(
         target=target,
-        kept=kept_source(target) if source == target else None if old is None else old_dir(target),
+        kept=kept_source(run.manifest.exchanged)
+        if source == target
+        else None
+        if old is None
+        else old_dir(target),
         linked=state.notes.get("linked", 0),
         copied=state.notes.get("copied", 0),
         joined=state.notes.get("joined", 0),
@@ -411,7 +422,7 @@ def swap_has_begun(run: OpenedRun) -> bool:
     if state.swap is not None or state.step is not PackStep.PACKING:
         return True
     # A packer that lost its lock may have noted it where nobody reads.
-    return marked_by(Path(run.manifest.target)) == run.manifest.run_id
+    return marked_by(run.manifest.exchanged) == run.manifest.run_id
 
 
 def _check_stop(stop: threading.Event) -> None:

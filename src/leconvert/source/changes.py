@@ -9,15 +9,15 @@ import stat
 from bisect import insort
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.dataset_files import EPISODE_FOLDERS, Links, files_below
+from leconvert.dataset_files import EPISODE_FOLDERS, Links, dataset_with_meta, files_below
 from leconvert.errors import SourceChangedError
 from leconvert.findings import Observation
-from leconvert.formats import PROVENANCE_PATH, Dataset, open_sources, v3
+from leconvert.formats import PROVENANCE_PATH, Dataset, Sources, open_sources, v3
 from leconvert.formats.v2 import (
     EPISODES_PATH,
     LEGACY_META_FILES,
@@ -29,6 +29,7 @@ from leconvert.parallel import THREADS_THAT_WAIT, Latency
 from leconvert.text import count, first_few, shown
 from leconvert.workdir.fs import forget_old_names, status_now
 from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.swap import META
 
 if TYPE_CHECKING:
     from leconvert.workdir.run import OpenedRun
@@ -343,28 +344,46 @@ def check_source_unchanged(run: OpenedRun, root: Path | None = None) -> None:
     them is compared with the result.
 
     Args:
-        root: Where the only source lies now, if not where it was planned.
+        root: Where the only source lies now, if not where it was planned; where an overlay
+            exchanges ``meta/`` alone, where that lies.
     """
-    check_tables_unchanged(run, root)
-    sources = open_sources(run.manifest.sources, root)
-    changes: dict[int, list[str]] = {}
-    for layout in run.manifest.streams:
-        for number, files in run.scan.files(layout.stream).by_source():
-            found = changed_files(sources[number].dataset, layout.stream, files)
-            changes.setdefault(number, []).extend(found)
-    for number, found in sorted(changes.items()):
-        if found:
-            raise source_changed(sources[number].root, found)
+    with _sources_at(run, root) as (planned, sources):
+        _check_tables(planned, sources)
+        changes: dict[int, list[str]] = {}
+        for layout in run.manifest.streams:
+            for number, files in run.scan.files(layout.stream).by_source():
+                found = changed_files(sources[number].dataset, layout.stream, files)
+                changes.setdefault(number, []).extend(found)
+        for number, found in sorted(changes.items()):
+            if found:
+                raise source_changed(root or sources[number].root, found)
 
 
 def check_tables_unchanged(run: OpenedRun, root: Path | None = None) -> None:
     """Compare the tables under ``meta/`` with the plan by content, other files by name.
 
     Args:
-        root: Where the only source lies now, if not where it was planned.
+        root: See `check_source_unchanged`.
     """
-    views = open_sources(run.manifest.sources, root)
-    for source, view in zip(run.manifest.sources, views, strict=True):
+    with _sources_at(run, root) as (planned, sources):
+        _check_tables(planned, sources)
+
+
+@contextmanager
+def _sources_at(run: OpenedRun, root: Path | None) -> Iterator[tuple[Sequence[Source], Sources]]:
+    """Yield the sources as planned, and as they can be read now."""
+    planned = run.manifest.sources
+    if root is None or not run.manifest.is_overlay_in_place:
+        yield planned, open_sources(planned, root)
+        return
+    (source,) = planned
+    in_meta = [path for path in source.extra_files if path.startswith(f"{META}/")]
+    with dataset_with_meta(Path(source.root), root) as view:
+        yield [replace(source, extra_files=in_meta)], open_sources(planned, view)
+
+
+def _check_tables(planned: Sequence[Source], sources: Sources) -> None:
+    for source, view in zip(planned, sources, strict=True):
         changes = _changed_tables(source, view.dataset)
         if changes:
             raise source_changed(view.root, changes)

@@ -28,11 +28,13 @@ from leconvert._version import __version__
 from leconvert.arrow import int64_array, int64_values
 from leconvert.errors import PlanMismatchError, StorageError, UsageError, WorkDirError
 from leconvert.model import (
+    OVERLAY,
     TARGET_VERSIONS,
     Batch,
     FileTable,
     Finding,
     IntArray,
+    LayoutOptions,
     Shard,
     Source,
     SourceScan,
@@ -57,7 +59,7 @@ from leconvert.workdir.records import (
     targets_beside,
 )
 from leconvert.workdir.storage_errors import storage_errors
-from leconvert.workdir.swap import is_converted, old_dir, work_dir_beside
+from leconvert.workdir.swap import META, is_converted, old_dir, work_dir_beside
 
 __all__ = [
     "BatchFile",
@@ -65,6 +67,7 @@ __all__ = [
     "OpenedRun",
     "ScanTable",
     "check_current",
+    "exchanged_place",
     "open_run",
     "read_manifest",
     "tool_versions",
@@ -139,6 +142,21 @@ class Manifest:
         return self.source == self.target
 
     @property
+    def layout(self) -> str:
+        """The layout."""
+        return str(self.options.get("layout", LayoutOptions().layout))
+
+    @property
+    def exchanged(self) -> Path:
+        """What the swap exchanges, see `exchanged_place`."""
+        return exchanged_place(Path(self.source), Path(self.target), self.layout)
+
+    @property
+    def is_overlay_in_place(self) -> bool:
+        """Whether the files of episodes stay where they are."""
+        return self.in_place and self.layout == OVERLAY
+
+    @property
     def computed_stats(self) -> frozenset[str]:
         """Features whose statistics are computed in some source."""
         return frozenset().union(*(source.repairs.computed_stats for source in self.sources))
@@ -152,6 +170,11 @@ class Manifest:
     def source_name(self) -> str:
         """How the source, or all of them, are called in messages."""
         return self.outline or ", ".join(source.root for source in self.sources)
+
+
+def exchanged_place(source: Path, target: Path, layout: str) -> Path:
+    """Return what a swap exchanges: the target, or of an overlay in place its ``meta/`` alone."""
+    return target / META if source == target and layout == OVERLAY else target
 
 
 def tool_versions() -> dict[str, str]:

@@ -51,6 +51,8 @@ from leconvert.workdir.records import WorkDir, default_work_dir, encode_record, 
 from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
+    "META",
+    "META_STAGING",
     "TREE_RECORD",
     "Action",
     "SwapOutcome",
@@ -67,11 +69,13 @@ __all__ = [
     "is_converted",
     "is_listed",
     "is_new_tree",
+    "kept_meta",
     "mark_tree",
     "marked_by",
     "next_action",
     "next_recovery",
     "old_dir",
+    "overlaid_meta",
     "recover_marked",
     "recover_swap",
     "remove_mark",
@@ -172,6 +176,10 @@ def next_recovery(
 
 
 TREE_RECORD = ".leconvert-tree.json"
+META = "meta"
+"""The folder of a dataset that an overlay in place exchanges, as other conversions do the whole."""
+META_STAGING = f".{META}.leconvert-"
+"""How the names begin of what lies in a dataset's folder as long as that is done."""
 _TREE_VERSION = 1
 _STILL_OPEN = ".nfs"  # what an NFS client makes of a removed file that somebody has open
 
@@ -192,10 +200,20 @@ def staging_generations(target: Path, run_id: str, *, fs: FileSystem = LOCAL) ->
 
 
 def staging_trees(target: Path, *, fs: FileSystem = LOCAL) -> list[tuple[str, Path]]:
-    """Return the new trees of all runs that lie beside a target: run id and path, sorted.
+    """Return the new trees of all runs that lie beside a target, or beside ``meta/`` in it.
 
     Those that are being removed (`leconvert.workdir.removal`) are among them.
+
+    Returns:
+        Run id and path, sorted in each folder.
     """
+    inside = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        inside = _trees_beside(target / META, fs)
+    return _trees_beside(target, fs) + inside
+
+
+def _trees_beside(target: Path, fs: FileSystem) -> list[tuple[str, Path]]:
     real = Path(os.path.realpath(target))
     name, rest = re.escape(f".{real.name}.leconvert-"), r"\.[0-9]+(?:\.removed)?\Z"
     pattern = re.compile(name + r"([A-Za-z0-9][A-Za-z0-9_-]*)" + rest)
@@ -377,6 +395,22 @@ def result_aside(target: Path) -> Path:
     return real.with_name(f"{real.name}_v30")
 
 
+def overlaid_meta(root: Path) -> Path | None:
+    """Return where ``meta/`` of v2.x is kept that an overlay in place replaced; None without one.
+
+    It is there also where the folder has no ``meta/``: between two renames of a swap.
+    """
+    kept = old_dir(root / META)
+    is_v2 = (kept / "episodes.jsonl").is_file()
+    return kept if is_v2 and not has_source_tables(root) else None
+
+
+def kept_meta(root: Path) -> frozenset[str]:
+    """Return the names in a dataset's folder of what an overlay, or its undo, keeps there."""
+    places = (old_dir(root / META), result_aside(root / META))
+    return frozenset(place.name for place in places if (place / _INFO_NAME).is_file())
+
+
 def codebase_version(root: Path) -> str | None:
     """Return a dataset's ``codebase_version``, or None where there is no dataset to read."""
     path = info_path(root)
@@ -533,7 +567,8 @@ def refusal(path: Path, message: str, next_step: str) -> TargetError:
 
 
 _MOST_STEPS = 8
-_INFO_PATH = "meta/info.json"
+_INFO_NAME = "info.json"
+_INFO_PATH = f"{META}/{_INFO_NAME}"
 
 TreeStates = tuple[TreeState, TreeState, TreeState]
 
@@ -911,8 +946,11 @@ def _look(plan: SwapPlan, is_new: Callable[[Path], bool], fs: FileSystem) -> Tre
     return target, staging, old
 
 
-def _content(tree: Path, fs: FileSystem) -> tuple[bytes | None, bytes | None]:
-    """Return what tells a tree from another run's: its mark, if it has one, and its info."""
+def _content(tree: Path, fs: FileSystem) -> tuple[bytes | None, ...]:
+    """Return what tells a tree from another run's: its mark, if it has one, and its info.
+
+    A tree is a dataset, or the ``meta/`` of one.
+    """
 
     def read(path: Path) -> bytes | None:
         with storage_errors(path):
@@ -921,7 +959,7 @@ def _content(tree: Path, fs: FileSystem) -> tuple[bytes | None, bytes | None]:
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
-    return read(tree / TREE_RECORD), read(tree / _INFO_PATH)
+    return tuple(read(tree / name) for name in (TREE_RECORD, _INFO_PATH, _INFO_NAME))
 
 
 def _finish(target: Path, journal: Journal) -> None:

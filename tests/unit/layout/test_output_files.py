@@ -92,7 +92,7 @@ def test_for_streaming_all_streams_start_their_files_together_with_limits_of_the
         ),
         (
             LayoutOptions(layout="best"),
-            "--layout takes reference, streaming or episode-files, not 'best'.",
+            "--layout takes reference, streaming, episode-files or overlay, not 'best'.",
         ),
         (LayoutOptions(loader_workers=0), "--loader-workers must be at least 1, not 0."),
     ],

@@ -32,7 +32,7 @@ from leconvert.arrow import (
     type_of_numbers,
 )
 from leconvert.errors import SourceError
-from leconvert.formats.v3.info import episodes_path
+from leconvert.formats.v3.info import USUAL_NAMES, FileNames, episodes_path
 from leconvert.model import FILES_PER_CHUNK
 from leconvert.tables.schemas import feature_of_type, huggingface_metadata
 from leconvert.workdir.fs import make_folders_below
@@ -322,6 +322,7 @@ def write_episodes(
     episodes: Callable[[], Iterable[EpisodeRecord]],
     *,
     fps: Fraction,
+    names: FileNames = USUAL_NAMES,
     file_size_limit_bytes: int = 100 * 1024**2,
 ) -> list[str]:
     """Write ``meta/episodes`` below ``root``.
@@ -336,12 +337,12 @@ def write_episodes(
         The files written, relative to ``root``, in row order.
     """
     writer = _EpisodesWriter(Path(root), file_size_limit_bytes)
-    if not writer.write(_blocks(episodes(), fps), None):
+    if not writer.write(_blocks(episodes(), fps, names), None):
         schema: pa.Schema | None = None
-        for block in _blocks(episodes(), fps):
+        for block in _blocks(episodes(), fps, names):
             schema = widened(schema, block.schema())
         writer.discard()
-        complete = writer.write(_blocks(episodes(), fps), schema)
+        complete = writer.write(_blocks(episodes(), fps, names), schema)
         assert complete, "the schema of all rows holds every row"
     if not writer.paths:
         raise SourceError(
@@ -352,28 +353,30 @@ def write_episodes(
     return writer.paths
 
 
-def _blocks(episodes: Iterable[EpisodeRecord], fps: Fraction) -> Iterator[RowBlock]:
+def _blocks(
+    episodes: Iterable[EpisodeRecord], fps: Fraction, names: FileNames
+) -> Iterator[RowBlock]:
     remaining = iter(episodes)
     while records := list(islice(remaining, _BLOCK_ROWS)):
-        yield _block(records, fps)
+        yield _block(records, fps, names)
 
 
-def _block(records: Sequence[EpisodeRecord], fps: Fraction) -> RowBlock:
+def _block(records: Sequence[EpisodeRecord], fps: Fraction, names: FileNames) -> RowBlock:
     block = RowBlock()
     for record in records:
         # Plain integers: numbers that come out of NumPy arrays are of another type.
         start = int(record.dataset_from_index)
+        chunk, file = names.indices(int(record.data_file))
         row: dict[str, Any] = {
             "episode_index": int(record.episode_index),
-            "data/chunk_index": int(record.data_file // FILES_PER_CHUNK),
-            "data/file_index": int(record.data_file % FILES_PER_CHUNK),
+            "data/chunk_index": chunk,
+            "data/file_index": file,
             "dataset_from_index": start,
             "dataset_to_index": start + int(record.length),
         }
         for span in record.videos:
             prefix = f"videos/{span.key}/"
-            row[prefix + "chunk_index"] = int(span.file // FILES_PER_CHUNK)
-            row[prefix + "file_index"] = int(span.file % FILES_PER_CHUNK)
+            row[prefix + "chunk_index"], row[prefix + "file_index"] = names.indices(int(span.file))
             row[prefix + "from_timestamp"] = _seconds(span.from_frame, fps)
             row[prefix + "to_timestamp"] = _seconds(span.to_frame, fps)
         row |= {key: value for key, value in record.legacy.items() if key not in row}

@@ -39,14 +39,17 @@ __all__ = [
     "REPAIRS_PATH",
     "STATS_PATH",
     "TASKS_PATH",
+    "USUAL_NAMES",
     "VIDEO_PATH_TEMPLATE",
     "Declared",
     "Feature",
+    "FileNames",
     "converted_info",
     "declaration",
     "episodes_path",
     "fps_number",
     "kept_splits",
+    "names_of",
     "output_path",
     "read_json_object",
     "split_findings",
@@ -78,11 +81,60 @@ def episodes_path(number: int) -> str:
     return f"{EPISODES_DIR}/chunk-{chunk:03d}/file-{file:03d}.parquet"
 
 
+@dataclass(frozen=True, slots=True)
+class FileNames:
+    """What the files of a dataset's streams are called, by their numbers from 0 on.
+
+    Attributes:
+        data_path: Template of data files, as ``info.json`` has it.
+        video_path: Template of video files.
+        files_per_chunk: Files of a stream in a chunk.
+        counts_on: Whether ``file_index`` counts on from chunk to chunk, as the episodes of v2.x do.
+    """
+
+    data_path: str = DATA_PATH_TEMPLATE
+    video_path: str = VIDEO_PATH_TEMPLATE
+    files_per_chunk: int = FILES_PER_CHUNK
+    counts_on: bool = False
+
+    def indices(self, number: int) -> tuple[int, int]:
+        """Return ``chunk_index`` and ``file_index`` of a file."""
+        chunk, file = divmod(number, self.files_per_chunk)
+        return chunk, number if self.counts_on else file
+
+    def path(self, stream: str, number: int) -> str:
+        """Return the path of a file, relative to the dataset."""
+        chunk, file = self.indices(number)
+        template = self.data_path if stream == DATA_STREAM else self.video_path
+        return template.format(video_key=camera_of(stream), chunk_index=chunk, file_index=file)
+
+    def numbers(self, chunk: IntArray, file: IntArray) -> IntArray:
+        """Return the numbers of files by their indices; -1 for what no file of these names has."""
+        if not self.counts_on:
+            return chunk * self.files_per_chunk + file
+        return np.where(chunk == file // self.files_per_chunk, file, -1)
+
+
+USUAL_NAMES = FileNames()
+"""Those that leconvert and LeRobot give to files of a new dataset."""
+
+
+def names_of(info: Mapping[str, Any]) -> FileNames:
+    """Return how a result names its files: as leconvert does, or as its v2.x source did."""
+    usual = USUAL_NAMES
+    data, video, size = (info.get(key) for key in ("data_path", "video_path", "chunks_size"))
+    if not isinstance(data, str) or data == usual.data_path or _template_problem(data, DATA_STREAM):
+        return usual
+    if video is not None and _template_problem(video, stream_of_camera("camera")):
+        return usual
+    if type(size) is not int or size < 1:
+        return usual
+    return FileNames(data, usual.video_path if video is None else video, size, counts_on=True)
+
+
 def output_path(stream: str, number: int) -> str:
     """Return the path of a stream's file ``number``, counted from 0, as leconvert names it."""
-    chunk, file = divmod(number, FILES_PER_CHUNK)
-    suffix = "parquet" if stream == DATA_STREAM else "mp4"
-    return f"{stream}/chunk-{chunk:03d}/file-{file:03d}.{suffix}"
+    return USUAL_NAMES.path(stream, number)
 
 
 def stream_of(path: str) -> str | None:
@@ -357,6 +409,7 @@ def converted_info(
     data_file_size_in_mb: float,
     video_file_size_in_mb: float,
     has_videos: bool,
+    names: FileNames = USUAL_NAMES,
 ) -> dict[str, Any]:
     """Return the v3.0 ``info.json`` of a v2.x one.
 
@@ -380,8 +433,8 @@ def converted_info(
         "chunks_size": size if type(size) is int and size > 0 else FILES_PER_CHUNK,
         "data_files_size_in_mb": data_file_size_in_mb,
         "video_files_size_in_mb": video_file_size_in_mb,
-        "data_path": DATA_PATH_TEMPLATE,
-        "video_path": VIDEO_PATH_TEMPLATE if has_videos else None,
+        "data_path": names.data_path,
+        "video_path": names.video_path if has_videos else None,
         "robot_type": info.get("robot_type"),
         "splits": _table(info.get("splits") if totals.splits is None else totals.splits),
     }

@@ -1,0 +1,362 @@
+"""``--layout overlay``: LeRobot loads every frame through a new ``meta/`` alone, and back again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import comparison
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from comparison import V21Source
+from test_episode_files import UNFIT, frames_of, opened
+from tests.trees import digest_of, snapshot
+
+import leconvert
+from leconvert.cli.main import main
+from leconvert.compare import verify_pair
+from leconvert.errors import TargetError, UsageError
+from leconvert.model import LayoutOptions
+from leconvert.packer import ProofOptions
+from leconvert.planner import draft_plan
+from leconvert.repairs import RepairOptions
+from leconvert.selection import EpisodeSelection
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing.dataset import RandomLengths
+from leconvert.upkeep import clean_kept_source, undo_conversion
+
+RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
+OVERLAY = LayoutOptions(layout="overlay")
+_TOP = CameraSpec(key="observation.images.top", width=32, height=32)
+_SIDE = CameraSpec(key="observation.images.side", codec="libsvtav1", width=64, height=64)
+_SMALL = DatasetSpec(
+    episodes=5, frames=(9, 4, 7, 12, 6), cameras=(_TOP, _SIDE), tasks=("one", "two"),
+    extra_files={"README.md": "# x\n", "meta/modality.json": "{}"},
+)  # fmt: skip
+_MANY = DatasetSpec(
+    episodes=1010,
+    frames=RandomLengths(seed=1, minimum=1, maximum=3),
+    cameras=(CameraSpec(width=16, height=16),),
+    distinct_clips=8,
+    state_dim=2,
+)
+CASES: dict[str, tuple[DatasetSpec | str, int, int]] = {
+    # What is converted; the frames of a window; every so-manieth window is loaded.
+    "g1_recording": ("g1_inspire_12ep", 60, 8),
+    "cr5_recording": ("cr5_5ep", 60, 1),
+    "two_cameras": (_SMALL, 3, 1),
+    "more_than_a_chunk": (_MANY, 3, 4),
+}
+_SLOW = ("g1_recording", "cr5_recording")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW else []) for name in CASES
+    ],
+)
+def overlaid(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[V21Source, Path, tuple[int, int]]:
+    spec, window, every = CASES[request.param]
+    folder = tmp_path_factory.mktemp("overlay")
+    root = RECORDINGS / spec if isinstance(spec, str) else folder / "source"
+    if isinstance(spec, DatasetSpec):
+        make_dataset(root, spec)
+    ours = Path(shutil.copytree(root, folder / "ours"))
+    before = snapshot(ours)
+    leconvert.convert(ours, layout=OVERLAY, proof=ProofOptions(verify="bytes"))
+    after = snapshot(ours)
+    for path, facts in before.items():  # not even a time is another one
+        assert after[path.replace("meta/", "meta_old/", 1)] == facts
+    return V21Source.open(root), ours, (window, every)
+
+
+@pytest.mark.parametrize("backend", ["pyav", "torchcodec"])
+def test_every_frame_is_the_sources_frame(
+    overlaid: tuple[V21Source, Path, tuple[int, int]], backend: str
+) -> None:
+    source, ours, (window, every) = overlaid
+    compared = comparison.assert_every_frame_is_the_sources(
+        ours, source, backend, window=window, every=every
+    )
+    assert compared == comparison.frames_in_windows(source.lengths, window, every) * len(
+        source.camera_keys
+    )
+
+
+def test_some_episodes_load_alone(overlaid: tuple[V21Source, Path, tuple[int, int]]) -> None:
+    from lerobot.datasets import LeRobotDataset
+
+    source, ours, _ = overlaid
+    some = [1, len(source.lengths) - 1]
+    dataset = LeRobotDataset("ours/dataset", root=ours, episodes=some, video_backend="torchcodec")
+    assert len(dataset) == sum(source.lengths[episode] for episode in some)
+    assert [int(dataset[at]["episode_index"]) for at in (0, len(dataset) - 1)] == some
+
+
+# --- what else is done with it ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("template") / "set", _SMALL)
+
+
+@pytest.fixture
+def small(template: Path, tmp_path: Path) -> Path:
+    root = Path(shutil.copytree(template, tmp_path / "set"))
+    leconvert.convert(root, layout=OVERLAY)
+    return root
+
+
+def test_it_is_proven_checked_reported_and_loaded(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = str(small / "meta_old")
+    for command, said in (
+        (["verify", str(small), "--source", old, "--bytes"], f"{small} matches {old}: bytes, 5"),
+        (["check", str(small)], "0 errors, 0 warnings"),
+        (["report", str(small), "-o", str(tmp_path / "page.html")], "result only"),
+        (["convert", str(small), "--layout", "overlay"], "There is nothing to do."),
+        (
+            ["probe", "run", "--root", str(small), "--duration-s", "0.5", "--num-workers", "0"],
+            "samples/s",
+        ),
+    ):
+        assert main(command) == 0
+        assert said in capsys.readouterr().out
+    stream = leconvert.loading.EpisodeStream(small)
+    assert sum(1 for _ in stream) == 38
+
+
+def test_lerobot_deletes_splits_and_renames_tasks_but_finds_no_file_to_merge(
+    small: Path, tmp_path: Path
+) -> None:
+    from lerobot.datasets.dataset_tools import (
+        add_features,
+        delete_episodes,
+        merge_datasets,
+        modify_tasks,
+        remove_feature,
+        split_dataset,
+    )
+
+    delete_episodes(opened(small), [1], output_dir=tmp_path / "deleted", repo_id="ours/out")
+    assert frames_of(tmp_path / "deleted") == 9 + 7 + 12 + 6
+    split_dataset(opened(small), {"a": [0, 1], "b": [2, 3, 4]}, output_dir=tmp_path)
+    assert [frames_of(tmp_path / name) for name in "ab"] == [9 + 4, 7 + 12 + 6]
+    with pytest.raises(FileNotFoundError, match="file-000"):
+        merge_datasets([opened(small), opened(small)], "ours/out", output_dir=tmp_path / "merged")
+    values = np.zeros((38, 1), np.float32), {"dtype": "float32", "shape": (1,), "names": None}
+    with pytest.raises(IndexError):
+        add_features(opened(small), {"reward": values}, output_dir=tmp_path / "more", repo_id="o/o")
+    with pytest.raises(IndexError):
+        remove_feature(opened(small), "action", output_dir=tmp_path / "less", repo_id="o/o")
+    modify_tasks(opened(small), new_task="another")
+    assert frames_of(small) == 38
+
+
+def test_it_is_joined_later_and_written_as_v21(small: Path, template: Path, tmp_path: Path) -> None:
+    for name, layout in (
+        ("joined", LayoutOptions()),
+        ("files", LayoutOptions(layout="episode-files")),
+        ("v21", LayoutOptions(to="v2.1")),
+    ):
+        leconvert.convert(small, output=tmp_path / name, layout=layout)
+        assert verify_pair(tmp_path / name, template, depth="bytes").differences == ()
+        assert not (tmp_path / name / "meta_old").exists()
+    with pytest.raises(TargetError) as refused:
+        leconvert.convert(small, layout=LayoutOptions(to="v2.1"))
+    assert f"`leconvert undo {small}` puts back the meta/" in str(refused.value.next_step)
+
+
+def test_undo_puts_the_old_meta_back_and_the_same_command_overlays_again(
+    small: Path, template: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = digest_of(small)
+    assert main(["undo", str(small), "--dry-run"]) == 0
+    assert f"would put {small / 'meta_old'} back as {small / 'meta'}" in capsys.readouterr().out
+    assert digest_of(small) == before
+    report = undo_conversion(small)
+    assert (report.result, report.rows, report.camera_frames) == (small / "meta_v30", 38, 76)
+    aside = Path(shutil.move(small / "meta_v30", small.parent / "aside"))
+    assert digest_of(small) == digest_of(template)
+    shutil.move(aside, small / "meta_v30")
+    assert undo_conversion(small).was_undone
+    leconvert.convert(small, layout=OVERLAY)  # what the undo kept is no file of the dataset
+    assert frames_of(small) == 38
+    with pytest.raises(TargetError, match="meta_v30 exists already"):
+        undo_conversion(small)
+
+
+def test_an_undo_that_ended_between_two_renames_is_ended_by_the_next(small: Path) -> None:
+    (small / "meta").rename(small / "meta_v30")
+    assert not undo_conversion(small).was_undone
+    assert sorted(path.name for path in small.glob("meta*")) == ["meta", "meta_v30"]
+    assert V21Source.open(small).lengths == [9, 4, 7, 12, 6]
+
+
+def test_a_file_that_changed_since_is_no_reason_to_go_back_unseen(small: Path) -> None:
+    (small / "meta_old/episodes.jsonl").write_text("")
+    before = digest_of(small)
+    with pytest.raises(leconvert.errors.LeconvertError):
+        undo_conversion(small)
+    assert digest_of(small) == before
+
+
+def test_the_old_meta_goes_when_nothing_would_be_lost_with_it(
+    small: Path, tmp_path: Path, template: Path
+) -> None:
+    report = clean_kept_source(small)
+    assert [row.path for row in report.removed] == [small / "meta_old"]
+    assert not (small / "meta_old").exists()
+    assert frames_of(small) == 38
+    again = Path(shutil.copytree(template, tmp_path / "again"))
+    (again / "meta/notes.bin").write_bytes(b"x")
+    done = leconvert.convert(again, layout=OVERLAY, proof=ProofOptions(delete_source=True))
+    assert done.removed_source == again / "meta_old"
+    assert (again / "meta/notes.bin").read_bytes() == b"x"
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+def _refused(root: Path, **options: object) -> UsageError:
+    before = snapshot(root)
+    with pytest.raises(UsageError) as refused:
+        leconvert.convert(root, **{"layout": OVERLAY, **options})  # type: ignore[arg-type]
+    assert snapshot(root) == before
+    assert sorted(path.name for path in root.parent.iterdir() if path.name.startswith(".")) == []
+    return refused.value
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_unfit_files_are_named_with_the_layout_that_takes_them(kind: str, tmp_path: Path) -> None:
+    make, reasons, _ = UNFIT[kind]
+    make(tmp_path / "set")
+    refused = _refused(tmp_path / "set")
+    assert "cannot become v3.0 by a new meta/ alone" in refused.message
+    assert all(reason in text for reason, text in zip(reasons, refused.details, strict=True))
+    assert "--layout episode-files" in str(refused.next_step)
+
+
+def _with_template(name: str, template: str) -> Callable[[Path], None]:
+    def change(root: Path) -> None:
+        path = root / "meta/info.json"
+        info = json.loads(path.read_text())
+        usual = info[name]
+        path.write_text(json.dumps({**info, name: template}))
+        for episode in range(5):
+            names = {"episode_chunk": 0, "episode_index": episode, "video_key": _TOP.key}
+            new = root / template.format(**names)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            (root / usual.format(**names)).rename(new)
+
+    return change
+
+
+def _unsorted(root: Path) -> None:
+    shutil.rmtree(root)
+    spec = DatasetSpec(episodes=11, frames=2, cameras=())
+    make_dataset(root, spec)
+    path = root / "meta/info.json"
+    template = "data/chunk-{episode_chunk:03d}/episode_{episode_index}.parquet"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data_path": template}))
+    for episode in range(11):
+        folder = root / "data/chunk-000"
+        (folder / f"episode_{episode:06d}.parquet").rename(folder / f"episode_{episode}.parquet")
+
+
+def _stray(root: Path) -> None:
+    (root / "data/chunk-000/other.parquet").write_bytes(b"")
+
+
+def _broken_clip(root: Path) -> None:
+    (root / f"videos/chunk-000/{_TOP.key}/episode_000001.mp4").write_bytes(b"no clip")
+
+
+def _no_stats(root: Path) -> None:
+    (root / "meta/episodes_stats.jsonl").unlink()
+    path = root / "meta/info.json"
+    path.write_text(path.read_text().replace('"v2.1"', '"v2.0"'))
+
+
+REFUSED: dict[str, tuple[Callable[[Path], None], dict[str, object], str]] = {
+    "a stray file": (_stray, {}, "1 file below data/ that no episode has"),
+    "statistics to compute": (_no_stats, {}, "Statistics are computed: action, "),
+    "an episode left out": (
+        _broken_clip,
+        {"repairs": RepairOptions(on_bad_episode="drop")},
+        "Episodes or features are left out",
+    ),
+    "a selection": (
+        lambda _: None, {"selection": EpisodeSelection(episodes="0-2")},
+        "a selection of episodes cannot share them",
+    ),
+    "another name": (
+        lambda _: None, {"repairs": RepairOptions(rename_features=(f"{_TOP.key}=top",))},
+        "Features get other names",
+    ),
+    "tables in one folder": (
+        _with_template("data_path", "data/{episode_chunk:03d}-{episode_index:06d}.parquet"), {},
+        "which LeRobot's reader of v3.0 does not take",
+    ),
+    "names that do not sort": (_unsorted, {}, "does not sort in the order of the episodes"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_needs_other_files_is_refused(kind: str, template: Path, tmp_path: Path) -> None:
+    change, options, said = REFUSED[kind]
+    root = Path(shutil.copytree(template, tmp_path / "set"))
+    change(root)
+    refused = _refused(root, **options)
+    assert said in " ".join([refused.message, *refused.details])
+    assert "--layout episode-files" in str(refused.next_step)
+
+
+def test_v30_several_and_places_that_cannot_share_are_refused(
+    small: Path, template: Path, tmp_path: Path
+) -> None:
+    joined = tmp_path / "joined"
+    leconvert.convert(template, output=joined)
+    for roots, output, said in (
+        ([joined], joined, "is v3.0 already"),
+        ([template, small], tmp_path / "new", "several datasets cannot share them"),
+        ([template], tmp_path / "new", "cannot be shared with"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            draft_plan(roots, output, tmp_path / "work", OVERLAY)
+
+
+def test_other_names_that_v30_can_say_are_taken(template: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(template, tmp_path / "set"))
+    name = "data/part_{episode_chunk}/{episode_index:04d}.parquet"
+    path = root / "meta/info.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data_path": name}))
+    for episode in range(5):
+        new = root / name.format(episode_chunk=0, episode_index=episode)
+        new.parent.mkdir(exist_ok=True)
+        (root / f"data/chunk-000/episode_{episode:06d}.parquet").rename(new)
+    (root / "data/chunk-000").rmdir()
+    leconvert.convert(root, layout=OVERLAY)
+    templates = json.loads(path.read_text())
+    assert templates["data_path"] == "data/part_{chunk_index}/{file_index:04d}.parquet"
+    assert frames_of(root) == 38
+
+
+@pytest.mark.parametrize("column", ["data/file_index", "data/chunk_index"])
+def test_verify_finds_an_index_that_leads_to_another_file(small: Path, column: str) -> None:
+    path = small / "meta/episodes/chunk-000/file-000.parquet"
+    table = pq.read_table(path)
+    values = table[column].to_pylist()
+    values[2] += 1
+    at = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(values)), path)
+    assert not verify_pair(small, small / "meta_old").ok
