@@ -125,10 +125,11 @@ def test_it_is_proven_checked_reported_and_loaded(
         (["report", str(small), "-o", str(tmp_path / "page.html")], "result only"),
         (["convert", str(small), "--layout", "overlay"], "There is nothing to do."),
         (
-            ["probe", "run", "--root", str(small), "--duration-s", "0.5", "--num-workers", "0"],
+            ["probe", "run", "--root", str(small), "--duration-s", "0.5", "--num-workers", "0",
+             "--out-dir", str(tmp_path / "probe")],
             "samples/s",
         ),
-    ):
+    ):  # fmt: skip
         assert main(command) == 0
         assert said in capsys.readouterr().out
     stream = leconvert.loading.EpisodeStream(small)
