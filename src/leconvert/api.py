@@ -510,12 +510,7 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
 
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
-    if to != TARGET_VERSIONS[0]:
-        raise UsageError(
-            f"leconvert pushes v3.0 datasets alone, not {to}.",
-            next_step="Convert without a push, and send the result with `hf upload`.",
-        )
-    if push.repo_id is None and arrival is None:
+    if push.repo_id is None and (arrival is None or to != TARGET_VERSIONS[0]):
         raise UsageError(
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )

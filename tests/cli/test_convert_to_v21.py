@@ -231,7 +231,7 @@ def test_what_v21_has_no_form_for_needs_a_flag(
     [
         (["--layout", "streaming"], "--layout says how episodes share files"),
         (["--data-file-size-in-mb", "5"], "--data-file-size-in-mb says how episodes share files"),
-        (["--push-repo-id", "org/name"], "leconvert pushes v3.0 datasets alone"),
+        (["--push-to-hub", "true"], "A v2.1 dataset is pushed to a repo that is named"),
         (["--probe"], "It is measured how v3.0 datasets load"),
     ],
 )

@@ -129,21 +129,27 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     return DatasetReport(str(root), version, tuple(kept), episodes, frames, files, seconds)
 
 
-def checked_result(result: Path, *, progress: Progress = NO_PROGRESS) -> dict[str, Any]:
-    """Return the info.json of a complete v3.0 dataset, before it is sent anywhere."""
+def checked_result(
+    result: Path, versions: Sequence[str] = ("v3.0",), *, progress: Progress = NO_PROGRESS
+) -> dict[str, Any]:
+    """Return the info.json of a complete dataset of some versions, before it is sent anywhere."""
     info = read_info(result)
     version = info.get("codebase_version")
-    if not isinstance(version, str) or not version.startswith("v3."):
+    if version not in versions:
         raise SourceError(
-            f"{result} is {version}; only v3.0 datasets are sent.",
+            f"{result} is {version}; only {' and '.join(versions)} datasets are sent.",
             path=str(result),
             next_step="Convert it first: `leconvert convert`.",
         )
-    report = check_dataset(result, progress=progress)
-    errors = [finding for finding in report.findings if finding.severity == "error"]
+    findings = (
+        check_dataset(result, progress=progress).findings
+        if version == "v3.0"
+        else scan_source(result, progress=progress).findings
+    )
+    errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise VerificationError(
-            f"{result} is no complete v3.0 dataset: {count(len(errors), 'error')}.",
+            f"{result} is no complete {version} dataset: {count(len(errors), 'error')}.",
             path=str(result),
             next_step="`leconvert check` explains them. Nothing was sent.",
             details=[f"{finding.code}: {finding.message}" for finding in errors[:_SHOWN]],

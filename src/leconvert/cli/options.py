@@ -1125,16 +1125,17 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
         _refuse_push_options(options)
     if refused or (not asked and (origin is None or local)):
         return None
+    to = layout_options(options).to
+    if to != "v3.0" and options.push_repo_id is None:
+        raise UsageError(
+            f"A {to} dataset is pushed to a repo that is named, since what it is made of may be "
+            "the v3.0 dataset there.",
+            next_step="Pass --push-repo-id ORG/NAME, or --no-push.",
+        )
     found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
     if found is None:
         raise UsageError(
             "It is not said where to push to.", next_step="Pass --push-repo-id ORG/NAME."
-        )
-    to = layout_options(options).to
-    if to != "v3.0":
-        raise UsageError(
-            f"leconvert pushes v3.0 datasets alone, and --to {to} is given.",
-            next_step="Pass --no-push, and send the result with `hf upload`.",
         )
     return str(found)
 

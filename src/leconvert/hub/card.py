@@ -111,10 +111,11 @@ def _lines(
     if provenance is None:
         return [*lines, "", f"Pushed by leconvert {__version__}.", ""]
     has_video = any(path.startswith("videos/") for path in sizes)
-    return [*lines, "", *_origin_lines(provenance, has_video=has_video)]
+    version = str(info.get("codebase_version"))
+    return [*lines, "", *_origin_lines(provenance, version, has_video=has_video)]
 
 
-def _origin_lines(provenance: Provenance, *, has_video: bool) -> list[str]:
+def _origin_lines(provenance: Provenance, version: str, *, has_video: bool) -> list[str]:
     source = "a local dataset"
     if provenance.repo_id:
         url = f"https://huggingface.co/datasets/{provenance.repo_id}/tree/{provenance.commit}"
@@ -122,7 +123,7 @@ def _origin_lines(provenance: Provenance, *, has_video: bool) -> list[str]:
     lines = [
         "### Conversion",
         "",
-        f"Converted to v3.0 from {source} by leconvert {__version__}"
+        f"Converted to {version} from {source} by leconvert {__version__}"
         + ("; coded video was copied, not encoded again." if has_video else "."),
         "",
     ]

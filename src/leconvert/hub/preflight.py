@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 
 KIND = "dataset"
-TAG = "v3.0"
+TAGS = ("v3.0", "v2.1")
+"""The versions that are pushed: LeRobot finds a dataset by a tag with the name of its version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class RepoState:
 
     head: str  # the commit that a push would add to; of ``main`` where the branch does not exist
     has_branch: bool  # whether the branch exists
-    tag: str | None  # the commit that the tag ``v3.0`` names; None without it.
+    tag: str | None  # the commit that the tag of the result's version names; None without it.
     pulls: Mapping[int, str]  # the head of every pull request by its number
     files: Mapping[str, RemoteFile]  # every file at ``head``
     # The dataset's info.json at ``head``; None where there is no dataset.
@@ -58,8 +59,12 @@ class RepoState:
 NOTHING = RepoState("", False, None, {}, {}, None, None)  # a repo that does not exist yet
 
 
-def read_repo_state(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
-    """Return what a repo holds; None where there is no such repo, as far as the token can see."""
+def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoState | None:
+    """Return what a repo holds; None where there is no such repo, as far as the token can see.
+
+    Args:
+        tag: The tag that is looked for.
+    """
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     with hub_errors(repo_id):
@@ -85,7 +90,7 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
     return RepoState(
         head=head,
         has_branch=branch in heads,
-        tag=tags.get(TAG),
+        tag=tags.get(tag),
         pulls=pulls,
         files=files,
         info=info,
@@ -93,11 +98,11 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str) -> RepoState | None:
     )
 
 
-def find_tag(api: HfApi, repo_id: str) -> str | None:
-    """Return the commit that the tag ``v3.0`` names now; None without it."""
+def find_tag(api: HfApi, repo_id: str, tag: str) -> str | None:
+    """Return the commit that a tag names now; None without it."""
     with hub_errors(repo_id):
         refs = api.list_repo_refs(repo_id, repo_type=KIND)
-    return next((ref.target_commit for ref in refs.tags if ref.name == TAG), None)
+    return next((ref.target_commit for ref in refs.tags if ref.name == tag), None)
 
 
 def is_private(api: HfApi, repo_id: str) -> bool | None:
@@ -245,7 +250,12 @@ class Replacement:
             return
         version = version_of(state.info)
         if version.startswith("v3."):
-            raise self._refusal(f"already holds a {version} dataset, and another one")
+            if version_of(self._info) == version:
+                raise self._refusal(f"already holds a {version} dataset, and another one")
+            raise self._refusal(
+                f"holds a {version} dataset, which {version_of(self._info)} would replace",
+                "Push to a repo of its own with --push-repo-id. " + _FORCE,
+            )
         if not version.startswith("v2."):
             raise HubConflictError(
                 f"{repo_id} holds a dataset {version}, whose files are not known.",
@@ -360,6 +370,7 @@ def check_complete(
     sizes: Mapping[str, int],
     digests: Mapping[str, str],
     root: Path,
+    tag: str,
 ) -> None:
     """Compare a listing with the result."""
     wrong = []
@@ -375,7 +386,7 @@ def check_complete(
     if wrong:
         raise HubConflictError(
             f"{revision} of {repo_id} is not the result: {len(wrong)} files differ.",
-            next_step=f"The tag {TAG} was not set. Run the same command again.",
+            next_step=f"The tag {tag} was not set. Run the same command again.",
             details=wrong[:_SHOWN],
         )
 

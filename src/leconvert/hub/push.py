@@ -1,9 +1,10 @@
 """Push a result to the Hub: contents first, then one commit, then the tag.
 
-**What readers meet**, whatever fails and whenever: all old; the branch new and the tag ``v3.0``
-old or missing; all new. Contents of large files go up first and nobody sees them. One commit, made
-only if its parent is still the branch's head, adds the new files, deletes the old dataset's and
-brings the card. Then its listing is compared with the result, and only then the tag is set.
+**What readers meet**, whatever fails and whenever: all old; the branch new and the tag, which has
+the name of the result's version, old or missing; all new. Contents of large files go up first and
+nobody sees them. One commit, made only if its parent is still the branch's head, adds the new
+files, deletes the old dataset's and brings the card. Then its listing is compared with the result,
+and only then the tag is set.
 
 **What a rerun does.** Nothing about what was sent is kept on this side. Each try looks at the repo
 and does what is missing: files that the repo has are not sent, contents that the Hub has are not
@@ -41,13 +42,14 @@ from leconvert.errors import (
     UsageError,
     VerificationError,
 )
+from leconvert.formats.v2 import TASKS_PATH as LEGACY_TASKS_PATH
 from leconvert.formats.v3 import TASKS_PATH, read_repairs
 from leconvert.hub.card import render_card
 from leconvert.hub.client import TOKEN_HELP, hub_errors, make_api, without_its_bars
 from leconvert.hub.preflight import (
     KIND,
     NOTHING,
-    TAG,
+    TAGS,
     Replacement,
     RepoState,
     altered_files,
@@ -200,13 +202,22 @@ class Uploader:
         root: The result's folder.
         digests: SHA-256 by path, of files that were read already; grows by what is uploaded, so
             that nothing is read twice when a push looks again.
+        tag: Names the commit that holds the result.
         threads: Large files that go up at a time.
     """
 
     def __init__(
-        self, api: HfApi, repo_id: str, root: Path, digests: dict[str, str], *, threads: int = 5
+        self,
+        api: HfApi,
+        repo_id: str,
+        root: Path,
+        digests: dict[str, str],
+        *,
+        tag: str = TAGS[0],
+        threads: int = 5,
     ) -> None:
         self._api = api
+        self._tag = tag
         self._repo: dict[str, Any] = {"repo_id": repo_id, "repo_type": KIND}
         self._repo_id = repo_id
         self._root = root
@@ -329,14 +340,14 @@ class Uploader:
     # --- the tag -----------------------------------------------------------------------------
 
     def delete_tag(self) -> None:
-        """Delete the tag ``v3.0``: the Hub cannot move one."""
-        with _pushing(self._repo_id, TAG):
-            self._api.delete_tag(**self._repo, tag=TAG)
+        """Delete the tag: the Hub cannot move one."""
+        with _pushing(self._repo_id, self._tag):
+            self._api.delete_tag(**self._repo, tag=self._tag)
 
     def create_tag(self, commit: str) -> None:
-        """Let ``v3.0`` name a commit."""
+        """Let the tag name a commit."""
         with _pushing(self._repo_id, commit):
-            self._api.create_tag(**self._repo, tag=TAG, revision=commit)
+            self._api.create_tag(**self._repo, tag=self._tag, revision=commit)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -356,7 +367,7 @@ def push(
     pause: Callable[[float], None] = time.sleep,
     progress: Progress = NO_PROGRESS,
 ) -> PushReport:
-    """Push a v3.0 dataset.
+    """Push a v3.0 or v2.1 dataset.
 
     Where it came from, and what it was when it was proven, is read from the record beside it
     (`leconvert.hub.provenance`), which afterwards says that it was pushed.
@@ -373,7 +384,7 @@ def push(
 
     Raises:
         UsageError: It is not said where to, and not known where the source came from.
-        SourceError: The folder holds no v3.0 dataset.
+        SourceError: The folder holds no such dataset.
         VerificationError: The dataset is not complete, or not what was converted and proven.
         HubError: There is no such repo, or the Hub does not answer.
         HubAccessError: The token is missing, wrong, or does not allow it.
@@ -383,7 +394,7 @@ def push(
     if options.create_pr and options.branch != MAIN:
         raise UsageError("--create-pr and --branch exclude each other: pull requests are to main.")
     repo_id = options.repo_id or _origin_of(result)
-    info = checked_result(result, progress=progress)
+    info = checked_result(result, TAGS, progress=progress)
     api = api or make_api()
     if not options.dry_run and not _has_token(api):
         raise HubAccessError(
@@ -460,6 +471,7 @@ class _Push:
         self._result = result
         self._repo_id = repo_id
         self._info = info
+        self._tag = version_of(info)
         self._options = options
         self._noted = read_provenance(result)
         self._known = self._noted  # until it turns out to be another result's
@@ -474,12 +486,14 @@ class _Push:
         self._digests: dict[str, str] = {}
         self._listed: dict[str, Mapping[str, RemoteFile]] = {}
         self._begun: PushReport | None = None
-        self._uploader = Uploader(api, repo_id, result, self._digests, threads=options.threads)
+        self._uploader = Uploader(
+            api, repo_id, result, self._digests, tag=self._tag, threads=options.threads
+        )
 
     def run(self) -> PushReport:
         """Look, and do what is missing."""
         options = self._options
-        state = read_repo_state(self._api, self._repo_id, options.branch)
+        state = read_repo_state(self._api, self._repo_id, options.branch, self._tag)
         created = state is None
         if state is None and not options.create:
             raise HubError(
@@ -514,7 +528,7 @@ class _Push:
             return self._merge(state, card, replace(report, commits=len(shares)))
         commit = self._commit(shares[0], card, options.branch, state.head)
         self._check_complete(commit)
-        return replace(report, commit=commit, tag=self._tag(state, commit))
+        return replace(report, commit=commit, tag=self._set_tag(state, commit))
 
     def note_pushed(self) -> None:
         """Say in the record beside the result that it was pushed, if it is this result's record."""
@@ -536,7 +550,7 @@ class _Push:
         return state
 
     def _look_again(self, branch: str) -> RepoState:
-        state = read_repo_state(self._api, self._repo_id, branch)
+        state = read_repo_state(self._api, self._repo_id, branch, self._tag)
         if state is None:
             raise HubError(
                 f"{self._repo_id} is there, but this token may not see it; or it was removed.",
@@ -575,12 +589,13 @@ class _Push:
             ).check()
         if self._is_for_main and state.tag not in (None, state.head):
             tagged = self._files_at(state.tag)
-            if TASKS_PATH in tagged and self._plan(tagged, state).changes_dataset:
+            tasks = TASKS_PATH if self._tag == TAGS[0] else LEGACY_TASKS_PATH
+            if tasks in tagged and self._plan(tagged, state).changes_dataset:
                 raise HubConflictError(
-                    f"The tag {TAG} of {self._repo_id} names another v3.0 dataset, at "
-                    f"{state.tag[:12]}.",
-                    next_step=f"Look at it: hf://datasets/{self._repo_id}@{TAG}. If readers shall "
-                    "find this result instead, push with --force-push.",
+                    f"The tag {self._tag} of {self._repo_id} names another {self._tag} dataset, "
+                    f"at {state.tag[:12]}.",
+                    next_step=f"Look at it: hf://datasets/{self._repo_id}@{self._tag}. If readers "
+                    "shall find this result instead, push with --force-push.",
                 )
 
     def _is_to_be_private(self, *, is_there: bool) -> bool:
@@ -683,7 +698,7 @@ class _Push:
 
     def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
         """Set the tag of a result that is there, then bring the card up to date."""
-        tag = self._tag(state, state.head)
+        tag = self._set_tag(state, state.head)
         commit = state.head
         if card is not None and not self._options.create_pr:
             commit = self._commit(CommitShare((), ()), card, self._options.branch, state.head)
@@ -691,7 +706,7 @@ class _Push:
 
     def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
         """Bring the result into a pull request, left open; return its number and its head."""
-        title = f"Convert to LeRobot v3.0 ({fingerprint(self._sizes, state.head)})"
+        title = f"Convert to LeRobot {self._tag} ({fingerprint(self._sizes, state.head)})"
         number = self._uploader.find_pull(title)
         if number is None:
             self._progress.say("Opening a pull request; main stays as it is meanwhile.")
@@ -725,7 +740,7 @@ class _Push:
         self._uploader.merge_pull(number)
         merged = self._look_again(MAIN)
         self._check_complete(merged.head)
-        tag = self._tag(merged, merged.head)
+        tag = self._set_tag(merged, merged.head)
         return replace(report, commit=merged.head, pull_request=number, merged=True, tag=tag)
 
     def _facts_of(self, path: str) -> FileFacts | None:
@@ -748,16 +763,18 @@ class _Push:
             )
 
     def _check_complete(self, revision: str) -> None:
-        self._check_unchanged(f"The tag {TAG} was not set.")
+        self._check_unchanged(f"The tag {self._tag} was not set.")
         files = list_files(self._api, self._repo_id, revision)
-        check_complete(self._repo_id, revision, files, self._sizes, self._digests, self._result)
+        check_complete(
+            self._repo_id, revision, files, self._sizes, self._digests, self._result, self._tag
+        )
 
     @property
     def _is_for_main(self) -> bool:
         """Whether ``main`` holds the result when this is done: the tag names main's dataset."""
         return self._options.branch == MAIN and not self._options.create_pr
 
-    def _tag(self, state: RepoState, commit: str) -> str:
+    def _set_tag(self, state: RepoState, commit: str) -> str:
         """Let the tag name a commit that holds the result, and say what was done."""
         if not self._is_for_main:
             return "none"
@@ -765,20 +782,20 @@ class _Push:
             return "kept"
         if state.tag is not None:
             # Content went up since the look, which may have taken hours.
-            now = find_tag(self._api, self._repo_id)
+            now = find_tag(self._api, self._repo_id, self._tag)
             if now == commit:
                 return "kept"
             if now != state.tag:
                 raise self._tag_changed(state.tag, now)
             self._progress.say(
-                f"The tag {TAG} moves from {now[:12]} to {commit[:12]}: for a moment there is "
-                "none. If this ends in between, the same command closes the gap first."
+                f"The tag {self._tag} moves from {now[:12]} to {commit[:12]}: for a moment there "
+                "is none. If this ends in between, the same command closes the gap first."
             )
             self._uploader.delete_tag()
         try:
             self._uploader.create_tag(commit)
         except HubConflictError as error:
-            now = find_tag(self._api, self._repo_id)
+            now = find_tag(self._api, self._repo_id, self._tag)
             if now != commit:
                 raise self._tag_changed(None, now) from error
         return "set" if state.tag is None else "moved"
@@ -787,7 +804,7 @@ class _Push:
         what = "made" if before is None else "moved"
         said = "removed" if now is None else f"{what}, and names {now[:12]} now"
         return HubConflictError(
-            f"{self._repo_id} changed meanwhile: the tag {TAG} was {said}.",
+            f"{self._repo_id} changed meanwhile: the tag {self._tag} was {said}.",
             next_step="The result is committed, and this tag was left alone. Look at what it "
             "names, then run the same command again, which sets it.",
         )

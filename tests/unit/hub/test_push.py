@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.hub import OTHER_TOKEN, READ_TOKEN, Fault, StandIn
 from tests.trees import digest_of
 from tests.unit.hub.conftest import REPO
 
+from leconvert import LayoutOptions, convert
 from leconvert.errors import (
     HubAccessError,
     HubConflictError,
@@ -348,11 +350,64 @@ def test_what_the_hub_does_not_take_is_told(
     assert "meta/tasks.jsonl" in _at(hub)
 
 
-def test_only_a_complete_v3_dataset_is_pushed(
+@pytest.fixture
+def v21_result(result: Path, tmp_path: Path) -> Path:
+    """The v3.0 result converted back."""
+    to = LayoutOptions(to="v2.1")
+    return convert(result, output=tmp_path / "v21_result", layout=to, for_push=True).output
+
+
+def test_a_v21_result_gets_the_tag_by_which_lerobot_0_3_finds_it(
+    hub: StandIn, pushed: Push, api_of: Client, v21_result: Path, tmp_path: Path
+) -> None:
+    report = pushed(v21_result, "tester/back", create=True)
+    repo = hub.repo("tester/back")
+    assert repo.tags == {"v2.1": report.commit}
+    assert repo.branches == {"main": report.commit}
+    # It lists branches and tags, takes the one that is its own version, and loads that.
+    refs = api_of().list_repo_refs("tester/back", repo_type="dataset")
+    assert "v2.1" in [ref.name for ref in (*refs.branches, *refs.tags)]
+    copy = Path(
+        snapshot_download(
+            "tester/back", repo_type="dataset", revision="v2.1",
+            local_dir=tmp_path / "copy", token=False,
+        )
+    )  # fmt: skip
+    for path in _files(v21_result) - {"README.md"}:
+        assert (copy / path).read_bytes() == (v21_result / path).read_bytes()
+    card = (copy / "README.md").read_text()
+    assert "codebase version v2.1" in card
+    assert "Converted to v2.1 from" in card
+    hub.log.clear()
+    assert pushed(v21_result, "tester/back").tag == "kept"
+    assert _writes(hub) == []
+
+
+def test_a_v21_result_does_not_replace_the_v3_dataset_that_it_was_made_of(
+    hub: StandIn, pushed: Push, result: Path, v21_result: Path
+) -> None:
+    hub.add_repo(REPO, result, tags=("v3.0",))
+    before = dict(hub.repo(REPO).branches)
+    with pytest.raises(HubConflictError, match=r"holds a v3\.0 dataset, which v2\.1 would replace"):
+        pushed(v21_result)
+    assert hub.repo(REPO).branches == before
+    report = pushed(v21_result, branch="v2.1", force=True)
+    assert hub.repo(REPO).branches == {**before, "v2.1": report.commit}
+    assert list(hub.repo(REPO).tags) == ["v3.0"]
+    next(v21_result.glob("videos/*/*/*.mp4")).unlink()
+    with pytest.raises(VerificationError, match=r"is no complete v2.1 dataset: \d+ error"):
+        pushed(v21_result)
+
+
+def test_only_a_complete_dataset_is_pushed(
     hub: StandIn, pushed: Push, small_source: Path, result_copy: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SourceError, match=r"is v2.1; only v3.0 datasets are sent"):
-        pushed(small_source)
+    v20 = tmp_path / "v20"
+    shutil.copytree(small_source, v20)
+    info = json.loads((v20 / "meta/info.json").read_bytes())
+    (v20 / "meta/info.json").write_text(json.dumps(info | {"codebase_version": "v2.0"}))
+    with pytest.raises(SourceError, match=r"is v2.0; only v3.0 and v2.1 datasets are sent"):
+        pushed(v20)
     with pytest.raises(UnreadableSourceError, match="is not a LeRobot dataset"):
         pushed(tmp_path)
     next(result_copy.glob("videos/*/*/*.mp4")).unlink()
@@ -628,7 +683,7 @@ def test_a_commit_that_was_converted_and_is_gone_is_a_conflict_and_no_answer_is_
 
 def test_a_repo_whose_branches_are_all_gone_holds_nothing(hub: StandIn, api_of: Client) -> None:
     hub.add_repo(REPO).branches.clear()
-    assert read_repo_state(api_of(), REPO, "main") is NOTHING
+    assert read_repo_state(api_of(), REPO, "main", "v3.0") is NOTHING
 
 
 @pytest.mark.parametrize("info", [b"{", b"[1]", b"\xff\xfe"])
@@ -636,7 +691,7 @@ def test_an_info_that_cannot_be_read_describes_no_dataset_and_is_not_replaced(
     hub: StandIn, pushed: Push, api_of: Client, result: Path, info: bytes
 ) -> None:
     hub.add_repo(REPO, {"meta/info.json": info})
-    state = read_repo_state(api_of(), REPO, "main")
+    state = read_repo_state(api_of(), REPO, "main", "v3.0")
     assert state is not None
     assert state.info == {}
     with pytest.raises(HubConflictError, match="holds a dataset of no version"):
@@ -672,7 +727,7 @@ def test_what_arrived_is_compared_by_hash_small_files_too(
     files = {path: file for path, file in (there | change).items() if file is not None}
 
     def check() -> None:
-        check_complete(REPO, "main", files, sizes, digests, tmp_path)
+        check_complete(REPO, "main", files, sizes, digests, tmp_path, "v3.0")
 
     if not wrong:
         check()
