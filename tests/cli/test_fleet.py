@@ -253,3 +253,32 @@ def test_a_report_tells_what_became_of_each_dataset(
     assert (inside.returncode, "lies in the dataset" in inside.stderr) == (2, True)
     foreign = leconvert("fleet", "report", tmp_path, "-o", tmp_path / "page.html")
     assert (foreign.returncode, "holds no fleet" in foreign.stderr) == (7, True)
+
+
+def test_a_run_under_way_is_gone_on_with_or_given_up_where_that_is_asked_for(
+    leconvert: Leconvert, lab: Lab, tmp_path: Path
+) -> None:
+    """As a dead worker leaves it: planned with what the policy allowed, or otherwise."""
+    lab.list.write_text("in/good\nin/late\n")
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
+    (lab.out).mkdir()
+    runs = {}
+    for name, flags in (("good", ("--episodes-per-batch", "1")), ("late", ("--retime",))):
+        folder = WorkDir(lab.work).dataset(name)
+        planned = leconvert(
+            "plan", lab.root / name, lab.out / name, "--work-dir", folder.root, *flags
+        )
+        assert planned.returncode == 0, planned.stderr
+        runs[name] = folder.current_run_id()
+    command = lab.command("--policy", policy, "--json", "--max-workers", 1)
+    first = leconvert(*command)
+    assert first.returncode == 8, first.stderr
+    assert states(first.stdout) == {"good": "set aside", "late": "converted"}
+    assert WorkDir(lab.work).dataset("late").current_run_id() == runs["late"]
+    (aside,) = (one for one in json.loads(first.stdout)["datasets"] if one["name"] == "good")
+    assert "--restart" in aside["next_step"]
+    second = leconvert(*command, "--restart")
+    assert second.returncode == 0, second.stderr
+    assert states(second.stdout) == {"good": "converted", "late": "finished before"}
+    assert WorkDir(lab.work).dataset("good").current_run_id() != runs["good"]
