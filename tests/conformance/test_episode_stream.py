@@ -93,8 +93,34 @@ def test_keys_come_in_the_same_order(dataset: Path) -> None:
     assert list(sample) == list(reference[0])
 
 
-def test_float_pictures_equal_those_of_lerobot(dataset: Path) -> None:
-    assert_all_equal(EpisodeStream(dataset, return_uint8=False), sum(LENGTHS))
+def test_whole_numbers_of_pictures_equal_those_of_lerobot(dataset: Path) -> None:
+    assert_all_equal(EpisodeStream(dataset, return_uint8=True), sum(LENGTHS))
+
+
+def test_what_lerobots_code_asks_of_a_dataset_is_what_its_own_says(dataset: Path) -> None:
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    def brighter(pictures: torch.Tensor) -> torch.Tensor:
+        return pictures[..., ::2] * 0.5
+
+    theirs = LeRobotDataset("a/b", root=dataset, episodes=[1, 3], image_transforms=brighter)
+    ours = EpisodeStream(dataset, episodes=[1, 3], image_transforms=brighter)
+    for name in ("num_frames", "num_episodes", "fps", "episodes", "root", "image_transforms"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.repo_id == dataset.name
+    for name in ("total_episodes", "total_frames", "total_tasks", "fps", "robot_type", "shapes",
+                 "names", "has_language_columns"):  # fmt: skip
+        assert getattr(ours.meta, name) == getattr(theirs.meta, name), name
+    for name in ("camera_keys", "video_keys", "image_keys", "depth_keys"):
+        assert list(getattr(ours.meta, name)) == list(getattr(theirs.meta, name)), name
+    assert {key: dict(ft) for key, ft in ours.features.items()} == theirs.features
+    assert ours.meta.stats.keys() == theirs.meta.stats.keys()
+    assert (ours.meta.stats["action"]["mean"] == theirs.meta.stats["action"]["mean"]).all()
+    reference = {int(sample["index"]): sample for sample in theirs}
+    for sample in ours:
+        other = reference.pop(int(sample["index"]))
+        assert all(torch.equal(sample[key], other[key]) for key in ours.meta.camera_keys)
+    assert not reference
 
 
 @pytest.mark.parametrize("backend", ["torchcodec", "pyav"])
@@ -190,7 +216,7 @@ def test_batches_of_workers_hold_the_samples_of_lerobot(dataset: Path) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
     reference = LeRobotDataset("a/b", root=dataset, delta_timestamps=WINDOWS, return_uint8=True)
-    stream = EpisodeStream(dataset, delta_timestamps=WINDOWS)
+    stream = EpisodeStream(dataset, delta_timestamps=WINDOWS, return_uint8=True)
     samples = (
         {key: value[place] for key, value in batch.items()}
         for batch in StreamLoader(stream, batch_size=5, num_workers=2)

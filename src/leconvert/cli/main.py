@@ -246,7 +246,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     given = list(sys.argv[1:] if argv is None else argv)
-    arguments = [with_hyphens(argument) for argument in given]
+    # What follows -- is not ours.
+    ours = given.index("--") if "--" in given else len(given)
+    arguments = [*map(with_hyphens, given[:ours]), *given[ours:]]
     as_json = "--json" in arguments
     try:
         options = _parsed(arguments)

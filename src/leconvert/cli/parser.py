@@ -261,6 +261,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "leconvert probe train --root my_dataset --steps 200 --resume-from last",
         ),
     ),
+    "leconvert probe train-lerobot": (
+        (
+            "as a configuration says",
+            "leconvert probe train-lerobot -- --config_path=train_config.json",
+        ),
+    ),
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ _COMMANDS = (
     ("resample", "measure how fast trajectories of many rates are brought to one"),
     ("submit", "send scenarios to a SLURM cluster"),
     ("train", "an example that trains from a stream, and resumes"),
+    ("train-lerobot", "LeRobot's own training program, from a stream"),
 )
 # These never load a decoder, so FFmpeg need not be found for them.
 _WITHOUT_DECODING = frozenset({"resample", "submit", "summarize"})
@@ -48,4 +49,4 @@ def _runs_as_program() -> bool:
 
 
 def _module_name(command: str) -> str:
-    return f"leconvert.cli.probe_{command}"
+    return f"leconvert.cli.probe_{command.replace('-', '_')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,8 @@ class SampleFormat:
 
     windows: Mapping[str, Window]  # by feature
     return_uint8: bool  # images as uint8 instead of float32 between 0 and 1
+    # What is done to the pictures of each camera of a sample, but for depth; None for nothing.
+    image_transforms: Callable[[torch.Tensor], torch.Tensor] | None
     count_unreadable: bool  # frames that cannot be decoded are black and counted, not raised
 
 
@@ -172,6 +174,11 @@ class BatchMaker:
                 result[key] = batch[key]
             else:
                 result[key] = _python_values(key, rows, frames)
+        change = self._sample.image_transforms
+        if change is not None:
+            for key in self._meta.camera_keys:
+                if not self._meta.is_depth(key):
+                    result[key] = torch.stack([change(pictures) for pictures in result[key]])
         for key, window in self._sample.windows.items():
             batch[key + PAD_SUFFIX].numpy()[:] = window.is_pad(frames, lengths)
             result[key + PAD_SUFFIX] = batch[key + PAD_SUFFIX]
@@ -280,6 +287,11 @@ class BatchMaker:
             if scale is not None:
                 pictures = scale.millimetres(pictures)
             elif target.dtype == torch.float32:
+                if len(members) == 1 and target.device.type == "cpu":
+                    # Written where it stays, and by this thread alone, as torch would not do it.
+                    out = target.numpy()[int(members[0])]
+                    np.divide(pictures[0].numpy(), np.float32(255), out=out)
+                    return
                 pictures = pictures / 255
             if target.device.type == "cpu":
                 # A copy a picture is what this costs; torch's index_put_ costs several.

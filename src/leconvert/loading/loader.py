@@ -188,6 +188,15 @@ class StreamLoader:
         self._is_loaded = False
         self._newest = None
 
+    def start_at(self, samples: int) -> None:
+        """Make the next iteration begin where all ranks together have taken so many samples.
+
+        Counted from the beginning of epoch 0; for programs that count steps themselves.
+        """
+        self._epoch, self._taken = divmod(samples, self.stream.order.num_frames)
+        self._is_loaded = True
+        self._newest = None
+
     def __len__(self) -> int:
         """Return the batches of this rank in an epoch."""
         if self.stream.repeat:

@@ -23,6 +23,9 @@ from leconvert.model import DATA_STREAM, IntArray, camera_of
 __all__ = ["PAD_SUFFIX", "DatasetMeta", "Window", "load_meta", "make_windows"]
 
 
+_LANGUAGE_COLUMNS = frozenset({"language_persistent", "language_events"})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EpisodeTable:
     """``meta/episodes`` as far as loading needs it; arrays of shape (E,)."""
@@ -46,7 +49,7 @@ class EpisodeTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DatasetMeta:
-    """A v3.0 dataset's metadata."""
+    """A v3.0 dataset's metadata, under the names that LeRobot's code asks for."""
 
     root: str  # where it came from
     info: Mapping[str, Any]  # ``meta/info.json``
@@ -56,6 +59,58 @@ class DatasetMeta:
     episodes: EpisodeTable  # all episodes
     # ``meta/stats.json``: arrays by feature and statistic; empty where there is none.
     stats: Mapping[str, Mapping[str, Any]] = field(repr=False)
+
+    @property
+    def repo_id(self) -> str:
+        """``OWNER/NAME`` on the Hub, else the name of the folder."""
+        on_hub = self.root.removeprefix("hf://datasets/").removeprefix("hf://buckets/")
+        parts = on_hub.split("/")
+        return "/".join(parts[:2] if on_hub != self.root else parts[-1:]).partition("@")[0]
+
+    @property
+    def total_episodes(self) -> int:
+        """Number of episodes."""
+        return len(self.episodes)
+
+    @property
+    def total_frames(self) -> int:
+        """Number of frames of all episodes."""
+        return int(self.episodes.length.sum())
+
+    @property
+    def total_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.tasks)
+
+    @property
+    def robot_type(self) -> str | None:
+        """The robot, if it is named."""
+        return self.info.get("robot_type")
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """What the dimensions of each feature are called."""
+        return {key: feature.get("names") for key, feature in self.features.items()}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each feature."""
+        return {key: tuple(feature["shape"]) for key, feature in self.features.items()}
+
+    @property
+    def image_keys(self) -> tuple[str, ...]:
+        """Cameras whose frames are in tables."""
+        return tuple(key for key, ft in self.features.items() if ft["dtype"] == "image")
+
+    @property
+    def depth_keys(self) -> tuple[str, ...]:
+        """Cameras that give distances."""
+        return tuple(key for key in self.camera_keys if self.is_depth(key))
+
+    @property
+    def has_language_columns(self) -> bool:
+        """Whether samples have lists of what was said."""
+        return not _LANGUAGE_COLUMNS.isdisjoint(self.features)
 
     @property
     def video_keys(self) -> tuple[str, ...]:
@@ -154,7 +209,10 @@ def _read(dataset: v3.Dataset) -> DatasetMeta:
         root=dataset.name,
         info=dataset.info,
         fps=fps if isinstance(fps, int) else float(fps),
-        features={key: dict(feature) for key, feature in dataset.info["features"].items()},
+        features={
+            key: {**feature, "shape": tuple(feature["shape"])}
+            for key, feature in dataset.info["features"].items()
+        },
         tasks=dataset.tasks,
         episodes=EpisodeTable(
             index=table.episode_index,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -122,7 +122,9 @@ class EpisodeStream(IterableDataset[Sample]):
         video_backend: ``pyav``, ``torchcodec``, or ``auto`` for PyAV on the CPU and torchcodec on
             a GPU.
         decode_device: ``cpu`` or ``cuda``.
-        return_uint8: Images as uint8, else float32 between 0 and 1.
+        return_uint8: Images as uint8, a quarter of the memory, else float32 between 0 and 1.
+        image_transforms: Called with the pictures of each camera of a sample, but for depth, as
+            LeRobot calls it; shape (C, H, W), or (T, C, H, W) with a window.
         on_unreadable: ``raise``, or ``count`` for black pictures that `unreadable` names.
         repeat: Go on with the next epoch, without end.
         rank: This training process; None for what accelerate, torchrun or SLURM say.
@@ -159,7 +161,8 @@ class EpisodeStream(IterableDataset[Sample]):
         video_fetch_workers: int | None = None,
         video_backend: Literal["auto", "torchcodec", "pyav"] = "auto",
         decode_device: str = "cpu",
-        return_uint8: bool = True,
+        return_uint8: bool = False,
+        image_transforms: Callable[[torch.Tensor], torch.Tensor] | None = None,
         on_unreadable: Literal["raise", "count"] = "raise",
         repeat: bool = False,
         rank: int | None = None,
@@ -187,10 +190,13 @@ class EpisodeStream(IterableDataset[Sample]):
                 features=self.meta.features,
             ),
             return_uint8=return_uint8,
+            image_transforms=image_transforms,
             count_unreadable=on_unreadable == "count",
         )
         self.delta_timestamps = delta_timestamps
         self.return_uint8 = return_uint8
+        self.image_transforms = image_transforms
+        self.episodes = None if episodes is None else list(episodes)
         self.rank, self.world_size = find_rank(rank, world_size, of_node=num_partitions > 1)
         self.decode_device = decode_device
         self.repeat = repeat
@@ -228,6 +234,38 @@ class EpisodeStream(IterableDataset[Sample]):
         self._workplace: _Workplace | None = None
 
     # --- what is in it ------------------------------------------------------------------------
+
+    # Those that LeRobot's code asks of its own dataset, under its names.
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that all ranks of this partition load in an epoch."""
+        return self.order.num_frames
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that all ranks of this partition load."""
+        return len(self._places)
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Features by key, as the dataset declares them."""
+        return self.meta.features
+
+    @property
+    def fps(self) -> float:
+        """Frames a second."""
+        return self.meta.fps
+
+    @property
+    def root(self) -> Path | str:
+        """The folder of the dataset, or its URL."""
+        return Path(self.meta.root) if self._files.is_local else self.meta.root
+
+    @property
+    def repo_id(self) -> str:
+        """``OWNER/NAME`` on the Hub, else the name of the folder."""
+        return self.meta.repo_id
 
     @property
     def video_backend(self) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         start_again_with_ffmpeg,
         versions_record,
     )
+    from leconvert.probe.lerobot_training import train_with_lerobot
     from leconvert.probe.limit import failure_of, run_limit
     from leconvert.probe.measured import open_stream_loader
     from leconvert.probe.options import (
@@ -94,6 +95,7 @@ __all__ = [
     "summarize",
     "summary_job",
     "train",
+    "train_with_lerobot",
     "training_job",
     "versions_record",
     "write_document",
@@ -114,6 +116,7 @@ _NAMES = {
         "start_again_with_ffmpeg",
         "versions_record",
     ),
+    "lerobot_training": ("train_with_lerobot",),
     "limit": (
         "failure_of",
         "run_limit",

@@ -283,6 +283,7 @@ def open_stream(options: RunOptions, deltas: Deltas, **more: Any) -> EpisodeStre
         decode_device=options.decode_device,
         rank=options.rank,
         world_size=options.world_size,
+        return_uint8=True,  # as the other loaders are asked to, and as fast as it goes
         **{name: value for name, value in chosen.items() if value is not None},
         **more,
     )

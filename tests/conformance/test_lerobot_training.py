@@ -1,0 +1,85 @@
+"""`lerobot-train` itself, of the installed LeRobot, on an `EpisodeStream`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leconvert.api import convert
+from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+pytest.importorskip("accelerate")
+
+SCRIPT = Path(__file__).with_name("lerobot_trained.py")
+SEED = 5
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    camera = CameraSpec(key="observation.images.top", width=64, height=64)
+    source = make_dataset(folder / "v21", DatasetSpec(episodes=4, frames=9, cameras=(camera,)))
+    convert(source, output=folder / "v30")
+    return folder / "v30"
+
+
+def train(dataset: Path, out: Path, *more: str, ranks: int = 1) -> list[list[dict[str, Any]]]:
+    """Train, and return what each rank was given in each step."""
+    arguments = [
+        *("--policy.type=act", "--policy.push_to_hub=false", "--policy.device=cpu"),
+        *("--policy.pretrained_backbone_weights=null", "--policy.dim_model=16"),
+        *("--policy.n_heads=2", "--policy.dim_feedforward=16", "--policy.chunk_size=4"),
+        *("--policy.n_action_steps=4", "--dataset.repo_id=me/mine", f"--dataset.root={dataset}"),
+        *(f"--output_dir={out}/run", f"--seed={SEED}", "--num_workers=0", "--env_eval_freq=0"),
+    ]
+    if any(one.startswith("--config_path") for one in more):
+        arguments = []
+    start = [sys.executable]
+    if ranks > 1:
+        start += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    out.mkdir(exist_ok=True)
+    done = subprocess.run(
+        [*start, str(SCRIPT), str(out), *arguments, *more],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def order(dataset: Path, batch_size: int, batches: int) -> list[list[int]]:
+    stream = EpisodeStream(dataset, seed=SEED, repeat=True, rank=0, world_size=1)
+    loader = iter(StreamLoader(stream, batch_size=batch_size))
+    return [next(loader)["index"].tolist() for _ in range(batches)]
+
+
+def test_lerobot_trains_on_the_samples_of_the_stream(dataset: Path, tmp_path: Path) -> None:
+    (steps,) = train(dataset, tmp_path, "--steps=10", "--batch_size=4", "--save_checkpoint=false")
+    # Ten steps are more than an epoch of 36 frames.
+    assert [step["index"] for step in steps] == order(dataset, 4, 10)
+    assert {step["dtype"] for step in steps} == {"torch.float32"}
+    assert {tuple(step["action"]) for step in steps} == {(4, 4, 6)}
+    # Normalised by mean and deviation; not of whole numbers up to 255.
+    assert all(abs(step["mean"]) < 5 for step in steps)
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_with_another_number_of_ranks(dataset: Path, tmp_path: Path) -> None:
+    (first,) = train(dataset, tmp_path, "--steps=3", "--batch_size=4", "--save_freq=3")
+    found = tmp_path / "run" / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
+    more = [f"--config_path={found}", "--resume=true", "--steps=9", "--batch_size=2"]
+    ranks = train(dataset, tmp_path, *more, ranks=2)
+    assert [len(steps) for steps in ranks] == [6, 6]
+    wanted = order(dataset, 4, 9)
+    assert [step["index"] for step in first] == wanted[:3]
+    for number, batch in enumerate(wanted[3:]):
+        mine = [steps[number]["index"] for steps in ranks]
+        assert sorted(mine[0] + mine[1]) == sorted(batch)
+        assert not set(mine[0]) & set(mine[1])
