@@ -77,10 +77,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _start_one_a_gpu(options: argparse.Namespace) -> int:
     """Become torchrun, which starts this command once for each GPU, without ``--gpus``."""
-    import torch
-
     from leconvert.loading import find_rank
-    from leconvert.probe import Resources
+    from leconvert.probe import Resources, usable_gpus
 
     gpus = resource_changes(options, []).applied_to_all(Resources()).gpus
     options.gpus = []
@@ -92,9 +90,9 @@ def _start_one_a_gpu(options: argparse.Namespace) -> int:
             "--gpus starts the processes itself; this is one of several already.",
             next_step="Leave --gpus out.",
         )
-    if not 1 <= gpus <= torch.cuda.device_count():
+    if not 1 <= gpus <= usable_gpus():
         raise ProbeError(
-            f"--gpus {gpus}: torch can use {torch.cuda.device_count()} GPUs of this machine.",
+            f"--gpus {gpus}: torch can use {usable_gpus()} GPUs of this machine.",
             next_step="Give a smaller number, or install a CUDA build of torch.",
         )
     words = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}")

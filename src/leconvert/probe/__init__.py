@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         package_version,
         require_packages,
         start_again_with_ffmpeg,
+        usable_gpus,
         versions_record,
     )
     from leconvert.probe.lerobot_training import train_with_lerobot
@@ -97,6 +98,7 @@ __all__ = [
     "train",
     "train_with_lerobot",
     "training_job",
+    "usable_gpus",
     "versions_record",
     "write_document",
     "write_table",
@@ -114,6 +116,7 @@ _NAMES = {
         "package_version",
         "require_packages",
         "start_again_with_ffmpeg",
+        "usable_gpus",
         "versions_record",
     ),
     "lerobot_training": ("train_with_lerobot",),

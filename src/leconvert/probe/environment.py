@@ -34,6 +34,7 @@ __all__ = [
     "restart_environment",
     "search_path",
     "start_again_with_ffmpeg",
+    "usable_gpus",
     "versions_for_torchcodec",
     "versions_record",
     "video_facts",
@@ -125,6 +126,13 @@ def cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS has no affinity
         return os.cpu_count() or 1
+
+
+def usable_gpus() -> int:
+    """Return how many GPUs torch can use."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def host_record() -> dict[str, Any]:
