@@ -361,3 +361,16 @@ def test_verify_finds_an_index_that_leads_to_another_file(small: Path, column: s
     at = table.schema.get_field_index(column)
     pq.write_table(table.set_column(at, table.schema.field(at), pa.array(values)), path)
     assert not verify_pair(small, small / "meta_old").ok
+
+
+def test_beside_its_source_a_tree_has_the_sources_names(
+    template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether blocks are shared then is for the file system; here they are copied."""
+    monkeypatch.setattr("leconvert.planner.can_clone", lambda *_: True)
+    report = leconvert.convert(template, output=tmp_path / "new", layout=OVERLAY)
+    assert (report.files, report.kept_files, report.kept_source) == (15, 15, None)
+    assert verify_pair(tmp_path / "new", template, depth="bytes").differences == ()
+    for part in ("data", "videos"):
+        assert digest_of(tmp_path / "new" / part) == digest_of(template / part)
+    assert frames_of(tmp_path / "new") == 38
