@@ -9,6 +9,9 @@ and nothing else may be left beside them. Prints a JSON line a round, with what 
 changes, options change, a tree is removed, damaged or moved, another conversion of the same target
 runs. `tests.faults.afterwards` says what happens and what must hold.
 
+`--edits` kills merges, splits, trims, repairs and undo again and again, until one is left alone; the
+result must have the quiet run's bytes.
+
 Processes are forked from one that has the program loaded, so that they die at work and not while
 Python starts; `--exec` starts `python -m leconvert` instead.
 """
@@ -428,6 +431,50 @@ def storms_afterwards(options: argparse.Namespace, arguments: Sequence[str], fol
     return int(bool(totals["bad_rounds"]))
 
 
+def storms_over_edits(options: argparse.Namespace, arguments: Sequence[str], folder: Path) -> int:
+    """Kill the commands that edit datasets, until enough were killed."""
+    sys.path.insert(0, str(ROOT))
+    from tests.faults.trials import (
+        CASES,
+        Place,
+        in_a_process,
+        kill_trial,
+        make_templates,
+        quiet_run,
+    )
+    from tests.faults.trials import make_source as make_smallest
+
+    tell(header(options, arguments, folder), options.log)
+    cases = [case for case in CASES.values() if case.command != "convert"]
+    template = make_templates(make_smallest(folder / "template"), cases)
+    quiet, seconds = {}, {}
+    for case in cases:
+        quiet[case.name] = quiet_run(case, template, folder / f"quiet-{case.name}")
+        began = time.monotonic()
+        in_a_process(Place(case, template, folder / f"timed-{case.name}"), None)
+        seconds[case.name] = time.monotonic() - began
+    totals: Counter[str] = Counter()
+    while totals["kills"] < options.kills:
+        totals["rounds"] += 1
+        chance = random.Random(f"{options.seed}/{totals['rounds']}")
+        case = chance.choice(cases)
+        most = seconds[case.name]
+        kills = [most * chance.betavariate(2, 1.5) for _ in range(chance.randint(1, 6))]
+        row = kill_trial(case, quiet[case.name], kills, template, folder / "round")
+        totals["kills"] += row.number
+        totals["bad_rounds"] += bool(row.problems)
+        told = {
+            "round": totals["rounds"],
+            "case": case.name,
+            "kills": row.number,
+            "troubles": list(row.problems),
+            "ok": not row.problems,
+        }
+        tell(told, options.log)
+    tell(dict(totals), options.log)
+    return int(bool(totals["bad_rounds"]))
+
+
 def tell(row: Mapping[str, Any], log: Path | None) -> None:
     """Print a row, and append it to a log if there is one."""
     print(json.dumps(row), flush=True)
@@ -446,6 +493,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--exec", action="store_true", dest="really_exec")
     parser.add_argument("--afterwards", action="store_true", help="change something after a kill")
+    parser.add_argument("--edits", action="store_true", help="kill merges, splits, trims, repairs")
     parser.add_argument("--keep", action="store_true", help="keep the folders of bad rounds")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--log", type=Path, help="append the rows here as well")
@@ -453,6 +501,8 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="storm-", dir=options.folder))
     rows: list[dict[str, Any]] = []
     try:
+        if options.edits:
+            return storms_over_edits(options, arguments, folder)
         if options.afterwards:
             return storms_afterwards(options, arguments, folder)
         return storms(options, arguments, folder, rows)

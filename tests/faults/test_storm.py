@@ -28,6 +28,20 @@ def test_a_storm_over_workers_and_packers_ends_in_the_quiet_runs_bytes(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_storm_over_commands_that_edit_ends_in_the_quiet_runs_bytes(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), "--edits",
+         "--kills", "12", "--seed", "5", "--folder", str(tmp_path)],
+        capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, *rounds, total = map(json.loads, done.stdout.splitlines())
+    assert [row["troubles"] for row in rounds if not row["ok"]] == []
+    assert total["kills"] >= 12
+    assert len({row["case"] for row in rounds}) > 2
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_storm_with_changes_after_each_kill_leaves_old_or_new_whole(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), "--afterwards",

@@ -56,6 +56,7 @@ __all__ = [
     "Row",
     "command_on",
     "in_a_process",
+    "kill_trial",
     "make_source",
     "make_templates",
     "name_of",
@@ -598,6 +599,30 @@ def _trial(case: Case, quiet: Quiet, fault: Fault, template: Path, root: Path) -
     first = in_a_process(place, fault)
     problems = [f"after the fault: {problem}" for problem in _first_problems(case, fault, first)]
     problems += [f"after the fault: {p}" for p in place.problems(quiet.digest, finished=False)]
+    return _ended(
+        place, quiet, Row(case.name, fault.at, name_of(fault), first, first, ()), problems
+    )
+
+
+def kill_trial(case: Case, quiet: Quiet, kills: Sequence[float], template: Path, root: Path) -> Row:
+    """Kill the command after so many seconds, each time it is given; then leave it alone.
+
+    Returns:
+        The row, whose number is that of processes that were killed; one may end before.
+    """
+    place, killed = Place(case, template, root), 0
+    problems: list[str] = []
+    for seconds in kills:
+        first = in_a_process(place, None, killed_after=seconds)
+        problems += [f"after a kill: {p}" for p in place.problems(quiet.digest, finished=False)]
+        if first.how != "died":
+            break  # what ended is not begun again; whoever comes next looks at it
+        killed += 1
+    return _ended(place, quiet, Row(case.name, killed, "SIGKILL", first, first, ()), problems)
+
+
+def _ended(place: Place, quiet: Quiet, row: Row, problems: list[str]) -> Row:
+    """Run the command again where nothing disturbs it, and look at what is there then."""
     # The name of the work dir is gone once a run is over. Then the same command says that there is
     # nothing to convert any more.
     over = all(name.endswith(".removed") for name in place.left_over())
@@ -605,8 +630,8 @@ def _trial(case: Case, quiet: Quiet, fault: Fault, template: Path, root: Path) -
     if again.how != "succeeded" and not (over and "already" in again.said):
         problems.append(f"the next run {again.how}: {again.said}")
     problems += [f"in the end: {p}" for p in place.problems(quiet.digest, finished=True)]
-    shutil.rmtree(root)
-    return Row(case.name, fault.at, name_of(fault), first, again, tuple(problems))
+    shutil.rmtree(place.root)
+    return replace(row, again=again, problems=tuple(problems))
 
 
 def name_of(fault: Fault) -> str:
