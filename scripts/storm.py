@@ -9,8 +9,8 @@ and nothing else may be left beside them. Prints a JSON line a round, with what 
 changes, options change, a tree is removed, damaged or moved, another conversion of the same target
 runs. `tests.faults.afterwards` says what happens and what must hold.
 
-`--edits` kills merges, splits, trims, repairs and undo again and again, until one is left alone; the
-result must have the quiet run's bytes.
+`--edits` kills merges, splits, trims, repairs and undo again and again, until one is left alone;
+the result must have the quiet run's bytes.
 
 Processes are forked from one that has the program loaded, so that they die at work and not while
 Python starts; `--exec` starts `python -m leconvert` instead.
