@@ -161,6 +161,14 @@ def clean_work_dir(
             )
         strange = () if target is None else tuple(_strange_trees(target, set()))
         return CleanReport(dry_run, (), strange)
+    if work.is_fleet():
+        raise WorkDirError(
+            f"{root} is the work dir of a fleet; each of its datasets has one of its own.",
+            path=str(root),
+            next_step=f"`leconvert clean {shlex.quote(str(root / 'datasets'))}/NAME` removes what "
+            "the conversion of one left. When nobody works on the fleet any more, remove the whole "
+            "folder by hand: results do not need it.",
+        )
     with ExitStack() as held:
         if not dry_run:
             held.enter_context(planner_lock(work))

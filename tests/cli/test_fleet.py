@@ -112,6 +112,12 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert leconvert("convert", lab.root / "late", alone, "--retime").returncode == 0
     assert digest_of(lab.out / "late") == digest_of(alone)
 
+    refused = leconvert("clean", lab.work)
+    assert refused.returncode == 7
+    assert f"leconvert clean {lab.work}/datasets" in refused.stderr
+    cleaned = leconvert("clean", lab.work / "datasets/good")
+    assert cleaned.returncode == 0, cleaned.stderr
+
     # Without its records too: results are compared with their sources, not taken for done.
     shutil.rmtree(lab.work)
     third = leconvert(*lab.command("--policy", policy, "--json"))
