@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from pathlib import Path
 
@@ -103,6 +104,42 @@ def test_a_crashed_removal_is_finished_by_the_same_command(
     report = leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
     assert report.kept_source is None
     assert [path.name for path in source_copy.parent.iterdir()] == ["small"]
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole source", "half a source"])
+def test_a_result_that_is_damaged_while_its_source_goes_is_found(
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool, deletes: bool
+) -> None:
+    before = snapshot(source_copy)
+    options = ProofOptions(delete_source=deletes)
+
+    def fails(*_: object, **__: object) -> None:
+        raise StorageError("the disk fails")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(removal, "remove_tree", fails)
+        with pytest.raises(StorageError):
+            leconvert.convert(source_copy, proof=ProofOptions(delete_source=True))
+    [doomed] = source_copy.parent.glob(".small_old.*removed")
+    if not is_whole:
+        next(doomed.rglob("*.parquet")).unlink()
+    clip = next(source_copy.rglob("*.mp4"))
+    content = clip.read_bytes()
+    clip.write_bytes(content[: len(content) // 2])
+    with pytest.raises(VerificationError) as caught:
+        leconvert.convert(source_copy, proof=options)
+    assert doomed.is_dir()
+    if is_whole:
+        assert snapshot(doomed) == before
+        command = str(caught.value.next_step).split("`")[1]
+        subprocess.run(command, shell=True, check=True)
+        assert snapshot(source_copy) == before
+        assert leconvert.convert(source_copy, proof=options).frames == 44
+    else:
+        clip.write_bytes(content)
+        assert leconvert.convert(source_copy, proof=options).output == source_copy
+        assert doomed.is_dir(), "what is left is removed by hand"
 
 
 def test_a_result_that_fails_stays_for_inspection_and_the_source_in_its_place(

@@ -237,12 +237,12 @@ def remove_source(
         return replace(report, kept=None, removed=report.kept)
     try:
         check_source_unchanged(run, kept)
-        if proof.depth != "bytes" or not proof.still_holds(target):
-            proof = prove_tree(run, journal, target, kept, "bytes", None, stop, progress)
-    except (SourceChangedError, VerificationError):
+    except SourceChangedError:
         if kept != doomed:
             raise
         return replace(report, kept=kept, kept_because=rest_of_removal(target))
+    if proof.depth != "bytes" or not proof.still_holds(target):
+        proof = prove_tree(run, journal, target, kept, "bytes", None, stop, progress)
     reason = _reason_to_keep(run, target, kept)
     if reason is None:
         # Nobody comes by its old name any more; what came to it until then is seen.

@@ -220,11 +220,13 @@ def _prove_again(
         if place is None:
             _check_alone(Path(run.manifest.target), progress)
             return Proof()
-        if place != old_dir(target):  # its removal began: what is left of it proves nothing
-            return Proof()
     try:
         check_source_unchanged(run, place)
     except SourceChangedError as error:
+        if place is not None and place != old_dir(target):
+            # Its removal began: what is left of it proves nothing.
+            _check_alone(Path(run.manifest.target), progress)
+            return Proof()
         raise _result_is_of_another(error, in_place=place is not None, target=target) from error
     depth = "bytes" if options.depth == "bytes" else "structure"
     return prove_tree(run, journal, target, place, depth, None, stop, progress)
