@@ -137,6 +137,27 @@ def test_a_plan_with_a_trimmed_episode_is_read(tmp_path: Path) -> None:
     assert scan.stream("data", 1, 3)[0].lead.tolist() == [0, 0]
 
 
+def test_a_plan_of_two_sources_is_read(tmp_path: Path) -> None:
+    work = WorkDir(Path(shutil.copytree(GOLDEN.parent / "v4", tmp_path / "work")))
+    assert work.current_run_id() == RUN_ID
+    run = work.run(RUN_ID)
+    manifest = read_manifest(run, RUN_ID, check_files=True)
+    versions = [(source.root, source.codebase_version) for source in manifest.sources]
+    assert versions == [("/data/a", "v2.1"), ("/data/b", "v3.0")]
+    for source in manifest.sources:
+        assert source.repairs.computed_columns == ("episode_index", "index")
+    assert (manifest.num_episodes, manifest.num_frames, manifest.num_batches) == (5, 12, 3)
+    scan = ScanTable(run, manifest.streams)
+    part, index = scan.stream(CAMERA)
+    assert index.tolist() == [0, 1, 0, 1, 2]
+    assert part.file.tolist() == [0, 1, 2, 2, 2]
+    assert part.first.tolist() == [0, 0, 0, 2, 6]
+    files = scan.files(CAMERA)
+    assert [files.source.tolist(), files.key.tolist()] == [[0, 0, 1], [0, 1, 0]]
+    batches = BatchFile(run, manifest.streams)
+    assert [batches.read(number).frames for number in range(3)] == [10, 12, 2]
+
+
 def test_lease_logs_are_read(run: RunPaths) -> None:
     log = LeaseLogFiles(run, RUN_ID)
     assert list_batches(run.leases_dir) == {0, 1, 2}
