@@ -717,10 +717,17 @@ def _report(
             "command": Machine().peak_memory(),
             "workers": max(others, default=None),
         },
-        quantiles=open_dataset(Path(manifest.target), version=manifest.to).has_quantiles,
+        quantiles=_has_quantiles(run),
         version=manifest.to,
         kept_files=sum(kept.values()) if (kept := kept_files(run)) else None,
     )
+
+
+def _has_quantiles(run: OpenedRun) -> bool:
+    """Tell whether a result has quantiles; no where somebody moved it away meanwhile."""
+    with suppress(LeconvertError, OSError):
+        return open_dataset(Path(run.manifest.target), version=run.manifest.to).has_quantiles
+    return False
 
 
 # ------------------------------------------------------------------------------------------------

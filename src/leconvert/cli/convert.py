@@ -7,7 +7,6 @@ import json
 import shlex
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,9 +122,7 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
     asks_more = options.probe or options.report is not None or options.keep_work_dir
     if asks_more or proof != type(proof)(max_wait_seconds=proof.max_wait_seconds):
         return None
-    if replace(layout, block_align=None) != replace(usual, layout=layout.layout):
-        return None
-    if layout.layout not in {usual.layout, OVERLAY}:
+    if layout.block_align is not None or layout.layout not in {usual.layout, OVERLAY}:
         return None
     work_dir = options.work_dir or work_dir_beside(target)
     if plan_options(options).restart or repair_options(options) != RepairOptions():
