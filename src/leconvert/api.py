@@ -81,6 +81,7 @@ __all__ = [
     "ConversionReport",
     "SplitPart",
     "Submission",
+    "check_several",
     "convert",
     "is_merged",
     "is_result",
@@ -308,11 +309,7 @@ def merge(
     Raises:
         LeconvertError: One of its subclasses. A `SourceError` lists all that differs.
     """
-    if isinstance(roots, str | os.PathLike) or len(roots) < 2:
-        raise UsageError(
-            "To merge takes two datasets at least.",
-            next_step="`leconvert convert` takes a single one.",
-        )
+    check_several(roots)
     return _convert(
         list(map(Path, roots)),
         output=output,
@@ -330,6 +327,15 @@ def merge(
         stop=stop,
         progress=progress,
     )
+
+
+def check_several(roots: Sequence[object]) -> None:
+    """Refuse to merge fewer datasets than two."""
+    if isinstance(roots, str | os.PathLike) or len(roots) < 2:
+        raise UsageError(
+            "To merge takes two datasets at least.",
+            next_step="`leconvert convert` takes a single one.",
+        )
 
 
 def _convert(

@@ -45,8 +45,8 @@ def test_a_name_that_can_be_both_is_refused_with_both_readings(here: Path) -> No
     (here / "org").mkdir()
     with pytest.raises(UsageError, match="a folder here, and a dataset on the Hub") as refused:
         taken("org/set")
-    assert "--root org/set" in str(refused.value.next_step)
-    assert "--repo-id org/set" in str(refused.value.next_step)
+    assert "./org/set" in str(refused.value.next_step)
+    assert "hf://datasets/org/set" in str(refused.value.next_step)
     (here / "home/org/set").mkdir(parents=True)
     assert taken("org/set").repo_id == "org/set"
     (here / "org/set").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +13,16 @@ from pathlib import Path
 import pytest
 
 import leconvert as library
+from leconvert.cli.main import main
+from leconvert.hub.provenance import Origin, known_origin, read_provenance
+from leconvert.machine import lerobot_home
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from tests.hub import StandIn
+from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
+
+__all__ = ["hub", "lone_client", "pauses"]
 
 CAMERA = CameraSpec(key="observation.images.top", width=64, height=48)
 
@@ -139,3 +147,129 @@ def test_the_lock_of_a_planner_that_died_before_its_plan_is_cleaned(
     assert (work / "planner.lock").exists()
     assert leconvert("clean", work).returncode == 0
     assert list(work.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------
+# Datasets on the Hub: downloaded as ``convert`` downloads them, then ordinary sources.
+
+V21, V30 = "tester/arm", "stranger/arm_v30"
+
+
+@pytest.fixture
+def stocked(hub: StandIn, two: tuple[Path, Path]) -> StandIn:
+    """A Hub with both datasets; the first one's ``main`` has moved on."""
+    hub.add_repo(V21, two[0], tags=("v2.1",))
+    hub.add_commit(V21, {"meta/info.json": b"{}"})
+    hub.add_repo(V30, two[1], tags=("v3.0",))
+    return hub
+
+
+def is_made_of(out: Path, two: tuple[Path, Path]) -> bool:
+    """Compare with the datasets themselves: the result names those that were downloaded."""
+    sources = [f"--source={root}" for root in two]
+    return main(["verify", str(out), *sources, "--bytes"]) == 0
+
+
+def test_datasets_of_the_hub_are_downloaded_once_and_merged_with_local_ones(
+    stocked: StandIn, two: tuple[Path, Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    out = tmp_path / "out"
+    command = ["merge", V21, f"hf://datasets/{V30}@v3.0", "--output", str(out)]
+    assert main(command) == 0
+    assert is_made_of(out, two)
+    home, repos = lerobot_home(), (V21, V30)
+    commits = [stocked.repo(V21).tags["v2.1"], stocked.repo(V30).tags["v3.0"]]
+    origins = (Origin(V21, "v2.1", commits[0]), Origin(V30, "v3.0", commits[1]))
+    assert tuple(known_origin(home / repo) for repo in repos) == origins
+    noted = read_provenance(out)
+    assert noted is not None
+    assert noted.merged == origins
+    said = capsys.readouterr().err
+    assert all(f"Downloading {repo} at " in said for repo in repos)
+    stocked.log.clear()
+    assert main(command) == 0
+    assert "There is nothing to do." in capsys.readouterr().out
+    mixed = tmp_path / "mixed"
+    assert main(["merge", str(two[0]), V30, "--output", str(mixed)]) == 0
+    assert stocked.log == [], "both are here"
+    assert is_made_of(mixed, two)
+
+
+def test_a_dataset_of_the_hub_is_read_from_the_clients_cache_where_the_hub_is_not_asked(
+    stocked: StandIn, two: tuple[Path, Path], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    from huggingface_hub import constants, snapshot_download
+
+    snapshot_download(V30, repo_type="dataset", revision="v3.0")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    out, commit = tmp_path / "out", stocked.repo(V30).tags["v3.0"]
+    assert main(["merge", str(two[0]), f"hf://datasets/{V30}@v3.0", "--output", str(out)]) == 0
+    assert is_made_of(out, two)
+    noted = read_provenance(out)
+    assert noted is not None
+    assert noted.merged == (Origin("", "", ""), Origin(V30, commit, commit))
+
+
+def test_what_cannot_be_fetched_is_refused_before_anything_is(
+    stocked: StandIn, two: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tester").mkdir()
+    out, home = str(tmp_path / "out"), lerobot_home()
+    for words, code, said in (
+        ([V30], 2, "two datasets at least"),
+        ([V30, V30], 2, "is given twice"),
+        ([V30, "nothing"], 2, "nothing is not a folder."),
+        ([V30, "s3://bucket/set"], 2, "`leconvert convert --root s3://bucket/set --output DIR`"),
+        ([V30, "hf://datasets/arm"], 2, "names no dataset on the Hub"),
+        ([V30, V21], 2, f"Write ./{V21} for the folder, hf://datasets/{V21} for the Hub."),
+        ([V30, str(two[0]), "--dry-run"], 2, f"{V30} would have to be fetched"),
+        (["stranger/none", V30], 15, "stranger/none"),
+        ([f"hf://datasets/{V30}@v9", str(two[0])], 15, "v9"),
+        ([f"hf://datasets/{V21}@main", str(two[0])], 3, "no LeRobot dataset"),
+    ):
+        assert main(["merge", *words, "--output", out]) == code, words
+        assert said in capsys.readouterr().err
+    assert main(["merge", V30, str(two[0]), "--output", str(home / V30)]) == 2
+    assert not home.exists()
+    assert not Path(out).exists()
+
+
+def test_a_folder_that_may_be_another_revision_is_neither_merged_nor_replaced(
+    stocked: StandIn, two: tuple[Path, Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    here = Path(shutil.copytree(two[0], lerobot_home() / V21))
+    before, out = snapshot(here), tmp_path / "out"
+    pinned = ["merge", f"hf://datasets/{V21}@v2.1", str(two[1]), "--output", str(out)]
+    assert main(pinned) == 5
+    assert "Leave the revision away to take what is there" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["merge", V21, str(two[1]), "--output", str(out), "--dry-run"]) == 0
+    assert main(["merge", V21, str(two[1]), "--output", str(out)]) == 0
+    assert snapshot(here) == before
+    assert is_made_of(out, two)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["split", V30, "--into", "a=0.5,b=0.5", "--output-dir"],
+        ["trim", V30, "--episode=0", "--frames=:5", "--output"],
+    ],
+)
+def test_split_and_trim_take_a_name_of_the_hub_where_it_is_downloaded(
+    stocked: StandIn, two: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    command: list[str],
+) -> None:  # fmt: skip
+    stocked.log.clear()
+    assert main([*command, str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert f"{V30} would have to be fetched." in said
+    assert f"`hf download --repo-type dataset {V30} --local-dir DIR`" in said
+    shutil.copytree(two[1], lerobot_home() / V30)
+    assert main([*command, str(tmp_path / "out")]) == 0
+    assert stocked.log == []

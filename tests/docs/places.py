@@ -93,7 +93,9 @@ class Places:
         elif command == "fleet" and getattr(options, "policy", None) is not None:
             options.policy.write_text('[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
         elif command in ("split", "trim"):
-            self.v21(options.dataset)
+            self.v21(Path(options.dataset))
+        elif command == "merge" and REPO in options.datasets:
+            self._hub_has_the_dataset()
         elif command == "repair":
             self.v30(options.dataset)
         elif command == "check":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from leconvert.cli.convert import print_report
@@ -24,7 +24,7 @@ from leconvert.cli.options import (
 from leconvert.cli.output import print_findings
 from leconvert.cli.plan import plan_record, print_plan
 from leconvert.cli.progress import progress_for
-from leconvert.errors import UsageError
+from leconvert.cli.sources import named_datasets
 
 __all__ = ["add_arguments", "run"]
 
@@ -33,10 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "datasets",
-        type=local_path,
         nargs="+",
         metavar="DATASET",
-        help="the datasets to merge, two or more, in the order of their episodes; they stay",
+        help="the datasets to merge, two or more, in the order of their episodes; each a folder, "
+        "or ORG/NAME or hf://datasets/ORG/NAME@REV on the Hub; they stay",
     )
     parser.add_argument(
         "-o", "--output", type=local_path, required=True, metavar="DIR",
@@ -59,25 +59,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Merge, and say what was done."""
-    from leconvert.api import is_merged, merge
+    from leconvert.api import check_several, is_merged, merge
+    from leconvert.planner import check_all_places
     from leconvert.workdir.records import WorkDir
     from leconvert.workdir.swap import work_dir_beside
 
-    for dataset in options.datasets:
-        if not dataset.is_dir():
-            raise UsageError(
-                f"{dataset} is not a folder.",
-                path=str(dataset),
-                next_step="Datasets that are merged must be on this machine: `hf download "
-                f"--repo-type dataset {shlex.quote(str(dataset))} --local-dir DIR` fetches one of "
-                "that name on the Hub.",
-            )
+    check_several(options.datasets)
+    writes_nothing = "--dry-run writes nothing" if options.dry_run else None
+    datasets = named_datasets(options.datasets, unfetched=writes_nothing)
     how = conversion_options(options)
-    if options.dry_run:
-        return _show_plan(options)
-    sources = [dataset.resolve() for dataset in options.datasets]
     target = options.output.resolve()
     work_dir = options.work_dir or work_dir_beside(target)
+    # Places that cannot be are told before anything is fetched.
+    check_all_places([dataset.folder for dataset in datasets], target, work_dir.resolve())
+    progress = progress_for(quiet=options.json or options.quiet)
+    with stop_on_signals() as stop:
+        sources = [dataset.bring(stop=stop, progress=progress) for dataset in datasets]
+    if options.dry_run:
+        return _show_plan(options, sources)
     begins_anew = how["plan"].restart or how["proof"].force_conversion
     is_new = begins_anew or WorkDir(work_dir).current_run_id() is not None
     if not is_new and is_merged(target, sources, how["layout"], how["repairs"]):
@@ -87,14 +86,14 @@ def run(options: argparse.Namespace) -> int:
         return 0
     with stop_on_signals() as stop:
         report = merge(
-            options.datasets,
+            sources,
             output=options.output,
             work_dir=options.work_dir,
             keep_work_dir=options.keep_work_dir,
             report=report_place(options.report, target),
             **how,
             stop=stop,
-            progress=progress_for(quiet=options.json or options.quiet),
+            progress=progress,
         )
     if options.json:
         print(json.dumps(report.as_record(), indent=2))
@@ -105,11 +104,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show_plan(options: argparse.Namespace) -> int:
+def _show_plan(options: argparse.Namespace, sources: Sequence[Path]) -> int:
     from leconvert.planner import check_all_places, check_asked, draft_plan
     from leconvert.workdir.swap import work_dir_beside
 
-    sources = [dataset.resolve() for dataset in options.datasets]
     target = options.output.resolve()
     layout, repairs = layout_options(options), repair_options(options)
     work_dir = options.work_dir.resolve() if options.work_dir else work_dir_beside(target)

@@ -70,6 +70,7 @@ __all__ = [
     "conversion_options",
     "dataset_root",
     "filled",
+    "hub_dataset",
     "layout_options",
     "lease_options",
     "local_root",
@@ -555,6 +556,13 @@ def take_arguments(options: argparse.Namespace) -> None:
         raise _two_sources(options.root, f"--repo-id {options.repo_id}")
 
 
+def hub_dataset(given: str) -> tuple[str, str | None] | None:
+    """Return the name on the Hub and the revision that DATASET means; None for any other."""
+    if given.startswith("hf://"):
+        return _on_the_hub(given)
+    return (given, None) if _is_hub_name(given) else None
+
+
 def _is_hub_name(given: str) -> bool:
     if "://" in given or not _HUB_NAME.fullmatch(given):
         return False
@@ -567,7 +575,7 @@ def _is_hub_name(given: str) -> bool:
         word = shlex.quote(given)
         raise UsageError(
             f"{given} can be a folder here, and a dataset on the Hub.",
-            next_step=f"Write --root {word} for the folder, --repo-id {word} for the Hub.",
+            next_step=f"Write ./{word} for the folder, hf://datasets/{word} for the Hub.",
         )
     return not os.path.lexists(given)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leconvert.cli.options import (
+    hub_dataset,
     layout_options,
     local_root,
+    path_or_url,
     plan_options,
     proof_options,
     refuse_scratch_options,
@@ -19,6 +23,7 @@ from leconvert.cli.options import (
 )
 from leconvert.cli.push import waits_for_push
 from leconvert.errors import UsageError
+from leconvert.machine import lerobot_home
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.workdir.incoming import source_dir
 from leconvert.workdir.swap import is_converted
@@ -26,7 +31,7 @@ from leconvert.workdir.swap import is_converted
 if TYPE_CHECKING:
     from leconvert.hub.provenance import HubOrigin
 
-__all__ = ["Places", "places"]
+__all__ = ["NamedDataset", "Places", "named_datasets", "places"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -120,8 +125,7 @@ def places(
 
 def _known(local: Path) -> HubOrigin | None:
     """Return how a dataset of this machine came here, if it came from the Hub."""
-    from leconvert.hub.fetch import known_origin
-    from leconvert.hub.provenance import HubOrigin
+    from leconvert.hub.provenance import HubOrigin, known_origin
 
     origin = known_origin(local)
     return None if origin is None else HubOrigin(origin)
@@ -189,3 +193,77 @@ def bring_from_hub(
         arrival=arrived.arrival,
         is_temporary=anew and arrived.source == local,
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# Several sources, each a folder here or a name on the Hub, that stay whatever becomes of them.
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDataset:
+    """A dataset that a command reads whole.
+
+    Attributes:
+        folder: Where it is, or where it is downloaded to; absolute.
+        repo_id: Its name on the Hub; None for a folder of this machine.
+        revision: The tag, branch or commit that was asked for.
+    """
+
+    folder: Path
+    repo_id: str | None = None
+    revision: str | None = None
+
+    def is_here(self) -> bool:
+        """Tell whether something is in its folder."""
+        return self.folder.is_dir() and any(self.folder.iterdir())
+
+    def bring(
+        self, *, stop: threading.Event | None = None, progress: Progress = NO_PROGRESS
+    ) -> Path:
+        """Return its folder, after it was downloaded if need be."""
+        if self.repo_id is None:
+            return self.folder
+        from leconvert.hub.source import download
+
+        found = download(
+            self.repo_id, self.revision, self.folder, also_v3=True, stop=stop, progress=progress
+        )
+        return found.source.resolve()
+
+
+def named_datasets(given: Sequence[str], *, unfetched: str | None = None) -> list[NamedDataset]:
+    """Read several arguments DATASET as ``convert`` reads one; nothing is fetched yet.
+
+    Args:
+        given: The arguments.
+        unfetched: Refuse what would have to be fetched, for this reason.
+    """
+    found = []
+    for word in given:
+        named = hub_dataset(word)
+        if named is not None:
+            dataset = NamedDataset((lerobot_home() / named[0]).resolve(), *named)
+            if unfetched and not dataset.is_here():
+                asked = ["--revision", named[1]] if named[1] else []
+                raise UsageError(
+                    f"{unfetched}, and {word} would have to be fetched.",
+                    next_step="Download it, `hf download --repo-type dataset "
+                    f"{shlex.join([named[0], *asked])} --local-dir DIR`, and name DIR instead.",
+                )
+        elif isinstance(place := path_or_url(word), str):
+            raise UsageError(
+                f"{word} is no dataset of this machine or of the Hub.",
+                next_step=f"`leconvert convert --root {shlex.quote(word)} --output DIR` makes a "
+                "folder of it; name DIR instead.",
+            )
+        elif not place.is_dir():
+            raise UsageError(
+                f"{word} is not a folder.",
+                path=word,
+                next_step="Name a folder that exists, or a dataset on the Hub by ORG/NAME or "
+                "hf://datasets/ORG/NAME@REV.",
+            )
+        else:
+            dataset = NamedDataset(place.resolve())
+        found.append(dataset)
+    return found

@@ -20,6 +20,7 @@ from leconvert.cli.options import (
 from leconvert.cli.output import print_findings
 from leconvert.cli.plan import print_plan
 from leconvert.cli.progress import progress_for
+from leconvert.cli.sources import named_datasets
 from leconvert.text import amount, count
 
 if TYPE_CHECKING:
@@ -31,9 +32,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "dataset", type=local_path, metavar="DATASET", help="the dataset to split; it stays"
-    )
+    parser.add_argument("dataset", metavar="DATASET", help="the dataset to split; it stays")
     parser.add_argument(
         "--output-dir",
         type=local_path,
@@ -65,9 +64,10 @@ def run(options: argparse.Namespace) -> int:
     from leconvert.selection import parse_parts
 
     how = conversion_options(options)
+    [dataset] = named_datasets([options.dataset], unfetched="A dataset is split on this machine")
     with stop_on_signals() as stop:
         parts = split(
-            options.dataset,
+            dataset.bring(),
             output_dir=options.output_dir,
             into=parse_parts(options.into),
             seed=options.seed,

@@ -22,8 +22,11 @@ from leconvert.cli.output import print_findings
 from leconvert.cli.parser import whole
 from leconvert.cli.plan import plan_record, print_plan
 from leconvert.cli.progress import progress_for
+from leconvert.cli.sources import named_datasets
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from leconvert.planner import PlanSummary
     from leconvert.selection import EpisodeSelection
 
@@ -32,7 +35,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("dataset", type=local_path, metavar="DATASET", help="the dataset to trim")
+    parser.add_argument("dataset", metavar="DATASET", help="the dataset to trim")
     parser.add_argument(
         "--episode", type=whole(0), action="append", default=[], required=True, metavar="N",
         help="trim this episode to the next --frames; both may be given again",
@@ -61,12 +64,14 @@ def run(options: argparse.Namespace) -> int:
     intervals = parse_frames(options.episode, options.frames)
     selection = EpisodeSelection(frames=intervals)
     layout, repairs = layout_options(options), repair_options(options)
+    [dataset] = named_datasets([options.dataset], unfetched="A dataset is trimmed on this machine")
+    source = dataset.bring()
     if options.dry_run:
-        _show_plan(_plan(options, selection), as_json=options.json)
+        _show_plan(_plan(options, source, selection), as_json=options.json)
         return 0
     if options.output is not None and not proof_options(options).force_conversion:
         target = options.output.resolve()
-        if is_result(target, options.dataset.resolve(), layout, repairs, selection):
+        if is_result(target, source, layout, repairs, selection):
             said = f"{target} is {options.dataset}, trimmed so, already: a comparison by structure "
             said += "found no difference. There is nothing to do."
             print(json.dumps({"already_converted": str(target)}) if options.json else said)
@@ -74,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     how = conversion_options(options)
     with stop_on_signals() as stop:
         report = trim(
-            options.dataset,
+            source,
             frames={each.episode: (each.first, each.stop) for each in intervals},
             output=options.output,
             **how,
@@ -90,11 +95,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(options: argparse.Namespace, selection: EpisodeSelection) -> PlanSummary:
+def _plan(options: argparse.Namespace, source: Path, selection: EpisodeSelection) -> PlanSummary:
     from leconvert.planner import check_asked, draft_plan
     from leconvert.workdir.swap import work_dir_beside
 
-    source = options.dataset.resolve()
     target = source if options.output is None else options.output.resolve()
     layout, repairs = layout_options(options), repair_options(options)
     check_asked([source], target, layout, repairs, selection)

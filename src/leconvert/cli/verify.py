@@ -213,8 +213,7 @@ def _record(
     options: argparse.Namespace, result: Path, sources: Sequence[Path], progress: Progress
 ) -> Provenance | None:
     """Return what a push may go by if nothing differs; None where not all is compared."""
-    from leconvert.hub.fetch import known_origin
-    from leconvert.hub.provenance import proven_anew
+    from leconvert.hub.provenance import known_origin, proven_anew
 
     if options.depth != "bytes" or options.sample != 1.0:
         return None

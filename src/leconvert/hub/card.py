@@ -9,7 +9,7 @@ from typing import Any
 from leconvert._version import __version__
 from leconvert.compare.files import CARD_BEGIN
 from leconvert.errors import HubConflictError
-from leconvert.hub.provenance import Provenance
+from leconvert.hub.provenance import Origin, Provenance
 from leconvert.text import count
 
 _END = "<!-- leconvert: end -->"
@@ -116,14 +116,14 @@ def _lines(
 
 
 def _origin_lines(provenance: Provenance, version: str, *, has_video: bool) -> list[str]:
-    source = "a local dataset"
-    if provenance.repo_id:
-        url = f"https://huggingface.co/datasets/{provenance.repo_id}/tree/{provenance.commit}"
-        source = f"[{provenance.repo_id}]({url}) at `{provenance.revision}`"
+    origin = Origin(provenance.repo_id, provenance.revision, provenance.commit)
+    done = f"Converted to {version} from {_source(origin)}"
+    if provenance.merged:
+        done = f"Merged to {version} from {', then '.join(map(_source, provenance.merged))},"
     lines = [
         "### Conversion",
         "",
-        f"Converted to {version} from {source} by leconvert {__version__}"
+        f"{done} by leconvert {__version__}"
         + ("; coded video was copied, not encoded again." if has_video else "."),
         "",
     ]
@@ -139,6 +139,13 @@ def _origin_lines(provenance: Provenance, version: str, *, has_video: bool) -> l
     if lines[-1]:
         lines.append("")
     return lines
+
+
+def _source(origin: Origin) -> str:
+    if not origin.repo_id:
+        return "a local dataset"
+    url = f"https://huggingface.co/datasets/{origin.repo_id}/tree/{origin.commit}"
+    return f"[{origin.repo_id}]({url}) at `{origin.revision}`"
 
 
 def _totals(sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:

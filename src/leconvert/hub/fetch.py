@@ -16,7 +16,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -34,10 +34,9 @@ from leconvert.errors import (
     StorageError,
     TargetError,
     UnreadableSourceError,
-    WorkDirError,
 )
 from leconvert.hub.client import asked_to_wait, hub_errors, make_api
-from leconvert.hub.provenance import Origin, read_origin, write_origin
+from leconvert.hub.provenance import NOTES, Origin, known_origin, write_origin
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.workdir.incoming import Incoming, incoming
 from leconvert.workdir.storage_errors import storage_errors
@@ -468,15 +467,6 @@ def _blocks(files: Iterable[RemoteFile]) -> Iterator[list[RemoteFile]]:
 
 _THREADS = 8
 _FILES_AT_A_TIME = 4096
-# A scan passes over it, as do LeRobot and the Hub's client.
-_NOTES = Path(".cache") / "leconvert"
-
-
-def known_origin(folder: Path) -> Origin | None:
-    """Return which commit a folder was downloaded from; None where nothing says so."""
-    with suppress(WorkDirError, StorageError, OSError):
-        return read_origin(folder / _NOTES)
-    return None
 
 
 def download_dataset(
@@ -536,8 +526,8 @@ def download_dataset(
             raise InterruptedRunError(
                 f"{target} is not complete yet.", next_step="Run the same command again to go on."
             )
-        (arriving.tree / _NOTES).mkdir(parents=True, exist_ok=True)
-        write_origin(arriving.tree / _NOTES, origin, run_id="-")
+        (arriving.tree / NOTES).mkdir(parents=True, exist_ok=True)
+        write_origin(arriving.tree / NOTES, origin, run_id="-")
         arriving.finish()
     return origin
 

@@ -12,11 +12,13 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from leconvert.dataset_files import files_below, published_files
+from leconvert.errors import StorageError, WorkDirError
 from leconvert.formats.v3 import read_repairs
 from leconvert.hub.push_plan import CARD_PATH, Owned, hash_files
 from leconvert.model import Finding, LayoutOptions
@@ -77,6 +79,25 @@ def read_origin(folder: Path) -> Origin | None:
     return Origin(record["repo_id"], record["revision"], record["commit"])
 
 
+# Of a downloaded dataset. A scan passes over it, as do LeRobot and the Hub's client.
+NOTES = Path(".cache") / "leconvert"
+
+
+def known_origin(folder: Path) -> Origin | None:
+    """Return which commit a folder was downloaded from; None where nothing says so."""
+    with suppress(WorkDirError, StorageError, OSError):
+        return read_origin(folder / NOTES)
+    return None
+
+
+def _origin_of_merged(folder: Path) -> Origin | None:
+    """Return where a dataset that was merged came from, also one in the cache of the client."""
+    kind, _, name = folder.parent.parent.name.partition("--")
+    if (kind, folder.parent.name) == ("datasets", "snapshots"):
+        return Origin(name.replace("--", "/"), folder.name, folder.name)
+    return known_origin(folder)
+
+
 # ------------------------------------------------------------------------------------------------
 # Where a result came from and what it was when it was proven: a record beside the result.
 
@@ -106,6 +127,8 @@ class Provenance:
     source_facts: str = ""  # what `facts_of` says of that folder; empty without one
     # Every file of the result but its card; empty where nobody read them (version 1).
     files: Mapping[str, FileContent] = field(default_factory=dict)
+    # Of a merge the repo, revision and commit of each dataset, empty ones of a local one.
+    merged: Sequence[Origin] = ()
 
     @classmethod
     def of(
@@ -123,6 +146,11 @@ class Provenance:
         return cls(
             **place, options=dict(options), findings=dict(counts), changes=tuple(changes), **more
         )
+
+    @property
+    def repos(self) -> list[str]:
+        """The repos that the result was made of, each once, sorted."""
+        return sorted({self.repo_id, *(each.repo_id for each in self.merged)} - {""})
 
     @property
     def place(self) -> str:
@@ -197,7 +225,10 @@ def note_result(
     origin = read_origin(run.paths.root)
     manifest = run.manifest
     target = Path(manifest.target)
-    if origin is None and not for_push:
+    merged = [_origin_of_merged(Path(source.root)) for source in manifest.sources]
+    if len(merged) == 1:
+        merged = []
+    if origin is None and not any(merged) and not for_push:
         record = provenance_path(target)
         with storage_errors(record):
             record.unlink(missing_ok=True)
@@ -213,6 +244,7 @@ def note_result(
         source=str(source) if source else manifest.outline or "",
         source_facts=facts_of(source) if source else "",
         files=content_of(target, progress=progress),
+        merged=tuple(each or Origin("", "", "") for each in merged),
     )
     write_provenance(target, known, run_id=manifest.run_id)
 
@@ -275,6 +307,7 @@ def read_provenance(result: Path) -> Provenance | None:
         source=record.get("source", ""),
         source_facts=record.get("source_facts", ""),
         files={path: (size, sha) for path, (size, sha) in record.get("files", {}).items()},
+        merged=tuple(Origin(**each) for each in record.get("merged", ())),
     )
 
 

@@ -604,24 +604,28 @@ class _Push:
         What came from a private repo, or from one that cannot be seen any more, is not made public
         by the way.
         """
-        source = self._noted.repo_id if self._noted else ""
-        comes_from = source if source != self._repo_id else ""
+        sources = self._noted.repos if self._noted else []
+        sources = [repo_id for repo_id in sources if repo_id != self._repo_id]
         if not is_there:
-            if self._options.private or not comes_from:
+            if self._options.private or not sources:
                 return self._options.private
-            seen = is_private(self._api, comes_from)
-            if seen is not False:
-                why = f"as {comes_from} is" if seen else f"as {comes_from} cannot be seen any more"
-                self._progress.say(f"{self._repo_id} is made private, {why}.")
-            return seen is not False
-        if not (self._options.private or comes_from) or is_private(self._api, self._repo_id):
+            for comes_from in sources:
+                seen = is_private(self._api, comes_from)
+                if seen is not False:
+                    why = "is" if seen else "cannot be seen any more"
+                    self._progress.say(f"{self._repo_id} is made private, as {comes_from} {why}.")
+                    return True
+            return False
+        if not (self._options.private or sources) or is_private(self._api, self._repo_id):
             return False
         if self._options.private:
             raise HubConflictError(
                 f"{self._repo_id} is public, and --private was asked for.",
                 next_step="Make it private in its settings on the Hub, or leave --private out.",
             )
-        if not self._options.force and is_private(self._api, comes_from) is not False:
+        for comes_from in sources if not self._options.force else ():
+            if is_private(self._api, comes_from) is False:
+                continue
             raise HubConflictError(
                 f"{self._repo_id} is public, and {comes_from}, where the result came from, is not.",
                 next_step="Push to another repo, which is made private, or make this one private "

@@ -13,8 +13,8 @@ from pathlib import Path
 from leconvert.errors import HubError, SourceError, TargetError, WorkDirError
 from leconvert.formats.v2 import INFO_PATH, version_help
 from leconvert.hub.client import hub_errors, make_api
-from leconvert.hub.fetch import Fetcher, HubRepo, download_dataset, known_origin
-from leconvert.hub.provenance import HubOrigin, Origin
+from leconvert.hub.fetch import Fetcher, HubRepo, download_dataset
+from leconvert.hub.provenance import HubOrigin, Origin, known_origin
 from leconvert.hub.scratch import limit_too_small
 from leconvert.hub.sparse_snapshot import SparseSnapshot, make_sparse_snapshot, open_sparse_snapshot
 from leconvert.progress import NO_PROGRESS, Progress
@@ -109,8 +109,11 @@ def read_version(repo: HubRepo, fetcher: Fetcher) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def check_convertible(found: Resolved, fetcher: Fetcher) -> None:
+def check_convertible(found: Resolved, fetcher: Fetcher, *, also_v3: bool = False) -> None:
     """Refuse what is no v2.x dataset, before anything else is fetched.
+
+    Args:
+        also_v3: Take v3.0 datasets, too.
 
     Raises:
         SourceError: It is no dataset, or of another version.
@@ -123,8 +126,10 @@ def check_convertible(found: Resolved, fetcher: Fetcher) -> None:
             f"{repo.repo_id} at {revision} is no LeRobot dataset: it has no {INFO_PATH} that names "
             "a codebase_version.",
             path=repo.name,
-            next_step="Check the name, and give another --revision if there is one.",
+            next_step="Check the name, and give another revision if there is one.",
         )
+    if also_v3 and version == "v3.0":
+        return
     if version.startswith("v3."):
         raise SourceError(
             f"{repo.repo_id} at {revision} is already {version}; there is nothing to convert.",
@@ -247,6 +252,7 @@ def download(
     local: Path,
     *,
     anew: bool = False,
+    also_v3: bool = False,
     endpoint: str | None = None,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
@@ -260,6 +266,7 @@ def download(
             of another repo, or of another commit than ``revision``.
         anew: Of what is there use only what the Hub has at this moment, and fetch the rest again;
             nothing may be there but what an earlier call brought.
+        also_v3: Take v3.0 datasets, too.
         endpoint: The Hub's address; None for the one that is configured.
         stop: Set it from another thread to stop.
         progress: Where to report.
@@ -270,7 +277,7 @@ def download(
     Raises:
         HubError: There is no such repo or revision, or no answer.
         HubAccessError: The token does not allow it.
-        SourceError: It is no v2.x dataset.
+        SourceError: It is no dataset that is taken.
         TargetError: Something else is at ``local``.
         BusyError: Another process downloads to there.
         StorageError: There is not enough space.
@@ -287,14 +294,14 @@ def download(
         raise TargetError(
             f"{local} exists, and nothing says that it is {repo_id} at {revision}.",
             path=str(local),
-            next_step="Leave --revision away to convert what is there, or name another folder for "
-            "the download with --root.",
+            next_step="Leave the revision away to take what is there, or move that folder away; "
+            "`leconvert convert` downloads to another one with --root.",
         )
     if is_offline():
         folder, origin = cached_snapshot(repo_id, revision)
         return FetchedSource(folder, HubOrigin(origin))
     found = resolve_revision(repo_id, revision, endpoint=endpoint)
-    check_convertible(found, Fetcher(found.repo))
+    check_convertible(found, Fetcher(found.repo), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
     if local.is_dir() and not anew:
         local.rmdir()  # empty, as a mount point or a careful user may leave it

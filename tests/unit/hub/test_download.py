@@ -18,8 +18,8 @@ from leconvert.errors import (
     StorageError,
     TargetError,
 )
-from leconvert.hub.fetch import HubRepo, download_dataset, known_origin
-from leconvert.hub.provenance import Origin
+from leconvert.hub.fetch import HubRepo, download_dataset
+from leconvert.hub.provenance import Origin, known_origin
 from leconvert.hub.source import already_converted, download
 from leconvert.workdir.incoming import download_dir, part_in
 

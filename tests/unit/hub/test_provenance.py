@@ -39,6 +39,7 @@ def test_a_record_is_read_as_it_was_written_and_lies_beside_the_result(tmp_path:
     told = Provenance(
         "tester/arm", "main", "1" * 40, {"a": 1}, {"remux": 2}, ("x",), pushed=True,
         source="hf://datasets/tester/arm", files={"meta/info.json": (1, "a" * 64)},
+        merged=(Origin("tester/leg", "main", "2" * 40), Origin("", "", "")),
     )  # fmt: skip
     write_provenance(result, told, run_id="run")
     assert read_provenance(result) == told
