@@ -69,6 +69,7 @@ def test_a_conversion_shares_its_video_with_the_source(
     videos = sum(path.stat().st_size for path in source.rglob("*.mp4"))
     places = ("--root", source, "--output", sharing_disk / "out")
     plan = leconvert("plan", *places, "--dry-run", "--json")
+    assert plan.returncode == 0, plan.stderr
     assert json.loads(plan.stdout)["space"]["cloned"] is True
     before = used_bytes(sharing_disk)
     batches = [] if episodes_per_batch is None else ["--episodes-per-batch", episodes_per_batch]
