@@ -272,6 +272,7 @@ def merge(
     proof: ProofOptions = ProofOptions(),
     push: PushOptions | None = None,
     keep_work_dir: bool = False,
+    for_push: bool = False,
     report: str | os.PathLike[str] | None = None,
     command: Sequence[str] | None = None,
     stop: threading.Event | None = None,
@@ -298,6 +299,7 @@ def merge(
         proof: What is proven before the swap, and what it may replace.
         push: Push the result to `PushOptions.repo_id`; None for not at all.
         keep_work_dir: Keep the run's records after success.
+        for_push: Write the record that a later push goes by; see `convert`.
         report: Where to write a page that tells what happened; None for none.
         command: The command line that asks for it, for the run's records.
         stop: Set it from another thread to stop; the run can be resumed.
@@ -322,6 +324,7 @@ def merge(
         proof=proof,
         push=push,
         keep_work_dir=keep_work_dir,
+        for_push=for_push,
         report=report,
         command=command,
         stop=stop,

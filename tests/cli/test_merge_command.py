@@ -17,7 +17,7 @@ from leconvert.cli.main import main
 from leconvert.hub.provenance import Origin, known_origin, read_provenance
 from leconvert.machine import lerobot_home
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-from tests.hub import StandIn
+from tests.hub import WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
@@ -272,4 +272,122 @@ def test_split_and_trim_take_a_name_of_the_hub_where_it_is_downloaded(
     assert f"`hf download --repo-type dataset {V30} --local-dir DIR`" in said
     shutil.copytree(two[1], lerobot_home() / V30)
     assert main([*command, str(tmp_path / "out")]) == 0
+    assert stocked.log == []
+
+
+# ------------------------------------------------------------------------------------------------
+# The push of what was merged: as that of ``convert``, to a repo that is named.
+
+NEW = "tester/merged"
+
+
+@pytest.fixture
+def logged_in(stocked: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    return stocked
+
+
+def published(folder: Path) -> dict[str, bytes]:
+    """Return the files of a dataset but its card and what tools keep there, by path."""
+    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {
+        name: path.read_bytes()
+        for name, path in files.items()
+        if path.is_file() and not name.startswith(".") and name != "README.md"
+    }
+
+
+def loaded(folder: Path, revision: str) -> Path:
+    """Download what was pushed, as the Hub's client does by the tag."""
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(NEW, repo_type="dataset", revision=revision, local_dir=folder))
+
+
+def written(hub: StandIn) -> list[str]:
+    return [r.path for r in hub.log if r.method not in ("GET", "HEAD")]
+
+
+def test_a_merge_is_pushed_with_a_card_that_names_what_it_is_made_of(
+    logged_in: StandIn, two: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["merge", V21, str(two[1]), "--output", str(out), "--push-repo-id", NEW]
+    logged_in.break_requests(Fault("status", path="/commit/", status=403, times=None))
+    assert main([*command, "--json"]) == 16
+    failed = json.loads(capsys.readouterr().out)
+    assert failed["episodes"] == 5
+    assert f"`leconvert push {out} --push-repo-id {NEW}`" in failed["push"]["next_step"]
+    logged_in.break_requests()
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "converted before; only the push is left" in said
+    assert "tag v3.0      set" in said
+    there = loaded(tmp_path / "there", "v3.0")
+    assert published(there) == published(out)
+    card = (there / "README.md").read_text()
+    commit = logged_in.repo(V21).tags["v2.1"]
+    assert (
+        f"Merged to v3.0 from [{V21}](https://huggingface.co/datasets/{V21}/tree/{commit}) at "
+        "`v2.1`, then a local dataset, by leconvert "
+    ) in card
+    logged_in.log.clear()
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["push"]["tag"] == "kept"
+    assert [path for path in written(logged_in) if "validate" not in path] == []
+
+
+def test_a_merge_to_v21_is_pushed_to_a_branch_or_with_its_own_tag(
+    logged_in: StandIn, two: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ["merge", *map(str, two), "--to", "v2.1", "--output", str(out)]
+    command += ["--push-repo-id", NEW]
+    assert main([*command, "--branch", "trial"]) == 0
+    assert "tag v2.1      not touched" in capsys.readouterr().out
+    assert logged_in.repo(NEW).tags == {}
+    assert main(command) == 0
+    assert "tag v2.1      set" in capsys.readouterr().out
+    assert published(loaded(tmp_path / "there", "v2.1")) == published(out)
+
+
+def test_what_is_made_of_a_private_dataset_is_not_made_public_by_the_way(
+    logged_in: StandIn, two: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    secret = "tester/secret"
+    logged_in.add_repo(secret, two[1], private=True, tags=("v3.0",))
+    logged_in.add_repo("tester/open")
+    command = ["merge", V21, secret, "--output", str(tmp_path / "out"), "--push-repo-id"]
+    assert main([*command, "tester/open"]) == 17
+    refusal = f"tester/open is public, and {secret}, where the result came from, is not."
+    assert refusal in capsys.readouterr().err
+    assert logged_in.repo("tester/open").tags == {}
+    assert main([*command, NEW]) == 0
+    assert f"{NEW} is made private, as {secret} is." in capsys.readouterr().err
+    assert logged_in.repo(NEW).private
+    assert main([*command, "tester/open", "--force-push"]) == 0
+
+
+def test_a_merge_does_not_replace_what_it_is_made_of(
+    logged_in: StandIn, two: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = "tester/own"
+    for folder, held in zip(two, ("v2.1", "v3.0"), strict=True):
+        repo = logged_in.add_repo(f"{own}_{held}", folder)
+        head = repo.branches["main"]
+        command = ["merge", *map(str, two), "--output", str(tmp_path / "out")]
+        assert main([*command, "--push-repo-id", f"{own}_{held}"]) == 17
+        assert "push with --force-push" in capsys.readouterr().err
+        assert repo.branches["main"] == head
+
+
+@pytest.mark.parametrize(
+    "flag", [["--private"], ["--branch=x"], ["--create-pr"], ["--force-push"], ["--no-card"]]
+)
+def test_how_to_push_without_where_to_is_refused_before_any_work(
+    stocked: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: list[str]
+) -> None:
+    stocked.log.clear()
+    assert main(["merge", V21, V30, "--output", str(tmp_path / "out"), *flag]) == 2
+    assert "nothing would be pushed" in capsys.readouterr().err
     assert stocked.log == []

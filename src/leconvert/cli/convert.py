@@ -37,7 +37,7 @@ from leconvert.cli.options import (
 from leconvert.cli.output import print_findings
 from leconvert.cli.parser import some_seconds
 from leconvert.cli.progress import progress_for
-from leconvert.cli.push import ConvertPush
+from leconvert.cli.push import ConvertPush, ResultPush
 from leconvert.cli.sources import Places, places
 from leconvert.errors import UsageError
 from leconvert.progress import Progress
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from leconvert.api import ConversionReport
     from leconvert.worker_pool import WorkerOptions
 
-__all__ = ["print_report"]
+__all__ = ["print_report", "show_outcome"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
 
 
 def show_outcome(
-    report: ConversionReport | None, push: ConvertPush, *, as_json: bool, quiet: bool
+    report: ConversionReport | None, push: ResultPush, *, as_json: bool, quiet: bool
 ) -> int:
     """Push if that is wanted, print what was done, and return the exit code."""
     # Where the result was converted but could not be measured, the probe's code.

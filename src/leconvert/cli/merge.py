@@ -7,23 +7,25 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from leconvert.cli.convert import print_report
+from leconvert.cli.convert import show_outcome
 from leconvert.cli.main import stop_on_signals
 from leconvert.cli.options import (
     add_conversion_options,
     add_json,
+    add_push_options,
     add_quiet,
     add_report_option,
     conversion_options,
     layout_options,
     local_path,
+    named_push_target,
     proof_options,
     repair_options,
     report_place,
 )
-from leconvert.cli.output import print_findings
 from leconvert.cli.plan import plan_record, print_plan
 from leconvert.cli.progress import progress_for
+from leconvert.cli.push import ResultPush
 from leconvert.cli.sources import named_datasets
 
 __all__ = ["add_arguments", "run"]
@@ -51,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-work-dir", action="store_true", help="keep the run's records after success"
     )
+    add_push_options(parser, of_several=True)
     add_report_option(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the plan and write nothing")
     add_quiet(parser)
@@ -69,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
     datasets = named_datasets(options.datasets, unfetched=writes_nothing)
     how = conversion_options(options)
     target = options.output.resolve()
+    push = ResultPush(options, target, named_push_target(options))
     work_dir = options.work_dir or work_dir_beside(target)
     # Places that cannot be are told before anything is fetched.
     check_all_places([dataset.folder for dataset in datasets], target, work_dir.resolve())
@@ -79,29 +83,26 @@ def run(options: argparse.Namespace) -> int:
         return _show_plan(options, sources)
     begins_anew = how["plan"].restart or how["proof"].force_conversion
     is_new = begins_anew or WorkDir(work_dir).current_run_id() is not None
-    if not is_new and is_merged(target, sources, how["layout"], how["repairs"]):
+    report = None
+    if is_new or not is_merged(target, sources, how["layout"], how["repairs"]):
+        with stop_on_signals() as stop:
+            report = merge(
+                sources,
+                output=options.output,
+                work_dir=options.work_dir,
+                keep_work_dir=options.keep_work_dir,
+                for_push=push.repo_id is not None,
+                report=report_place(options.report, target),
+                **how,
+                stop=stop,
+                progress=progress,
+            )
+    elif push.repo_id is None:
         said = f"{target} is these datasets, merged so, already: a comparison by structure found "
         said += "no difference. There is nothing to do."
         print(json.dumps({"already_converted": str(target)}) if options.json else said)
         return 0
-    with stop_on_signals() as stop:
-        report = merge(
-            sources,
-            output=options.output,
-            work_dir=options.work_dir,
-            keep_work_dir=options.keep_work_dir,
-            report=report_place(options.report, target),
-            **how,
-            stop=stop,
-            progress=progress,
-        )
-    if options.json:
-        print(json.dumps(report.as_record(), indent=2))
-    elif options.quiet:
-        print_findings(report.findings)
-    else:
-        print_report(report)
-    return 0
+    return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
 
 
 def _show_plan(options: argparse.Namespace, sources: Sequence[Path]) -> int:

@@ -75,6 +75,7 @@ __all__ = [
     "lease_options",
     "local_root",
     "name_on_the_hub",
+    "named_push_target",
     "passed_on",
     "path_or_url",
     "plan_options",
@@ -1081,12 +1082,18 @@ def add_push_wish(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
 
 
-def add_push_options(parser: argparse.ArgumentParser) -> None:
-    """Add how to push."""
+def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = False) -> None:
+    """Add where to and how to push.
+
+    Args:
+        parser: Where to add them.
+        of_several: The result is made of several datasets, and goes where a name says or nowhere.
+    """
     group = _group(parser, "push", "see docs/hub.md")
+    nowhere = "nothing is pushed" if of_several else "where the source came from"
     group.add_argument(
         "--push-repo-id", default=None, metavar="ORG/NAME",
-        help="push there (default: where the source came from); made if it does not exist",
+        help=f"push there (default: {nowhere}); made if it does not exist",
     )  # fmt: skip
     group.add_argument(
         "--private", action="store_true",
@@ -1148,8 +1155,17 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     return str(found)
 
 
+def named_push_target(options: argparse.Namespace) -> str | None:
+    """Return the repo to push to where nothing but its name asks for a push."""
+    if options.push_repo_id is None:
+        _refuse_push_options(options)
+        return None
+    return str(options.push_repo_id)
+
+
 def _refuse_push_options(options: argparse.Namespace) -> None:
     for name, flag in (
+        ("create_pr", "--create-pr"),
         ("private", "--private"),
         ("branch", "--branch"),
         ("force", "--force-push"),

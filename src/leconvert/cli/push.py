@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from leconvert.hub.provenance import Origin, Provenance
     from leconvert.hub.push import PushReport
 
-__all__ = ["ConvertPush", "waits_for_push"]
+__all__ = ["ConvertPush", "ResultPush", "waits_for_push"]
 
 
 # ------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def show_push(report: PushReport) -> None:
     if report.pull_request is None and report.branch != MAIN:
         unset = f"not touched: it names what {MAIN} holds"
     tags = {"none": unset}
-    print(f"  tag v3.0      {tags.get(report.tag, report.tag)}")
+    print(f"  tag {report.version}      {tags.get(report.tag, report.tag)}")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -103,7 +103,44 @@ def run(options: argparse.Namespace) -> int:
 # The push that follows a conversion, also where only the push is left to do.
 
 
-class ConvertPush:
+class ResultPush:
+    """The push of a result that a command makes.
+
+    Args:
+        options: The command's options.
+        target: Where the result will stand.
+        repo_id: Where to push; None for not at all.
+    """
+
+    def __init__(self, options: argparse.Namespace, target: Path, repo_id: str | None) -> None:
+        self._options = options
+        self._target = target
+        self.repo_id = repo_id
+
+    def run(self) -> PushReport | None:
+        """Push, if that is wanted."""
+        if self.repo_id is None:
+            return None
+        from leconvert.hub.push import push_converted
+
+        how = push_options(self._options, self.repo_id)
+        return push_converted(self._target, how, progress=progress_for(quiet=self._options.json))
+
+    def show(self, report: PushReport | None) -> None:
+        """Print what the push did, if there was one."""
+        if report is not None:
+            show_push(report)
+
+    def as_record(self) -> tuple[dict[str, Any] | None, int]:
+        """Push, and return the outcome for ``--json`` with an exit code."""
+        try:
+            report = self.run()
+        except LeconvertError as error:
+            return error.as_record(), error.exit_code
+        return (None if report is None else report.as_record()), 0
+
+
+class ConvertPush(ResultPush):
     """What ``convert`` knows about its push.
 
     Args:
@@ -115,11 +152,9 @@ class ConvertPush:
     """
 
     def __init__(self, options: argparse.Namespace, places: Places) -> None:
-        self._options = options
         self._places = places
-        self._target = places.target
         self._origin = _origin(places)
-        self.repo_id = push_target(options, self._origin)
+        super().__init__(options, places.target, push_target(options, self._origin))
 
     def is_alone_left(self) -> bool:
         """Tell whether an earlier call of this command has put the result in its place."""
@@ -175,29 +210,11 @@ class ConvertPush:
             return [f"source: {here} is not as {known.source} was when it was converted"]
         return []
 
-    def run(self) -> PushReport | None:
-        """Push, if that is wanted."""
-        if self.repo_id is None:
-            return None
-        from leconvert.hub.push import push_converted
-
-        how = push_options(self._options, self.repo_id)
-        return push_converted(self._target, how, progress=progress_for(quiet=self._options.json))
-
     def show(self, report: PushReport | None) -> None:
         """Print what the push did, or that there was none."""
-        if report is not None:
-            show_push(report)
-        elif not self._options.no_push:
+        super().show(report)
+        if report is None and not self._options.no_push:
             print("  Hub           nothing was pushed; a local dataset is pushed only on request")
-
-    def as_record(self) -> tuple[dict[str, Any] | None, int]:
-        """Push, and return the outcome for ``--json`` with an exit code."""
-        try:
-            report = self.run()
-        except LeconvertError as error:
-            return error.as_record(), error.exit_code
-        return (None if report is None else report.as_record()), 0
 
 
 def waits_for_push(options: argparse.Namespace, target: Path) -> bool:

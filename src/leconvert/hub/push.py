@@ -153,6 +153,7 @@ class PushReport:
         card: ``written`` or ``kept``.
         dry_run: Whether nothing was written.
         seconds: How long it took.
+        version: The result's version, which the tag has the name of.
     """
 
     repo_id: str
@@ -173,6 +174,7 @@ class PushReport:
     card: str
     dry_run: bool
     seconds: float
+    version: str = TAGS[0]
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -848,4 +850,5 @@ class _Push:
             card="kept" if card is None else "written",
             dry_run=self._options.dry_run,
             seconds=0.0,
+            version=self._tag,
         )
