@@ -24,6 +24,7 @@ from leconvert.workdir.swap import META, META_STAGING, TREE_RECORD, kept_meta, o
 
 __all__ = [
     "EPISODE_FOLDERS",
+    "GIT_FILES",
     "UPLOAD_CLAIM",
     "UPLOAD_MARKER",
     "Links",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 EPISODE_FOLDERS = ("data", "videos")
+GIT_FILES = frozenset({".gitattributes"})
+"""Every repo on the Hub has them, and who downloads it too; they are none of the dataset's."""
 UPLOAD_CLAIM = ".leconvert-upload-"
 """How the name begins of what is in a store as long as an upload is not complete."""
 UPLOAD_MARKER = ".leconvert-upload.json"

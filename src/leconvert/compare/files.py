@@ -27,7 +27,7 @@ from leconvert.compare.metadata import Expected
 from leconvert.compare.result import ResultTables
 from leconvert.compare.rows import DataSchemas, compare_footer, naming
 from leconvert.compare.videos import SourceClips, compare_header
-from leconvert.dataset_files import files_below, names_to_keep
+from leconvert.dataset_files import GIT_FILES, files_below, names_to_keep
 from leconvert.errors import LeconvertError, UnreadableSourceError
 from leconvert.formats import (
     PROVENANCE_PATH,
@@ -46,7 +46,6 @@ from leconvert.workdir.storage_errors import raise_storage_trouble
 
 __all__ = [
     "CARD_BEGIN",
-    "GIT_FILES",
     "compare_other_files",
     "compare_whole_files",
     "reason_to_keep",
@@ -211,9 +210,6 @@ def _same(one: Path, other: Path) -> bool:
 # ------------------------------------------------------------------------------------------------
 # Files that belong to a repo on the Hub rather than to the dataset in it.
 
-
-GIT_FILES = frozenset({".gitattributes"})
-"""Every repo has them, and who downloads it has them too; no conversion reads them."""
 
 README_PATH = "README.md"
 

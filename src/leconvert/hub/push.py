@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leconvert.check.dataset import checked_result
-from leconvert.compare.files import GIT_FILES
-from leconvert.dataset_files import published_files
+from leconvert.dataset_files import GIT_FILES, published_files
 from leconvert.errors import (
     HubAccessError,
     HubConflictError,

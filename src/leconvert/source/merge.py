@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from leconvert import tables
+from leconvert.dataset_files import GIT_FILES
 from leconvert.errors import SourceError
 from leconvert.findings import SOURCE_CATALOGUE
 from leconvert.formats import Sources, SourceView, open_sources
@@ -303,6 +304,7 @@ def _findings_of_all(scans: Sequence[SourceScan], joined: Sources) -> Iterator[F
     along = files_along([scan.only for scan in scans])
     for scan in scans:
         left = [path for path in scan.only.extra_files if along[path] is not scan.only]
+        left = [path for path in left if path not in GIT_FILES]
         if left:
             taken = along[left[0]].root
             said = f"{scan.only.root}: {count(len(left), 'file')} left behind, as an earlier "

@@ -28,12 +28,15 @@ def make(folder: Path, *specs: DatasetSpec) -> list[Path]:
 def test_files_that_come_along_are_the_first_sources(tmp_path: Path) -> None:
     sources = make(
         tmp_path,
-        replace(SPEC, extra_files={"README.md": "one"}),
-        replace(SPEC, extra_files={"README.md": "two", "notes.txt": "more"}),
+        replace(SPEC, extra_files={"README.md": "one", ".gitattributes": "one"}),
+        replace(
+            SPEC, extra_files={"README.md": "two", ".gitattributes": "two", "notes.txt": "more"}
+        ),
     )
     report = leconvert.merge(sources, output=tmp_path / "out", proof=BYTES)
     (finding,) = report.findings
     assert (finding.code, finding.path) == ("merged-file", "README.md")
+    assert "1 file left behind" in finding.message
     assert (tmp_path / "out/README.md").read_text() == "one"
     assert (tmp_path / "out/notes.txt").read_text() == "more"
 
