@@ -153,6 +153,7 @@ def test_the_lock_of_a_planner_that_died_before_its_plan_is_cleaned(
 # Datasets on the Hub: downloaded as ``convert`` downloads them, then ordinary sources.
 
 V21, V30 = "tester/arm", "stranger/arm_v30"
+TAGS = ("v2.1", "v3.0")
 
 
 @pytest.fixture
@@ -194,6 +195,8 @@ def test_datasets_of_the_hub_are_downloaded_once_and_merged_with_local_ones(
     assert main(["merge", str(two[0]), V30, "--output", str(mixed)]) == 0
     assert stocked.log == [], "both are here"
     assert is_made_of(mixed, two)
+    there = [f"--source=hf://datasets/{repo}@{tag}" for repo, tag in zip(repos, TAGS, strict=True)]
+    assert main(["verify", str(mixed), *there]) == 0
 
 
 def test_a_dataset_of_the_hub_is_read_from_the_clients_cache_where_the_hub_is_not_asked(

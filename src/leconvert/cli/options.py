@@ -512,7 +512,8 @@ def source_at(
             from leconvert.hub.source import download
 
             repo_id, revision = _on_the_hub(place)
-            yield download(repo_id, revision, Path(folder) / "source", progress=progress).source
+            target = Path(folder) / "source"
+            yield download(repo_id, revision, target, also_v3=True, progress=progress).source
         else:
             from leconvert.stores import download_tree
 
