@@ -21,7 +21,8 @@ PUBLIC: dict[str, tuple[str, ...] | None] = {
     "leconvert.hub.scratch": ("ScratchOptions",),
     "leconvert.stores": None,
     "leconvert.loading": (
-        *("EpisodeStream", "StreamFacts", "StreamLoader", "UnreadableFrame"),
+        *("EpisodeStream", "MixedStream", "SampleStream", "StreamFacts", "StreamLoader"),
+        "UnreadableFrame",
         *("group_episodes_by_files", "partition_episodes"),
     ),
     "leconvert.probe": ("Comparison", "compare_with_map"),

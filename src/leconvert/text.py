@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["amount", "count", "duration", "first_few", "shorten", "shown"]
+__all__ = ["aligned", "amount", "count", "duration", "first_few", "shorten", "shown"]
 
 _SHOWN_CHARACTERS = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines whose columns stand below one another."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def amount(size_bytes: float) -> str:

@@ -27,7 +27,7 @@ __all__ = ["REPO", "Places", "Templates", "make_templates", "tell"]
 REPO = "tester/arm"
 # What names in Python blocks stand for; commands tell it by their options.
 _V21 = frozenset({"path/to/dataset", "DATASET", "SOURCE"})
-_V30 = frozenset({"path/to/dataset_v30", "my_dataset", "RESULT"})
+_V30 = frozenset({"path/to/dataset_v30", "my_dataset", "other_dataset", "RESULT"})
 
 
 @dataclass(frozen=True, slots=True)

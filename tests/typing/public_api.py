@@ -15,7 +15,7 @@ import leconvert
 from leconvert.api import ConversionReport, Submission, run_worker, submit_run
 from leconvert.engines import Engine, LocalEngine, SlurmEngine, SlurmOptions
 from leconvert.errors import FindingsError, LeconvertError
-from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.loading import EpisodeStream, MixedStream, StreamLoader
 from leconvert.resampling import Resampled, resample
 from leconvert.status import RunStatus, run_status
 from leconvert.worker import WorkerSummary
@@ -66,6 +66,8 @@ def loading() -> None:
     stream = EpisodeStream("my_dataset", delta_timestamps={"action": [0.0, 0.1]})
     assert_type(iter(stream), Iterator[dict[str, Any]])
     assert_type(StreamLoader(stream, batch_size=64, num_workers=4), StreamLoader)
+    mixed = MixedStream([(stream, 0.7), ("other_dataset", 0.3)], shuffle=False)
+    assert_type(StreamLoader(mixed, batch_size=64), StreamLoader)
     times = torch.zeros(2, 10, dtype=torch.float64)
     assert_type(resample(times, {"action": torch.zeros(2, 10, 7)}, hz=50.0), Resampled)
     resample(times, {"action": times}, methods={"action": "cubic"})  # type: ignore[dict-item]

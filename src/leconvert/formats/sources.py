@@ -6,6 +6,7 @@ compares one sees the sources here alike.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,15 @@ from leconvert.formats import v2, v3
 from leconvert.formats.dataset import Dataset, Episodes, Slices
 from leconvert.model import FileTable, IntArray, Source, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, Repairs
+from leconvert.text import aligned, shown
 from leconvert.workdir.swap import is_converted
 
 __all__ = [
     "RenamedDataset",
     "SourceView",
     "Sources",
+    "differences_table",
+    "differing_features",
     "open_dataset",
     "open_sources",
     "renamed_stream",
@@ -328,3 +332,58 @@ def open_sources(sources: Sequence[Source], root: Path | None = None) -> Sources
         )
         for source in sources
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# In what several datasets differ, side by side.
+
+
+Features = Mapping[str, Mapping[str, Any]]
+
+
+def differing_features(
+    datasets: Sequence[Features], *, with_names: bool = True, with_missing: bool = True
+) -> list[list[str]]:
+    """Return a row for each feature in which datasets differ: its name, and what each has.
+
+    Args:
+        datasets: The declared features of each.
+        with_names: Whether the names of a feature's values count, where several state them.
+        with_missing: Whether a feature that one lacks counts.
+    """
+    rows = []
+    for name in {name: None for features in datasets for name in features}:
+        found = [features.get(name) for features in datasets]
+        there = [feature for feature in found if feature is not None]
+        by_facts = len({_facts(feature) for feature in there}) > 1
+        by_names = with_names and len({_names(feature) for feature in there} - {None}) > 1
+        is_missing = with_missing and len(there) < len(found)
+        if by_facts or by_names or is_missing:
+            tell = _told_names if by_names and not by_facts and not is_missing else _told_facts
+            rows.append([shown(name), *("-" if one is None else tell(one) for one in found)])
+    return rows
+
+
+def differences_table(roots: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table of what differs between numbered datasets."""
+    numbers = range(1, len(roots) + 1)
+    named = [f"{number}: {root}" for number, root in zip(numbers, roots, strict=True)]
+    return [*named, *aligned([["", *map(str, numbers)], *rows])]
+
+
+def _facts(feature: Mapping[str, Any]) -> tuple[object, ...]:
+    return feature.get("dtype"), tuple(feature.get("shape") or ())
+
+
+def _told_facts(feature: Mapping[str, Any]) -> str:
+    return f"{feature.get('dtype')} {'x'.join(map(str, feature.get('shape') or ()))}"
+
+
+def _names(feature: Mapping[str, Any]) -> str | None:
+    """Return the names of a feature's values, None where it has none."""
+    names = feature.get("names")
+    return None if names is None else json.dumps(names, sort_keys=True)
+
+
+def _told_names(feature: Mapping[str, Any]) -> str:
+    return _names(feature) or "-"

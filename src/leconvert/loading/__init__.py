@@ -7,9 +7,9 @@
         ...
 
 torch is needed, torchcodec wanted: ``pip install 'leconvert[probe]'``. Nothing of it is imported
-before one of the names below is used. `EpisodeStream`, `StreamLoader`, `StreamFacts`,
-`UnreadableFrame`, `group_episodes_by_files` and `partition_episodes` are for everybody, the other
-names for the probe, resampling and stores.
+before one of the names below is used. `EpisodeStream`, `MixedStream`, `SampleStream`,
+`StreamLoader`, `StreamFacts`, `UnreadableFrame`, `group_episodes_by_files` and `partition_episodes`
+are for everybody, the other names for the probe, resampling and stores.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     )
     from leconvert.loading.files import Files, OpenFile, content_mark, files_at
     from leconvert.loading.loader import StreamLoader
-    from leconvert.loading.metadata import PAD_SUFFIX, DatasetMeta, load_meta, make_windows
+    from leconvert.loading.metadata import (
+        PAD_SUFFIX,
+        DatasetMeta,
+        FeatureMeta,
+        load_meta,
+        make_windows,
+    )
+    from leconvert.loading.mixture import MixedStream
     from leconvert.loading.order import (
         chosen_episodes,
         find_rank,
@@ -34,17 +41,25 @@ if TYPE_CHECKING:
         partition_episodes,
     )
     from leconvert.loading.rows import RowReader
-    from leconvert.loading.stream import EpisodeStream, Sample, UnreadableFrame
+    from leconvert.loading.stream import (
+        EpisodeStream,
+        Sample,
+        SampleStream,
+        UnreadableFrame,
+    )
     from leconvert.loading.tensors import StreamFacts, keep_freed_memory
 
 __all__ = [
     "PAD_SUFFIX",
     "DatasetMeta",
     "EpisodeStream",
+    "FeatureMeta",
     "Files",
+    "MixedStream",
     "OpenFile",
     "RowReader",
     "Sample",
+    "SampleStream",
     "StreamFacts",
     "StreamLoader",
     "UnreadableFrame",
@@ -81,9 +96,11 @@ _NAMES = {
     "metadata": (
         "PAD_SUFFIX",
         "DatasetMeta",
+        "FeatureMeta",
         "load_meta",
         "make_windows",
     ),
+    "mixture": ("MixedStream",),
     "order": (
         "chosen_episodes",
         "find_rank",
@@ -95,6 +112,7 @@ _NAMES = {
     "stream": (
         "EpisodeStream",
         "Sample",
+        "SampleStream",
         "UnreadableFrame",
     ),
     "tensors": (

@@ -1,4 +1,4 @@
-"""`StreamLoader`: torch's DataLoader over an `EpisodeStream`, able to resume anywhere.
+"""`StreamLoader`: torch's DataLoader over a stream of samples, able to resume anywhere.
 
 The state is a few numbers, not a snapshot of workers: the order is a pure function of all ranks
 together, so how far they came in it says everything. What workers prepared ahead does not count.
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from leconvert.errors import LeconvertError, PlanMismatchError, UsageError
 from leconvert.loading.order import Share
-from leconvert.loading.stream import EpisodeStream, Sample
+from leconvert.loading.stream import Sample, SampleStream
 from leconvert.loading.tensors import (
     MOST_WORKERS,
     SharedBatch,
@@ -38,6 +38,8 @@ _SAID_AS = {
     "shuffle": "shuffle",
     "episode_pool_size": "the pool size",
     "dataset": "the dataset or the choice of episodes",
+    "mixture_seed": "the seed of the mixture",
+    "shares": "the shares of the datasets, in ten-thousandths,",
 }
 
 
@@ -50,7 +52,7 @@ class _WorkerError(NamedTuple):
 class _BatchStream(IterableDataset[Any]):
     """The batches of a stream, made where the samples are; from workers in shared memory."""
 
-    def __init__(self, stream: EpisodeStream, batch_size: int, *, drop_last: bool) -> None:
+    def __init__(self, stream: SampleStream, batch_size: int, *, drop_last: bool) -> None:
         super().__init__()
         self._stream = stream
         self._batch_size = batch_size
@@ -95,7 +97,7 @@ class StreamLoader:
     It does not guarantee that all ranks have the last batch: see `batches_on_every_rank`.
 
     Args:
-        stream: What to load.
+        stream: What to load: an `EpisodeStream` or a `MixedStream`.
         batch_size: Samples of a batch.
         num_workers: Worker processes; 0 loads in this one.
         drop_last: Leave out the last batch where it is smaller on any rank.
@@ -112,7 +114,7 @@ class StreamLoader:
 
     def __init__(
         self,
-        stream: EpisodeStream,
+        stream: SampleStream,
         *,
         batch_size: int,
         num_workers: int = 0,
@@ -281,7 +283,7 @@ class StreamLoader:
             "version": _VERSION,
             "epoch": self._epoch,
             "samples": self._taken,
-            **self._identity(),
+            **self.stream.identity(),
             "order": self._witness(self._epoch, self._taken),
         }
 
@@ -300,11 +302,7 @@ class StreamLoader:
                 next_step="Give what state_dict() of this version returned, or begin a new epoch "
                 "(set_epoch).",
             )
-        changed = [
-            f"{_SAID_AS[key]} was {state.get(key)!r} and is {value!r}"
-            for key, value in self._identity().items()
-            if state.get(key) != value
-        ]
+        changed = list(_changes(state, self.stream.identity()))
         if changed:
             raise PlanMismatchError(
                 f"The stream cannot go on where it stopped: {changed[0]}.",
@@ -322,22 +320,27 @@ class StreamLoader:
         self._is_loaded = True
         self._newest = None
 
-    def _identity(self) -> dict[str, Any]:
-        """Return what the order follows from, but for the epoch."""
-        stream = self.stream
-        return {
-            "seed": stream.seed,
-            "shuffle": stream.shuffle,
-            "episode_pool_size": stream.episode_pool_size,
-            "dataset": stream.fingerprint(),
-        }
-
     def _witness(self, epoch: int, taken: int) -> str:
         """Return a digest of the samples that come next on all ranks."""
         block = self.stream.order.at(epoch, np.arange(taken, taken + _WITNESSES))
         digest = hashlib.blake2b(block.episodes.tobytes(), digest_size=8)
         digest.update(block.frames.tobytes())
         return digest.hexdigest()
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str = "") -> Iterator[str]:
+    """Yield what an order follows from and is not what it was."""
+    if ("datasets" in before) != ("datasets" in now):
+        kinds = "one dataset", "a mixture"
+        was, is_now = (kinds["datasets" in each] for each in (before, now))
+        yield f"the state is of {was}, the stream of {is_now}"
+        return
+    for key, value in now.items():
+        if key == "datasets":
+            for number, pair in enumerate(zip(before[key], value, strict=False)):
+                yield from _changes(*pair, f" of dataset {number}")
+        elif before.get(key) != value:
+            yield f"{_SAID_AS[key]}{of} was {before.get(key)!r} and is {value!r}"
 
 
 def _as_it_is(batch: Any) -> Any:

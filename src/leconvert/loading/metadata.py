@@ -20,7 +20,7 @@ from leconvert.formats import Slices, v3
 from leconvert.loading.files import Files
 from leconvert.model import DATA_STREAM, IntArray, camera_of
 
-__all__ = ["PAD_SUFFIX", "DatasetMeta", "Window", "load_meta", "make_windows"]
+__all__ = ["PAD_SUFFIX", "DatasetMeta", "FeatureMeta", "Window", "load_meta", "make_windows"]
 
 
 _LANGUAGE_COLUMNS = frozenset({"language_persistent", "language_events"})
@@ -47,45 +47,15 @@ class EpisodeTable:
         return [self.data_file, *(camera.file for camera in self.cameras.values())]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DatasetMeta:
-    """A v3.0 dataset's metadata, under the names that LeRobot's code asks for."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class FeatureMeta:
+    """What samples are made of, under the names that LeRobot's code asks for."""
 
-    root: str  # where it came from
-    info: Mapping[str, Any]  # ``meta/info.json``
+    root: str  # where they come from
     fps: float  # frames a second, as ``info`` writes it
     features: Mapping[str, Mapping[str, Any]]  # declared features by key
-    tasks: tuple[str, ...]  # text of each task by ``task_index``
-    episodes: EpisodeTable  # all episodes
     # ``meta/stats.json``: arrays by feature and statistic; empty where there is none.
     stats: Mapping[str, Mapping[str, Any]] = field(repr=False)
-
-    @property
-    def repo_id(self) -> str:
-        """``OWNER/NAME`` on the Hub, else the name of the folder."""
-        on_hub = self.root.removeprefix("hf://datasets/").removeprefix("hf://buckets/")
-        parts = on_hub.split("/")
-        return "/".join(parts[:2] if on_hub != self.root else parts[-1:]).partition("@")[0]
-
-    @property
-    def total_episodes(self) -> int:
-        """Number of episodes."""
-        return len(self.episodes)
-
-    @property
-    def total_frames(self) -> int:
-        """Number of frames of all episodes."""
-        return int(self.episodes.length.sum())
-
-    @property
-    def total_tasks(self) -> int:
-        """Number of tasks."""
-        return len(self.tasks)
-
-    @property
-    def robot_type(self) -> str | None:
-        """The robot, if it is named."""
-        return self.info.get("robot_type")
 
     @property
     def names(self) -> dict[str, Any]:
@@ -127,6 +97,42 @@ class DatasetMeta:
         feature = self.features[key]
         facts = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
         return bool(facts.get("is_depth_map") or facts.get("video.is_depth_map"))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DatasetMeta(FeatureMeta):
+    """A v3.0 dataset's metadata, under the names that LeRobot's code asks for."""
+
+    info: Mapping[str, Any]  # ``meta/info.json``
+    tasks: tuple[str, ...]  # text of each task by ``task_index``
+    episodes: EpisodeTable  # all episodes
+
+    @property
+    def repo_id(self) -> str:
+        """``OWNER/NAME`` on the Hub, else the name of the folder."""
+        on_hub = self.root.removeprefix("hf://datasets/").removeprefix("hf://buckets/")
+        parts = on_hub.split("/")
+        return "/".join(parts[:2] if on_hub != self.root else parts[-1:]).partition("@")[0]
+
+    @property
+    def total_episodes(self) -> int:
+        """Number of episodes."""
+        return len(self.episodes)
+
+    @property
+    def total_frames(self) -> int:
+        """Number of frames of all episodes."""
+        return int(self.episodes.length.sum())
+
+    @property
+    def total_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.tasks)
+
+    @property
+    def robot_type(self) -> str | None:
+        """The robot, if it is named."""
+        return self.info.get("robot_type")
 
     def fingerprint(self) -> str:
         """Return a digest of what the order and the content of samples follow from."""

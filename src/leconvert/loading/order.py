@@ -21,6 +21,7 @@ from __future__ import annotations
 import heapq
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -33,6 +34,8 @@ from leconvert.model import IntArray
 
 __all__ = [
     "EpisodeOrder",
+    "MixedOrder",
+    "Order",
     "OrderBlock",
     "Share",
     "chosen_episodes",
@@ -47,7 +50,11 @@ __all__ = [
 
 _BLOCK_FRAMES = 2**14
 # What a random stream is for; each has its own, whatever the other draws.
-_EPISODES, _FRAMES = range(2)
+_EPISODES, _FRAMES, _MEMBERS = range(3)
+# A mixture repeats after so many samples; its shares are whole numbers of them.
+_CYCLE = 10_000
+# So many neighbours in a mixture change places.
+_NEIGHBOURS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,45 @@ class OrderBlock(NamedTuple):
         return OrderBlock(*(array[first:stop] for array in self))
 
 
-class EpisodeOrder:
+class Order(ABC):
+    """An order of samples that counts on from epoch to epoch.
+
+    Attributes:
+        num_frames: Samples of an epoch.
+        num_episodes: Episodes that are numbered.
+    """
+
+    num_frames: int
+    num_episodes: int
+
+    def blocks(
+        self, share: Share, *, epoch: int = 0, taken: int = 0, repeat: bool = False
+    ) -> Iterator[OrderBlock]:
+        """Yield what a share has of the order.
+
+        Args:
+            share: Whose.
+            epoch: The epoch to begin in.
+            taken: Samples of that epoch that all ranks together leave out.
+            repeat: Go on with the next epoch, without end; a global batch may then have samples of
+                two epochs.
+        """
+        samples = None if repeat else self.num_frames - taken
+        # Not many short epochs at once.
+        for numbers in share.numbers(samples, at_once=min(_BLOCK_FRAMES, self.num_frames)):
+            yield self.at(epoch, taken + numbers)
+
+    @abstractmethod
+    def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
+        """Return the samples of some ascending numbers, which count on from an epoch to the next.
+
+        Args:
+            epoch: The epoch whose first sample is number 0.
+            numbers: One or more.
+        """
+
+
+class EpisodeOrder(Order):
     """The order of all frames of an epoch, and who takes which of them.
 
     It guarantees that an epoch has each frame once, that equal arguments give equal orders (with
@@ -135,26 +180,10 @@ class EpisodeOrder:
         self._pool_size = pool_size
         self._epochs: dict[int, _Epoch] = {}
         self.num_frames = int(self._lengths.sum())
-
-    def blocks(
-        self, share: Share, *, epoch: int = 0, taken: int = 0, repeat: bool = False
-    ) -> Iterator[OrderBlock]:
-        """Yield what a share has of the order.
-
-        Args:
-            share: Whose.
-            epoch: The epoch to begin in.
-            taken: Samples of that epoch that all ranks together leave out.
-            repeat: Go on with the next epoch, without end; a global batch may then have samples of
-                two epochs.
-        """
-        samples = None if repeat else self.num_frames - taken
-        # Not many short epochs at once.
-        for numbers in share.numbers(samples, at_once=min(_BLOCK_FRAMES, self.num_frames)):
-            yield self.at(epoch, taken + numbers)
+        self.num_episodes = len(self._lengths)
 
     def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
-        """Return the samples of some numbers, which count on from an epoch to the next ones."""
+        """Return the samples of some numbers; see `Order.at`."""
         epochs = numbers // self.num_frames
         heads = np.flatnonzero(np.diff(epochs)) + 1
         parts = []
@@ -261,6 +290,93 @@ class _Epoch:
         owners = self._row[np.searchsorted(self._ends, starts, side="right")]
         np.maximum.at(last, owners, rounds * len(self._slots) + residues)
         return last
+
+
+class MixedOrder(Order):
+    """Several orders as one, of which each has a fixed share of the samples.
+
+    Each member goes through its own epochs, one behind the other and none cut short; an epoch of
+    the mixture, of as many samples as the members have frames, is but a stretch of all this.
+
+    Whose turn it is repeats after 10,000 samples. In such a cycle a turn goes to the member that
+    is furthest behind its share, so that each is at most a sample or so away from it anywhere; then
+    each eight turns are shuffled. Else the turns of W ranks would fall in step with the shares:
+    of two equal ones each of two ranks would always have the same. So which member has a turn, and
+    its how manyth it is, are found in a table.
+
+    Args:
+        orders: The members'.
+        weights: What is taken of each, relative to the others.
+        seed: Selects the shuffling of turns.
+
+    Attributes:
+        shares: What is taken of each of 10,000 samples, shape (M,).
+        first_episodes: The number of each member's first episode, shape (M,); episodes of all
+            members are numbered through.
+    """
+
+    def __init__(
+        self, orders: Sequence[EpisodeOrder], weights: Sequence[float], *, seed: int = 0
+    ) -> None:
+        self._orders = orders
+        self.shares = _whole_shares(weights)
+        owners = _dealt_out(self.shares)
+        random = _generator(seed, 0, _MEMBERS)
+        owners = random.permuted(owners.reshape(-1, _NEIGHBOURS), axis=1).reshape(-1)
+        self._owners = owners
+        self._turns = [np.flatnonzero(owners == member) for member in range(len(orders))]
+        self._turn_numbers = np.empty_like(owners)
+        for turns in self._turns:
+            self._turn_numbers[turns] = np.arange(len(turns))
+        counts = np.array([order.num_episodes for order in orders])
+        self.first_episodes = np.cumsum(counts) - counts
+        self.num_episodes = int(counts.sum())
+        self.num_frames = sum(order.num_frames for order in orders)
+
+    def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
+        """Return the samples of some numbers; see `Order.at`."""
+        begin = epoch * self.num_frames
+        cycles, places = np.divmod(begin + numbers, _CYCLE)
+        owners = self._owners[places]
+        turns = cycles * self.shares[owners] + self._turn_numbers[places]
+        episodes, frames, last_numbers = (np.empty_like(numbers) for _ in range(3))
+        for member in np.unique(owners).tolist():
+            mine = np.flatnonzero(owners == member)
+            found = self._orders[member].at(0, turns[mine])
+            episodes[mine] = self.first_episodes[member] + found.episodes
+            frames[mine] = found.frames
+            cycles, rest = np.divmod(found.last_numbers, self.shares[member])
+            last_numbers[mine] = cycles * _CYCLE + self._turns[member][rest] - begin
+        return OrderBlock(episodes, frames, numbers, last_numbers)
+
+
+def _whole_shares(weights: Sequence[float]) -> IntArray:
+    """Return what each weight is of 10,000: rounded down, and what is left to the largest rests."""
+    exact = np.array(weights, np.float64)
+    if not len(exact) or not np.isfinite(exact).all() or (exact <= 0).any():
+        raise UsageError(f"Weights must be numbers above 0, not {list(weights)}.")
+    exact *= _CYCLE / exact.sum()
+    shares: IntArray = np.floor(exact + 1e-6).astype(np.int64)
+    if (shares < 1).any():
+        raise UsageError(
+            f"Weights are shares of {_CYCLE:,} samples, and {min(weights):g} is less than one of "
+            "them beside the others."
+        )
+    rests = np.argsort(shares - exact, kind="stable")
+    shares[rests[: _CYCLE - int(shares.sum())]] += 1
+    return shares
+
+
+def _dealt_out(shares: IntArray) -> IntArray:
+    """Return whose turn each of a cycle is: that of who is furthest behind, of equals the first."""
+    owners = np.empty(_CYCLE, np.int64)
+    behind = np.zeros(len(shares), np.int64)  # in parts of a turn, so that it is exact
+    for turn in range(_CYCLE):
+        behind += shares
+        owner = int(behind.argmax())
+        behind[owner] -= _CYCLE
+        owners[turn] = owner
+    return owners
 
 
 def spread_order(size: int) -> IntArray:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -23,9 +24,11 @@ from leconvert.loading.byte_cache import ByteCache
 from leconvert.loading.decoders import choose_backend
 from leconvert.loading.files import files_at
 from leconvert.loading.frames import EpisodePool, FrameReader
-from leconvert.loading.metadata import DatasetMeta, load_meta, make_windows
+from leconvert.loading.metadata import DatasetMeta, FeatureMeta, load_meta, make_windows
 from leconvert.loading.order import (
     EpisodeOrder,
+    Order,
+    OrderBlock,
     Share,
     chosen_episodes,
     find_rank,
@@ -42,7 +45,7 @@ from leconvert.loading.tensors import (
 )
 from leconvert.model import IntArray
 
-__all__ = ["EpisodeStream", "Sample", "UnreadableFrame"]
+__all__ = ["EpisodeStream", "Sample", "SampleStream", "UnreadableFrame", "Workplace"]
 
 
 Sample = dict[str, Any]
@@ -77,16 +80,170 @@ class UnreadableFrame:
     path: str
 
 
+class Workplace(Protocol):
+    """What a process opened for itself, to make the batches of an order."""
+
+    process: int  # whose it is
+
+    def expect(self, episodes: list[int]) -> None:
+        """Hear which episodes of the order come next."""
+
+    def make(self, block: OrderBlock, memory: Memory) -> Sample:
+        """Make a batch, written into such memory."""
+
+    def clear(self) -> None:
+        """Let every episode go."""
+
+
+class SampleStream(IterableDataset[Sample]):
+    """What `EpisodeStream` and `MixedStream` have in common: how an order is shared out.
+
+    Attributes:
+        meta: What samples are made of.
+        order: Of all samples.
+        rank: This training process.
+        world_size: Number of training processes.
+        repeat: Whether it goes on with the next epoch, without end.
+        decode_device: ``cpu`` or ``cuda``.
+        video_fetch_workers: Threads of a worker that fetch and decode.
+    """
+
+    meta: FeatureMeta
+    order: Order
+    rank: int
+    world_size: int
+    repeat: bool
+    decode_device: str
+    video_fetch_workers: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begin = _new_begin()
+        self._workplace: Workplace | None = None
+
+    @abstractmethod
+    def enter(self, worker: int) -> Workplace:
+        """Return what this process opened, empty, opening it the first time; for a loader."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Return what the order follows from, but for the epoch, as numbers and texts."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next iteration begins with."""
+        return int(self._begin[_EPOCH])
+
+    def __len__(self) -> int:
+        """Return the number of samples of this rank in an epoch."""
+        return Share(self.rank, self.world_size).num_batches(self.order.num_frames)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration begins with; persistent workers hear of it.
+
+        A `StreamLoader` counts epochs by itself: call its own.
+
+        Raises:
+            UsageError: accelerate is about to share out once more what ranks share already.
+        """
+        if self.world_size > 1 and is_shared_out_by_accelerate(self):
+            raise UsageError(
+                f"accelerate.prepare would share out once more what {self.world_size} ranks share "
+                "already, and frames would be lost.",
+                next_step="Use StreamLoader(stream, ...), which needs no accelerate.prepare, or "
+                "make the stream with rank=0 and world_size=1.",
+            )
+        self._begin[: _TAKEN + 1] = torch.tensor([epoch, 0])
+
+    def begin_at(
+        self,
+        epoch: int,
+        *,
+        taken: int = 0,
+        batch_size: int = 1,
+        drop_last: bool = False,
+        renew: bool = False,
+    ) -> None:
+        """Choose where the next iteration begins, and how it is shared out, for a loader.
+
+        Args:
+            epoch: The epoch.
+            taken: Samples of it that all ranks together leave out.
+            batch_size: Consecutive samples of a worker that make a batch of the loader.
+            drop_last: Leave out what makes no whole batch of all ranks.
+            renew: Leave workers that are still starting with what they were told.
+        """
+        if renew:
+            self._begin = _new_begin()
+        self._begin[:] = torch.tensor([epoch, taken, batch_size, drop_last])
+
+    def __iter__(self) -> Iterator[Sample]:
+        shared_out = int(self._begin[_BATCH_SIZE]), bool(self._begin[_DROP_LAST])
+        for batch in self._batches(1, private_memory, *shared_out):
+            yield {key: value[0] for key, value in batch.items()}
+
+    def batches(
+        self, batch_size: int, *, drop_last: bool = False, memory: Memory = private_memory
+    ) -> Iterator[Sample]:
+        """Yield this worker's samples in batches, as torch's default collation would make them.
+
+        Faster than single samples: frames of a file are decoded in one call, and a batch is one
+        piece of memory.
+
+        Args:
+            batch_size: Samples of a batch.
+            drop_last: Leave out a last batch that is smaller on any rank.
+            memory: Where batches are written.
+        """
+        return self._batches(batch_size, memory, batch_size, drop_last)
+
+    def _batches(
+        self, batch_size: int, memory: Memory, shared_size: int, drop_last: bool
+    ) -> Iterator[Sample]:
+        info = get_worker_info()
+        worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
+        workplace = self.enter(worker)
+        # Read before the first sample: what is set from now on is for the next iteration.
+        epoch, taken = self._begin[: _TAKEN + 1].tolist()
+        share = Share(self.rank, self.world_size, worker, num_workers, shared_size, drop_last)
+        blocks = self.order.blocks(share, epoch=epoch, taken=taken, repeat=self.repeat)
+        ahead = 2 * self.video_fetch_workers
+        for block in order_batches(blocks, batch_size, coming=workplace.expect, ahead=ahead):
+            yield workplace.make(block, memory)
+        workplace.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_workplace": None}
+
+
 @dataclass(slots=True)
 class _Workplace:
-    """What a process opened for itself."""
+    """What a process opened for the samples of one dataset."""
 
     process: int
+    places: IntArray  # of the episodes of the order
     maker: BatchMaker
     pool: EpisodePool
 
+    def expect(self, episodes: list[int]) -> None:
+        """Hear which episodes of the order come next."""
+        self.pool.expect(self.places[episodes].tolist())
 
-class EpisodeStream(IterableDataset[Sample]):
+    def make(self, block: OrderBlock, memory: Memory) -> Sample:
+        """Make a batch, written into such memory."""
+        self.pool.leave_before(int(block.numbers[0]))
+        self.maker.memory = memory
+        places = self.places[block.episodes]
+        batch = self.maker.make(places, block.frames)
+        self.pool.keep_until(places, block.last_numbers)
+        return batch
+
+    def clear(self) -> None:
+        """Let every episode go."""
+        self.pool.clear()
+
+
+class EpisodeStream(SampleStream):
     """An iterable dataset over the frames of a v3.0 dataset.
 
     It guarantees that
@@ -217,7 +374,7 @@ class EpisodeStream(IterableDataset[Sample]):
         if episode_pool_size is None:
             episode_pool_size = default_pool_size(self.meta, table.length[self._places])
         self.episode_pool_size = episode_pool_size
-        self.order = EpisodeOrder(
+        self.order: EpisodeOrder = EpisodeOrder(
             table.length[self._places], seed=seed, shuffle=shuffle, pool_size=episode_pool_size
         )
         if video_fetch_workers is None:
@@ -230,8 +387,6 @@ class EpisodeStream(IterableDataset[Sample]):
             video_decoder_cache_size = min(most, episode_pool_size * cameras)
         self.video_decoder_cache_size = video_decoder_cache_size
         self._counters = Counters(len(self.meta.camera_keys))
-        self._begin = _new_begin()
-        self._workplace: _Workplace | None = None
 
     # --- what is in it ------------------------------------------------------------------------
 
@@ -273,11 +428,6 @@ class EpisodeStream(IterableDataset[Sample]):
         return self._backend
 
     @property
-    def epoch(self) -> int:
-        """The epoch that the next iteration begins with."""
-        return int(self._begin[_EPOCH])
-
-    @property
     def episode_indices(self) -> list[int]:
         """``episode_index`` of the episodes that all ranks of this partition load, ascending."""
         indices: list[int] = self.meta.episodes.index[self._places].tolist()
@@ -290,15 +440,20 @@ class EpisodeStream(IterableDataset[Sample]):
         mine = self.order.episodes(self.epoch, self.rank, self.world_size)
         return sorted(self.meta.episodes.index[self._places[mine]].tolist())
 
-    def __len__(self) -> int:
-        """Return the number of samples of this rank in an epoch."""
-        return Share(self.rank, self.world_size).num_batches(self.order.num_frames)
-
     def fingerprint(self) -> str:
         """Return a digest of the dataset and the choice of episodes."""
         digest = hashlib.blake2b(self.meta.fingerprint().encode(), digest_size=16)
         digest.update(np.ascontiguousarray(self.meta.episodes.index[self._places], np.int64))
         return digest.hexdigest()
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the order follows from, but for the epoch, as numbers and texts."""
+        return {
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "episode_pool_size": self.episode_pool_size,
+            "dataset": self.fingerprint(),
+        }
 
     # --- what happened ------------------------------------------------------------------------
 
@@ -335,92 +490,10 @@ class EpisodeStream(IterableDataset[Sample]):
         counts = self._counters.unreadable_by_camera()
         return dict(zip(self.meta.camera_keys, counts, strict=True))
 
-    # --- iteration ----------------------------------------------------------------------------
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration begins with; persistent workers hear of it.
-
-        A `StreamLoader` counts epochs by itself: call its own.
-
-        Raises:
-            UsageError: accelerate is about to share out once more what ranks share already.
-        """
-        if self.world_size > 1 and is_shared_out_by_accelerate(self):
-            raise UsageError(
-                f"accelerate.prepare would share out once more what {self.world_size} ranks share "
-                "already, and frames would be lost.",
-                next_step="Use StreamLoader(stream, ...), which needs no accelerate.prepare, or "
-                "make the stream with rank=0 and world_size=1.",
-            )
-        self._begin[: _TAKEN + 1] = torch.tensor([epoch, 0])
-
-    def begin_at(
-        self,
-        epoch: int,
-        *,
-        taken: int = 0,
-        batch_size: int = 1,
-        drop_last: bool = False,
-        renew: bool = False,
-    ) -> None:
-        """Choose where the next iteration begins, and how it is shared out, for a loader.
-
-        Args:
-            epoch: The epoch.
-            taken: Samples of it that all ranks together leave out.
-            batch_size: Consecutive samples of a worker that make a batch of the loader.
-            drop_last: Leave out what makes no whole batch of all ranks.
-            renew: Leave workers that are still starting with what they were told.
-        """
-        if renew:
-            self._begin = _new_begin()
-        self._begin[:] = torch.tensor([epoch, taken, batch_size, drop_last])
-
-    def __iter__(self) -> Iterator[Sample]:
-        shared_out = int(self._begin[_BATCH_SIZE]), bool(self._begin[_DROP_LAST])
-        for batch in self._batches(1, private_memory, *shared_out):
-            yield {key: value[0] for key, value in batch.items()}
-
-    def batches(
-        self, batch_size: int, *, drop_last: bool = False, memory: Memory = private_memory
-    ) -> Iterator[Sample]:
-        """Yield this worker's samples in batches, as torch's default collation would make them.
-
-        Faster than single samples: frames of a file are decoded in one call, and a batch is one
-        piece of memory.
-
-        Args:
-            batch_size: Samples of a batch.
-            drop_last: Leave out a last batch that is smaller on any rank.
-            memory: Where batches are written.
-        """
-        return self._batches(batch_size, memory, batch_size, drop_last)
-
-    def _batches(
-        self, batch_size: int, memory: Memory, shared_size: int, drop_last: bool
-    ) -> Iterator[Sample]:
-        info = get_worker_info()
-        worker, num_workers = (0, 1) if info is None else (info.id, info.num_workers)
-        workplace = self._enter(worker, memory)
-        # Read before the first sample: what is set from now on is for the next iteration.
-        epoch, taken = self._begin[: _TAKEN + 1].tolist()
-        share = Share(self.rank, self.world_size, worker, num_workers, shared_size, drop_last)
-        blocks = self.order.blocks(share, epoch=epoch, taken=taken, repeat=self.repeat)
-        pool = workplace.pool
-        placed = (block._replace(episodes=self._places[block.episodes]) for block in blocks)
-        ahead = 2 * self.video_fetch_workers
-        for block in order_batches(placed, batch_size, coming=pool.expect, ahead=ahead):
-            pool.leave_before(int(block.numbers[0]))
-            batch = workplace.maker.make(block.episodes, block.frames)
-            pool.keep_until(block.episodes, block.last_numbers)
-            yield batch
-        pool.clear()
-
-    def _enter(self, worker: int, memory: Memory) -> _Workplace:
+    def enter(self, worker: int) -> Workplace:
         """Return what this process opened, without what an earlier iteration left in it."""
         if self._workplace is not None and self._workplace.process == os.getpid():
-            self._workplace.pool.clear()
-            self._workplace.maker.memory = memory
+            self._workplace.clear()
             return self._workplace
         counters = self._counters.of_worker(worker)
         reader = FrameReader(
@@ -444,14 +517,11 @@ class EpisodeStream(IterableDataset[Sample]):
             pool,
             reader,
             device=self.decode_device,
-            memory=memory,
+            memory=private_memory,
             counters=counters,
         )
-        self._workplace = _Workplace(os.getpid(), maker, pool)
+        self._workplace = _Workplace(os.getpid(), self._places, maker, pool)
         return self._workplace
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_workplace": None}
 
 
 def default_pool_size(meta: DatasetMeta, lengths: IntArray) -> int:

@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from leconvert.errors import InterruptedRunError, ProbeError, StorageError, UsageError
-from leconvert.loading import DatasetMeta, StreamLoader, local_rank
+from leconvert.loading import FeatureMeta, StreamLoader, local_rank
 
 __all__ = ["StepFacts", "TrainOptions", "TrainReport", "train"]
 
@@ -112,7 +112,7 @@ class PolicyShape(NamedTuple):
 
 
 def policy_shape(
-    meta: DatasetMeta, windows: Mapping[str, Sequence[float]] | None = None
+    meta: FeatureMeta, windows: Mapping[str, Sequence[float]] | None = None
 ) -> PolicyShape:
     """Return the policy's sizes, from a dataset's features and the windows of a sample."""
 

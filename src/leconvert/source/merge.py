@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +13,13 @@ from leconvert import tables
 from leconvert.dataset_files import GIT_FILES
 from leconvert.errors import SourceError
 from leconvert.findings import SOURCE_CATALOGUE
-from leconvert.formats import Sources, SourceView, open_sources
+from leconvert.formats import (
+    Sources,
+    SourceView,
+    differences_table,
+    differing_features,
+    open_sources,
+)
 from leconvert.model import (
     DATA_STREAM,
     FILE_COLUMNS,
@@ -105,9 +110,8 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
     robots = [_told(scan.robot_type) for scan in scans]
     if len(set(robots)) > 1 and ROBOT_TYPE not in accept:
         rows.append(["robot_type", *robots])
-    features = {name: None for scan in scans for name in scan.features}
-    differing = [name for name in features if not _is_alike(name, scans)]
-    rows += [[shown(name), *_descriptions(name, scans)] for name in differing]
+    differing = differing_features([scan.features for scan in scans])
+    rows += differing
     schemas = [tables.deserialize_schema(scan.data_schema) for scan in scans]
     holding = None
     if not differing:
@@ -126,59 +130,18 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
         )
     if len(set(robots)) > 1 and ROBOT_TYPE not in accept:
         helps.append(f"--accept {ROBOT_TYPE} writes the robot type of the first.")
-    names = [scan.only.root for scan in scans]
+    names = [str(scan.only.root) for scan in scans]
     raise SourceError(
         f"{count(len(scans), 'dataset')} cannot be merged: they differ in "
         f"{count(len(rows), 'point')}.",
         path=names[0],
-        details=[*(f"{number}: {name}" for number, name in enumerate(names, 1)), *_table(rows)],
+        details=differences_table(names, rows),
         next_step=" ".join(helps),
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines of aligned columns: what differs, and how it is in each source."""
-    sources = [str(number) for number in range(1, len(rows[0]))]
-    cells = [["", *sources], *rows]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
-
-
 def _told(value: object) -> str:
     return "-" if value is None else shown(str(value))
-
-
-def _is_alike(name: str, scans: Sequence[SourceScan]) -> bool:
-    return len({_facts(scan.features.get(name)) for scan in scans}) == 1 and (
-        len({_names(scan.features[name]) for scan in scans} - {None}) <= 1
-    )
-
-
-def _facts(feature: Mapping[str, Any] | None) -> tuple[object, ...] | None:
-    if feature is None:
-        return None
-    return feature.get("dtype"), tuple(feature.get("shape") or ())
-
-
-def _names(feature: Mapping[str, Any]) -> str | None:
-    """Return the names of a feature's values, None where it has none."""
-    names = feature.get("names")
-    return None if names is None else json.dumps(names, sort_keys=True)
-
-
-def _descriptions(name: str, scans: Sequence[SourceScan]) -> Iterator[str]:
-    features = [scan.features.get(name) for scan in scans]
-    by_names = len({_facts(feature) for feature in features}) == 1
-    for feature in features:
-        if feature is None:
-            yield "-"
-        elif by_names:
-            yield _names(feature) or "-"
-        else:
-            yield f"{feature.get('dtype')} {'x'.join(map(str, feature.get('shape') or ()))}"
 
 
 def _holds(schema: pa.Schema, others: Sequence[pa.Schema]) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +15,12 @@ from leconvert.api import convert
 from leconvert.loading import byte_cache
 from leconvert.model import LayoutOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+if TYPE_CHECKING:
+    from leconvert.loading.stream import SampleStream
+
+# Ranks, workers of each, and samples of each in a batch.
+Topology = tuple[int, int, int]
 
 LENGTHS = [9, 4, 1, 12, 6]
 CAMERAS = ("observation.images.top", "observation.images.wrist")
@@ -46,6 +54,47 @@ def v30(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def v30_copy(v30: Path, tmp_path: Path) -> Path:
     """The dataset, for tests that damage it."""
     return Path(shutil.copytree(v30, tmp_path / "v30"))
+
+
+def global_batches(
+    make: Callable[[int, int], SampleStream],
+    topology: Topology,
+    state: Any = None,
+    *,
+    steps: int,
+    keys: tuple[str, ...] = ("index",),
+) -> tuple[list[list[tuple[int, ...]]], Any]:
+    """Take global batches as all ranks would, in turn; return them and the last rank's state.
+
+    Args:
+        make: Makes the stream of a rank, of so many.
+        state: Of a loader that shall be gone on from.
+        steps: How many batches to take, over as many epochs as that needs.
+        keys: Numbers that tell what sample it is.
+    """
+    from leconvert.loading import StreamLoader
+
+    ranks, workers, batch_size = topology
+    loaders = [
+        StreamLoader(make(rank, ranks), batch_size=batch_size, num_workers=workers)
+        for rank in range(ranks)
+    ]
+    if state is not None:
+        for loader in loaders:
+            loader.load_state_dict(state)
+    batches: list[list[tuple[int, ...]]] = []
+    while len(batches) < steps:
+        for parts in zip_longest(*loaders, fillvalue=None):
+            columns = [
+                list(zip(*(part[key].tolist() for key in keys), strict=True))
+                for part in parts
+                if part is not None
+            ]
+            turns = zip_longest(*columns)
+            batches.append([sample for turn in turns for sample in turn if sample is not None])
+            if len(batches) == steps:
+                break
+    return batches, loaders[-1].state_dict()
 
 
 @contextmanager

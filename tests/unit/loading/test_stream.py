@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from tests.unit.loading.conftest import CAMERAS, LENGTHS, uploaded
+from tests.unit.loading.conftest import CAMERAS, LENGTHS, Topology, global_batches, uploaded
 
 from leconvert.api import convert
 from leconvert.errors import (
@@ -403,30 +403,15 @@ def test_partitions_share_no_file(v30: Path) -> None:
 
 
 def taken_by(
-    dataset: Path, topology: tuple[int, int, int], state: Any = None, *, steps: int, **options: Any
+    dataset: Path, topology: Topology, state: Any = None, *, steps: int, **options: Any
 ) -> tuple[list[list[int]], Any]:
-    """Take global batches as all ranks would, in turn; return them and the last rank's state."""
-    ranks, workers, batch_size = topology
-    loaders = [
-        StreamLoader(
-            EpisodeStream(dataset, rank=rank, world_size=ranks, episode_pool_size=4, **options),
-            batch_size=batch_size,
-            num_workers=workers,
-        )
-        for rank in range(ranks)
-    ]
-    if state is not None:
-        for loader in loaders:
-            loader.load_state_dict(state)
-    batches: list[list[int]] = []
-    while len(batches) < steps:
-        for parts in zip_longest(*loaders, fillvalue=None):
-            columns = [part["index"].tolist() for part in parts if part is not None]
-            batches.append([index for turn in zip_longest(*columns) for index in turn])
-            batches[-1] = [index for index in batches[-1] if index is not None]
-            if len(batches) == steps:
-                break
-    return batches, loaders[-1].state_dict()
+    """Take global batches as all ranks would; return them and the last rank's state."""
+
+    def make(rank: int, ranks: int) -> EpisodeStream:
+        return EpisodeStream(dataset, rank=rank, world_size=ranks, episode_pool_size=4, **options)
+
+    batches, state = global_batches(make, topology, state, steps=steps)
+    return [[index for (index,) in batch] for batch in batches], state
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,528 @@
+"""`MixedStream`: samples of several datasets in fixed shares, as one stream.
+
+See ``docs/loading.md`` for how it is used and what it guarantees.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from leconvert.errors import LeconvertError, SourceError, UsageError
+from leconvert.formats import differences_table, differing_features, v3
+from leconvert.loading.metadata import PAD_SUFFIX, FeatureMeta
+from leconvert.loading.order import MixedOrder, OrderBlock
+from leconvert.loading.stream import (
+    EpisodeStream,
+    Sample,
+    SampleStream,
+    UnreadableFrame,
+    Workplace,
+)
+from leconvert.loading.tensors import Memory, StreamFacts, TensorPlan, allocate, private_memory
+from leconvert.model import IntArray
+from leconvert.text import count, shown
+
+__all__ = ["MixedStream", "MixtureMeta"]
+
+
+_DATASET_INDEX = "dataset_index"
+_ACCEPTED = ("fps", "names", "missing")
+# Of one window of a feature: the times, and the frames that they are.
+_Steps = tuple[list[float], list[int]]
+# Of a picture; a batch of pictures has more.
+_PICTURE_AXES = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MixtureMeta(FeatureMeta):
+    """What the samples of a mixture are made of, under the names that LeRobot's code asks for.
+
+    Statistics are those of the samples as they are mixed: each dataset counts by its share.
+    """
+
+    total_episodes: int  # of all datasets
+    total_frames: int  # of all datasets
+
+
+class MixedStream(SampleStream):
+    """An iterable dataset over several datasets, of which each has a fixed share of the samples.
+
+    It guarantees that
+
+    - of any 1,000 samples in a row each dataset has its share to within 10;
+    - each dataset goes through its own epochs, in its own order (see `EpisodeStream`), one after
+      the other; in each every frame comes once, over all ranks and workers;
+    - there is one order over all ranks and workers; it follows from the seed, the weights, and the
+      orders of the datasets, alone;
+    - a sample is what the dataset's own stream gives, and ``dataset_index`` says which it is from;
+      ``index``, ``episode_index`` and ``task_index`` are those within that dataset.
+
+    An epoch has as many samples as the datasets have frames together. Where an epoch ends, those of
+    the datasets go on.
+
+    Args:
+        datasets: Each dataset and its weight; weights are relative to one another. A dataset is an
+            `EpisodeStream`, or a folder or URL to make one of. The streams are for this mixture
+            alone; ``repeat`` of theirs is not looked at.
+        seed: Selects which dataset has which turn, and the order of folders and URLs.
+        features: For each dataset, what features of it are called in the mixture: OLD to NEW.
+        accept: Differences that shall not stop it: ``fps`` (the mixture's is the first's),
+            ``names`` of the values of a feature, and ``missing`` for features that a dataset lacks,
+            which are then zeros there, with ``<feature>_is_pad`` true.
+        repeat: Go on with the next epoch, without end.
+        **options: Of `EpisodeStream`, for folders and URLs.
+
+    Raises:
+        SourceError: The datasets differ; ``details`` is a table of all differences.
+        UsageError: Arguments make no sense, or something must be installed.
+    """
+
+    def __init__(
+        self,
+        datasets: Sequence[tuple[EpisodeStream | str | os.PathLike[str], float]],
+        *,
+        seed: int = 0,
+        features: Sequence[Mapping[str, str]] | None = None,
+        accept: Collection[Literal["fps", "names", "missing"]] = (),
+        repeat: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if not datasets:
+            raise UsageError("There is no dataset to mix.")
+        for code in accept:
+            if code not in _ACCEPTED:
+                raise UsageError(f"accept takes {', '.join(_ACCEPTED)}, not {code!r}.")
+        places = [each for each, _ in datasets if not isinstance(each, EpisodeStream)]
+        if options and not places:
+            raise UsageError(
+                f"{next(iter(options))} has no effect: all datasets are streams already.",
+                next_step="Give it to each EpisodeStream.",
+            )
+        self.streams = tuple(
+            each if isinstance(each, EpisodeStream) else EpisodeStream(each, seed=seed, **options)
+            for each, _ in datasets
+        )
+        if len({id(stream) for stream in self.streams}) < len(self.streams):
+            raise UsageError(
+                "A stream is given twice.", next_step="Make an EpisodeStream for each time."
+            )
+        if len({(stream.rank, stream.world_size) for stream in self.streams}) > 1:
+            raise UsageError("The streams are of different ranks or numbers of ranks.")
+        if features is not None and len(features) != len(self.streams):
+            raise UsageError(
+                f"features has {count(len(features), 'map')} of names for "
+                f"{count(len(self.streams), 'dataset')}; give {{}} where nothing is renamed."
+            )
+        renamed = features or [{}] * len(self.streams)
+        self._members = [_Member(*pair) for pair in zip(self.streams, renamed, strict=True)]
+        self._check_alike(accept)
+        first = self.streams[0]
+        self.rank, self.world_size = first.rank, first.world_size
+        self.decode_device = first.decode_device
+        self.video_fetch_workers = max(stream.video_fetch_workers for stream in self.streams)
+        self.repeat = repeat
+        self.seed = seed
+        self.order: MixedOrder = MixedOrder(
+            [stream.order for stream in self.streams],
+            [weight for _, weight in datasets],
+            seed=seed,
+        )
+        self.meta: MixtureMeta = self._make_meta()
+
+    def _check_alike(self, accept: Collection[str]) -> None:
+        """Refuse datasets whose samples do not fit together, with all that differs."""
+        members = self._members
+        rows: list[list[str]] = []
+
+        def compare(name: str, values: Sequence[object]) -> bool:
+            told = [str(value) for value in values]
+            if len(set(told)) == 1:
+                return False
+            rows.append([name, *told])
+            return True
+
+        helps = []
+        if "fps" not in accept and compare("fps", [f"{m.stream.fps:g}" for m in members]):
+            helps.append("accept=('fps',) mixes frame rates.")
+        compare("return_uint8", [member.stream.return_uint8 for member in members])
+        compare("decode_device", [member.stream.decode_device for member in members])
+        differing = differing_features(
+            [member.features for member in members],
+            with_names="names" not in accept,
+            with_missing="missing" not in accept,
+        )
+        rows += differing
+        known = {row[0] for row in differing}
+        for key in {key: None for member in members for key in member.features}:
+            having = [member for member in members if key in member.features]
+            if shown(key) in known or not _differ(having, key):
+                continue
+            told = [member.told_kind(key) if member in having else "-" for member in members]
+            rows.append([shown(key), *told])
+        if differing:
+            helps.append(
+                "features=[{}, {'OLD': 'NEW'}] calls alike what is the same; accept=('missing',) "
+                "pads what a dataset lacks, and accept=('names',) mixes values of other names."
+            )
+        if rows:
+            raise SourceError(
+                f"{count(len(members), 'dataset')} cannot be mixed: they differ in "
+                f"{count(len(rows), 'point')}.",
+                path=members[0].stream.meta.root,
+                details=differences_table([member.stream.meta.root for member in members], rows),
+                next_step=" ".join(helps) or "Make the streams with equal arguments.",
+            )
+
+    def _make_meta(self) -> MixtureMeta:
+        features: dict[str, Mapping[str, Any]] = {}
+        for member in self._members:
+            features = {**member.features, **features}
+        cameras = [key for key, ft in features.items() if ft["dtype"] in {"image", "video"}]
+        aggregate = v3.StatsAggregator(image_features=cameras)
+        counts: dict[str, Any] = {}
+        stats = [member.stats for member in self._members]
+        # What one dataset does not state is not known of the mixture.
+        unknown = {
+            key
+            for member, own in zip(self._members, stats, strict=True)
+            for key in member.features
+            if key not in own
+        }
+        for share, own in zip(self.order.shares.tolist(), stats, strict=True):
+            weighted = {}
+            for key, values in own.items():
+                if key in unknown:
+                    continue
+                counts[key] = counts.get(key, 0) + np.asarray(values["count"])
+                weighted[key] = {**values, "count": np.array([share])}
+            aggregate.update(weighted)
+        total = aggregate.result()
+        return MixtureMeta(
+            root=", ".join(stream.meta.root for stream in self.streams),
+            fps=self.streams[0].fps,
+            features=features,
+            stats={key: {**total[key], "count": counts[key]} for key in features if key in total},
+            total_episodes=sum(stream.meta.total_episodes for stream in self.streams),
+            total_frames=sum(stream.meta.total_frames for stream in self.streams),
+        )
+
+    # --- what is in it ------------------------------------------------------------------------
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The share of each dataset, as it is kept: ten-thousandths."""
+        whole = self.order.shares
+        return tuple((whole / whole.sum()).tolist())
+
+    @property
+    def num_frames(self) -> int:
+        """Frames of all datasets: the samples of an epoch, over all ranks."""
+        return self.order.num_frames
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes of all datasets."""
+        return self.order.num_episodes
+
+    @property
+    def features(self) -> Mapping[str, Mapping[str, Any]]:
+        """Features by key; what several datasets have, as the first of them declares it."""
+        return self.meta.features
+
+    @property
+    def fps(self) -> float:
+        """Frames a second; of the first dataset where they differ."""
+        return self.meta.fps
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the order follows from, but for the epoch, as numbers and texts."""
+        return {
+            "mixture_seed": self.seed,
+            "shares": self.order.shares.tolist(),
+            "datasets": [stream.identity() for stream in self.streams],
+        }
+
+    # --- what happened ------------------------------------------------------------------------
+
+    def facts(self) -> StreamFacts:
+        """Return what all workers did since the streams were made, or since `reset_facts`."""
+        return _sum_of([stream.facts() for stream in self.streams])
+
+    def worker_facts(self) -> list[StreamFacts]:
+        """Return the same for each worker."""
+        each = [stream.worker_facts() for stream in self.streams]
+        most = max(map(len, each))
+        return [
+            _sum_of([facts[worker] for facts in each if worker < len(facts)])
+            for worker in range(most)
+        ]
+
+    def reset_facts(self) -> None:
+        """Forget what workers did; call it while none is at work."""
+        for stream in self.streams:
+            stream.reset_facts()
+
+    def unreadable(self) -> list[UnreadableFrame]:
+        """Return the frames that could not be decoded: the first sixteen of worker and dataset."""
+        return [frame for stream in self.streams for frame in stream.unreadable()]
+
+    # --- iteration ----------------------------------------------------------------------------
+
+    def enter(self, worker: int) -> Workplace:
+        """Return what this process opened, without what an earlier iteration left in it."""
+        workplaces = [stream.enter(worker) for stream in self.streams]
+        if self._workplace is None or self._workplace.process != os.getpid():
+            self._workplace = _MixedWorkplace(
+                os.getpid(), self._members, workplaces, self.order.first_episodes
+            )
+        return self._workplace
+
+
+class _Member:
+    """A stream of a mixture, under the mixture's names."""
+
+    def __init__(self, stream: EpisodeStream, names: Mapping[str, str]) -> None:
+        self.stream = stream
+        unknown = [old for old in names if old not in stream.features]
+        if unknown:
+            raise UsageError(
+                f"features renames {unknown[0]!r}, which {stream.meta.root} does not have.",
+                path=stream.meta.root,
+                next_step=f"Its features are {', '.join(sorted(stream.features))}.",
+            )
+        self.name_of = {key: names.get(key, key) for key in stream.features}
+        taken = [*self.name_of.values(), _DATASET_INDEX, "task"]
+        twice = next((name for name in taken if taken.count(name) > 1), None)
+        if twice is not None:
+            raise UsageError(
+                f"Samples of {stream.meta.root} would have two values called {twice!r}.",
+                path=stream.meta.root,
+                next_step="Give a feature another name (features=...).",
+            )
+        self.features = {self.name_of[key]: ft for key, ft in stream.features.items()}
+        self.cameras = {self.name_of[key] for key in stream.meta.camera_keys}
+        meta = stream.meta
+        others = [key for key in meta.features if key not in meta.video_keys]
+        # As samples have them.
+        self.keys = [self.name_of[key] for key in (*meta.video_keys, *others)]
+        self.windows: dict[str, _Steps] = {}
+        for key, seconds in (stream.delta_timestamps or {}).items():
+            times = [float(second) for second in seconds]
+            steps = [round(second * stream.fps) for second in times]
+            self.windows[self.name_of[key]] = times, steps
+            self.name_of[key + PAD_SUFFIX] = self.name_of[key] + PAD_SUFFIX
+            self.keys.append(self.name_of[key + PAD_SUFFIX])
+
+    @property
+    def stats(self) -> dict[str, Mapping[str, Any]]:
+        """Statistics of the features, where they are known."""
+        known = self.stream.meta.stats
+        return {
+            self.name_of[key]: known[key]
+            for key in self.stream.features
+            if "mean" in known.get(key, {})
+        }
+
+    def told_kind(self, key: str) -> str:
+        """Return what a sample holds of a feature, apart from what the feature declares."""
+        said = ["depth"] if self.is_depth(key) else []
+        if key in self.windows:
+            times = self.windows[key][0]
+            said.append(f"{count(len(times), 'time')} {min(times):g} to {max(times):g} s")
+        return ", ".join(said) or "no window"
+
+    def is_depth(self, key: str) -> bool:
+        """Return whether a feature is a camera that gives distances."""
+        own = next(old for old, new in self.name_of.items() if new == key)
+        return own in self.stream.meta.depth_keys
+
+
+def _differ(members: Sequence[_Member], key: str) -> bool:
+    """Return whether members that have a feature give other distances or windows of it."""
+    windows = [member.windows.get(key, (None, None)) for member in members]
+    same_times = len({str(times) for times, _ in windows}) == 1
+    same_steps = len({str(steps) for _, steps in windows}) == 1
+    return len({member.is_depth(key) for member in members}) > 1 or not (same_times or same_steps)
+
+
+def _sum_of(several: Sequence[StreamFacts]) -> StreamFacts:
+    columns = zip(*(astuple(facts) for facts in several), strict=True)
+    names = [field.name for field in fields(StreamFacts)]
+    return StreamFacts(**dict(zip(names, map(sum, columns), strict=True)))
+
+
+# ------------------------------------------------------------------------------------------------
+# Batches of several datasets.
+
+
+class _Room:
+    """Memory for one part of a batch after the other: a part is copied before the next is made."""
+
+    def __init__(self) -> None:
+        self._piece = torch.empty(0, dtype=torch.uint8)
+
+    def __call__(self, size_bytes: int) -> torch.Tensor:
+        if len(self._piece) < size_bytes:
+            self._piece = private_memory(size_bytes)
+        return self._piece[:size_bytes]
+
+
+class _Part:
+    """What one member gives to a batch."""
+
+    def __init__(self, member: int, rows: IntArray, values: Sample) -> None:
+        self.member = member
+        self.rows = rows  # its samples' places in the batch
+        self.values = values
+
+
+class _MixedWorkplace:
+    """What a process opened for a mixture: what it opened for each dataset.
+
+    Each makes its samples of a batch, which are then copied to their places. That costs a copy a
+    picture, and leaves everything else to be done as for one dataset.
+    """
+
+    def __init__(
+        self,
+        process: int,
+        members: Sequence[_Member],
+        workplaces: Sequence[Workplace],
+        first_episodes: IntArray,
+    ) -> None:
+        self.process = process
+        self._members = members
+        self._workplaces = workplaces
+        self._first_episodes = first_episodes
+        self._rooms = [_Room() for _ in members]
+        features = {key: ft for one in members for key, ft in one.features.items()}
+        self._cameras = {key for one in members for key in one.cameras}
+        lacking = [key for key in features if not all(key in member.features for member in members)]
+        # By key of what some member lacks, the feature that it belongs to.
+        self._padded = {key: key for key in lacking}
+        self._padded |= {key + PAD_SUFFIX: key for key in lacking}
+        self._no_text = {key for key in lacking if features[key]["dtype"] == "string"}
+        keys = [key for member in members for key in member.keys]
+        self._keys = [*dict.fromkeys([*keys, *self._padded]), "task"]
+        # Values without samples, of what some member lacks: what it is padded with has their kind.
+        self._patterns: dict[str, Any] = {}
+
+    def expect(self, episodes: list[int]) -> None:
+        """Hear which episodes of the order come next."""
+        coming: list[list[int]] = [[] for _ in self._members]
+        owners = np.searchsorted(self._first_episodes, episodes, side="right") - 1
+        for episode, owner in zip(episodes, owners.tolist(), strict=True):
+            coming[owner].append(episode - int(self._first_episodes[owner]))
+        for workplace, mine in zip(self._workplaces, coming, strict=True):
+            workplace.expect(mine)
+
+    def make(self, block: OrderBlock, memory: Memory) -> Sample:
+        """Make a batch, written into such memory."""
+        owners = np.searchsorted(self._first_episodes, block.episodes, side="right") - 1
+        parts = []
+        for member in np.unique(owners).tolist():
+            rows = np.flatnonzero(owners == member)
+            mine = OrderBlock(*(array[rows] for array in block))
+            own = mine._replace(episodes=mine.episodes - self._first_episodes[member])
+            parts.append(_Part(member, rows, self._made_by(member, own)))
+        if self._padded and not self._patterns:
+            self._learn({part.member: part.values for part in parts})
+        return self._joined(parts, owners, memory)
+
+    def clear(self) -> None:
+        """Let every episode go."""
+        for workplace in self._workplaces:
+            workplace.clear()
+
+    def _made_by(self, member: int, block: OrderBlock) -> Sample:
+        names = self._members[member].name_of
+        made = self._workplaces[member].make(block, self._rooms[member])
+        return {names.get(key, key): value for key, value in made.items()}
+
+    def _learn(self, made: dict[int, Sample]) -> None:
+        """Learn the kinds of what is padded; once, from a sample of each member."""
+        for member in range(len(self._members)):
+            if member not in made:
+                # The first frame of the first episode, which need not stay.
+                zero = np.zeros(1, np.int64)
+                made[member] = self._made_by(member, OrderBlock(zero, zero, zero, zero - 1))
+        flags = torch.empty(0, dtype=torch.bool)
+        for key in self._padded:
+            found = [sample[key][:0] for sample in made.values() if key in sample]
+            self._patterns[key] = found[0] if found else flags
+
+    def _joined(self, parts: Sequence[_Part], owners: IntArray, memory: Memory) -> Sample:
+        """Return a batch of parts."""
+        size = len(owners)
+        plans = [TensorPlan(_DATASET_INDEX, torch.int64, (size,))]
+        elsewhere: dict[str, torch.Tensor] = {}
+        patterns: dict[str, Any] = {}
+        for key in self._keys:
+            found = [part.values[key] for part in parts if key in part.values]
+            pattern = patterns[key] = found[0] if found else self._patterns[key]
+            if not isinstance(pattern, torch.Tensor):
+                continue
+            for value in found[1:]:
+                if value.shape[1:] != pattern.shape[1:] or value.dtype != pattern.dtype:
+                    raise LeconvertError(
+                        f"{key} is {_told_kind(pattern)} in one dataset and {_told_kind(value)} "
+                        "in another; they cannot go into one batch.",
+                        next_step="Give one of them another name (features=...).",
+                    )
+            shape = (size, *self._as_stored(key, pattern).shape[1:])
+            if pattern.device.type == "cpu":
+                plans.append(TensorPlan(key, pattern.dtype, shape))
+            else:
+                elsewhere[key] = torch.empty(shape, dtype=pattern.dtype, device=pattern.device)
+        tensors = allocate(plans, memory) | elsewhere
+        result: Sample = {}
+        for key in self._keys:
+            if key not in tensors:
+                result[key] = self._joined_list(key, parts, size)
+                continue
+            target = tensors[key]
+            for part in parts:
+                if key not in part.values:
+                    target[torch.from_numpy(part.rows)] = self._padding(key, part.member)
+                    continue
+                value = self._as_stored(key, part.values[key])
+                if target.device.type == "cpu":
+                    # As in one stream: one copy is what this costs, and torch's costs several.
+                    target.numpy()[part.rows] = value.numpy()
+                else:
+                    target[torch.from_numpy(part.rows).to(target.device)] = value
+            result[key] = target.movedim(-1, -3) if self._is_picture(key, target) else target
+        tensors[_DATASET_INDEX].numpy()[:] = owners
+        result[_DATASET_INDEX] = tensors[_DATASET_INDEX]
+        return result
+
+    def _joined_list(self, key: str, parts: Sequence[_Part], size: int) -> list[Any]:
+        values: list[Any] = ["" if key in self._no_text else None] * size
+        for part in parts:
+            for row, value in zip(part.rows.tolist(), part.values.get(key, ()), strict=False):
+                values[row] = value
+        return values
+
+    def _padding(self, key: str, member: int) -> int | bool:
+        """Return what stands for a key that a member has no value of."""
+        if key.endswith(PAD_SUFFIX):
+            return self._padded[key] not in self._members[member].features
+        return 0
+
+    def _is_picture(self, key: str, value: torch.Tensor) -> bool:
+        return key in self._cameras and value.ndim > _PICTURE_AXES
+
+    def _as_stored(self, key: str, value: torch.Tensor) -> torch.Tensor:
+        """Return pictures as they lie in memory: channels last."""
+        return value.movedim(-3, -1) if self._is_picture(key, value) else value
+
+
+def _told_kind(value: torch.Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {'x'.join(map(str, value.shape[1:]))}"
