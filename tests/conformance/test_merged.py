@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,18 @@ def test_a_recording_in_two_parts_is_whole_again(shared_data: Path, tmp_path: Pa
     for feature, stats in whole.meta.stats.items():
         for name, value in stats.items():
             np.testing.assert_allclose(merged.meta.stats[feature][name], value, rtol=1e-9)
+
+
+def test_a_dataset_whose_clips_are_coded_in_two_ways_is_merged(tmp_path: Path) -> None:
+    """One clip of a v2.1 dataset is AV1; merged, that is a v3.0 member with two codecs."""
+    mixed, other = member(tmp_path, 0, "v2.1"), member(tmp_path, 1, "v3.0")
+    av1 = replace(SPECS[0], cameras=(replace(CAMERA, codec="libsvtav1"),))
+    clip = "videos/chunk-000/observation.images.top/episode_000001.mp4"
+    shutil.copy(make_dataset(tmp_path / "av1", av1) / clip, mixed / clip)
+    out, again = tmp_path / "out", tmp_path / "again"
+    leconvert.merge([other, mixed], output=out, proof=BYTES)
+    assert_frames_are_the_sources(out, [other, mixed], tmp_path / "scratch")
+    assert len(list(out.glob("videos/*/*/*.mp4"))) == 3
+    third = member(tmp_path, 2, "v2.1")
+    leconvert.merge([out, third], output=again, proof=BYTES)
+    assert_frames_are_the_sources(again, [out, third], tmp_path / "scratch")
