@@ -312,6 +312,12 @@ class EpisodePool:
             self._urgent = ThreadPoolExecutor(_URGENT_THREADS, "fetch")
             self._ahead = ThreadPoolExecutor(fetch_workers, "fetch-ahead")
 
+    def stop(self) -> None:
+        """Give up what nobody has begun to fetch; then nothing more is fetched."""
+        if self._urgent is not None:
+            for fetchers in (self._urgent, self._ahead):
+                fetchers.shutdown(wait=False, cancel_futures=True)
+
     def bring(self, places: IntArray, frames: Mapping[str, IntArray]) -> None:
         """Fetch what a batch is made of, and begin to fetch what comes next.
 

@@ -242,6 +242,11 @@ class _Workplace:
         """Let every episode go."""
         self.pool.clear()
 
+    def __del__(self) -> None:
+        # In a child that was forked the threads are not there, and their locks may be held.
+        if self.process == os.getpid():
+            self.pool.stop()
+
 
 class EpisodeStream(SampleStream):
     """An iterable dataset over the frames of a v3.0 dataset.

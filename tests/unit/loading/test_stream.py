@@ -8,6 +8,8 @@ import pickle
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -33,6 +35,7 @@ from leconvert.loading import decoders as pyav_decoder
 from leconvert.loading.byte_cache import BLOCK_BYTES
 from leconvert.loading.decoders import open_clip
 from leconvert.loading.files import OpenFile
+from leconvert.loading.frames import FrameReader
 from leconvert.loading.stream import default_pool_size
 from leconvert.media import UnsupportedClipError, read_clip_index
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset, read_label
@@ -537,7 +540,36 @@ def test_what_a_stream_in_this_process_opened_goes_with_it(in_memory: str) -> No
     assert any("memfd" in str(path.readlink()) for path in held)
     del stream
     gc.collect()
+    deadline = time.monotonic() + 20
+    while set(descriptors.iterdir()) != before and time.monotonic() < deadline:
+        time.sleep(0.01)  # what threads had begun to fetch, they fetch
     assert set(descriptors.iterdir()) == before
+
+
+def test_a_stream_that_is_gone_fetches_no_more(
+    in_memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+    fetched: list[int] = []
+    need = FrameReader.need
+
+    def held_up(self: FrameReader, place: int) -> int:
+        fetched.append(place)
+        begun.set()
+        assert may_go_on.wait(20)
+        return need(self, place)
+
+    monkeypatch.setattr(FrameReader, "need", held_up)
+    stream = EpisodeStream(in_memory, video_fetch_workers=1)
+    next(iter(stream))
+    assert begun.wait(20)
+    assert stream._workplace is not None
+    fetchers = stream._workplace.pool._ahead
+    del stream
+    gc.collect()
+    may_go_on.set()
+    fetchers.shutdown(wait=True)
+    assert len(fetched) == 1
 
 
 def test_a_stream_opens_nothing_before_a_worker_asks(
