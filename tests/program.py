@@ -68,6 +68,7 @@ def _become_leconvert(
 
     os.environ.clear()
     os.environ.update(env)
+    tempfile.tempdir = None  # the process that this was forked from may have been elsewhere
     os.chdir(folder)
     for descriptor, path in ((1, out), (2, err)):
         with path.open("wb") as file:
