@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -73,7 +74,7 @@ def test_a_fleet_converts_what_it_can_and_a_policy_what_it_allows(
     assert dry.returncode == 0, dry.stderr
     assert "2 datasets to convert: 6 episodes" in dry.stdout
     assert "2 datasets would be set aside" in dry.stdout
-    assert "timestamps" in dry.stdout
+    assert re.search(r"^timestamps +1  --retime$", dry.stdout, re.MULTILINE)
     assert not lab.out.exists()
     assert not lab.work.exists()
 

@@ -257,12 +257,9 @@ def _price_lines(price: FleetPrice) -> list[str]:
     if wrong:
         lines.append(f"{count(len(wrong), 'dataset')} would be set aside:")
         numbers = Counter(code for one in wrong for code in one.stops_at)
-        helps = {code: one.remedies for one in reversed(wrong) for code in one.stops_at}
+        helps = {code: flag for one in reversed(wrong) for code, flag in one.remedies.items()}
         why = [["stops at", "datasets", "what helps"]]
-        why += [
-            [code, str(number), " ".join(helps[code]) or "-"]
-            for code, number in numbers.most_common()
-        ]
+        why += [[code, str(number), helps.get(code, "-")] for code, number in numbers.most_common()]
         lines += table(why).splitlines()
     lines.append("Nothing was written.")
     return lines

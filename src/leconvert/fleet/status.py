@@ -458,7 +458,7 @@ class PricedDataset:
         stops_at: Codes of the errors that would set it aside; another error's class where it is not
             for a finding.
         message: What would set it aside.
-        remedies: The flags that help.
+        remedies: By code, the flag that helps with such a finding, if one does.
         is_finished: Whether its result is in place already.
         flags: The repairs that it would be converted with.
         episodes: Episodes, as all numbers 0 where it would be set aside.
@@ -474,7 +474,7 @@ class PricedDataset:
     target: str
     stops_at: Sequence[str] = ()
     message: str = ""
-    remedies: Sequence[str] = ()
+    remedies: Mapping[str, str] = field(default_factory=dict)
     is_finished: bool = False
     flags: Sequence[str] = ()
     episodes: int = 0
@@ -538,12 +538,11 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
             dataset.options.proof.check_target(dataset.source, dataset.target, to)
     except FindingsError as error:
         wrong = [finding for finding in error.findings if finding["severity"] == "error"]
-        remedies = [finding["remedy"] for finding in wrong if finding["remedy"]]
         return PricedDataset(
             *place,
             stops_at=tuple(dict.fromkeys(str(finding["code"]) for finding in wrong)),
             message=error.message,
-            remedies=tuple(dict.fromkeys(remedies)),
+            remedies={one["code"]: one["remedy"] for one in reversed(wrong) if one["remedy"]},
         )
     except LeconvertError as error:
         return PricedDataset(*place, stops_at=(type(error).__name__,), message=error.message)
