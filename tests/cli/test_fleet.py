@@ -17,10 +17,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from leconvert.fleet import DatasetOptions, FleetDataset, plan_fleet
 from leconvert.leasing import list_batches
+from leconvert.model import LayoutOptions
+from leconvert.planner import open_or_plan
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_table, make_dataset
 from leconvert.testing import with_column as column
 from leconvert.workdir.records import WorkDir
+from leconvert.worker_pool import LeaseOptions
 from tests.program import Leconvert
 from tests.trees import digest_of
 
@@ -216,21 +220,27 @@ def _kill_with_workers(fleet: subprocess.Popen[bytes]) -> None:
 def test_workers_join_a_fleet_and_share_a_large_dataset(
     leconvert: Leconvert, lab: Lab, tmp_path: Path
 ) -> None:
-    make_dataset(lab.root / "large", DatasetSpec(episodes=40, frames=6))
-    lab.list.write_text("in/large --episodes-per-batch 1\nin/good\n")
-    done = leconvert(*lab.command("--json", "-j", 2))
-    assert done.returncode == 0, done.stderr
+    source = make_dataset(lab.root / "large", DatasetSpec(episodes=40, frames=6))
+    layout = LayoutOptions(episodes_per_batch=1)
+    options = DatasetOptions(layout=layout)
+    fleet = plan_fleet([FleetDataset("large", source, lab.out / "large", options)], lab.work)
+    # This process holds the dataset, and has planned it; it does nothing more.
+    lease = fleet.board(LeaseOptions()).next_lease()
+    assert lease is not None
     folder = WorkDir(lab.work).dataset("large")
-    run_id = folder.current_run_id()
-    assert run_id is not None
-    hands = [
-        json.loads(path.read_bytes())["pid"] for path in folder.run(run_id).done_dir.glob("*.json")
-    ]
-    assert len(hands) == 40
-    assert len(set(hands)) == 2
-    late = leconvert("work", lab.work)
-    assert late.returncode == 0, late.stderr
-    assert "Converted 0 datasets" in late.stdout
+    lab.out.mkdir()
+    run = open_or_plan(source, lab.out / "large", folder.root, layout)
+    joined = leconvert("work", lab.work, "--max-idle-seconds", 0)
+    assert joined.returncode == 0, joined.stderr
+    assert "Converted 0 datasets" in joined.stdout
+    assert "joined others 1 time" in joined.stdout
+    assert len(list_batches(run.paths.done_dir)) == 40
+    lease.hand_back("the test goes on")
+    done = leconvert("work", lab.work)
+    assert "Converted 1 dataset" in done.stdout
+    alone = tmp_path / "alone"
+    assert leconvert("convert", source, alone, "-q").returncode == 0
+    assert digest_of(lab.out / "large") == digest_of(alone)
 
 
 def test_a_report_tells_what_became_of_each_dataset(
