@@ -212,7 +212,7 @@ def stormy_fleet(
             os.kill(chance.choice(members), signal.SIGKILL)
             kills += 1
             next_kill = time.monotonic() + chance.expovariate(1 / options.pace)
-        time.sleep(0.005)
+        time.sleep(0.005)  # until a kill is due, or a worker has ended
     for pid in members:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)

@@ -197,7 +197,7 @@ def test_killed_workers_leave_results_as_of_single_conversions(
             run_id = leases.current_run_id()
             if run_id and len(list_batches(leases.run(run_id).leases_dir)) > killed:
                 break
-            time.sleep(0.005)
+            time.sleep(0.005)  # other processes write files; nothing notifies of them
         _kill_with_workers(fleet)
         killed += 1
     done = leconvert(*lab.command("--json", "-j", 2), *more)

@@ -6,18 +6,25 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "storm.py"
 
 
-def test_a_storm_over_workers_and_packers_ends_in_the_quiet_runs_bytes(tmp_path: Path) -> None:
+def storm(folder: Path, options: str) -> list[dict[str, Any]]:
+    """Run the script, and return the lines of its log."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), "--kills", "70",
-         "--kills-per-round", "25", "--episodes", "30", "--seed", "11", "--folder", str(tmp_path)],
+        [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), *options.split(),
+         "--folder", str(folder)],
         capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    header, *rounds, total = map(json.loads, done.stdout.splitlines())
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_storm_over_workers_and_packers_ends_in_the_quiet_runs_bytes(tmp_path: Path) -> None:
+    rows = storm(tmp_path, "--kills 70 --kills-per-round 25 --episodes 30 --seed 11")
+    header, *rounds, total = rows
     assert header["format"] == "leconvert-storm"
     assert {row["mode"] for row in rounds} == {"output", "in-place"}
     assert [row["troubles"] for row in rounds if not row["ok"]] == []
@@ -29,13 +36,8 @@ def test_a_storm_over_workers_and_packers_ends_in_the_quiet_runs_bytes(tmp_path:
 
 
 def test_a_storm_over_commands_that_edit_ends_in_the_quiet_runs_bytes(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), "--edits",
-         "--kills", "12", "--seed", "5", "--folder", str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    _, *rounds, total = map(json.loads, done.stdout.splitlines())
+    rows = storm(tmp_path, "--edits --kills 12 --seed 5")
+    _, *rounds, total = rows
     assert [row["troubles"] for row in rounds if not row["ok"]] == []
     assert total["kills"] >= 12
     assert len({row["case"] for row in rounds}) > 2
@@ -43,13 +45,8 @@ def test_a_storm_over_commands_that_edit_ends_in_the_quiet_runs_bytes(tmp_path: 
 
 
 def test_a_storm_with_changes_after_each_kill_leaves_old_or_new_whole(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", str(SCRIPT), "--afterwards",
-         "--kills", "12", "--seed", "3", "--folder", str(tmp_path)],
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    _, *rounds, total = map(json.loads, done.stdout.splitlines())
+    rows = storm(tmp_path, "--afterwards --kills 12 --seed 3")
+    _, *rounds, total = rows
     assert [row["troubles"] for row in rounds if not row["ok"]] == []
     assert total["kills"] >= 12
     assert len({(row["case"], row["afterwards"]) for row in rounds}) > 2

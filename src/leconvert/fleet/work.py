@@ -76,7 +76,7 @@ from leconvert.workdir.records import (
     new_run_id,
     read_record,
 )
-from leconvert.workdir.run import open_run, read_manifest, tool_versions
+from leconvert.workdir.run import check_tool_versions, open_run, read_manifest, tool_versions
 from leconvert.workdir.storage_errors import any_storage_errors, lacks_permission, storage_errors
 from leconvert.workdir.swap import info_path, is_converted
 from leconvert.worker_pool import LeaseOptions, WorkerOptions
@@ -188,19 +188,8 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
             path=str(root),
             next_step="`leconvert status` and `leconvert work` take it.",
         ) from None
-    here = tool_versions()
-    differing = sorted(name for name in here if head["versions"].get(name) != here[name])
-    if differing and not allow_mixed_versions and not only_look:
-        raise PlanMismatchError(
-            f"{root} was begun with other library versions than this host has.",
-            path=str(root),
-            details=[
-                f"{name}: begun with {head['versions'].get(name)}, {here[name]} here"
-                for name in differing
-            ],
-            next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
-            "that are equal in content but perhaps not in bytes.",
-        )
+    if not allow_mixed_versions and not only_look:
+        check_tool_versions(root, head["versions"], "begun")
     with storage_errors(paths.fleet_datasets):
         raw = paths.fleet_datasets.read_bytes()
     if hashlib.sha256(raw).hexdigest() != head["datasets_sha256"]:

@@ -295,7 +295,7 @@ def _lock(descriptor: int, start: int, length: int, patience_s: float) -> bool:
         except BlockingIOError:
             if time.monotonic() >= end:
                 return False
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # the kernel waits for a lock without a limit, or not at all
         else:
             return True
 

@@ -67,6 +67,7 @@ __all__ = [
     "OpenedRun",
     "ScanTable",
     "check_current",
+    "check_tool_versions",
     "exchanged_place",
     "open_run",
     "read_manifest",
@@ -564,6 +565,22 @@ class OpenedRun:
         return LOCAL if self.one_host is None else self.one_host.file_system(self.paths)
 
 
+def check_tool_versions(root: Path, versions: Mapping[str, str], done: str) -> None:
+    """Refuse a work dir that another host ``done`` (a verb) with other versions than are here."""
+    here = tool_versions()
+    differing = sorted(name for name in here if versions.get(name) != here[name])
+    if differing:
+        raise PlanMismatchError(
+            f"{root} was {done} with other library versions than this host has.",
+            path=str(root),
+            details=[
+                f"{name}: {done} with {versions.get(name)}, {here[name]} here" for name in differing
+            ],
+            next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
+            "that are equal in content but perhaps not in bytes.",
+        )
+
+
 def open_run(
     root: Path, *, allow_mixed_versions: bool = False, only_look: bool = False
 ) -> OpenedRun:
@@ -585,19 +602,8 @@ def open_run(
             f"datasets has a work dir of its own below {root / 'datasets'}.",
         )
     manifest = read_manifest(paths, run_id, check_files=not only_look)
-    here = tool_versions()
-    differing = sorted(name for name in here if manifest.versions.get(name) != here[name])
-    if differing and not allow_mixed_versions:
-        raise PlanMismatchError(
-            f"{root} was planned with other library versions than this host has.",
-            path=str(root),
-            details=[
-                f"{name}: planned with {manifest.versions.get(name)}, {here[name]} here"
-                for name in differing
-            ],
-            next_step="Install the same versions, or pass --allow-mixed-versions to accept results "
-            "that are equal in content but perhaps not in bytes.",
-        )
+    if not allow_mixed_versions:
+        check_tool_versions(root, manifest.versions, "planned")
     batches = BatchFile(paths, manifest.streams)
     if len(batches) != manifest.num_batches:
         # Who goes by either number would wait for batches that are none, or leave some out.
