@@ -33,7 +33,11 @@ from bench_common import (
     rows_kept,
 )
 
-WINDOWS = {"single": None, "history": [step / 10 for step in range(-7, 1)]}
+WINDOWS = {
+    "single": None,
+    "history": [step / 10 for step in range(-7, 1)],
+    "chunk": [step / 30 for step in range(50)],
+}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -44,13 +48,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     from leconvert.loading import EpisodeStream, StreamLoader
 
     steps = WINDOWS[options.mode]
-    stream = EpisodeStream(options.dataset, rank=0, world_size=1)
+    # What is given by default changed once; these are the same in every tree.
+    more: dict[str, Any] = {"rank": 0, "world_size": 1, "return_uint8": True}
+    stream = EpisodeStream(options.dataset, **more)
     if steps is not None or options.pool:
-        more: dict[str, Any] = {"episode_pool_size": options.pool[0]} if options.pool else {}
-        deltas = dict.fromkeys(stream.meta.camera_keys, steps) if steps else None
-        stream = EpisodeStream(
-            options.dataset, delta_timestamps=deltas, rank=0, world_size=1, **more
-        )
+        if options.pool:
+            more["episode_pool_size"] = options.pool[0]
+        keys = ["action"] if options.mode == "chunk" else stream.meta.camera_keys
+        deltas = dict.fromkeys(keys, steps) if steps else None
+        stream = EpisodeStream(options.dataset, delta_timestamps=deltas, **more)
     (workers,) = options.workers
     loader = StreamLoader(stream, batch_size=options.batch_size, num_workers=workers)
     family = psutil.Process()

@@ -131,8 +131,12 @@ def pushed(folder: Path, result: Path, *, warm: bool) -> dict[str, float]:
     }
 
 
-def run(command: Sequence[str], endpoint: str, folder: Path) -> None:
-    """Run a process as a user who is logged in at the stand-in."""
+def run(command: Sequence[str], endpoint: str, folder: Path, **more: str) -> str:
+    """Run a process as a user who is logged in at the stand-in; return what it printed.
+
+    Args:
+        more: Further environment variables.
+    """
     environment = {
         **os.environ,
         "HF_ENDPOINT": endpoint,
@@ -140,10 +144,12 @@ def run(command: Sequence[str], endpoint: str, folder: Path) -> None:
         "HF_HOME": str(folder / "home"),
         "HF_HUB_OFFLINE": "0",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        **more,
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 if __name__ == "__main__":

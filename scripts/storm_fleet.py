@@ -1,7 +1,7 @@
 """A fleet of made datasets, some broken: its time beside single conversions, and under kills.
 
 `python scripts/storm_fleet.py --datasets 200 --kills 200 --log bench_logs/FILE` makes datasets of
-some kinds, breaks 15 % of them in five ways, and
+19 kinds, breaks 15 % of them in the ways of datasets in the wild, adds the real recordings, and
 
 1. converts each by a `leconvert convert -j 2` of its own, and keeps the digests and the seconds;
 2. converts all by one `leconvert fleet -j 2`: results must have the same digests, and what is set
@@ -15,6 +15,7 @@ step out: datasets of a kind are alike, so that one of each is converted for its
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import resource
@@ -24,36 +25,79 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from leconvert.cli import main as leconvert_main
 from leconvert.cli import work  # loaded here, so that a forked process has it
 from leconvert.errors import BatchesFailedError
 from leconvert.fleet import DatasetState, fleet_status
-from leconvert.testing import CameraSpec, DatasetSpec, edit_table, make_dataset, with_column
+from leconvert.testing import (
+    CameraSpec,
+    DatasetSpec,
+    edit_info,
+    edit_lines,
+    edit_table,
+    make_dataset,
+    with_column,
+)
 from storm import digest_of, header, tell
+
+type Facts = dict[str, Any]
 
 LEASE_SECONDS = 0.5
 STORM_SECONDS = 1800.0
 _ = work
+RECORDINGS = Path(__file__).resolve().parents[2] / "shared/data"
 
+
+def cameras(*names: str, codec: str = "libx264", **options: Any) -> tuple[CameraSpec, ...]:
+    """Return cameras of one codec."""
+    keys = [f"observation.images.{name}" for name in names]
+    return tuple(CameraSpec(key=key, codec=codec, **options) for key in keys)
+
+
+SMALL: Facts = {"width": 64, "height": 48}
 KINDS = (
     DatasetSpec(episodes=3, frames=20, cameras=()),
-    DatasetSpec(episodes=5, frames=30, cameras=(CameraSpec(width=64, height=48),), seed=1),
-    DatasetSpec(episodes=12, frames=15, quantiles=True, seed=2),
-    DatasetSpec(episodes=20, frames=25, cameras=(CameraSpec(codec="libsvtav1"),), seed=3),
-    DatasetSpec(episodes=6, frames=10, cameras=(), image_keys=("observation.images.png",), seed=4),
-    DatasetSpec(episodes=8, frames=40, codebase_version="v2.0", seed=5),
+    DatasetSpec(episodes=1, frames=7, cameras=cameras("top", **SMALL), seed=1),
+    DatasetSpec(episodes=5, frames=30, cameras=cameras("top", **SMALL), seed=2),
+    DatasetSpec(episodes=12, frames=15, quantiles=True, seed=3),
+    DatasetSpec(episodes=20, frames=25, cameras=cameras("top", codec="libsvtav1"), seed=4),
+    DatasetSpec(episodes=6, frames=12, cameras=cameras("top", codec="libx265", **SMALL), seed=5),
+    DatasetSpec(episodes=4, frames=9, cameras=cameras("top", codec="mpeg4", **SMALL), seed=6),
+    DatasetSpec(episodes=5, frames=10, cameras=cameras("top", codec="libvpx-vp9", **SMALL), seed=7),
+    DatasetSpec(episodes=6, frames=10, cameras=(), image_keys=("observation.images.png",), seed=8),
     DatasetSpec(
-        episodes=60, frames=20, distinct_clips=4, seed=6,
-        cameras=tuple(CameraSpec(key=f"observation.images.{name}") for name in ("a", "b")),
+        episodes=4, frames=8, image_keys=("observation.images.png",), image_size=(32, 32),
+        cameras=cameras("top", **SMALL), seed=9,
     ),
+    DatasetSpec(episodes=8, frames=40, codebase_version="v2.0", seed=10),
+    DatasetSpec(episodes=9, frames=11, codebase_version="v2.0", cameras=(), seed=11),
+    DatasetSpec(episodes=60, frames=20, distinct_clips=4, cameras=cameras("a", "b"), seed=12),
+    DatasetSpec(
+        episodes=120, frames=6, distinct_clips=2, cameras=cameras("a", "b", "c", **SMALL), seed=13
+    ),
+    DatasetSpec(episodes=300, frames=5, cameras=(), state_dim=14, action_dim=14, seed=14),
+    DatasetSpec(episodes=25, frames=8, chunks_size=10, cameras=cameras("top", **SMALL), seed=15),
+    DatasetSpec(episodes=6, frames=20, fps="29.97", cameras=cameras("top", **SMALL), seed=16),
+    DatasetSpec(
+        episodes=7, frames=list(range(5, 40, 5)), state_dim=1, matrix_shape=(3, 2), has_done=True,
+        nested_names=True, tasks_per_episode=2, cameras=cameras("top", **SMALL), seed=17,
+    ),
+    DatasetSpec(episodes=3, frames=50, cameras=cameras("top", gop_size=25), seed=18),
 )  # fmt: skip
+_WEIGHTS = (9, 9, 9, 6, 3, 5, 5, 5, 5, 5, 4, 6, 1, 1, 2, 4, 6, 6, 6)
+
+# ------------------------------------------------------------------------------------------------
+# What is wrong with datasets in the wild, each made in one of ours.
 
 
 def late(root: Path) -> None:
@@ -63,17 +107,17 @@ def late(root: Path) -> None:
         times = [value + 0.011 for value in table["timestamp"].to_pylist()]
         return with_column(table, "timestamp", pa.array(times, pa.float32()))
 
-    edit_table(root, 1, change)
+    edit_table(root, 0, change)
 
 
 def lacking(root: Path) -> None:
     """Remove an episode's table."""
-    (root / "data/chunk-000/episode_000001.parquet").unlink()
+    table_of(root).unlink()
 
 
 def torn(root: Path) -> None:
     """Cut an episode's table off."""
-    path = root / "data/chunk-000/episode_000000.parquet"
+    path = table_of(root)
     path.write_bytes(path.read_bytes()[:200])
 
 
@@ -89,7 +133,119 @@ def pointers(root: Path) -> None:
         path.write_text(said)
 
 
-DEFECTS: tuple[Callable[[Path], None], ...] = (late, lacking, torn, no_info, pointers)
+def no_version(root: Path) -> None:
+    """Forget the version."""
+    edit_info(root, lambda info: info.pop("codebase_version"))
+
+
+def called_v3(root: Path) -> None:
+    """Call it v3.0, although it lies in the files of v2.1."""
+    edit_info(root, lambda info: info.update(codebase_version="v3.0"))
+
+
+def no_chunks(root: Path) -> None:
+    """Leave ``total_chunks`` out, which nobody needs."""
+    edit_info(root, lambda info: info.pop("total_chunks"))
+
+
+def undeclared(root: Path) -> None:
+    """Add a column that ``info.json`` does not know."""
+    edit_table(root, 0, lambda table: with_column(table, "force", pa.array([0.5] * len(table))))
+
+
+def phantom(root: Path) -> None:
+    """Declare a feature that is in no file."""
+    feature = {"dtype": "float32", "shape": [2], "names": None}
+    edit_info(root, lambda info: info["features"].update({"observation.phantom": feature}))
+
+
+def binary(root: Path) -> None:
+    """Store bytes in a column of every table."""
+    for path in root.rglob("*.parquet"):
+        table = pq.read_table(path)
+        pq.write_table(with_column(table, "raw", pa.array([b"\0"] * len(table))), path)
+    feature = {"dtype": "binary", "shape": [1], "names": None}
+    edit_info(root, lambda info: info["features"].update({"raw": feature}))
+
+
+def doubles(root: Path) -> None:
+    """Store float64 where ``info.json`` declares float32."""
+
+    def change(table: pa.Table) -> pa.Table:
+        values = table["action"].cast(pa.list_(pa.float64()))
+        return with_column(table, "action", values)
+
+    edit_table(root, 0, change)
+
+
+def no_statistics(root: Path) -> None:
+    """Remove the statistics."""
+    for path in (root / "meta").glob("*stats*"):
+        path.unlink()
+
+
+def few_statistics(root: Path) -> None:
+    """Forget the statistics of the last episode."""
+    edit_lines(root, "episodes_stats", lambda lines: lines.pop())
+
+
+def same_task_twice(root: Path) -> None:
+    """List a task's index twice."""
+    edit_lines(root, "tasks", lambda lines: lines.append({"task_index": 0, "task": "Else."}))
+
+
+def no_task(root: Path) -> None:
+    """Lose the table of tasks."""
+    (root / "meta/tasks.jsonl").unlink()
+
+
+def no_clip(root: Path) -> None:
+    """Remove a clip."""
+    next(iter(sorted(root.rglob("*.mp4")))).unlink()
+
+
+def torn_clip(root: Path) -> None:
+    """Cut a clip off."""
+    path = min(root.rglob("*.mp4"))
+    path.write_bytes(path.read_bytes()[:-300])
+
+
+def other_clip(root: Path) -> None:
+    """Put a clip of another length in the place of one."""
+    one, other = sorted(root.rglob("*.mp4"))[:2]
+    shutil.copy(other, one)
+
+
+def wrong_length(root: Path) -> None:
+    """Tell a length of an episode that its table does not have."""
+    edit_lines(root, "episodes", lambda lines: lines[0].update(length=lines[0]["length"] + 1))
+
+
+def stray(root: Path) -> None:
+    """Leave a table that no episode is listed for."""
+    shutil.copy(table_of(root), table_of(root).with_name("episode_000999.parquet"))
+
+
+def elsewhere(root: Path) -> None:
+    """Move an episode's files to another chunk than the template says."""
+    for path in sorted(root.rglob("episode_000000.*")):
+        there = Path(str(path).replace("chunk-000", "chunk-001"))
+        there.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(there)
+
+
+def table_of(root: Path) -> Path:
+    return root / "data/chunk-000/episode_000000.parquet"
+
+
+DEFECTS: Sequence[tuple[Callable[[Path], None], int]] = (
+    (late, 2), (lacking, 0), (torn, 3), (no_info, 0), (pointers, 8), (no_version, 2),
+    (called_v3, 5), (no_chunks, 1), (undeclared, 0), (phantom, 2), (binary, 0), (doubles, 3),
+    (no_statistics, 2), (few_statistics, 3), (same_task_twice, 0), (no_task, 2), (no_clip, 2),
+    (torn_clip, 6), (other_clip, 17), (wrong_length, 0), (stray, 2), (elsewhere, 5),
+)  # fmt: skip
+"""Each with the kind that it is made of."""
+REAL = ("cr5_5ep", "g1_inspire_12ep", "robot_sim_picknplace_v20")
 
 
 def make_all(folder: Path, number: int, seed: int) -> dict[str, str]:
@@ -99,14 +255,17 @@ def make_all(folder: Path, number: int, seed: int) -> dict[str, str]:
     chance = random.Random(seed)
     kinds = {}
     for n in range(number):
-        kind = chance.choices(range(len(KINDS)), [6, 6, 4, 2, 3, 3, 1])[0]
-        defect = DEFECTS[n // 7 % len(DEFECTS)] if n % 20 in {3, 10, 17} else None
+        kind = chance.choices(range(len(KINDS)), _WEIGHTS)[0]
+        defect = None
+        if n % 20 in {3, 10, 17}:
+            defect, kind = DEFECTS[(n // 20 * 3 + n % 20 // 7) % len(DEFECTS)]
         root = folder / "in" / f"lab{n % 9}" / f"set_{n:05d}"
-        shutil.copytree(folder / "kinds" / str(kind), root)
-        if defect is not None:
+        name = REAL[n] if n < min(len(REAL), number // 20) else ""
+        shutil.copytree(RECORDINGS / name if name else folder / "kinds" / str(kind), root)
+        if defect is not None and not name:
             defect(root)
-        said = "whole" if defect is None else defect.__name__
-        kinds[f"lab{n % 9}/{root.name}"] = f"{kind} {said}"
+        said = name or f"{kind} {'whole' if defect is None else defect.__name__}"
+        kinds[f"lab{n % 9}/{root.name}"] = said
     return kinds
 
 
@@ -116,15 +275,18 @@ def cpu_seconds() -> float:
 
 
 def converted_alone(
-    folder: Path, kinds: Mapping[str, str], *, one_of_a_kind: bool
+    folder: Path, kinds: Mapping[str, str], *, of_a_kind: int
 ) -> tuple[dict[str, str | None], dict[str, Any]]:
-    """Convert each by a command of its own; return each result's digest, None where refused."""
+    """Convert so many of each kind by a command of its own, all for 0.
+
+    Return the digest that each result must have, None where it must be refused. The seconds of
+    those that were not converted are taken to be the mean of their kind.
+    """
     known: dict[str, str | None] = {}
-    found: dict[str, str | None] = {}
-    seconds, cpu, commands = 0.0, cpu_seconds(), 0
+    took: dict[str, list[float]] = defaultdict(list)
+    cpu = cpu_seconds()
     for name, kind in kinds.items():
-        if one_of_a_kind and kind in known:
-            found[name] = known[kind]
+        if of_a_kind and len(took[kind]) >= of_a_kind:
             continue
         target = folder / "alone" / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -133,18 +295,25 @@ def converted_alone(
         done = subprocess.run(
             list(map(str, [*command, "-j", 2, "-q"])), capture_output=True, check=False
         )
-        seconds += time.monotonic() - began
-        commands += 1
-        found[name] = known[kind] = digest_of(target) if done.returncode == 0 else None
+        took[kind].append(time.monotonic() - began)
+        digest = digest_of(target) if done.returncode == 0 else None
+        assert known.setdefault(kind, digest) == digest, f"{name} differs from others of {kind}"
         shutil.rmtree(target, ignore_errors=True)
-    told = {"step": "alone", "commands": commands, "seconds": round(seconds, 1)}
-    return found, {**told, "cpu_seconds": round(cpu_seconds() - cpu, 1)}
+    of_all = sum(mean(took[kind]) for kind in kinds.values())
+    return {name: known[kind] for name, kind in kinds.items()}, {
+        "step": "alone",
+        "commands": sum(map(len, took.values())),
+        "seconds": round(sum(map(sum, took.values())), 1),
+        "cpu_seconds": round(cpu_seconds() - cpu, 1),
+        "seconds_for_all": round(of_all, 1),
+    }
 
 
-def problems(folder: Path, wanted: Mapping[str, str | None], name: str) -> tuple[list[str], int]:
-    """Say what is not as single conversions left it, and how many were set aside."""
+def problems(folder: Path, wanted: Mapping[str, str | None], name: str) -> tuple[list[str], Facts]:
+    """Say what is not as single conversions left it, and what was set aside for what reasons."""
     found, aside = [], 0
-    for one in fleet_status(folder / f"work-{name}").datasets:
+    status = fleet_status(folder / f"work-{name}")
+    for one in status.datasets:
         digest = wanted[one.name]
         if digest is None:
             aside += 1
@@ -157,7 +326,12 @@ def problems(folder: Path, wanted: Mapping[str, str | None], name: str) -> tuple
         elif digest_of(Path(one.target)) != digest:
             found.append(f"{one.name} differs from a single conversion")
     left = (folder / f"out-{name}").rglob(".*")
-    return found + [f"left over: {path}" for path in left], aside
+    facts = {
+        "set_aside": aside,
+        "unattended_share": round(1 - aside / len(wanted), 4),
+        "why": {code: number for code, number, _ in status.why_set_aside()},
+    }
+    return found + [f"left over: {path}" for path in left], facts
 
 
 def fleet_words(folder: Path, name: str) -> list[str]:
@@ -173,15 +347,45 @@ def whole_fleet(folder: Path, wanted: Mapping[str, str | None]) -> dict[str, Any
     command = [sys.executable, "-m", "leconvert", *fleet_words(folder, "quiet"), "-j", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     seconds, used = time.monotonic() - began, cpu_seconds() - cpu
-    found, aside = problems(folder, wanted, "quiet")
+    found, facts = problems(folder, wanted, "quiet")
     if done.returncode not in (0, BatchesFailedError.exit_code):
         found.append(f"code {done.returncode}: {done.stderr[-300:]}")
     return {
         "step": "fleet",
         "seconds": round(seconds, 1),
         "cpu_seconds": round(used, 1),
-        "set_aside": aside,
+        **facts,
         "problems": found,
+    }
+
+
+def with_policy(folder: Path) -> dict[str, Any]:
+    """Convert what was set aside with the flags that its findings name."""
+    rules: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in fleet_status(folder / "work-quiet").set_aside:
+        for finding in one.findings:
+            if finding["severity"] == "error" and finding.get("remedy"):
+                rules[str(finding["code"]), str(finding["remedy"])].append(one.name)
+    (folder / "policy.toml").write_text(
+        "".join(
+            f"[[rule]]\nfindings = {json.dumps(code)}\nflags = {json.dumps(flags)}\n"
+            f"datasets = {json.dumps(sorted(set(names)))}\n"
+            for (code, flags), names in sorted(rules.items())
+        )
+    )
+    command = [sys.executable, "-m", "leconvert", *fleet_words(folder, "quiet"), "-j", "2"]
+    began = time.monotonic()
+    done = subprocess.run(
+        [*command, "--policy", str(folder / "policy.toml")], capture_output=True, check=False
+    )
+    status = fleet_status(folder / "work-quiet")
+    return {
+        "step": "policy",
+        "seconds": round(time.monotonic() - began, 1),
+        "rules": len(rules),
+        "set_aside": len(status.set_aside),
+        "why": {code: number for code, number, _ in status.why_set_aside()},
+        "problems": [] if done.returncode in (0, 8) else [done.stderr.decode()[-300:]],
     }
 
 
@@ -217,14 +421,14 @@ def stormy_fleet(
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
         os.waitpid(pid, 0)
-    found, aside = problems(folder, wanted, "storm")
+    found, facts = problems(folder, wanted, "storm")
     found += [f"a worker ended with {c}" for c in codes if c not in (0, 8, -signal.SIGKILL)]
     return {
         "step": "storm",
         "seconds": round(time.monotonic() - began, 1),
         "kills": kills,
         "workers": options.workers,
-        "set_aside": aside,
+        **facts,
         "problems": found,
     }
 
@@ -248,7 +452,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--pace", type=float, default=0.3, help="mean seconds between two kills")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--skip-singles", action="store_true", dest="one_of_a_kind")
+    parser.add_argument("--alone", type=int, default=0, help="how many of a kind; default: all")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--log", type=Path)
     options = parser.parse_args(arguments)
@@ -261,14 +465,18 @@ def main(arguments: Sequence[str]) -> int:
         kinds = make_all(folder, options.datasets, options.seed)
         lines = [f"in/{name} --name {name}\n" for name in kinds]
         (folder / "list.txt").write_text("".join(lines))
-        wanted, told = converted_alone(folder, kinds, one_of_a_kind=options.one_of_a_kind)
+        wanted, told = converted_alone(folder, kinds, of_a_kind=options.alone)
         told["refused"] = sum(digest is None for digest in wanted.values())
         rows = [told, whole_fleet(folder, wanted)]
         tell({**rows[0], "datasets": len(kinds)}, options.log)
         tell({**rows[1], "load": os.getloadavg()}, options.log)
+        rows.append(with_policy(folder))
+        tell(rows[2], options.log)
+        for gone in ("out-quiet", "work-quiet"):
+            shutil.rmtree(folder / gone)
         if options.kills:
             rows.append(stormy_fleet(folder, wanted, options))
-            tell(rows[2], options.log)
+            tell(rows[3], options.log)
     return 1 if any(row.get("problems") for row in rows) else 0
 
 

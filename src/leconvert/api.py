@@ -38,15 +38,25 @@ from leconvert.layout import layout_streams
 from leconvert.leasing import read_workers
 from leconvert.machine import Machine
 from leconvert.model import OVERLAY, TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
-from leconvert.packer import NoResultError, PackReport, ProofOptions, finish_run, swap_has_begun
+from leconvert.packer import (
+    NoResultError,
+    PackReport,
+    ProofOptions,
+    finish_run,
+    swap_has_begun,
+    taken_over,
+)
 from leconvert.planner import (
+    MovedBytes,
     PlanOptions,
     PlanSummary,
     check_all_places,
     check_asked,
     check_same_plan,
     draft_plan,
+    is_outline,
     kept_files,
+    moved_bytes,
     open_or_plan,
     options_record,
     planned_name,
@@ -60,7 +70,7 @@ from leconvert.text import count
 from leconvert.workdir.activity import record_invocation, record_probe
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.journal import Journal, PackStep
-from leconvert.workdir.records import WorkDir
+from leconvert.workdir.records import WorkDir, is_default_work_dir
 from leconvert.workdir.removal import remove_leftovers, remove_work_dir
 from leconvert.workdir.run import OpenedRun, open_run
 from leconvert.workdir.storage_errors import any_storage_errors
@@ -68,6 +78,7 @@ from leconvert.workdir.swap import (
     is_converted,
     old_dir,
     overlaid_meta,
+    result_aside,
     source_as_output,
     work_dir_beside,
 )
@@ -100,7 +111,8 @@ class ConversionReport:
 
     Attributes:
         source: The dataset: its folder, or its URL on the Hub, with the commit.
-        output: The result.
+        output: The result. Of a migration it is on the Hub alone, and this is where in the work dir
+            files stood for it.
         kept_source: Where the replaced dataset is kept; None if nothing was replaced, or it was
             removed.
         removed_source: Where it was kept before it was removed on request.
@@ -109,7 +121,8 @@ class ConversionReport:
         episodes: Episodes of the dataset.
         frames: Frames of the dataset.
         files: Data and video files of the result.
-        source_bytes: Bytes of the source's data and video files.
+        source_bytes: Bytes of the source's data and video files; where episodes were appended, of
+            those of the new ones.
         batches: Batches of the plan.
         cloned_bytes: Coded video bytes that are shared with the source.
         copied_bytes: Coded video bytes that were copied.
@@ -132,6 +145,8 @@ class ConversionReport:
         version: The version of the result.
         kept_files: How many of the files are the source's own as they are; None in layouts that
             have none.
+        kept_episodes: To how many episodes, whose files stay, the others were appended.
+        moves: Of a migration, what moved between here and the Hub, as it was planned; else None.
     """
 
     source: str
@@ -160,6 +175,8 @@ class ConversionReport:
     push: PushReport | None = None
     version: str = TARGET_VERSIONS[0]
     kept_files: int | None = None
+    kept_episodes: int = 0
+    moves: MovedBytes | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -201,9 +218,10 @@ def convert(
     Args:
         root: The dataset folder, the one that holds ``meta/``.
         arrival: How it came from the Hub, see `leconvert.hub.source`; None for a local dataset.
-            Needs ``output`` where ``root`` is an outline.
         output: Where the result goes; the source, which it may not be, is then never touched. None
             puts the result in the source's place and keeps the source beside it as ``<root>_old``.
+            Where ``root`` is an outline, None migrates: the result is made on the Hub, in the
+            source's repo, which needs ``push`` and a layout that keeps files.
         work_dir: Folder for the state of the run; shared by all hosts that work on it. None takes
             a hidden sibling of the target, which is removed after success.
         layout: How episodes are cut into files and batches.
@@ -390,10 +408,19 @@ def _convert(
     started = time.monotonic()
     sources = [root.resolve() for root in roots]
     source = sources[0]
+    migrates = is_outline(arrival) and output is None
+    if migrates:
+        _check_migration(arrival, push, probe_seconds)
     target = Path(output).resolve() if output is not None else source
+    if migrates:
+        target = WorkDir.migrated(source)
     if output is not None and target == source and len(sources) == 1:
         raise source_as_output(source)
-    folder = Path(work_dir).resolve() if work_dir is not None else work_dir_beside(target)
+    if migrates and work_dir is None:
+        folder = source.parents[2]  # an outline lies in the work dir of its run
+        work_dir = None if is_default_work_dir(folder) else folder
+    else:
+        folder = Path(work_dir).resolve() if work_dir is not None else work_dir_beside(target)
     if len(sources) > 1:
         check_all_places(sources, target, folder)
     page = None if report is None else Path(report).resolve()
@@ -421,7 +448,15 @@ def _convert(
             # What the source is comes before what stands at the target.
             check_asked(sources, target, layout, repairs, selection)
             proof.check_source(is_outline=bool(arrival and arrival.outline))
-            proof.check_target(source, target, layout.to, layout.layout)
+            check_target = partial(
+                proof.check_target,
+                source,
+                target,
+                layout.to,
+                layout.layout,
+                appends=layout.append,
+            )
+            check_target()
             run = open_or_plan(
                 sources,
                 target,
@@ -431,7 +466,7 @@ def _convert(
                 selection=selection,
                 plan=replace(plan, restart=begins_anew),
                 arrival=arrival,
-                check_target=partial(proof.check_target, source, target, layout.to, layout.layout),
+                check_target=check_target,
                 progress=progress,
             )
             seconds["plan"] = time.monotonic() - started
@@ -454,14 +489,17 @@ def _convert(
                 )
                 seconds |= spent
             wanted = for_push or push is not None
-            note_result(run, packed.kept, for_push=wanted, progress=progress)
+            on_hub = _on_hub(run)
+            note_result(run, packed.kept, for_push=wanted, digests=dict(on_hub), progress=progress)
             done = _report(run, packed, seconds, time.monotonic() - started)
             if probe_seconds is not None:
                 done = replace(done, probe=_probe(run, target, probe_seconds))
+            if migrates and push is not None:
+                done = replace(done, push=_push_migrated(target, push, on_hub, progress))
     removes = not keep_work_dir and work_dir is None
     if removes and not remove_work_dir(folder, run.manifest.run_id, target):
         progress.say(f"{folder} could not be removed; nobody needs it any more.")
-    if push is not None:
+    if push is not None and not migrates:
         from leconvert.hub.push import push_converted
 
         done = replace(done, push=push_converted(target, push, progress=progress))
@@ -523,6 +561,46 @@ def _check_push(push: PushOptions, arrival: HubOrigin | None, to: str) -> None:
         raise UsageError(
             "It is not said where to push to.", next_step="Pass PushOptions(repo_id='ORG/NAME')."
         )
+
+
+def _check_migration(
+    arrival: HubOrigin | None, push: PushOptions | None, probe_seconds: float | None
+) -> None:
+    """Refuse what a conversion whose files stay on the Hub cannot do."""
+    origin = arrival.origin if arrival else None
+    if origin is None or push is None or push.repo_id not in (None, origin.repo_id):
+        raise UsageError(
+            "A result whose files stay on the Hub is pushed to the repo that has them.",
+            next_step="Give a folder for the result (--output), or push to "
+            f"{origin.repo_id if origin else 'that repo'}.",
+        )
+    if probe_seconds is not None:
+        raise UsageError(
+            "It is measured how a result loads from here, and its files stay on the Hub.",
+            next_step="Leave --probe out.",
+        )
+
+
+def _on_hub(run: OpenedRun) -> Mapping[str, str]:
+    """Return the SHA-256 of files of a result that are on the Hub alone, by path."""
+    if not run.manifest.is_migration:
+        return {}
+    from leconvert.hub.sparse_snapshot import contents_on_hub  # local sources have none
+
+    return contents_on_hub(Path(run.manifest.source), taken_over(run))
+
+
+def _push_migrated(
+    result: Path, options: PushOptions, on_hub: Mapping[str, str], progress: Progress
+) -> PushReport:
+    from leconvert.hub.push import push
+
+    try:
+        return push(result, options, on_hub=on_hub, progress=progress)
+    except LeconvertError as error:
+        helps = "Nothing is done twice: afterwards the same command goes on."
+        error.next_step = f"{error.next_step or ''} {helps}".strip()
+        raise
 
 
 def _say_who_works(run: OpenedRun, progress: Progress) -> None:
@@ -669,8 +747,9 @@ def _finish(
         if not in_place:
             helps = f"--force-conversion converts anew and keeps {target} as {old}."
         elif old.is_dir():
-            exchanged = str(manifest.exchanged)
-            there, aside = shlex.quote(exchanged), shlex.quote(f"{exchanged}_v30")
+            exchanged = manifest.exchanged
+            places = (exchanged, result_aside(exchanged, manifest.to))
+            there, aside = (shlex.quote(str(place)) for place in places)
             helps = (
                 f"To convert it with other options, put the source back, `mv {there} {aside} && "
                 f"mv {shlex.quote(str(old))} {there}`, and convert again."
@@ -686,7 +765,7 @@ def _finish(
             raise
         progress.say(f"{error.message} Converting anew.")
     except (PlanMismatchError, SourceChangedError, VerificationError) as error:
-        if in_place or not proof.force_conversion:
+        if in_place or not (proof.force_conversion or options.get("append")):
             raise
         progress.say(f"{error.message} Converting anew.")
     return None, True
@@ -729,6 +808,8 @@ def _report(
         quantiles=_has_quantiles(run),
         version=manifest.to,
         kept_files=sum(kept.values()) if (kept := kept_files(run)) else None,
+        kept_episodes=manifest.kept_episodes,
+        moves=moved_bytes(run),
     )
 
 
@@ -960,14 +1041,15 @@ def is_result(
         info = json.loads((target / "meta/info.json").read_bytes())
         sizes = info.get("data_files_size_in_mb"), info.get("video_files_size_in_mb")
         wanted = layout.data_file_size_in_mb, layout.video_file_size_in_mb
-        if sizes != (wanted if layout.to == "v3.0" else (None, None)):
+        # Episodes that were appended lie in files of their own, whatever the limits are.
+        if not layout.append and sizes != (wanted if layout.to == "v3.0" else (None, None)):
             return False
         if (source == overlaid_meta(target)) != (layout.layout == OVERLAY):
             return False
         made = read_repairs(target)
         if repairs != RepairOptions() or selection:
             scan = scan_source(source, repairs, selection=selection, to=layout.to)
-            if made != scan.repairs or not _is_laid_out(target, scan, layout):
+            if made != scan.repairs or not (layout.append or _is_laid_out(target, scan, layout)):
                 return False
         elif made.selected_episodes is not None or made.dropped_episodes:
             return False  # all of them are wanted

@@ -383,6 +383,9 @@ class LayoutOptions:
             episodes: a file is what one worker of a streaming loader reads.
         to: The version to write: ``v3.0``, or ``v2.1``, which has a file for each episode and
             stream whatever the limits and ``layout`` are.
+        append: Where the output is the result of the source's first episodes already, add those
+            that follow in files of their own, and leave its files as they are. Where nothing is
+            there, the whole source is converted.
     """
 
     data_file_size_in_mb: float = 100
@@ -392,6 +395,7 @@ class LayoutOptions:
     layout: str = "reference"
     loader_workers: int = 16
     to: str = TARGET_VERSIONS[0]
+    append: bool = False
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping, which a manifest keeps and a resumed run compares."""
@@ -401,6 +405,8 @@ class LayoutOptions:
             del record["layout"], record["loader_workers"]
         if self.to == LayoutOptions().to:
             del record["to"]
+        if not self.append:
+            del record["append"]
         return record
 
 

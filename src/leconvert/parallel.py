@@ -41,19 +41,36 @@ def is_waiting(cpu_seconds: float, wall_seconds: float) -> bool:
     return wall_seconds > _WAITING_FROM * cpu_seconds
 
 
+def queued_seconds() -> float:
+    """Return how long this thread was ready to run and had no processor; 0 where nobody tells."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - often
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 class Latency:
-    """A context that measures this thread: what one piece of work cost tells how to do the rest."""
+    """A context that measures this thread: what one piece of work cost tells how to do the rest.
+
+    Attributes:
+        cpu_seconds: What it computed.
+        wall_seconds: What it computed or waited for others, but for a processor: where other
+            programs keep the machine busy, more threads would wait for it, too.
+    """
 
     cpu_seconds = 0.0
     wall_seconds = 0.0
 
     def __enter__(self) -> Self:
+        self._queued = queued_seconds()
         self._cpu, self._wall = time.thread_time(), time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.cpu_seconds = time.thread_time() - self._cpu
         self.wall_seconds = time.perf_counter() - self._wall
+        self.wall_seconds -= queued_seconds() - self._queued
 
     @property
     def dominates(self) -> bool:

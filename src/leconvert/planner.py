@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from leconvert.appending import check_can_append, layout_appended
 from leconvert.errors import (
     FindingsError,
     LeconvertError,
@@ -29,6 +30,7 @@ from leconvert.formats.v2 import load_info, read_info
 from leconvert.hub.provenance import HubOrigin, write_origin
 from leconvert.layout import (
     MISFIT_SAID,
+    check_layout_options,
     choose_block_align,
     count_out_of_reach,
     cut_batches,
@@ -73,6 +75,7 @@ from leconvert.workdir.storage_errors import storage_errors
 from leconvert.workdir.swap import META, check_places, is_converted, overlaid_meta, try_renames
 
 __all__ = [
+    "MovedBytes",
     "PlanOptions",
     "PlanSummary",
     "PlannedRepairs",
@@ -87,6 +90,7 @@ __all__ = [
     "free_bytes_of",
     "is_outline",
     "kept_files",
+    "moved_bytes",
     "open_or_plan",
     "options_record",
     "plan_repairs",
@@ -163,11 +167,13 @@ def space_needed(
     batches: Iterable[Batch],
     *,
     has_links: bool | None = None,
+    is_migration: bool = False,
 ) -> SpaceNeeded:
     """Reckon the space that a plan takes.
 
     Args:
         sources: Those that are on this machine.
+        is_migration: Whether what is kept are stand-ins, which take none.
     """
     work_folder, target_folder = _existing(work_dir), _existing(target.parent)
 
@@ -183,7 +189,7 @@ def space_needed(
             sizes = scans[shard.stream].size_bytes[shard.first : shard.stop]
             size_bytes = int(sizes.sum())
             plain_bytes += size_bytes
-            if shard.keep and shares_files():
+            if shard.keep and (is_migration or shares_files()):
                 size_bytes = 0
             elif shares_source and shard.stream != DATA_STREAM:
                 size_bytes = _BLOCKS_A_CLIP * block_align * len(sizes)
@@ -285,7 +291,8 @@ class PlanSummary:
     Attributes:
         episodes: Episodes of the dataset.
         frames: Frames of the dataset.
-        source_bytes: Bytes of its data and video files.
+        source_bytes: Bytes of its data and video files; where episodes are appended, of those of
+            the new ones.
         files: Output files of each stream.
         kept: How many of them are the source's own as they are; empty in layouts that have none.
         batches: Batches of work.
@@ -298,6 +305,8 @@ class PlanSummary:
         quantiles: Whether the table of its episodes' statistics has quantiles. Without them
             LeRobot cannot resume recording on it.
         meta_alone: Whether ``meta/`` alone is written, and every other file stays where it is.
+        kept_episodes: The first so many episodes are in the result already.
+        moves: What moves between here and the Hub; None where the result is made here.
     """
 
     episodes: int
@@ -314,6 +323,54 @@ class PlanSummary:
     version: str
     quantiles: bool
     meta_alone: bool = False
+    kept_episodes: int = 0
+    moves: MovedBytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MovedBytes:
+    """What moves between here and the Hub where files stay there.
+
+    Attributes:
+        of: Bytes of the dataset there.
+        received: What was read for the plan: ``meta/``, small tables, headers; about.
+        to_fetch: What has to be read besides: files that are written anew, or decoded.
+        to_send: What has to be sent: ``meta/`` and files that are written anew; about.
+    """
+
+    of: int
+    received: int
+    to_fetch: int
+    to_send: int
+
+
+def _moved_bytes(
+    tree: Path,
+    streams: Sequence[StreamScan],
+    batches: Iterable[Batch],
+    computed: frozenset[str],
+) -> MovedBytes:
+    """Reckon what a migration moves.
+
+    Args:
+        tree: The sparse snapshot.
+        computed: Features whose statistics are computed.
+    """
+    from leconvert.hub.sparse_snapshot import open_sparse_snapshot  # local sources have none
+
+    found = open_sparse_snapshot(tree)
+    scans = {scan.stream: scan for scan in streams}
+    cameras = {camera_of(scan.stream) for scan in streams}
+    read_whole = {scan.stream for scan in streams if camera_of(scan.stream) in computed}
+    if computed - cameras:
+        read_whole.add(DATA_STREAM)
+    to_fetch, to_send = 0, _space_of_meta(tree).rooms[0].bytes_needed
+    for batch in batches:
+        for shard in batch.shards:
+            size = int(scans[shard.stream].size_bytes[shard.first : shard.stop].sum())
+            to_fetch += size if shard.stream in read_whole or not shard.keep else 0
+            to_send += 0 if shard.keep else size
+    return MovedBytes(found.size_bytes, found.fetched_bytes, to_fetch, to_send)
 
 
 def summarize(run: OpenedRun) -> PlanSummary:
@@ -338,14 +395,28 @@ def summarize(run: OpenedRun) -> PlanSummary:
             scans,
             run.batches,
             has_links=run.one_host is None or run.one_host.has_links,
+            is_migration=manifest.is_migration,
         ),
         findings=manifest.findings,
         decoded_cameras=decoded_cameras(manifest.streams, manifest.sources),
-        decoded_episodes=_decoded_episodes(manifest.streams, manifest.sources, run.scan.sources()),
+        decoded_episodes=_decoded_episodes(
+            manifest.streams, manifest.sources, run.scan.sources(), manifest.kept_episodes
+        ),
         version=manifest.to,
         quantiles=_has_quantiles(manifest.sources),
         meta_alone=manifest.is_overlay_in_place,
+        kept_episodes=manifest.kept_episodes,
+        moves=moved_bytes(run),
     )
+
+
+def moved_bytes(run: OpenedRun) -> MovedBytes | None:
+    """Return what a migration moves; None of any other run."""
+    manifest = run.manifest
+    if not manifest.is_migration:
+        return None
+    scans = [run.scan.stream(layout.stream)[0] for layout in manifest.streams]
+    return _moved_bytes(Path(manifest.source), scans, run.batches, manifest.computed_stats)
 
 
 def _has_quantiles(sources: Sequence[Source]) -> bool:
@@ -367,13 +438,15 @@ def kept_files(run: OpenedRun) -> dict[str, int]:
 
 
 def _decoded_episodes(
-    streams: Sequence[StreamLayout], sources: Sequence[Source], source: IntArray
+    streams: Sequence[StreamLayout], sources: Sequence[Source], source: IntArray, kept: int
 ) -> int:
     """Return in how many episodes pictures of some camera are decoded.
 
     Args:
         source: Number of each episode's source, shape (E,).
+        kept: Episodes at the beginning that are in the result already.
     """
+    source = source[kept:]
     total = 0
     for number, own in enumerate(sources):
         found: set[int] = set()
@@ -406,11 +479,14 @@ class PlanOptions:
         restart: Give up a run under way and begin anew.
         one_host: Let no host but this one work on the run.
         allow_mixed_versions: Join a run that other library versions planned.
+        fetch_unfit: Of a dataset whose files stay on the Hub, fetch those that have to be written
+            anew or decoded, instead of refusing the plan.
     """
 
     restart: bool = False
     one_host: bool = False
     allow_mixed_versions: bool = False
+    fetch_unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -423,6 +499,9 @@ class Draft:
         batches: The work.
         block_align: Block alignment of episodes in video files, in bytes.
         summary: What it comes to.
+
+    The first ``summary.kept_episodes`` of the scan have their files already; no batch is about
+    them.
     """
 
     scan: SourceScan
@@ -440,6 +519,7 @@ def check_asked(
     selection: EpisodeSelection = EpisodeSelection(),
 ) -> None:
     """Refuse a source that cannot be read, or that is v3.0 already and shall stay as it is."""
+    _check_can_append(sources, target, layout, selection)
     unchanged = (LayoutOptions(), RepairOptions(), EpisodeSelection())
     for source in sources:
         asks_for_nothing = target == source and (layout, repairs, selection) == unchanged
@@ -458,36 +538,48 @@ def draft_plan(
     *,
     selection: EpisodeSelection = EpisodeSelection(),
     arrival: HubOrigin | None = None,
+    fetch_unfit: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> Draft:
     """Scan sources and lay them out; writes nothing.
 
     See `open_or_plan` for the arguments.
     """
+    check_layout_options(layout)
     sources = [sources] if isinstance(sources, Path) else sources
-    _check_in_place(sources, target, layout.to, repairs)
+    _check_in_place(sources, target, layout.to, repairs, selection)
     is_overlay = layout.layout == OVERLAY
+    _check_can_append(sources, target, layout, selection)
+    is_migration = is_outline(arrival) and target == WorkDir.migrated(sources[0])
+    if is_migration:
+        _check_can_migrate(sources[0], layout, repairs)
     if is_overlay:
-        _check_can_overlay(sources, target, work_dir, selection)
+        room = None if is_migration else work_dir
+        _check_can_overlay(sources, target, room, selection)
     scan = _scan(sources, layout.to, repairs, selection, arrival, progress)
-    streams = layout_streams(scan, layout)
+    streams, kept = (
+        layout_appended(scan, target, layout)
+        if layout.append and os.path.lexists(target)
+        else (layout_streams(scan, layout), 0)
+    )
     keeps = layout.layout in KEEPING_LAYOUTS and layout.to == TARGET_VERSIONS[0]
-    rewritten = _rewritten(scan) if keeps else ()
-    findings = (*scan.findings, *rewritten, *_lost_frames(scan, streams, layout))
+    rewritten = _rewritten(scan, kept) if keeps else ()
+    bounds = _bounds_of_appended(scan) if kept else ()
+    findings = (*scan.findings, *rewritten, *bounds, *_lost_frames(scan, streams, layout))
     fit = fit_files(scan) if keeps else {}
     if is_overlay:
         _check_overlay(scan)
     is_in_place = is_overlay and target == sources[0]
     batches = []  # an overlay in place leaves every file where it is
     if not is_in_place:
-        batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit)
+        batches = cut_batches(scan.streams, streams, layout.episodes_per_batch, fit, first=kept)
     block_align = choose_block_align(scan.streams, layout.block_align)
     summary = PlanSummary(
         episodes=scan.num_episodes,
         frames=int(scan.length.sum()),
-        source_bytes=scan.source_bytes,
+        source_bytes=sum(batch.source_bytes for batch in batches) if kept else scan.source_bytes,
         files={layout.stream: layout.num_files for layout in streams},
-        kept={stream: int(files.sum()) for stream, files in fit.items()},
+        kept={stream: int(files[kept:].sum()) for stream, files in fit.items()},
         batches=len(batches),
         block_align=block_align,
         space=_space_of_meta(target)
@@ -499,14 +591,23 @@ def draft_plan(
             block_align,
             scan.streams,
             batches,
+            is_migration=is_migration,
         ),
         findings=findings,
         decoded_cameras=decoded_cameras(streams, scan.sources),
-        decoded_episodes=_decoded_episodes(streams, scan.sources, scan.source),
+        decoded_episodes=_decoded_episodes(streams, scan.sources, scan.source, kept),
         version=layout.to,
         quantiles=_has_quantiles(scan.sources),
         meta_alone=is_in_place,
+        kept_episodes=kept,
+        moves=_moved_bytes(
+            sources[0], scan.streams, batches, frozenset(scan.repairs.computed_stats)
+        )
+        if is_migration
+        else None,
     )
+    if summary.moves is not None and summary.moves.to_fetch and not fetch_unfit:
+        raise _has_to_be_fetched(planned_name(sources, arrival), scan, summary.moves)
     return Draft(replace(scan, findings=findings), streams, batches, block_align, summary)
 
 
@@ -706,10 +807,49 @@ def _what_helps(errors: Sequence[Finding]) -> str:
     return f"Run the command again with {' '.join(flags)}; nothing was written."
 
 
+def _check_can_migrate(tree: Path, layout: LayoutOptions, repairs: RepairOptions) -> None:
+    """Refuse what the Hub cannot do by itself, and a work dir that stand-ins would fill."""
+    if layout.layout not in KEEPING_LAYOUTS or layout.to != TARGET_VERSIONS[0]:
+        raise UsageError(
+            "Files stay on the Hub only where the layout keeps them.",
+            next_step=f"Use --layout {' or '.join(KEEPING_LAYOUTS)}, or give a folder for the "
+            "result with --output.",
+        )
+    if repairs.quantiles:
+        raise UsageError(
+            "--quantiles are computed from all rows and frames, which stay on the Hub here.",
+            next_step="Convert to a folder with --output, then push the result.",
+        )
+    if not can_link(tree.parent, tree.parent, ".leconvert-probe"):
+        raise UsageError(
+            f"{tree.parent} is on a file system without hard links, on which files that stay on "
+            "the Hub would take their whole size.",
+            path=str(tree.parent),
+            next_step="Name a folder on another file system with --work-dir.",
+        )
+
+
+def _has_to_be_fetched(name: str, scan: SourceScan, moves: MovedBytes) -> UsageError:
+    said = [finding.message for finding in _rewritten(scan)]
+    if scan.repairs.computed_stats:
+        said.append(f"Statistics are computed: {', '.join(sorted(scan.repairs.computed_stats))}.")
+    return UsageError(
+        f"{amount(moves.to_fetch)} of {name} cannot stay on the Hub unread.",
+        path=name,
+        details=said,
+        next_step=f"--fetch-unfit fetches these files and no others, and sends about "
+        f"{amount(moves.to_send)}. Nothing was written to the Hub.",
+    )
+
+
 def _check_can_overlay(
-    sources: Sequence[Path], target: Path, work_dir: Path, selection: EpisodeSelection
+    sources: Sequence[Path], target: Path, work_dir: Path | None, selection: EpisodeSelection
 ) -> None:
-    """Refuse what needs other files than those of one source as they lie."""
+    """Refuse what needs other files than those of one source as they lie.
+
+    Args:
+        work_dir: Where they have to be shared; None where they stay on the Hub.
+    """
     source = sources[0]
     other = "Use --layout episode-files, which gives the result files of its own."
     if len(sources) > 1 or selection:
@@ -725,6 +865,8 @@ def _check_can_overlay(
             path=str(source),
             next_step="Use another --layout.",
         )
+    if work_dir is None:
+        return
     room = _existing(work_dir)
     if target != source and not (
         can_clone(source, room) and _is_one_file_system(room, _existing(target.parent))
@@ -764,31 +906,38 @@ def _check_overlay(scan: SourceScan) -> None:
         )
 
 
-def _check_in_place(sources: Sequence[Path], target: Path, to: str, repairs: RepairOptions) -> None:
-    """Refuse to put a v2.1 dataset where nothing would tell afterwards which one was the source.
+def _check_can_append(
+    sources: Sequence[Path], target: Path, layout: LayoutOptions, selection: EpisodeSelection
+) -> None:
+    if layout.append:
+        in_place = target == sources[0]
+        check_can_append(len(sources), layout, in_place=in_place, selects=bool(selection))
 
-    Beside another of v2.1 that is so at once; where a v3.0 dataset is kept as ``<target>_old``, an
-    undo that was interrupted leaves the same two.
-    """
+
+def _check_in_place(
+    sources: Sequence[Path],
+    target: Path,
+    to: str,
+    repairs: RepairOptions,
+    selection: EpisodeSelection,
+) -> None:
+    """Refuse to write v2.1 in the place of what is v2.1, whole or but for its ``meta/``."""
     source = sources[0]
     if source != target or to == TARGET_VERSIONS[0]:
         return
-    version = open_dataset(source, repairs.reading).version
-    if version == TARGET_VERSIONS[0]:
+    if overlaid_meta(source) is not None:
         raise TargetError(
-            f"{source} is a {version} dataset, and {to} is written beside it, not in its place.",
+            f"{source} is v3.0 by its meta/ alone; its files are those of v2.x.",
             path=str(source),
-            next_step="Give a folder for the result: --output DIR."
-            if overlaid_meta(source) is None
-            else f"`leconvert undo {shlex.quote(str(source))}` puts back the meta/ of v2.x that it "
-            "had.",
+            next_step=f"`leconvert undo {shlex.quote(str(source))}` puts back the meta/ of v2.x "
+            "that it had.",
         )
-    if version == to:
+    asks_for_nothing = repairs == RepairOptions() and not selection
+    if asks_for_nothing and open_dataset(source, repairs.reading).version == to:
         raise TargetError(
-            f"{source} is already {version}.",
+            f"{source} is already {to}.",
             path=str(source),
-            next_step="There is nothing to convert; with --output a mended copy is written beside "
-            "it.",
+            next_step="There is nothing to convert.",
         )
 
 
@@ -812,12 +961,29 @@ def _lost_frames(
     ]
 
 
-def _rewritten(scan: SourceScan) -> list[Finding]:
-    """Say which files of the sources are not taken as they are, and why."""
+def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
+    """Say which pictures' quantiles of all episodes are none: what old ones held is not counted."""
+    said = "pictures of old episodes are not decoded again, so meta/stats.json has bounds of their "
+    return [
+        Finding("quantile-bounds", "info", f"{shown(name)}: {said}quantiles.", stream=name)
+        for name, feature in scan.features.items()
+        if scan.repairs.quantiles
+        and feature["dtype"] in ("image", "video")
+        and name in scan.repairs.computed_stats
+    ]
+
+
+def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
+    """Say which files of the sources are not taken as they are, and why.
+
+    Args:
+        kept: Episodes at the beginning that are in the result already.
+    """
     sources = open_sources(scan.sources)
     found = []
     for stream in scan.streams:
-        for reason, number, position in misfit_counts(scan.misfits[stream.stream]):
+        for reason, number, first in misfit_counts(scan.misfits[stream.stream][kept:]):
+            position = first + kept
             dataset = sources[int(scan.source[position])].dataset
             path = dataset.relative(stream.stream, int(stream.key[position]))
             others = "" if number == 1 else f" So are {number - 1:,} others of {stream.stream}."
@@ -862,6 +1028,7 @@ def open_or_plan(
             repairs,
             selection=selection,
             arrival=arrival,
+            fetch_unfit=plan.fetch_unfit,
             progress=progress,
         )
         check_room(draft.summary.space, target)
@@ -973,11 +1140,12 @@ def _write(
         streams=draft.streams,
         num_episodes=scan.num_episodes,
         num_frames=int(scan.length.sum()),
-        source_bytes=scan.source_bytes,
+        source_bytes=draft.summary.source_bytes,
         num_batches=len(draft.batches),
         data_schema=scan.data_schema,
         findings=scan.findings,
         outline=arrival.outline if arrival else None,
+        kept_episodes=draft.summary.kept_episodes,
     )
     with storage_errors(folder.root):
         write_plan(folder.run(run_id), manifest, scan, draft.batches, one_host=one_host)

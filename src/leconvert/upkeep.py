@@ -29,6 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from leconvert.appending import what_is_lost
 from leconvert.compare import VerificationReport, reason_to_keep, verify_pair
 from leconvert.dataset_files import dataset_with_meta
 from leconvert.errors import (
@@ -526,6 +527,8 @@ def _second_doubt(
     if _facts(result, old) != before:
         return "it or the result was changed while they were compared"
     with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
+        if what_is_lost(target, source) is None:
+            return None
         return reason_to_keep(target, source, read_repairs(target))
 
 
@@ -534,8 +537,13 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
         return "it is not there"
     with _as_dataset(root, result, result) as target, _as_dataset(root, result, old) as source:
         versions = codebase_version(target), codebase_version(source)
+        # What it was before episodes were appended is a part of the result.
+        lost = what_is_lost(target, source) if is_converted(source) else None
+        if is_converted(source) and lost is None:
+            return None
         if versions[0] != "v3.0" or versions[1] != "v2.1":
             found = f"{versions[1]} and {versions[0]} are here"
+            found += f", and {lost}" if lost else ""
             return f"only a v2.1 source of a v3.0 result can be proven; {found}"
         try:
             report = verify_pair(target, source, depth="bytes", progress=progress)
@@ -549,11 +557,12 @@ def _doubt(root: Path, result: Path, old: Path, progress: Progress) -> str | Non
 # ------------------------------------------------------------------------------------------------
 # Puts the source that a conversion in place kept back in its place, and the result beside it.
 #
-# What there is to do is told by what lies at three places (``DATASET``, ``DATASET_old`` and
-# ``DATASET_v30``) and by nothing else, so that the same command ends what a crash left. Whatever
-# is found there, both trees are compared to the byte before one of them is moved. Where both are
-# v3.0, the one at ``DATASET_old`` is the source, and gets a mark before it moves: from then on the
-# mark tells them apart.
+# What there is to do is told by what lies at the places (``DATASET``, ``DATASET_old`` and
+# ``DATASET_v30`` or ``DATASET_v21``) and by nothing else, so that the same command ends what a
+# crash left. Whatever is found there, both trees are compared to the byte before one of them is
+# moved. Versions do not tell which of the two is the source, as a conversion goes either way: it is
+# the one at ``DATASET_old``. Before anything moves the result gets a mark, which tells it from then
+# on, and which it loses when all is done. (The source may be one that only its owner may change.)
 
 
 _DIFFERENCES_SHOWN = 20
@@ -564,9 +573,13 @@ class Found(Enum):
     """What lies at one of the places of an undo."""
 
     NOTHING = "nothing"
-    SOURCE = "a v2.x dataset"
-    RESULT = "a v3.0 dataset"
+    V2 = "a v2.x dataset"
+    V3 = "a v3.0 dataset"
     OTHER = "something else"
+
+
+_ASIDE_OF = {Found.V2: "v2.1", Found.V3: "v3.0"}
+"""What version a result is of that a conversion in place left; it never writes v2.0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -605,12 +618,11 @@ def undo_conversion(
     progress: Progress = NO_PROGRESS,
     fs: FileSystem = LOCAL,
 ) -> UndoReport:
-    """Put ``<target>_old`` back at the target, and the v3.0 dataset there at ``<target>_v30``.
+    """Put ``<target>_old`` back at the target, and the result there at ``<target>_v30``.
 
-    After an overlay in place it is ``meta/`` alone that is put back and kept so.
-
-    ``<target>_old`` may be of v2.x, or of v3.0 where the conversion was from v3.0 to v3.0. After a
-    repair in place the repaired dataset goes to ``<target>_repaired``.
+    A result of v2.1 goes to ``<target>_v21``. After an overlay in place it is ``meta/`` alone that
+    is put back and kept so. After a repair in place the repaired dataset goes to
+    ``<target>_repaired``.
 
     Both are compared first, every coded packet and every row, in this process. Nothing is deleted.
 
@@ -622,31 +634,30 @@ def undo_conversion(
     if _places_of_repair(target) is not None:
         return _undo_repair(target, dry_run, stop, progress, fs)
     root, target = target, _exchanged(target)
-    report = UndoReport(root, result_aside(target), dry_run)
-    if _places_of_undo(target) is not None or _carries_mark(target):
+    places = _places_of_undo(target)
+    if places.result != places.aside:
         _check_no_run_under_way(root)
     with nullcontext() if dry_run else target_lock(root, "-"):
         places = _places_of_undo(target)
-        if places is None:
+        source, result, aside = places.source, places.result, places.aside
+        report = UndoReport(root, aside, dry_run)
+        if source == target and result == aside:
             if not dry_run:
-                remove_mark(target, _UNDO_RUN, fs=fs)
+                remove_mark(result, _UNDO_RUN, fs=fs)
             return replace(report, was_undone=True)
-        source, result = places
-        is_marked = is_converted(source)
-        is_source = _carries_mark if is_marked else _is_source
         try:
             with ExitStack() as opened:
                 datasets = [
-                    opened.enter_context(_as_dataset(root, target, place)) for place in places
+                    opened.enter_context(_as_dataset(root, target, place))
+                    for place in (source, result)
                 ]
                 before, compared = _compared(source, result, datasets, stop, progress)
         except InterruptedRunError:
             raise
         except (LeconvertError, OSError):
             if not dry_run:  # a dataset that is not whole does not stay in the target's place
-                take_back_undo(target, is_source=is_source, fs=fs)
-                if is_marked:
-                    remove_mark(old_dir(target), _UNDO_RUN, fs=fs)
+                take_back_undo(target, aside=aside, is_source=_is_unmarked, fs=fs)
+                remove_mark(target, _UNDO_RUN, fs=fs)
             raise
         if not dry_run:
 
@@ -654,11 +665,21 @@ def undo_conversion(
                 if facts_of_tree(tree) != before:
                     raise _changed_meanwhile(result)
 
-            if is_marked:
-                mark_tree(source, _UNDO_RUN, fs=fs)
-            swap_back(target, is_source=is_source, check=check, fs=fs)
-            if is_marked:
-                remove_mark(target, _UNDO_RUN, fs=fs)
+            mark_tree(result, _UNDO_RUN, fs=fs)
+            try:
+                swap_back(
+                    target,
+                    aside=aside,
+                    is_source=_is_unmarked,
+                    check=check,
+                    run_id=_UNDO_RUN,
+                    fs=fs,
+                )
+            except (LeconvertError, OSError):
+                with suppress(LeconvertError, OSError):
+                    remove_mark(target, _UNDO_RUN, fs=fs)  # none but where nothing moved
+                raise
+            remove_mark(aside, _UNDO_RUN, fs=fs)
     return replace(
         report,
         episodes=compared.episodes,
@@ -716,7 +737,7 @@ def _undo_repair(
         differences = compare_trees(source, result, changes, stop=stop, progress=progress)
         if differences or (facts_of_tree(source), facts_of_tree(result)) != before:
             if not dry_run:
-                take_back_undo(target, is_source=is_source, aside=aside, fs=fs)
+                take_back_undo(target, aside=aside, is_source=is_source, fs=fs)
             raise _not_its_source(source, result, differences)
         if not dry_run:
 
@@ -724,7 +745,7 @@ def _undo_repair(
                 if facts_of_tree(tree) != before[1]:
                     raise _changed_meanwhile(result)
 
-            swap_back(target, is_source=is_source, check=check, aside=aside, fs=fs)
+            swap_back(target, aside=aside, is_source=is_source, check=check, fs=fs)
             source = target
     dataset = Dataset(source)
     frames = int(dataset.episodes.length.sum())
@@ -748,75 +769,86 @@ def _as_dataset(root: Path, exchanged: Path, place: Path) -> AbstractContextMana
     return nullcontext(place) if exchanged == root else dataset_with_meta(root, place)
 
 
-def _is_source(place: Path) -> bool:
-    """Tell whether a dataset of v2.x stands here, or the ``meta/`` of one."""
-    return has_source_tables(place) or (place / "episodes.jsonl").is_file()
-
-
 def _found(place: Path) -> Found:
+    """Say what is there: a dataset, or the ``meta/`` of one."""
     if not os.path.lexists(place):
         return Found.NOTHING
-    if is_converted(place) or ((place / "episodes").is_dir() and not _is_source(place)):
-        return Found.RESULT
-    return Found.SOURCE if _is_source(place) else Found.OTHER
+    if has_source_tables(place) or (place / "episodes.jsonl").is_file():
+        return Found.V2
+    is_v3 = is_converted(place) or (place / "episodes").is_dir()
+    return Found.V3 if is_v3 else Found.OTHER
 
 
 def _carries_mark(tree: Path) -> bool:
-    """Tell whether an undo marked this tree as the source."""
+    """Tell whether an undo marked this tree as the result."""
     return marked_by(tree) == _UNDO_RUN
 
 
-def _places_of_undo(target: Path) -> tuple[Path, Path] | None:
-    """Return where source and result are now; None where they are back already."""
-    old, aside = old_dir(target), result_aside(target)
-    match _found(target), _found(old), _found(aside):
-        case (Found.RESULT, Found.SOURCE, Found.NOTHING):
-            return old, target
-        case (Found.SOURCE, Found.RESULT, Found.NOTHING):  # exchanged, and not named yet
-            return target, old
-        case (Found.NOTHING, Found.SOURCE, Found.RESULT):  # between two renames
-            return old, aside
-        case (Found.SOURCE, Found.NOTHING, Found.RESULT):
-            return None
-        case (Found.RESULT, Found.RESULT, Found.NOTHING):
-            return (target, old) if _carries_mark(target) else (old, target)
-        case (Found.NOTHING, Found.RESULT, Found.RESULT) if _carries_mark(old):
-            return old, aside
-        case (Found.RESULT, Found.NOTHING, Found.RESULT) if _carries_mark(target) or _holds_same(
-            target, aside
-        ):
-            return None
-        case found:
-            raise _nothing_to_undo(target, *found)
+def _is_unmarked(tree: Path) -> bool:
+    return not _carries_mark(tree)
+
+
+@dataclass(frozen=True, slots=True)
+class _UndoPlaces:
+    """Where source and result are now, and where the result goes."""
+
+    source: Path
+    result: Path
+    aside: Path
+
+
+def _places_of_undo(target: Path) -> _UndoPlaces:
+    """Return where source and result are; both at their last places where all is done.
+
+    Raises:
+        TargetError: A conversion in place left something else, or nothing.
+    """
+    old, found = old_dir(target), {}
+    asides = {kind: result_aside(target, version) for kind, version in _ASIDE_OF.items()}
+    for place in (target, old, *asides.values()):
+        found[place] = _found(place)
+    marked = [place for place in found if _carries_mark(place)]
+    datasets = {place for place, kind in found.items() if kind in asides}
+    for result in [*marked, target, *asides.values()]:
+        if result not in datasets:
+            continue
+        aside = asides[found[result]]
+        source = target if result == old or (result != target and target in datasets) else old
+        third = ({target, old, aside} - {source, result}).pop()
+        is_done = (source, result) == (target, aside)
+        if source not in datasets or found[third] is not Found.NOTHING:
+            continue
+        said_so = found[source] is not found[result] or result in marked
+        if is_done and not said_so and not _holds_same(source, result):
+            continue
+        return _UndoPlaces(source, result, aside)
+    raise _nothing_to_undo(target, found)
 
 
 def _holds_same(source: Path, result: Path) -> bool:
-    """Tell whether one v3.0 dataset is what a conversion of another made."""
+    """Tell whether one dataset is what a conversion of another of its version made."""
     try:
-        return verify_pair(result, source).ok
+        return _of_appended(source, result) is not None or verify_pair(result, source).ok
     except (LeconvertError, OSError):
         return False
 
 
-def _nothing_to_undo(target: Path, at_target: Found, at_old: Found, at_aside: Found) -> TargetError:
-    old, aside = old_dir(target), result_aside(target)
+def _nothing_to_undo(target: Path, found: Mapping[Path, Found]) -> TargetError:
+    old, at_target = old_dir(target), found[target]
+    datasets = {place for place, kind in found.items() if kind in _ASIDE_OF}
     there = f"{target} is not what a conversion in place left"
     helps = "Nothing was moved. Look at them, and give the right one its name with `mv`."
-    details = [
-        f"{place}: {found.value}"
-        for place, found in ((target, at_target), (old, at_old), (aside, at_aside))
-    ]
-    if at_target is Found.RESULT and at_old in {Found.SOURCE, Found.RESULT}:
-        there = f"{aside} exists already, and the v3.0 dataset would be kept there"
+    details = [f"{place}: {kind.value}" for place, kind in found.items()]
+    if {target, old} <= datasets:
+        aside = result_aside(target, _ASIDE_OF[at_target])
+        there = f"{aside} exists already, and the result would be kept there"
         helps = "Rename or remove it, then run the same command again."
-    elif at_target is Found.NOTHING and at_old is Found.NOTHING:
+    elif at_target is found[old] is Found.NOTHING:
         there, helps = f"{target} does not exist", "Give the dataset that was converted in place."
-    elif at_target is Found.SOURCE and at_old is Found.NOTHING:
-        there = f"{target} is a v2.x dataset, and no conversion of it is there to be undone"
-        helps = "Give a dataset that was converted in place."
-    elif at_target is Found.RESULT and at_old is Found.NOTHING:
-        there = f"{old} does not exist: no source of {target} was kept there"
-        helps = "A conversion with --output left its source where it was."
+    elif target in datasets and found[old] is Found.NOTHING:
+        there = f"{target} is {at_target.value}, and no source of it is kept as {old}"
+        helps = "Give a dataset that was converted in place; a conversion with --output left its "
+        helps += "source where it was."
         if removed_old_dir(target).exists():
             there = f"{old} cannot be put back: its removal began"
             helps = f"What is left of it is {removed_old_dir(target)}."
@@ -849,12 +881,24 @@ def _compared(
         datasets: The two as datasets.
     """
     before = facts_of_tree(source), facts_of_tree(result)
-    report = verify_pair(datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress)
+    report = _of_appended(*datasets) or verify_pair(
+        datasets[1], datasets[0], depth="bytes", stop=stop, progress=progress
+    )
     if not report.ok:
         raise _not_its_source(source, result, list(map(str, report.differences)))
     if (facts_of_tree(source), facts_of_tree(result)) != before:
         raise _changed_meanwhile(result)
     return before[1], report
+
+
+def _of_appended(source: Path, result: Path) -> VerificationReport | None:
+    """Return what was compared of a dataset and what it was before episodes were appended."""
+    if not is_converted(source) or what_is_lost(result, source, along=None) is not None:
+        return None
+    dataset = Dataset(source)
+    rows, cameras = int(dataset.episodes.length.sum()), len(dataset.streams) - 1
+    files = sum(len(dataset.slices(stream).paths) for stream in dataset.streams)
+    return VerificationReport("bytes", (), files, len(dataset.episodes), rows * cameras, rows)
 
 
 def _not_its_source(source: Path, result: Path, differences: list[str]) -> VerificationError:

@@ -38,7 +38,7 @@ from leconvert.leasing import Board, HeartbeatKeeper, Lease, LeaseLostError, Lea
 from leconvert.leasing.registry import WorkerReporter
 from leconvert.model import DATA_STREAM, Batch, IntArray, Shard, StreamScan, camera_of
 from leconvert.source import changed_files, check_tables_unchanged, source_changed
-from leconvert.workdir.fs import status_now, sync_file
+from leconvert.workdir.fs import link_into_tree, status_now, sync_file
 from leconvert.workdir.locks import Backoff
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.storage_errors import lacks_permission, storage_errors
@@ -167,8 +167,10 @@ class ShardWriter:
             write = self._keep_table if shard.stream == DATA_STREAM else self._keep_video
         else:
             write = self._write_table if shard.stream == DATA_STREAM else self._write_video
+        # Of what a migration keeps no byte is needed here, unless its statistics are.
+        stays = shard.keep and self._run.manifest.is_migration and not self._computes(shard.stream)
         try:
-            with self._files(sources, should_stop) as files:
+            with self._files(sources, should_stop, here=stays) as files:
                 episodes = [
                     _Episode(self._sources[source], number)
                     for source, number in zip(
@@ -187,9 +189,9 @@ class ShardWriter:
         return record
 
     def _files(
-        self, sources: Sequence[str], should_stop: Callable[[], bool]
+        self, sources: Sequence[str], should_stop: Callable[[], bool], *, here: bool
     ) -> AbstractContextManager[Files]:
-        if self._inputs is None:
+        if self._inputs is None or here:
             return nullcontext(sources.__getitem__)
         return self._inputs.files(sources, should_stop)
 
@@ -244,6 +246,26 @@ class ShardWriter:
             )
         return {"size_bytes": table.size_bytes, **stats.record()}
 
+    def _computes(self, stream: str) -> bool:
+        """Tell whether statistics are computed of what is in the files of a stream."""
+        if stream == DATA_STREAM:
+            return bool(self._column_stats)
+        return camera_of(stream) in self._run.manifest.computed_stats
+
+    def _keep(
+        self,
+        source: str,
+        files: Files,
+        path: Path,
+        on_bytes: Callable[[int], None] | None,
+        should_stop: Callable[[], bool],
+    ) -> media.CopiedFile:
+        """Copy a file; in a migration it gets a second name, as nobody writes to stand-ins."""
+        if not self._run.manifest.is_migration:
+            return media.copy_file(files(0), path, on_bytes=on_bytes, should_stop=should_stop)
+        link_into_tree(Path(source), path)
+        return media.CopiedFile(path.stat().st_size, copied_bytes=0, cloned_bytes=0)
+
     def _keep_table(
         self,
         shard: Shard,
@@ -256,13 +278,13 @@ class ShardWriter:
         should_stop: Callable[[], bool],
     ) -> dict[str, Any]:
         """Take a file as it is, and compute what statistics are wanted of its rows."""
-        copied = media.copy_file(
-            files(0), path, on_bytes=None if self._column_stats else tell, should_stop=should_stop
+        copied = self._keep(
+            sources[0], files, path, None if self._column_stats else tell, should_stop
         )
         with self._stats_file(path, bool(self._column_stats)) as stats:
             if self._column_stats:
                 observe = self._table_observer(shard, sources, scan, episodes, stats, tell)
-                observe(tables.read_rows(path, self._schema))
+                observe(tables.read_rows(files(0), self._schema))
         return {"size_bytes": copied.size_bytes, **stats.record()}
 
     def _table_observer(
@@ -356,7 +378,7 @@ class ShardWriter:
         self,
         shard: Shard,
         path: Path,
-        sources: Sequence[str],  # noqa: ARG002 - the signature of all ways to a shard
+        sources: Sequence[str],
         files: Files,
         scan: StreamScan,
         episodes: Sequence[_Episode],
@@ -366,9 +388,7 @@ class ShardWriter:
         """Take a clip as it is, and compute what statistics are wanted of its frames."""
         camera = str(camera_of(shard.stream))
         decodes = camera in self._run.manifest.computed_stats
-        copied = media.copy_file(
-            files(0), path, on_bytes=None if decodes else tell, should_stop=should_stop
-        )
+        copied = self._keep(sources[0], files, path, None if decodes else tell, should_stop)
         index = media.read_clip_index(path)
         order = index.reordering(0, index.num_samples)
         with self._stats_file(path, decodes) as stats:

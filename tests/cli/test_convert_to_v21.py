@@ -12,9 +12,10 @@ import pytest
 
 from leconvert import media
 from leconvert.cli.main import main
-from leconvert.formats import open_dataset
+from leconvert.formats import open_dataset, v3
 from leconvert.source.file_checks import uneven_steps
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from tests.trees import snapshot
 
 CAMERA = "observation.images.top"
 SPEC = DatasetSpec(
@@ -121,13 +122,18 @@ def test_the_same_command_again_has_nothing_to_do(
     assert "already holds a v2.1 dataset" in capsys.readouterr().err
 
 
-def test_a_v21_dataset_is_not_converted_in_place(
+def test_a_v21_dataset_is_converted_in_place_only_where_something_changes(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert convert(source, "--retime") == 5
-    said = capsys.readouterr().err
-    assert "is already v2.1" in said
-    assert "--output" in said
+    before = snapshot(source)
+    assert convert(source) == 5
+    assert "is already v2.1" in capsys.readouterr().err
+    assert convert(source, "--episodes", "1-3") == 0
+    assert info_of(source)["total_episodes"] == 3
+    assert snapshot(source.with_name("source_old")) == before
+    assert main(["undo", str(source)]) == 0
+    assert snapshot(source) == before
+    assert info_of(source.with_name("source_v21"))["total_episodes"] == 3
 
 
 @pytest.mark.parametrize("flags", [["--episodes-per-batch", "3"], ["-j", "2"]])
@@ -277,15 +283,49 @@ def test_a_round_trip_gives_every_packet_row_and_line_back(
     assert info["license"] == "mit"
 
 
-def test_a_v30_dataset_is_not_replaced(joined: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = sorted(joined.parent.iterdir())
-    assert convert(joined) == 5
-    assert "--output DIR" in capsys.readouterr().err
-    assert info_of(joined)["codebase_version"] == "v3.0"
-    assert sorted(joined.parent.iterdir()) == before
-    out = joined.with_name("out")
-    assert convert(joined, "--output", out) == 0
-    assert main(["verify", str(out), "--source", str(joined), "--bytes"]) == 0
+def test_a_v30_dataset_is_converted_in_place_kept_and_put_back(
+    joined: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(joined)
+    assert convert(joined, "--dry-run") == 0
+    assert snapshot(joined) == before
+    assert convert(joined, "--verify", "bytes") == 0
+    kept = joined.with_name("v30_old")
+    assert info_of(joined)["codebase_version"] == "v2.1"
+    assert snapshot(kept) == before
+    assert main(["verify", str(joined), "--source", str(kept), "--bytes"]) == 0
+    capsys.readouterr()
+    assert convert(joined) == 0
+    assert "is the v2.1 dataset of" in capsys.readouterr().out
+    assert main(["convert", str(joined)]) == 5  # what is kept would be lost
+    assert "v30_old exists already" in capsys.readouterr().err
+    assert main(["clean", "--of", str(joined), "--old"]) == 0
+    assert "only a v2.1 source of a v3.0 result can be proven" in capsys.readouterr().out
+    result = snapshot(joined)
+    assert main(["undo", str(joined)]) == 0
+    assert snapshot(joined) == before
+    assert snapshot(joined.with_name("v30_v21")) == result
+    assert sorted(path.name for path in joined.parent.glob("v30*")) == ["v30", "v30_v21"]
+    assert main(["undo", str(joined)]) == 0
+    assert "is back already" in capsys.readouterr().out
+
+
+def test_a_v30_dataset_is_kept_even_where_its_removal_is_asked_for(
+    joined: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(joined)
+    assert convert(joined, "--delete-source") == 0
+    assert "v2.1 has no place for all" in capsys.readouterr().out
+    assert snapshot(joined.with_name("v30_old")) == before
+
+
+def test_an_overlay_goes_back_by_undo(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = snapshot(source)
+    assert main(["convert", str(source), "--layout", "overlay"]) == 0
+    assert convert(source) == 5
+    assert "leconvert undo" in capsys.readouterr().err
+    assert main(["undo", str(source)]) == 0
+    assert {name: facts for name, facts in snapshot(source).items() if name in before} == before
 
 
 def test_a_damaged_way_back_is_found_out(joined: Path, tmp_path: Path) -> None:
@@ -297,9 +337,15 @@ def test_a_damaged_way_back_is_found_out(joined: Path, tmp_path: Path) -> None:
     assert main(["verify", str(out), "--source", str(joined)]) == 10
 
 
+@pytest.mark.parametrize("rows_at_a_time", [1, 3, 4, 1000])
 def test_times_are_looked_at_in_files_of_several_episodes(
-    joined: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    joined: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    rows_at_a_time: int,
 ) -> None:
+    monkeypatch.setattr(v3, "ROWS_AT_A_TIME", rows_at_a_time)
     (path,) = joined.glob("data/*/*.parquet")
     table = pq.read_table(path)
     times = table["timestamp"].to_pylist()
@@ -310,5 +356,6 @@ def test_times_are_looked_at_in_files_of_several_episodes(
     assert convert(joined, tmp_path / "out") == 3
     said = capsys.readouterr().err
     assert "uneven-times" in said
+    assert "17 of 22 frames" in " ".join(said.split()), "the episode of 5 frames alone is named"
     flags = ["--retime", "--fill-stats", "--verify", "bytes"]
     assert convert(joined, tmp_path / "out", *flags) == 0

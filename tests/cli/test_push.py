@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, snapshot_download
 
 from leconvert import api as conversion
 from leconvert.api import convert
@@ -23,6 +23,7 @@ from leconvert.hub import push as push_module
 from leconvert.hub.provenance import provenance_path, read_provenance, write_provenance
 from leconvert.hub.push import PushOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.workdir.swap import is_converted
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import api_of, hub, lone_client, pauses
 
@@ -142,6 +143,10 @@ def test_no_push_needs_no_token_and_asks_nothing(
     [
         (["--no-push", "--push-to-hub"], "--no-push and --push-to-hub contradict each other"),
         (
+            ["--push-repo-id=tester/arm", "--create-pr", "--branch=b"],
+            "--create-pr and --branch exclude each other",
+        ),
+        (
             ["--push-to-hub=false", "--push-repo-id=a/b"],
             "--push-to-hub=false and --push-repo-id contradict",
         ),
@@ -210,15 +215,16 @@ def test_the_same_command_closes_a_gap_between_two_tags(
     monkeypatch: pytest.MonkeyPatch, force: list[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(push_module, "_PAUSES_SECONDS", ())
-    repo = logged_in.add_repo(REPO, source_copy, tags=("v3.0",))
+    repo = logged_in.add_repo(REPO, source_copy, tags=("v2.1", "v3.0"))
+    old = repo.tags["v2.1"]
     command = ["convert", f"--root={source_copy}", "--push-repo-id", REPO, *force]
     logged_in.break_requests(Fault("status", method="POST", path="/tag/", status=500))
     assert main(command) == 15
-    assert repo.tags == {}
+    assert repo.tags == {"v2.1": old}
     assert f"`leconvert push {source_copy} --push-repo-id {REPO}`" in capsys.readouterr().err
     logged_in.log.clear()
     assert main(command) == 0
-    assert repo.tags == {"v3.0": repo.branches["main"]}
+    assert repo.tags == {"v2.1": old, "v3.0": repo.branches["main"]}
     known = read_provenance(source_copy)
     assert known is not None
     assert known.pushed
@@ -242,6 +248,61 @@ def test_a_dataset_from_the_hub_is_pushed_back_by_the_same_command(
     assert not [r for r in logged_in.log if "/resolve/" in r.path and ".mp4" in r.path]
     names = sorted(path.name for path in (tmp_path / "hf_home/lerobot/tester").iterdir())
     assert names == [".arm.leconvert-provenance", "arm", "arm_old"]
+
+
+def test_a_v3_dataset_of_the_hub_goes_back_to_v21_and_to_a_repo_that_is_named(
+    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _dataset(tmp_path / "set", 2)
+    assert main(["convert", str(tmp_path / "set"), str(tmp_path / "v30")]) == 0
+    repo = logged_in.add_repo(REPO, tmp_path / "v30", tags=("v3.0",))
+    before = (dict(repo.branches), dict(repo.tags))
+    command = ["convert", "--repo-id", REPO, "--to", "v2.1"]
+    logged_in.log.clear()
+    assert main(command) == 2
+    assert "Pass --push-repo-id ORG/NAME, or --no-push." in capsys.readouterr().err
+    assert logged_in.log == []
+    assert main([*command, "--push-repo-id", "tester/back"]) == 0
+    back = logged_in.repo("tester/back")
+    assert _episodes(logged_in, "tester/back") == ("v2.1", 2)
+    assert back.tags == {"v2.1": back.branches["main"]}
+    assert (repo.branches, repo.tags) == before
+    home = tmp_path / "hf_home/lerobot/tester"
+    assert is_converted(home / "arm", "v2.1")
+    assert is_converted(home / "arm_old")
+    capsys.readouterr()
+    assert main([*command, "--push-repo-id", "tester/back"]) == 0
+    assert "converted before; only the push is left" in capsys.readouterr().out
+    assert main(["undo", str(home / "arm")]) == 0
+    assert is_converted(home / "arm")
+
+
+def test_what_the_hub_has_in_v21_is_downloaded_and_v30_is_not_planned_from_afar(
+    logged_in: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = _dataset(tmp_path / "set", 2)
+    assert main(["convert", str(source), str(tmp_path / "v30")]) == 0
+    repo = logged_in.add_repo(REPO, tmp_path / "v30", tags=("v3.0",))
+    command = ["convert", "--repo-id", REPO, "--to", "v2.1", "--no-push"]
+    assert main([*command, "--orchestrate", "--output", str(tmp_path / "out")]) == 3
+    said = capsys.readouterr().err
+    assert "only v2.x datasets are planned without downloading them whole" in said
+    assert f"`hf download --repo-type dataset {REPO} --revision v3.0 --local-dir DIR`" in said
+    there = snapshot_download(
+        REPO, repo_type="dataset", revision="v3.0", local_dir=tmp_path / "there"
+    )
+    assert main(["convert", there, str(tmp_path / "out"), "--to", "v2.1", "--orchestrate"]) == 0
+    picked = ["--episodes", "1", "--output", str(tmp_path / "one"), "--revision", "v3.0"]
+    assert main(["convert", "--repo-id", REPO, "--no-push", *picked]) == 0
+    assert is_converted(tmp_path / "one")
+    repo.tags["v2.1"] = logged_in.add_commit(
+        REPO, {path.relative_to(source).as_posix(): path.read_bytes()
+               for path in source.rglob("*") if path.is_file()}
+    )  # fmt: skip
+    shutil.rmtree(tmp_path / "hf_home/lerobot")
+    capsys.readouterr()
+    assert main(command) == 0
+    assert f"{REPO} is on the Hub in v2.1 already" in capsys.readouterr().out
 
 
 def _dataset(folder: Path, episodes: int, seed: int = 0) -> Path:

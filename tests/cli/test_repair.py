@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -99,3 +101,6 @@ def test_a_v21_dataset_is_refused_with_what_helps(leconvert: Leconvert, source_c
     refused = leconvert("repair", source_copy)
     assert refused.returncode == 3
     assert "v3.0 datasets are repaired" in refused.stderr
+    (advice,) = re.findall(r"`leconvert (convert [^`]*)`", refused.stderr)
+    assert leconvert(*shlex.split(advice)).returncode == 0
+    assert leconvert("repair", source_copy).returncode == 0

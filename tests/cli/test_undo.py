@@ -16,7 +16,7 @@ def test_convert_then_undo_gives_the_dataset_as_it_was(
     assert leconvert("convert", "--root", source_copy).returncode == 0
     dry = leconvert("undo", source_copy, "--dry-run")
     assert dry.returncode == 0
-    assert f"would keep the v3.0 dataset as {source_copy}_v30" in dry.stdout
+    assert f"would keep the result as {source_copy}_v30" in dry.stdout
     done = leconvert("undo", source_copy)
     assert done.returncode == 0
     assert (
@@ -41,5 +41,5 @@ def test_what_cannot_be_undone_says_why_and_ends_with_5(
 ) -> None:
     told = leconvert("undo", source_copy)
     assert told.returncode == 5
-    assert "no conversion of it is there to be undone" in told.stderr
-    assert "→ Give a dataset that was converted in place." in told.stderr
+    assert "no source of it is kept" in told.stderr
+    assert "→ Give a dataset that was converted in place;" in told.stderr

@@ -33,7 +33,7 @@ def main(job):
     fps = job["fps"]
     steps = [step / fps for step in range(_FRAMES_AT_A_TIME)]
     dataset = LeRobotDataset(
-        "local/result",
+        job["repo_id"],
         root=job["result"],
         video_backend="pyav",
         delta_timestamps=dict.fromkeys(job["cameras"], steps) or None,

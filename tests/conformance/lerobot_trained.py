@@ -1,8 +1,9 @@
-"""Run ``leconvert probe train-lerobot`` without the policy's own work, and note its samples.
+"""Run ``leconvert probe train-lerobot``, and note its samples.
 
-    python lerobot_trained.py FOLDER ARGUMENTS OF lerobot-train
+    python lerobot_trained.py FOLDER WORK OPTIONS -- ARGUMENTS OF lerobot-train
 
-Each rank writes the numbers of the frames of every step, and what a picture holds, to a file.
+Each rank writes the numbers of the frames of every step, and what a picture holds, to a file. With
+WORK ``none`` the policy's own work is left out, with ``all`` it is done, and its loss is noted too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from lerobot.scripts import lerobot_train
 from leconvert.cli.main import main
 
 seen: list[dict[str, Any]] = []
+update_policy = lerobot_train.update_policy
+# Later the arguments are LeRobot's.
+folder, work, *arguments = sys.argv[1:]
 
 
 def note(
-    tracker: Any, _: Any, batch: Any, *others: Any, **options: Any
+    tracker: Any, policy: Any, batch: Any, *others: Any, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Stand where the policy would be updated."""
+    """Stand where the policy is updated."""
     pictures = batch["observation.images.top"]
     seen.append(
         {
@@ -32,15 +36,19 @@ def note(
             "action": list(batch["action"].shape),
         }
     )
+    if work == "all":
+        result = update_policy(tracker, policy, batch, *others, **options)
+        seen[-1]["loss"] = float(tracker.loss.val)
+        return result
     tracker.loss = 0.0
     return tracker, {}
 
 
 if __name__ == "__main__":
     lerobot_train.update_policy = note
-    code = main(["probe", "train-lerobot", "--", *sys.argv[2:]])
+    code = main(["probe", "train-lerobot", *arguments])
     from accelerate.state import PartialState
 
-    path = Path(sys.argv[1]) / f"rank-{PartialState().process_index}.json"
+    path = Path(folder) / f"rank-{PartialState().process_index}.json"
     path.write_text(json.dumps(seen))
     sys.exit(code)

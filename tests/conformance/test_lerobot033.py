@@ -14,13 +14,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.hub import WRITE_TOKEN, StandIn
+from tests.hub.fixtures import hub, lone_client, pauses
 
 import leconvert
 from leconvert.formats import open_dataset
+from leconvert.hub.push import PushOptions
 from leconvert.model import DATA_STREAM, LayoutOptions, camera_of
 from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+__all__ = ["hub", "lone_client", "pauses"]
 
 pytestmark = pytest.mark.slow
 
@@ -28,10 +33,16 @@ PYTHON = os.environ.get("LEROBOT033_PYTHON")
 DATA = Path(__file__).resolve().parents[3] / "shared/data"
 NO_ENVIRONMENT = "LEROBOT033_PYTHON names no interpreter; use scripts/test_lerobot033"
 V21 = LayoutOptions(to="v2.1")
+REPO = "tester/back"
 
 
-def loaded(result: Path, source: Path, tmp_path: Path) -> dict[str, Any]:
-    """Return what LeRobot 0.3.3 found of a result, beside its source."""
+def loaded(
+    result: Path, source: Path, tmp_path: Path, endpoint: str | None = None
+) -> dict[str, Any]:
+    """Return what LeRobot 0.3.3 found of a result, beside its source.
+
+    With the address of a Hub it downloads the result from there first, into a new folder.
+    """
     if PYTHON is None:
         pytest.skip(NO_ENVIRONMENT)
     dataset = open_dataset(source)
@@ -57,7 +68,8 @@ def loaded(result: Path, source: Path, tmp_path: Path) -> dict[str, Any]:
         )
     own = ("timestamp", "frame_index", "index", "episode_index", "task_index")
     job = {
-        "result": str(result),
+        "result": str(result if endpoint is None else tmp_path / "downloaded"),
+        "repo_id": REPO,
         "fps": float(dataset.fps),
         "cameras": [key for key, feature in declared.items() if feature["dtype"] == "video"],
         "columns": [
@@ -70,11 +82,14 @@ def loaded(result: Path, source: Path, tmp_path: Path) -> dict[str, Any]:
     (tmp_path / "job.json").write_text(json.dumps(job))
     program = Path(__file__).with_name("lerobot033.py")
     environment = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
+    offline = {"HF_HUB_OFFLINE": "1"} if endpoint is None else {"HF_ENDPOINT": endpoint}
+    if endpoint is not None:
+        environment.pop("HF_HUB_OFFLINE", None)
     done = subprocess.run(
         [PYTHON, str(program), str(tmp_path / "job.json")],
         capture_output=True,
         text=True,
-        env={**environment, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")},
+        env={**environment, **offline, "HF_HOME": str(tmp_path / "home")},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -114,6 +129,23 @@ def test_the_way_back_from_v30_loads_and_every_frame_is_the_sources(tmp_path: Pa
     leconvert.convert(tmp_path / "v30", output=out, layout=V21, proof=proof)
     for origin in (source, tmp_path / "v30"):
         assert loaded(out, origin, tmp_path)["different"] == []
+
+
+def test_what_was_pushed_is_found_by_its_tag_and_every_frame_is_the_sources(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    cameras = tuple(CameraSpec(f"observation.images.{name}", 64, 64) for name in ("top", "wrist"))
+    spec = DatasetSpec(episodes=4, frames=[40, 7, 33, 64], cameras=cameras, tasks=("A.", "B."))
+    source = make_dataset(tmp_path / "source", spec)
+    leconvert.convert(source, output=tmp_path / "v30")
+    out, push = tmp_path / "out", PushOptions(repo_id=REPO)
+    leconvert.convert(tmp_path / "v30", output=out, layout=V21, push=push)
+    hub.add_commit(REPO, {"meta/info.json": b"what main holds later"})
+    assert loaded(out, source, tmp_path, hub.endpoint)["different"] == []
+    assert {path.read_bytes() for path in out.glob("videos/*/*/*.mp4")} == {
+        path.read_bytes() for path in (tmp_path / "downloaded").glob("videos/*/*/*.mp4")
+    }
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])

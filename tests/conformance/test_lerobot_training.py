@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 
 from leconvert.api import convert
-from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.cli.main import main
+from leconvert.loading import EpisodeStream, MixedStream, StreamLoader
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 pytest.importorskip("accelerate")
@@ -29,8 +32,24 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "v30"
 
 
-def train(dataset: Path, out: Path, *more: str, ranks: int = 1) -> list[list[dict[str, Any]]]:
-    """Train, and return what each rank was given in each step."""
+def train(
+    dataset: Path,
+    out: Path,
+    *more: str,
+    ranks: int = 1,
+    options: Sequence[str] = (),
+    work: str = "none",
+) -> list[list[dict[str, Any]]]:
+    """Train, and return what each rank was given in each step.
+
+    Args:
+        dataset: LeRobot's.
+        out: For what comes out.
+        more: Arguments of LeRobot's program.
+        ranks: Processes.
+        options: Of our command.
+        work: ``all`` for the policy's own, too.
+    """
     arguments = [
         *("--policy.type=act", "--policy.push_to_hub=false", "--policy.device=cpu"),
         *("--policy.pretrained_backbone_weights=null", "--policy.dim_model=16"),
@@ -45,7 +64,7 @@ def train(dataset: Path, out: Path, *more: str, ranks: int = 1) -> list[list[dic
         start += ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
     out.mkdir(exist_ok=True)
     done = subprocess.run(
-        [*start, str(SCRIPT), str(out), *arguments, *more],
+        [*start, str(SCRIPT), str(out), work, *options, "--", *arguments, *more],
         capture_output=True,
         text=True,
         check=False,
@@ -83,3 +102,51 @@ def test_a_training_goes_on_with_another_number_of_ranks(dataset: Path, tmp_path
         mine = [steps[number]["index"] for steps in ranks]
         assert sorted(mine[0] + mine[1]) == sorted(batch)
         assert not set(mine[0]) & set(mine[1])
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("other")
+    camera = CameraSpec(key="observation.images.top", width=64, height=64)
+    spec = DatasetSpec(episodes=3, frames=7, cameras=(camera,), seed=1)
+    convert(make_dataset(folder / "v21", spec), output=folder / "v30")
+    return folder / "v30"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_act_learns_from_a_stream_and_from_a_mixture(
+    dataset: Path, other: Path, tmp_path: Path, ranks: int, is_mixed: bool
+) -> None:
+    found = train(
+        *(dataset, tmp_path, "--steps=20", f"--batch_size={4 // ranks}"),
+        *("--save_checkpoint=false", "--policy.optimizer_lr=0.003"),
+        ranks=ranks,
+        options=["--also", f"{other}=0.25"] if is_mixed else [],
+        work="all",
+    )
+    samples: Any = EpisodeStream(dataset, seed=SEED, repeat=True, rank=0, world_size=1)
+    if is_mixed:
+        samples = MixedStream([(samples, 0.75), (other, 0.25)], seed=SEED, repeat=True)
+    loader = iter(StreamLoader(samples, batch_size=4))
+    for number in range(20):
+        mine = [steps[number]["index"] for steps in found]
+        taken = [part[row] for row in range(4 // ranks) for part in mine]
+        assert taken == next(loader)["index"].tolist()
+    for steps in found:
+        losses = [step["loss"] for step in steps]
+        assert len(losses) == 20
+        assert mean(losses[-5:]) < mean(losses[:5])
+
+
+def test_shares_that_leave_nothing_are_refused(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for given, said in (
+        ([f"--also={dataset}=0.6", f"--also={dataset}=0.4"], "below 1 together"),
+        ([f"--also={dataset}"], "takes DATASET=SHARE"),
+        (["--also=0.3"], "takes DATASET=SHARE"),
+    ):
+        assert main(["probe", "train-lerobot", *given, "--"]) == 2
+        assert said in capsys.readouterr().err

@@ -87,6 +87,8 @@ class Places:
             self._hub_has_the_dataset()
             if command == "mirror":
                 _remove(_local(options.url))
+        elif command == "fleet" and isinstance(getattr(options, "root", None), str):
+            self._hub_has_the_dataset()
         elif command == "fleet" and options.fleet_command == "find":
             for name in ("may/pick", "may/place", "june/pick"):
                 self.v21(options.root / name)

@@ -21,6 +21,8 @@ __all__ = ["BOUND", "SHORTER", "Sandbox", "make_programs"]
 BOUND = {
     "ORG/NAME": REPO,
     "ORG/NEW": "tester/new",
+    "ORG/{name}": "tester/{{name}}",
+    "hf://ORG": "hf://tester",
     "s3://BUCKET": "file://{folder}/bucket",
     "/shared/": "{folder}/shared/",
     "/shared ": "{folder}/shared ",

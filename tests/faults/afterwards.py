@@ -397,7 +397,7 @@ def _follow_once(scene: Scene, outcome: Outcome) -> bool:
     if "move it to a name of its own" in advice:
         _aside(Path(outcome.said.partition(" does not carry")[0]))
         return True
-    if "remove or rename it" in advice:
+    if "Rename it; or `leconvert clean --of" in advice:
         old = scene.target.with_name(f"{scene.target.name}_old")
         _aside(old)
         return True

@@ -132,6 +132,10 @@ def test_the_rebuilt_folder_follows_links_and_renames() -> None:
         ("no-locks", "pack", 3, 13),
         ("from-v3", "swap", 1, 8),
         ("to-v21", "finish", 1, 8),
+        ("append", "pack,swap", 5, 10),
+        ("append-renames", "swap", 1, 12),
+        ("back", "swap,finish", 2, 8),
+        ("back-renames", "swap", 1, 12),
         ("overlay", "pack,finish", 2, 15),
         ("overlay-renames", "swap", 1, 12),
         ("overlay-deleting", "finish", 1, 15),
@@ -152,7 +156,12 @@ def test_a_death_at_any_operation_costs_nothing_but_the_same_command(
     ("names", "stages", "every", "least"),
     [
         (["merge", "split", "trim"], "plan,work,pack,swap,finish,clean", 47, 15),
-        (["repair", "repair-nfs", "repair-out", "undo", "undo-repair"], "work,swap,finish", 3, 35),
+        (
+            ["repair", "repair-nfs", "repair-out", "undo", "undo-back", "undo-repair"],
+            "work,swap,finish",
+            3,
+            35,
+        ),
     ],
     ids=["edited", "repaired"],
 )

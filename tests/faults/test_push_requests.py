@@ -8,19 +8,16 @@ and the client repeats the PUT at once.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 from huggingface_hub import HfApi
-from huggingface_hub.utils import httpx
 from tests.hub import Fault, LoggedRequest, StandIn
-from tests.hub.fixtures import api_of, hub, lone_client, only_loopback, pauses
+from tests.hub.fixtures import CutOff, api_of, cut_after, hub, lone_client, pauses
 from tests.hub.store import Repo
 
 from leconvert.api import convert
@@ -36,10 +33,6 @@ OLD, NEW, MISSING = "old", "new", "missing"
 STATES = [(OLD, OLD), (NEW, OLD), (NEW, MISSING), (NEW, NEW)]
 KINDS = ("drop_before", "drop_after", "truncate", "500", "429")
 REQUESTS = 26  # of a push to a repo that has a tag v3.0 elsewhere; checked below
-
-
-class CutOff(BaseException):
-    """The process of the push ends here."""
 
 
 @dataclass(slots=True)
@@ -122,29 +115,6 @@ def scene(
         return made
 
     return make
-
-
-@contextlib.contextmanager
-def cut_after(number: int) -> Iterator[None]:
-    """End the process of the push when the answer to a request has come; threads end too."""
-    seen = 0
-
-    def count(_: httpx.Response) -> None:
-        nonlocal seen
-        seen += 1
-        if seen >= number:
-            raise CutOff
-
-    def session() -> httpx.Client:
-        made = only_loopback()
-        made.event_hooks["response"].append(count)
-        return made
-
-    huggingface_hub.set_client_factory(session)
-    try:
-        yield
-    finally:
-        huggingface_hub.set_client_factory(only_loopback)
 
 
 def _fault(kind: str, at: int) -> Fault:

@@ -36,8 +36,9 @@ from tests.faults.watched_disk import Fault, FaultKind, Operation, WatchedDisk
 from tests.flat_options import as_objects
 from tests.trees import digest_of, snapshot
 
-from leconvert import api, upkeep, worker_pool
+from leconvert import api, parallel, upkeep, worker_pool
 from leconvert.errors import LeconvertError
+from leconvert.model import LayoutOptions
 from leconvert.packer import run as packing
 from leconvert.repairing import apply as repairing
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
@@ -101,6 +102,7 @@ class Case:
         work_dir: Where the work dir is, if not beside the target; it is kept.
         delete_source: Whether the source is removed once the result took its place.
         forced: Whether the result replaces an earlier one, which is kept.
+        appends: Whether it is that of the source's first episode, to which the other is appended.
         begins_with: The dataset it begins with, one of `make_templates`.
         to: The version of the result.
         command: ``convert``, ``merge``, ``split``, ``trim``, ``repair`` or ``undo``.
@@ -121,6 +123,12 @@ class Case:
     to: str = "v3.0"
     command: str = "convert"
     layout: str = "reference"
+    appends: bool = False
+
+    @property
+    def replaces(self) -> bool:
+        """Whether another result stands at the target before, and is kept."""
+        return self.forced or self.appends
 
     @property
     def exchanges_meta(self) -> bool:
@@ -141,8 +149,12 @@ CASES = {
         Case("apart", in_place=True, can_exchange=False, work_dir="far/away/work"),
         Case("deleting", in_place=True, delete_source=True),
         Case("forced", in_place=False, forced=True),
+        Case("append", in_place=False, appends=True),
+        Case("append-renames", in_place=False, appends=True, can_exchange=False),
         Case("from-v3", in_place=True, episodes_per_batch=1, begins_with="v30"),
         Case("to-v21", in_place=False, begins_with="v30", to="v2.1"),
+        Case("back", in_place=True, begins_with="v30", to="v2.1"),
+        Case("back-renames", True, can_exchange=False, begins_with="v30", to="v2.1"),
         Case("merge", in_place=False, command="merge"),
         Case("merge-v21", in_place=False, to="v2.1", episodes_per_batch=1, command="merge"),
         Case("split", in_place=False, begins_with="v30", command="split"),
@@ -151,6 +163,7 @@ CASES = {
         Case("repair-nfs", True, can_exchange=False, begins_with="drifted", command="repair"),
         Case("repair-out", in_place=False, begins_with="drifted", command="repair"),
         Case("undo", in_place=True, begins_with="converted", command="undo"),
+        Case("undo-back", True, can_exchange=False, begins_with="went-back", command="undo"),
         Case("undo-repair", True, can_exchange=False, begins_with="repaired", command="undo"),
         Case("overlay", in_place=True, layout="overlay"),
         Case("overlay-renames", in_place=True, layout="overlay", can_exchange=False),
@@ -240,18 +253,24 @@ def make_templates(template: Path, cases: Iterable[Case]) -> Path:
     """Make beside a template (`make_source`) the other datasets that cases begin with.
 
     ``v30`` is its conversion, ``drifted`` that with wrong frame times, ``earlier`` another
-    conversion. ``converted`` and ``repaired`` hold a result in its source's place, and that.
+    conversion, ``shorter`` one of its first episode. ``converted``, ``went-back`` and ``repaired``
+    hold a result in its source's place, and that.
     """
     folder, cases = template.parent, list(cases)
     needed = {case.begins_with for case in cases}
     if any(case.forced or case.command == "merge" for case in cases):
         source = make_source(folder / "earlier-source", (2,), seed=11)
         api.convert(source, output=folder / "earlier")
-    if needed & {"v30", "drifted", "repaired"}:
+    if any(case.appends for case in cases):
+        api.convert(make_source(folder / "shorter-source", (3,)), output=folder / "shorter")
+    if needed & {"v30", "drifted", "repaired", "went-back"}:
         api.convert(template, output=folder / "v30")
         drift_in_place(Path(shutil.copytree(folder / "v30", folder / "drifted")))
     if "converted" in needed:
         api.convert(Path(shutil.copytree(template, folder / "converted" / "set")))
+    if "went-back" in needed:
+        back = LayoutOptions(to="v2.1")
+        api.convert(shutil.copytree(folder / "v30", folder / "went-back" / "set"), layout=back)
     if "repaired" in needed:
         api.repair(Path(shutil.copytree(folder / "drifted", folder / "repaired" / "set")))
     return template
@@ -304,9 +323,10 @@ class Place:
             other = template.with_name("earlier")
             self._sources[other] = snapshot(other)
         self._before = self._replaced = self._sources[self.source]
-        if case.forced:
-            shutil.copytree(template.with_name("earlier"), self.target)
-        if case.forced or case.command == "undo":
+        if case.replaces:
+            earlier = "shorter" if case.appends else "earlier"
+            shutil.copytree(template.with_name(earlier), self.target)
+        if case.replaces or case.command == "undo":
             self._replaced = snapshot(self.target)
 
     @property
@@ -354,6 +374,7 @@ class Place:
             "episodes_per_batch": case.episodes_per_batch,
             "delete_source": case.delete_source,
             "force_conversion": case.forced,
+            "append": case.appends,
             "to": case.to,
             "layout": case.layout,
         }
@@ -367,10 +388,10 @@ class Place:
         """Return the names beside the results and their sources."""
         wanted = {"set_old", "far"} if self.case.in_place else {"out"}
         wanted |= {path.name for path in self._sources}
-        if self.case.forced:
+        if self.case.replaces:
             wanted |= {"out_old"}
         if self.case.command == "undo":
-            wanted |= {"set_v30", "set_repaired"}
+            wanted |= {"set_v30", "set_v21", "set_repaired"}
         if self.case.exchanges_meta:
             inside = {"README.md", "data", "meta", "meta_old", "videos"}
             inside |= {".meta_old.leconvert-removed"}
@@ -403,14 +424,14 @@ class Place:
         for other, before in self._sources.items():
             if other != self.source and snapshot(other) != before:
                 yield f"{other.name} is not intact"
-        if self._replaced not in (self._before, *map(snapshot, self._beside_source())):
+        if self._replaced not in (self._before, *map(_unmarked, self._beside_source())):
             yield "what the result replaced is not intact"
         for result, wanted in zip(self.results, digest.split(), strict=True):
             if result.exists():
                 shown = digest_of(result, but=TREE_RECORD)
-                if shown != wanted and snapshot(result) != self._replaced:
+                if shown != wanted and _unmarked(result) != self._replaced:
                     yield "a reader finds neither the old dataset nor the new one"
-            elif (self.case.in_place or self.case.forced) and self.case.can_exchange:
+            elif (self.case.in_place or self.case.replaces) and self.case.can_exchange:
                 yield "a reader finds nothing"
         if not finished:
             return
@@ -451,6 +472,11 @@ class Place:
     def _shown(self) -> str:
         """Return the digest of the target without the swap's own mark."""
         return digest_of(self.target, but=TREE_RECORD)
+
+
+def _unmarked(tree: Path) -> dict[str, tuple[int, int, str]]:
+    """Return what is in a tree but for the mark of a swap."""
+    return {path: facts for path, facts in snapshot(tree).items() if path != TREE_RECORD}
 
 
 def quiet_run(case: Case, template: Path, root: Path, *, own_source: bool = False) -> Quiet:
@@ -673,6 +699,7 @@ def _proc_handed_down(birth: int) -> Iterator[None]:
         mock.patch.object(identity, "_boot", return_value=f"{_BOOT}/trials"),
         mock.patch.object(identity, "_start_time", start_time),
         mock.patch.object(fs, "_mount_table", return_value=_MOUNT_TABLE),
+        mock.patch.object(parallel, "queued_seconds", return_value=0.0),
     ):
         yield
 

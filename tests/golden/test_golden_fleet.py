@@ -1,4 +1,4 @@
-"""Records of a fleet, version 1, parse for ever, with more keys as well."""
+"""Records of a fleet, versions 1 and 2, parse for ever, with more keys as well."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
-from leconvert.fleet import DatasetState, Policy, PolicyRule, fleet_status, open_fleet
+from leconvert.fleet import DatasetState, HubName, Policy, PolicyRule, fleet_status, open_fleet
+from leconvert.fleet.results import read_made
+from leconvert.hub.pace import read_pause
+from leconvert.hub.push import PushOptions
 from leconvert.model import LayoutOptions
 from leconvert.repairs import RepairOptions
 from leconvert.workdir.records import WorkDir
@@ -43,3 +46,24 @@ def test_a_fleet_is_read(tmp_path: Path) -> None:
     )
     assert (aside.state, aside.remedies) == (DatasetState.SET_ASIDE, ("--on-bad-episode drop",))
     assert status.why_set_aside() == [("missing-file", 1, "--on-bad-episode drop")]
+
+
+def test_a_fleet_of_the_hub_is_read(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(GOLDEN.with_name("v2_fleet"), tmp_path / "work"))
+    for path in (root / "hub-pause.json", root / "datasets/robot/pick/result.json"):
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "of_a_later_release": 1}))
+    pick, place = open_fleet(root, only_look=True).datasets
+    assert (pick.source, pick.target) == (HubName("robot/pick", "v2.1"), None)
+    assert pick.push == PushOptions(repo_id="lab/pick-v30", private=True)
+    assert (place.source, place.push) == (Path("/data/place"), None)
+    made = read_made(WorkDir(root).dataset("robot/pick"))
+    assert made is not None
+    assert (made.source_state, made.pushed) == (
+        "a" * 40,
+        {"repo_id": "lab/pick-v30", "commit": "c" * 40},
+    )
+    assert made.fields["episodes"] == 50
+    assert read_pause(root / "hub-pause.json", 1000.0) == 0.5
+    (WorkDir(root).run(str(WorkDir(root).current_run_id())).root / "workers").mkdir()
+    done = fleet_status(root).datasets[0]
+    assert done.pushed == f"https://huggingface.co/datasets/lab/pick-v30@{'c' * 40}"

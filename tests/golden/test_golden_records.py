@@ -158,6 +158,17 @@ def test_a_plan_of_two_sources_is_read(tmp_path: Path) -> None:
     assert [batches.read(number).frames for number in range(3)] == [10, 12, 2]
 
 
+def test_a_plan_of_episodes_that_are_appended_is_read(tmp_path: Path) -> None:
+    work = WorkDir(Path(shutil.copytree(GOLDEN.parent / "v5", tmp_path / "work")))
+    assert work.current_run_id() == RUN_ID
+    run = work.run(RUN_ID)
+    manifest = read_manifest(run, RUN_ID, check_files=True)
+    assert (manifest.kept_episodes, manifest.num_episodes, manifest.source_bytes) == (1, 3, 4900)
+    assert manifest.options["append"] is True
+    shards = [shard for batch in BatchFile(run, manifest.streams) for shard in batch.shards]
+    assert [(shard.number, shard.first, shard.stop) for shard in shards] == [(1, 1, 3)] * 2
+
+
 def test_lease_logs_are_read(run: RunPaths) -> None:
     log = LeaseLogFiles(run, RUN_ID)
     assert list_batches(run.leases_dir) == {0, 1, 2}

@@ -17,7 +17,16 @@ from tests.hub.standin import StandIn
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-__all__ = ["api_of", "hub", "lone_client", "only_loopback", "pauses", "xet_hub"]
+__all__ = [
+    "CutOff",
+    "api_of",
+    "cut_after",
+    "hub",
+    "lone_client",
+    "only_loopback",
+    "pauses",
+    "xet_hub",
+]
 
 
 @pytest.fixture
@@ -109,3 +118,32 @@ def api_of(hub: StandIn) -> Callable[..., HfApi]:
         return HfApi(endpoint=hub.endpoint, token=token)
 
     return make
+
+
+class CutOff(BaseException):
+    """The process that asks the Hub ends here."""
+
+
+@contextlib.contextmanager
+def cut_after(number: int) -> Iterator[None]:
+    """End the process when the answer to a request has come; threads end too."""
+    import huggingface_hub
+
+    seen = 0
+
+    def count(_: httpx.Response) -> None:
+        nonlocal seen
+        seen += 1
+        if seen >= number:
+            raise CutOff
+
+    def session() -> httpx.Client:
+        made = only_loopback()
+        made.event_hooks["response"].append(count)
+        return made
+
+    huggingface_hub.set_client_factory(session)
+    try:
+        yield
+    finally:
+        huggingface_hub.set_client_factory(only_loopback)

@@ -11,7 +11,7 @@ from typing import Self
 
 import yaml
 
-from tests.hub import object_routes
+from tests.hub import object_routes, site_routes
 from tests.hub.access import may_create
 from tests.hub.answers import Answer, RefusedError, Request, as_json
 from tests.hub.faults import Fault, Faults
@@ -47,7 +47,8 @@ class Limits:
 class StandIn:
     """A Hub on a port of its own, for the length of a ``with`` block.
 
-    ``log`` holds every request that was served, and ``watch`` is called after each.
+    ``log`` holds every request that was served, and ``watch`` is called after each. ``collections``
+    holds by slug the type and the name of each item.
 
     Args:
         folder: Where everything is kept; a folder with an older state is served as it is.
@@ -65,6 +66,7 @@ class StandIn:
         self._faults = Faults()
         self._arrived = 0
         self._repos: dict[str, Repo] = {}
+        self.collections: dict[str, list[tuple[str, str]]] = {}
         for state in sorted(folder.glob("*/*/*/repo.json")):
             kind, org, name = state.parent.relative_to(folder).parts
             self._repos[f"{kind}/{org}/{name}"] = Repo.reopen(
@@ -217,6 +219,10 @@ class StandIn:
             if wrong is not None:
                 return as_json({"errors": [{"message": wrong}], "warnings": []}, 400)
             return as_json({"errors": [], "warnings": []})
+        if (request.method, request.path) == ("GET", "/api/datasets"):
+            return site_routes.list_datasets(self, request, self._repos)
+        if found := re.fullmatch(r"/api/collections/(.+)", request.path):
+            return site_routes.collection(self, found[1])
         if (request.method, request.path) == ("POST", "/api/repos/create"):
             asked = request.json()
             namespace = asked.get("organization") or request.user or ""

@@ -15,6 +15,7 @@ from leconvert.errors import UsageError
 from leconvert.float32_tolerance import frames_out_of_reach
 from leconvert.formats.v3 import output_path
 from leconvert.layout import (
+    check_layout_options,
     count_out_of_reach,
     cut_batches,
     layout_streams,
@@ -192,10 +193,7 @@ def test_parts_of_one_file_have_names_of_their_own() -> None:
 @pytest.mark.parametrize("limit", [0, -1, float("nan")])
 def test_a_limit_that_is_not_positive_is_refused(limit: float) -> None:
     with pytest.raises(UsageError, match="--data-file-size-in-mb"):
-        layout_streams(
-            None,  # type: ignore[arg-type]  # refused before the scan is looked at
-            LayoutOptions(data_file_size_in_mb=limit),
-        )
+        check_layout_options(LayoutOptions(data_file_size_in_mb=limit))
 
 
 # --- the layout for streaming -------------------------------------------------------------------
@@ -399,4 +397,4 @@ def test_no_frame_is_evaluated_more_than_a_few_times(
 )
 def test_options_that_make_no_sense_are_refused(options: LayoutOptions, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        layout_streams(None, options)  # type: ignore[arg-type]  # refused before it is looked at
+        check_layout_options(options)

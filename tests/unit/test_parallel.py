@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import threading
@@ -167,3 +168,25 @@ def test_a_job_that_cannot_leave_this_process_gets_threads_alone() -> None:
     assert spread_for(0.010, 0.200, **here).threads > 8  # type: ignore[arg-type]
     squares = parallel_map(lambda number: number**2, [(n,) for n in range(9)], threads_here=2)
     assert list(squares) == [n**2 for n in range(9)]
+
+
+def test_a_processor_that_others_keep_busy_is_no_slow_storage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queued, walls = iter([3.0, 12.0]), iter([100.0, 110.0])
+    monkeypatch.setattr(spread, "queued_seconds", lambda: next(queued))
+    monkeypatch.setattr(spread.time, "perf_counter", lambda: next(walls))
+    monkeypatch.setattr(spread.time, "thread_time", iter([1.0, 1.75]).__next__)
+    with spread.Latency() as latency:
+        pass
+    assert (latency.cpu_seconds, latency.wall_seconds) == (0.75, 1.0)
+    assert not latency.dominates
+
+
+def test_what_a_thread_waited_for_a_processor_is_read_where_the_kernel_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert spread.queued_seconds() >= 0.0
+    for content in (b"", b"0 x 1"):
+        monkeypatch.setattr("builtins.open", lambda *_a, c=content: io.BytesIO(c))
+        assert spread.queued_seconds() == 0.0

@@ -163,11 +163,14 @@ class SlurmCluster:
     def crash_node(self, name: str) -> None:
         """Let a node lose its power: its daemon and everything of its jobs is killed at once."""
         daemon = self._daemons.pop(name)
-        doomed = [*psutil.Process(daemon.pid).children(recursive=True), psutil.Process(daemon.pid)]
-        for process in doomed:
+        daemon.kill()
+        daemon.wait()
+        jobs = [process for process in psutil.process_iter() if self._runs_on(process, name)]
+        # The parent of a job is the daemon's child no longer, and would tell of the job's end.
+        steps = [step for job in jobs if (step := job.parent()) is not None and step not in jobs]
+        for process in (*(step for step in steps if step.name() == "slurmstepd"), *jobs):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        daemon.wait()
 
     def boot_node(self, name: str) -> None:
         """Give a crashed node its power back."""
@@ -180,6 +183,17 @@ class SlurmCluster:
         daemon.kill()
         daemon.wait()
         self._daemon("slurmctld", "slurmctld", "-D")
+
+    def _runs_on(self, process: psutil.Process, node: str) -> bool:
+        """Tell whether a process belongs to a job of this cluster on a node."""
+        try:
+            said = process.environ()
+        except psutil.Error:
+            return False
+        return (said.get("SLURM_CONF"), said.get("SLURMD_NODENAME")) == (
+            str(self._configuration),
+            node,
+        )
 
     def _start(self) -> None:
         self._daemon(

@@ -18,7 +18,8 @@ from every_lab.waiting import wait_until
 from leconvert.engines.slurm import Site
 from leconvert.probe import Job, Resources, submit_chain
 from slurm_lab.cluster import JobEnd
-from slurm_lab.conversion import conversion, troubled_conversion
+from slurm_lab.conversion import conversion, engine, troubled_conversion
+from slurm_lab.fleet import fleet
 from slurm_lab.ground import JOB_SECONDS, LENGTHS, PROGRAM, SMALL, Ground, make_ground
 
 __all__ = ["SCENARIOS", "Ground", "make_ground"]
@@ -151,6 +152,8 @@ SCENARIOS: Mapping[str, Callable[[Ground], Iterator[Row]]] = {
     "requeue": requeue,
     "conversion": conversion,
     "troubled-conversion": troubled_conversion,
+    "engine": engine,
+    "fleet": fleet,
 }
 """Every scenario by name."""
 

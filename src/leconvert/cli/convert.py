@@ -26,6 +26,7 @@ from leconvert.cli.options import (
     lease_options,
     plan_options,
     proof_options,
+    push_options,
     push_target,
     repair_options,
     report_place,
@@ -41,10 +42,11 @@ from leconvert.cli.push import ConvertPush, ResultPush
 from leconvert.cli.sources import Places, places
 from leconvert.errors import UsageError
 from leconvert.progress import Progress
-from leconvert.text import amount
+from leconvert.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.api import ConversionReport
+    from leconvert.planner import MovedBytes
     from leconvert.worker_pool import WorkerOptions
 
 __all__ = ["print_report", "show_outcome"]
@@ -63,13 +65,13 @@ def convert_as_asked(
     *,
     for_push: bool,
 ) -> ConversionReport:
-    """Convert, as the options say."""
+    """Convert, as the options say; a migration is pushed, too."""
     from leconvert.api import convert
 
     return convert(
         found.source,
         arrival=found.arrival,
-        output=None if found.target == found.source else found.target,
+        output=None if found.migrates or found.target == found.source else found.target,
         work_dir=found.work_dir if options.work_dir is not None else None,
         layout=layout_options(options),
         repairs=repair_options(options),
@@ -81,10 +83,11 @@ def convert_as_asked(
         ),
         proof=proof_options(options),
         scratch=scratch_options(options),
+        push=push_options(options, None) if found.migrates else None,
         keep_work_dir=options.keep_work_dir,
         for_push=for_push,
         probe_seconds=(options.probe_seconds or _PROBE_SECONDS) if options.probe else None,
-        report=report_place(options.report, found.target),
+        report=report_place(options.report, found.named),
         command=options.command_line,
         stop=stop,
         progress=progress,
@@ -122,18 +125,19 @@ def finished_before(options: argparse.Namespace) -> tuple[Path, Path] | None:
     asks_more = options.probe or options.report is not None or options.keep_work_dir
     if asks_more or proof != type(proof)(max_wait_seconds=proof.max_wait_seconds):
         return None
-    if layout.block_align is not None or layout.layout not in {usual.layout, OVERLAY}:
+    repairs = repair_options(options)
+    is_usual = layout.block_align is None and layout.layout in {usual.layout, OVERLAY}
+    # With --append the command is one to be repeated: any layout and repair is looked at.
+    if not layout.append and (not is_usual or repairs != RepairOptions()):
         return None
     work_dir = options.work_dir or work_dir_beside(target)
-    if plan_options(options).restart or repair_options(options) != RepairOptions():
-        return None
-    if selection_options(options):
+    if plan_options(options).restart or selection_options(options):
         return None
     if not is_converted(target, layout.to) or not source.is_dir():
         return None
-    if WorkDir(work_dir).current_run_id() is not None or not is_result(target, source, layout):
+    if WorkDir(work_dir).current_run_id() is not None:
         return None
-    return target, source
+    return (target, source) if is_result(target, source, layout, repairs) else None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -170,12 +174,23 @@ def print_report(report: ConversionReport) -> None:
 
     print_findings(report.findings)
     rate = report.source_bytes / report.seconds if report.seconds else 0.0
-    print(
-        f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
-        f"{amount(report.source_bytes)} into {report.files:,} files "
-        f"in {report.seconds:.1f} s ({amount(rate)}/s)."
-    )
-    print(f"  {report.version} dataset  {report.output}")
+    if report.kept_episodes:
+        print(
+            f"Appended {count(report.episodes - report.kept_episodes, 'episode')}, "
+            f"{amount(report.source_bytes)}, to {report.kept_episodes:,} in "
+            f"{report.seconds:.1f} s; these stay in their files, {report.files:,} are there now."
+        )
+    else:
+        print(
+            f"Converted {report.episodes:,} episodes, {report.frames:,} frames, "
+            f"{amount(report.source_bytes)} into {report.files:,} files "
+            f"in {report.seconds:.1f} s ({amount(rate)}/s)."
+        )
+    if report.moves is None:
+        print(f"  {report.version} dataset  {report.output}")
+    else:
+        print(f"  {report.version} dataset  on the Hub alone")
+        _print_moves(report.moves)
     if report.kept_source is not None:
         reason = f": {report.kept_because}" if report.kept_because else ""
         print(f"  kept          {report.kept_source}{reason}")
@@ -201,6 +216,14 @@ def print_report(report: ConversionReport) -> None:
         print(f"  report        {report.report}")
     if report.probe is not None:
         print(f"  loads         {_loading(report.probe)}")
+
+
+def _print_moves(moves: MovedBytes) -> None:
+    received = moves.received + moves.to_fetch
+    print(
+        f"  moved         {amount(received)} from the Hub, about {amount(moves.to_send)} to it, of "
+        f"{amount(moves.of)}"
+    )
 
 
 def _memory(peak: Mapping[str, int | None]) -> str:
@@ -272,6 +295,7 @@ def run(options: argparse.Namespace) -> int:
             wanted = push.repo_id is not None
             report = convert_as_asked(options, found, workers, stop, progress, for_push=wanted)
             found.release()
+            push.done = report.push
     return show_outcome(report, push, as_json=options.json, quiet=options.quiet)
 
 

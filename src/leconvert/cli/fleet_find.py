@@ -8,32 +8,41 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leconvert.cli.options import add_json
+from leconvert.cli.options import add_json, path_or_url
+from leconvert.errors import UsageError
 from leconvert.text import amount, count
 
 if TYPE_CHECKING:
     from leconvert.fleet import FoundDataset
+    from leconvert.hub.search import HubGroup
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("root", type=Path, metavar="FOLDER", help="where to look for datasets")
+    parser.add_argument(
+        "root", type=path_or_url, metavar="FOLDER",
+        help="where to look for datasets: a folder, hf://ORG for those of a user or an "
+        "organisation on the Hub, hf://collections/ORG/SLUG or the address of such a page",
+    )  # fmt: skip
     parser.add_argument(
         "--no-scan", action="store_false", dest="scan",
-        help="go by info.json alone; by default the files of each dataset are looked at, as check "
-        "does",
+        help="go by info.json alone, as on the Hub always; by default the files of each dataset "
+        "are looked at, as check does",
     )  # fmt: skip
     add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print a list that `leconvert fleet` takes; what is no line of it is a comment."""
-    from leconvert.fleet import find_datasets, look_at_datasets
+    from leconvert.fleet import find_datasets, find_on_hub, look_at_datasets
 
-    root = options.root.resolve()
-    datasets = look_at_datasets(root, find_datasets(root), scan=options.scan)
+    if isinstance(options.root, str):
+        datasets = find_on_hub(_group(options.root))
+    else:
+        root = options.root.resolve()
+        datasets = look_at_datasets(root, find_datasets(root), scan=options.scan)
     if options.json:
         print(json.dumps({"datasets": [found.as_record() for found in datasets]}, indent=2))
         return 0
@@ -47,8 +56,21 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _group(url: str) -> HubGroup:
+    from leconvert.hub.search import parse_group
+
+    group = parse_group(url)
+    if group is None:
+        raise UsageError(
+            f"{url} names no datasets on the Hub.",
+            path=url,
+            next_step="Pass hf://ORG, hf://collections/ORG/SLUG, or the address of such a page.",
+        )
+    return group
+
+
 def _is_left_out(found: FoundDataset) -> bool:
-    return found.problem is not None or found.version == "v3.0"
+    return found.problem is not None or (found.version or "").startswith("v3.")
 
 
 def _lines(found: FoundDataset) -> list[str]:
@@ -56,9 +78,11 @@ def _lines(found: FoundDataset) -> list[str]:
 
     The name in the fleet is the path below the folder, which is that of no other dataset.
     """
-    words = [str(found.source)]
-    if found.name != found.source.name:
-        words += ["--name", found.name]
+    words = [found.name]
+    if isinstance(found.source, Path):
+        words = [str(found.source)]
+        if found.name != found.source.name:
+            words += ["--name", found.name]
     line = shlex.join(words)
     if _is_left_out(found):
         line = f"# {line}"
@@ -66,8 +90,8 @@ def _lines(found: FoundDataset) -> list[str]:
     lines = [f"{line}  # {found.version or 'no version'}, {episodes}{amount(found.size_bytes)}"]
     if found.problem is not None:
         lines.append(f"#   {found.problem}")
-    elif found.version == "v3.0":
-        lines.append("#   is v3.0 already")
+    elif _is_left_out(found):
+        lines.append(f"#   is {found.version} already")
     for severity, codes in (("error", found.errors), ("warning", found.warnings)):
         if codes:
             said = ", ".join(f"{code} ({times})" for code, times in codes.items())

@@ -132,7 +132,7 @@ _NOT_GIVEN = object()
 # How a dataset is cut into files and batches: the options, and what they come to.
 
 
-def add_layout_options(parser: argparse.ArgumentParser) -> None:
+def add_layout_options(parser: argparse.ArgumentParser, *, may_append: bool = True) -> None:
     """Add the version to write, sizes, alignment and the kind of layout."""
     group = _group(parser, "layout")
     group.add_argument(
@@ -173,6 +173,12 @@ def add_layout_options(parser: argparse.ArgumentParser) -> None:
         help="with --layout streaming: data files to make at least, one a loading worker "
         "(default: 16)",
     )  # fmt: skip
+    if may_append:
+        group.add_argument(
+            "--append", action="store_true",
+            help="where the output is the v3.0 result of the dataset's first episodes: add those "
+            "that follow, in files of their own, and leave its files as they are",
+        )  # fmt: skip
 
 
 def layout_options(options: argparse.Namespace) -> LayoutOptions:
@@ -649,6 +655,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="let only this host work on the run; needed where `check-fs --peer` says that the "
         "file system is not safe to share",
     )  # fmt: skip
+    group.add_argument(
+        "--fetch-unfit", action="store_true",
+        help="where --layout lets files stay on the Hub: fetch those that have to be written anew "
+        "or decoded, instead of refusing",
+    )  # fmt: skip
     add_version_option(group)
 
 
@@ -1074,11 +1085,12 @@ def passed_on(
 # Options of a push, and the push that they ask for; ``convert`` and ``push`` share them.
 
 
-def add_push_wish(parser: argparse.ArgumentParser) -> None:
-    """Add whether to push at all, and where to."""
+def add_push_wish(parser: argparse.ArgumentParser, *, back: bool = True) -> None:
+    """Add whether to push at all; ``back``: by default a source from the Hub is pushed back."""
+    usual = "a source that came from the Hub is pushed back" if back else "nothing is pushed"
     parser.add_argument(
         "--push-to-hub", nargs="?", const="true", metavar="BOOL",
-        help="push the result (default: a source that came from the Hub is pushed back)",
+        help=f"push the result (default: {usual})",
     )  # fmt: skip
     parser.add_argument("--no-push", action="store_true", help="never write to the Hub")
 
@@ -1116,11 +1128,28 @@ def add_push_options(parser: argparse.ArgumentParser, *, of_several: bool = Fals
     )
 
 
-def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
-    """Return the repo to push to, or None for not at all."""
-    wish = None if options.push_to_hub is None else options.push_to_hub.lower()
+def push_of_each(options: argparse.Namespace) -> PushOptions | None:
+    """Return how each dataset of a fleet is pushed, None for not at all."""
+    wish = _push_wish(options)
+    asked = wish == "true" or options.push_repo_id is not None or hasattr(options, "create_pr")
+    if options.no_push or wish == "false":
+        # Behind a dataset it takes back what is said of all.
+        if wish == "true":
+            raise UsageError("--no-push and --push-to-hub contradict each other.")
+        return None
+    return push_options(options, options.push_repo_id) if asked else None
+
+
+def _push_wish(options: argparse.Namespace) -> str | None:
+    wish = None if options.push_to_hub is None else str(options.push_to_hub).lower()
     if wish not in (None, "true", "false"):
         raise UsageError(f"--push-to-hub takes true or false, not {options.push_to_hub!r}.")
+    return wish
+
+
+def push_target(options: argparse.Namespace, origin: Origin | None) -> str | None:
+    """Return the repo to push to, or None for not at all."""
+    wish = _push_wish(options)
     opens_pull_request = getattr(options, "create_pr", False)
     asked = wish == "true" or options.push_repo_id is not None or opens_pull_request
     refused = options.no_push or wish == "false"
@@ -1139,20 +1168,22 @@ def push_target(options: argparse.Namespace, origin: Origin | None) -> str | Non
     local = options.root is not None or options.output is not None
     if refused or (not asked and local):
         _refuse_push_options(options)
-    if refused or (not asked and (origin is None or local)):
-        return None
     to = layout_options(options).to
-    if to != "v3.0" and options.push_repo_id is None:
+    is_of_hub = not local and (origin is not None or options.repo_id is not None)
+    if to != "v3.0" and options.push_repo_id is None and not refused and (asked or is_of_hub):
         raise UsageError(
             f"A {to} dataset is pushed to a repo that is named, since what it is made of may be "
             "the v3.0 dataset there.",
             next_step="Pass --push-repo-id ORG/NAME, or --no-push.",
         )
+    if refused or (not asked and (origin is None or local)):
+        return None
     found = options.push_repo_id or (origin.repo_id if origin else options.repo_id)
     if found is None:
         raise UsageError(
             "It is not said where to push to.", next_step="Pass --push-repo-id ORG/NAME."
         )
+    push_options(options, str(found))  # what contradicts itself is told before any work
     return str(found)
 
 
@@ -1161,6 +1192,7 @@ def named_push_target(options: argparse.Namespace) -> str | None:
     if options.push_repo_id is None:
         _refuse_push_options(options)
         return None
+    push_options(options, options.push_repo_id)
     return str(options.push_repo_id)
 
 
@@ -1193,9 +1225,9 @@ def push_options(options: argparse.Namespace, repo_id: str | None) -> PushOption
 # Options of the commands that say sources or episodes in their own way, and then convert.
 
 
-def add_conversion_options(parser: argparse.ArgumentParser) -> None:
+def add_conversion_options(parser: argparse.ArgumentParser, *, may_append: bool = False) -> None:
     """Add how a conversion is done; `conversion_options` reads it."""
-    add_layout_options(parser)
+    add_layout_options(parser, may_append=may_append)
     add_repair_options(parser)
     add_run_options(parser)
     add_engine_options(parser)

@@ -28,7 +28,9 @@ from leconvert.cli.sources import places
 from leconvert.text import amount, count, duration
 
 if TYPE_CHECKING:
-    from leconvert.planner import PlanSummary
+    from collections.abc import Iterator
+
+    from leconvert.planner import MovedBytes, PlanSummary
 
 __all__ = ["plan_record", "print_plan"]
 
@@ -61,9 +63,9 @@ def replaced_target(
         repair_options(options),
         selection_options(options),
     )
-    proof = replace(proof_options(options), force_conversion=replaces)
     layout = layout_options(options)
-    proof.check_target(source, target, layout.to, layout.layout)
+    proof = replace(proof_options(options), force_conversion=replaces and not layout.append)
+    proof.check_target(source, target, layout.to, layout.layout, appends=layout.append)
     return old_dir(target) if target != source and target.exists() else None
 
 
@@ -104,11 +106,17 @@ def _lines(plan: PlanSummary) -> list[str]:
     seconds = _estimated_seconds(plan)
     lines = [
         _files_table(plan),
-        f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
+        f"{plan.episodes - plan.kept_episodes:,} of {plan.episodes:,} episodes are new, "
+        f"{amount(plan.source_bytes)} in {plan.batches:,} batches; {plan.kept_episodes:,} stay in "
+        "the files that they have."
+        if plan.kept_episodes
+        else f"{plan.episodes:,} episodes, {plan.frames:,} frames, {amount(plan.source_bytes)} in "
         f"{plan.batches:,} batches.",
     ]
     if plan.meta_alone:
         lines += _META_ALONE
+    elif plan.moves is not None:
+        lines += list(_moves(plan.moves))
     elif plan.space.cloned:
         lines.append("Video bytes will be shared with the source, not copied.")
     elif seconds is None:
@@ -132,6 +140,19 @@ def _lines(plan: PlanSummary) -> list[str]:
     if not plan.quantiles and plan.version == "v3.0":
         lines.append("LeRobot cannot resume recording on the result: that needs --quantiles.")
     return lines
+
+
+def _moves(moves: MovedBytes) -> Iterator[str]:
+    yield (
+        "Files that are kept stay on the Hub, which gives them their new names; the tag of the old "
+        "version stays with the old commit."
+    )
+    share = (moves.received + moves.to_fetch + moves.to_send) / max(moves.of, 1)
+    fetched = f"{amount(moves.to_fetch)} more will be fetched, " if moves.to_fetch else ""
+    yield (
+        f"{amount(moves.received)} were read to plan, {fetched}about {amount(moves.to_send)} will "
+        f"be sent: {100 * share:.2g} % of {amount(moves.of)}."
+    )
 
 
 def _files_table(plan: PlanSummary) -> str:
@@ -181,13 +202,13 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
         if options.dry_run:  # what is fetched to plan with goes again
             begun = cleanup.enter_context(TemporaryDirectory(prefix="leconvert-plan-"))
             options.work_dir = Path(begun) / "work"
-        found = places(options, stream=True, progress=progress)
+        found = places(options, stream=True, migrate=options.dry_run, progress=progress)
         if isinstance(found, str):
             print(json.dumps({"already_converted": found}) if options.json else found)
             return 0
         source, target, work_dir = found.source, found.target, found.work_dir
         arrival = found.arrival
-        if options.dry_run:
+        if options.dry_run and not found.migrates:
             work_dir = default_work_dir(target) if given is None else given.resolve()
         check_places(source, target, work_dir, outlined=is_outline(arrival))
         replaced = replaced_target(options, source, target, work_dir, replaces=replaces)
@@ -196,6 +217,7 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
                 [source], target, work_dir, layout, repairs,
                 selection=selection,
                 arrival=arrival,
+                fetch_unfit=plan_options(options).fetch_unfit,
                 progress=progress,
             ).summary  # fmt: skip
         else:
@@ -221,7 +243,8 @@ def run(options: argparse.Namespace, *, replaces: bool = True) -> int:
     if options.dry_run:
         print("Nothing was written.")
     else:
-        pack = ["leconvert", "pack", str(work_dir), *(["--force-conversion"] if replaced else [])]
+        forced = replaced is not None and not layout.append
+        pack = ["leconvert", "pack", str(work_dir), *(["--force-conversion"] if forced else [])]
         print(f"Planned. Start workers with: leconvert work {shlex.quote(str(work_dir))}")
         print(f"Then, on one host:           {shlex.join(pack)}")
     if replaced:

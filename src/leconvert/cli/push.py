@@ -51,6 +51,11 @@ def show_push(report: PushReport) -> None:
         f"  added         {report.added:,} files, {amount(report.added_bytes)}; "
         f"{report.unchanged:,} were there"
     )
+    if report.copied:
+        print(
+            f"  copied        {report.copied:,} files, {amount(report.copied_bytes)}, by the Hub "
+            "itself; they were there under other names"
+        )
     if report.deleted:
         print(f"  deleted       {report.deleted:,} files of the old dataset")
     if report.deleted and report.before:
@@ -110,17 +115,21 @@ class ResultPush:
         options: The command's options.
         target: Where the result will stand.
         repo_id: Where to push; None for not at all.
+
+    Attributes:
+        done: What the push did, where it was a part of the conversion.
     """
 
     def __init__(self, options: argparse.Namespace, target: Path, repo_id: str | None) -> None:
         self._options = options
         self._target = target
         self.repo_id = repo_id
+        self.done: PushReport | None = None
 
     def run(self) -> PushReport | None:
-        """Push, if that is wanted."""
-        if self.repo_id is None:
-            return None
+        """Push, if that is wanted and was no part of the conversion."""
+        if self.repo_id is None or self.done is not None:
+            return self.done
         from leconvert.hub.push import push_converted
 
         how = push_options(self._options, self.repo_id)
@@ -162,7 +171,8 @@ class ConvertPush(ResultPush):
         from leconvert.workdir.records import WorkDir
         from leconvert.workdir.swap import is_converted, old_dir
 
-        if self.repo_id is None or not is_converted(self._target):
+        to = layout_options(self._options).to
+        if self.repo_id is None or not is_converted(self._target, to):
             return False
         if WorkDir(self._places.work_dir).current_run_id() is not None:
             return False  # the run knows better how far it is
@@ -178,9 +188,9 @@ class ConvertPush(ResultPush):
             return False
         anew = f"--force-conversion makes it anew and keeps this one as {old_dir(self._target)}"
         if self._is_in_place:
-            anew = "the v2.x dataset that it was made from can be converted anew with --output"
+            anew = "the dataset that it was made from can be converted anew with --output"
         raise TargetError(
-            f"{self._target} holds a v3.0 dataset that this command would not have made.",
+            f"{self._target} holds a {to} dataset that this command would not have made.",
             path=str(self._target),
             details=differences,
             next_step=f"`leconvert push {shlex.quote(str(self._target))} --push-repo-id ORG/NAME` "

@@ -17,15 +17,20 @@ from leconvert.cli.options import (
     path_or_url,
     plan_options,
     proof_options,
+    push_target,
     refuse_scratch_options,
     refuse_source_as_output,
+    repair_options,
     scratch_options,
+    selection_options,
 )
 from leconvert.cli.push import waits_for_push
 from leconvert.errors import UsageError
 from leconvert.machine import lerobot_home
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.repairs import RepairOptions
 from leconvert.workdir.incoming import source_dir
+from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import is_converted
 
 if TYPE_CHECKING:
@@ -75,6 +80,9 @@ class Places:
         work_dir: The run's folder.
         arrival: How the source came from the Hub; None for one that was always here.
         is_temporary: Whether the source was only brought here to be converted.
+        migrates: Whether the result goes to the source's repo, whose files stay there; the target
+            is then in the work dir.
+        named: The target that the options name; beside it lies a report.
     """
 
     source: Path
@@ -82,6 +90,8 @@ class Places:
     work_dir: Path
     arrival: HubOrigin | None = None
     is_temporary: bool = False
+    migrates: bool = False
+    named: Path = Path()
 
     def release(self) -> None:
         """Remove a source that was only brought here to be converted, now that it is."""
@@ -95,17 +105,24 @@ def places(
     options: argparse.Namespace,
     *,
     stream: bool,
+    migrate: bool = True,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Places | str:
     """Return source, target and work dir, after the source was brought here if need be.
 
+    Args:
+        stream: Fetch no more than a plan needs of a dataset on the Hub.
+        migrate: Let the files of a dataset stay on the Hub where the layout and the push allow it.
+
     Returns:
-        The places; or a line that says that the Hub has the dataset in v3.x already.
+        The places; or a line that says that the Hub has the dataset in this version already.
     """
     from leconvert.workdir.swap import work_dir_beside
 
     local = local_root(options).resolve()
+    migrates = migrate and _migrates(options, local)
+    stream = stream or migrates
     refuse_scratch_options(options, stream=stream)
     refuse_source_as_output(options, local)
     target = local if options.output is None else Path(options.output).resolve()
@@ -113,14 +130,38 @@ def places(
     work_dir = work_dir_beside(target) if named is None else Path(named).resolve()
     if isinstance(options.root, str):
         source = bring_from_store(options, target, stop=stop, progress=progress)
-        return Places(source, target, work_dir, is_temporary=True)
+        return Places(source, target, work_dir, is_temporary=True, named=target)
     if options.output is None and options.root is None:
         target.parent.mkdir(parents=True, exist_ok=True)
-    here = Places(local, target, work_dir, _known(local))
+    here = Places(local, target, work_dir, _known(local), named=target)
     if options.repo_id is None:
         return here
 
-    return bring_from_hub(options, here, stream=stream, stop=stop, progress=progress)
+    found = bring_from_hub(
+        options, replace(here, migrates=migrates), stream=stream, stop=stop, progress=progress
+    )
+    if isinstance(found, str) or not (found.arrival and found.arrival.outline and migrates):
+        return found
+    return replace(found, target=WorkDir.migrated(found.source))
+
+
+def _migrates(options: argparse.Namespace, local: Path) -> bool:
+    """Tell whether a dataset becomes v3.0 on the Hub itself, and no result is made here.
+
+    A dataset that is on this machine already is converted there.
+    """
+    if options.repo_id is None or (local.is_dir() and any(local.iterdir())):
+        return False
+    from leconvert.hub.provenance import Origin
+    from leconvert.model import KEEPING_LAYOUTS, TARGET_VERSIONS
+
+    layout = layout_options(options)
+    if layout.layout not in KEEPING_LAYOUTS or layout.append:
+        return False
+    if layout.to != TARGET_VERSIONS[0] or not hasattr(options, "push_repo_id"):
+        return False
+    is_asked = options.push_repo_id in (None, options.repo_id)
+    return is_asked and push_target(options, Origin(options.repo_id, "", "")) is not None
 
 
 def _known(local: Path) -> HubOrigin | None:
@@ -146,7 +187,7 @@ def bring_from_hub(
     """Return the places of a dataset that ``--repo-id`` names, after it was brought here.
 
     Returns:
-        The places; or a line that says that the Hub has the dataset in v3.x already.
+        The places; or a line that says that the Hub has the dataset in this version already.
     """
     from leconvert.hub import source as hub_source  # local datasets need no client of the Hub
 
@@ -155,7 +196,9 @@ def bring_from_hub(
     is_here = local.is_dir() and any(local.iterdir())
     # With force a result that is there is replaced: its source comes to beside it. One that an
     # earlier call did not get to push is pushed first.
-    to = layout_options(options).to
+    layout = layout_options(options)
+    to = layout.to
+    changes = selection_options(options) or repair_options(options) != RepairOptions()
     anew = force and is_converted(local, to) and not waits_for_push(options, local)
     if anew:
         local, is_here = source_dir(local), False
@@ -167,22 +210,35 @@ def bring_from_hub(
         if here.arrival is not None:
             hub_source.check_same_repo(local, here.arrival.origin, options.repo_id)
         return here
-    elif options.revision is None and not force and to == "v3.0":
+    elif options.revision is None and not force and (to == "v3.0" or not changes):
         said = hub_source.already_converted(
-            options.repo_id, here.target, fetch=not stream, stop=stop, progress=progress
+            options.repo_id, here.target, to=to, fetch=not stream, stop=stop, progress=progress
         )
         if said is not None:
             return said
+    # A v3.0 dataset is no source where nothing of it would change.
+    also_v3 = bool(changes) or here.target != here.source or layout != type(layout)()
+    also_v3 &= not here.migrates
     if not stream or is_here:
         arrived = hub_source.download(
-            options.repo_id, options.revision, local, anew=anew, stop=stop, progress=progress
+            options.repo_id,
+            options.revision,
+            local,
+            anew=anew,
+            to=to,
+            also_v3=also_v3,
+            stop=stop,
+            progress=progress,
         )
     else:
         arrived = hub_source.fetch_sparse(
             options.repo_id,
             options.revision,
             here.work_dir,
+            to=to,
+            also_v3=also_v3,
             scratch_limit=scratch_options(options).limit_bytes,
+            for_copies=here.migrates,
             restart=restart,
             stop=stop,
             progress=progress,
@@ -192,6 +248,7 @@ def bring_from_hub(
         source=arrived.source,
         arrival=arrived.arrival,
         is_temporary=anew and arrived.source == local,
+        migrates=here.migrates and arrived.source != local,
     )
 
 

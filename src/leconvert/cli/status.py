@@ -116,6 +116,8 @@ def fleet_lines(status: FleetStatus, *, open_only: bool = False) -> list[str]:
     pace = f"{amount(status.bytes_per_second)}/s by {count(status.workers, 'worker')}"
     if status.seconds_left:
         pace += f", about {duration(status.seconds_left)} left"
+    if status.hub_pause_seconds:
+        pace += f"; the Hub is asked again in {duration(status.hub_pause_seconds)}"
     lines = [
         f"fleet     {status.run_id}",
         f"datasets  {counts} of {len(status.datasets):,}",

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Put the kept source back, and say where the v3.0 dataset is."""
+    """Put the kept source back, and say where the result is."""
     from leconvert.upkeep import undo_conversion
     from leconvert.workdir.swap import old_dir, overlaid_meta
 
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         kept = overlaid_meta(dataset)
         there = (kept, dataset / "meta") if kept else (old_dir(dataset), dataset)
         print(f"would put {there[0]} back as {there[1]}")
-        print(f"would keep the v3.0 dataset as {report.result}")
+        print(f"would keep the result as {report.result}")
         return 0
     print(f"  dataset  {dataset}")
     print(f"  kept     {report.result}")

@@ -57,6 +57,7 @@ def _work_on_fleet(options: argparse.Namespace) -> int:
         summary = work_on_fleet(
             options.work_dir,
             leases=lease_options(options),
+            scratch=scratch_options(options),
             max_idle_seconds=options.max_idle_seconds,
             allow_mixed_versions=options.allow_mixed_versions,
             stop=stop,

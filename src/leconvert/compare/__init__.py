@@ -1,7 +1,16 @@
 """Proof that a result holds what its source held, whatever the versions of the two are."""
 
 from leconvert.compare.difference import Difference, VerificationReport
-from leconvert.compare.files import reason_to_keep
+from leconvert.compare.files import reason_to_keep, same_bytes
+from leconvert.compare.metadata import same_statistic
 from leconvert.compare.pair import Sampling, verify_pair
 
-__all__ = ["Difference", "Sampling", "VerificationReport", "reason_to_keep", "verify_pair"]
+__all__ = [
+    "Difference",
+    "Sampling",
+    "VerificationReport",
+    "reason_to_keep",
+    "same_bytes",
+    "same_statistic",
+    "verify_pair",
+]

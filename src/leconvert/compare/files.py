@@ -37,7 +37,7 @@ from leconvert.formats import (
     open_dataset,
 )
 from leconvert.formats.v3 import REPAIRED_PATH, REPAIRS_PATH, read_json_object
-from leconvert.model import DATA_STREAM, IntArray
+from leconvert.model import DATA_STREAM, TARGET_VERSIONS, IntArray
 from leconvert.parallel import parallel_map
 from leconvert.repairs import Repairs
 from leconvert.source.changes import extra_files
@@ -154,6 +154,8 @@ def reason_to_keep(result: Path, source: Path, repairs: Repairs) -> str | None:
         return f"features of it are not in the result: {shown}"
     try:
         dataset = open_dataset(source, repairs)
+        if dataset.version == TARGET_VERSIONS[0] != open_dataset(result).version:
+            return "v2.1 has no place for all that tables of v3.0 say"
         others = _other_files(dataset)
         missing = [name for name in others if not _same(source / name, result / name)]
         partly = [] if missing else _partly_held(dataset)
@@ -202,9 +204,22 @@ def _other_files(dataset: Dataset) -> list[str]:
 
 def _same(one: Path, other: Path) -> bool:
     try:
-        return filecmp.cmp(one, other, shallow=False)
+        return same_bytes(one, other)
     except OSError:
         return False
+
+
+def same_bytes(one: Path, other: Path) -> bool:
+    """Say whether two files hold the same bytes now.
+
+    `filecmp` remembers its answers by the files' sizes and times; what is deleted on this answer
+    must have been read for it.
+
+    Raises:
+        OSError: One of them cannot be read.
+    """
+    filecmp.clear_cache()
+    return filecmp.cmp(one, other, shallow=False)
 
 
 # ------------------------------------------------------------------------------------------------

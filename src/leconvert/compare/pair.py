@@ -153,6 +153,7 @@ class Comparer:
         routes: Where the result says that its episodes are.
         read_bytes: Compare coded bytes and rows, not only headers.
         clip_digests: See `leconvert.compare.pair.verify_pair`.
+        read_rows: Likewise.
         chosen: Which episodes to compare, shape (E,); None for all.
     """
 
@@ -162,6 +163,7 @@ class Comparer:
     read_bytes: bool
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None
     chosen: npt.NDArray[np.bool_] | None = None
+    read_rows: int = 0
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -255,11 +257,10 @@ class Comparer:
         episodes = piece.file_stop - piece.file_first
         source = self.expected.path(piece.stream, piece.file_first)
         rules = self.row_rules(piece.first)
+        read_rows = self.read_bytes or piece.first < self.read_rows
         if episodes == 1 and is_kept_table(file.path, source, rules.repairs):
             for span in self._row_spans(piece.file_first, positions):
-                yield from compare_kept_table(
-                    self.result, path, span, rules, read_bytes=self.read_bytes
-                )
+                yield from compare_kept_table(self.result, path, span, rules, read_bytes=read_rows)
             return
         if len(file.rows) != episodes:
             if piece.first == piece.file_first:
@@ -267,9 +268,7 @@ class Comparer:
                 yield Difference(what, path, str(episodes), str(found), None, piece.stream)
             return
         spans = self._row_spans(piece.file_first, positions)
-        yield from compare_rows(
-            path, file, spans, rules, self._opened.rows, read_rows=self.read_bytes
-        )
+        yield from compare_rows(path, file, spans, rules, self._opened.rows, read_rows=read_rows)
 
     def _row_spans(self, file_first: int, positions: IntArray) -> Iterator[RowSpan]:
         expected, stream = self.expected, DATA_STREAM
@@ -324,7 +323,7 @@ class Comparer:
         known = None if self.clip_digests is None else self.clip_digests.get(stream)
         if known is None:
             return itertools.repeat(None, len(positions))
-        return (digest.decode("ascii") for digest in known[positions].tolist())
+        return (digest.decode("ascii") or None for digest in known[positions].tolist())
 
 
 def _seconds(
@@ -443,6 +442,7 @@ def verify_pair(
     max_workers: int | None = None,
     spread: Spread | None = None,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None = None,
+    read_rows: int = 0,
     repairs: Repairs | Sequence[Repairs] | None = None,
     sampling: Sampling = EVERYTHING,
     stop: threading.Event | None = None,
@@ -465,7 +465,8 @@ def verify_pair(
         spread: Threads and processes, instead of deciding by what the first pieces cost.
         clip_digests: For each camera's stream, what `leconvert.media.order_digest` gave for each
             episode's clip when a worker read it, shape (E,) of 16 bytes; ``structure`` then does
-            not read the clips again.
+            not read the clips again. Empty for a clip that none read.
+        read_rows: Compare the rows of the first so many episodes also with ``structure``.
         repairs: What the conversion was told to change, of several sources for each; by default
             what the result says of itself. Anything else that differs is a difference.
         sampling: A share of the episodes whose files are compared, and pictures and samples that
@@ -494,6 +495,7 @@ def verify_pair(
             max_workers=max_workers,
             spread=spread,
             clip_digests=clip_digests,
+            read_rows=read_rows,
             repairs=repairs,
             sampling=sampling,
             stop=stop,
@@ -509,6 +511,7 @@ def _verified(
     max_workers: int | None,
     spread: Spread | None,
     clip_digests: Mapping[str, npt.NDArray[np.bytes_]] | None,
+    read_rows: int,
     repairs: Repairs | Sequence[Repairs] | None,
     sampling: Sampling,
     stop: threading.Event | None,
@@ -585,7 +588,7 @@ def _verified(
     differences += found
     differences += _left_over(result, files)
     chosen = sampling.episodes(len(expected))
-    compare = Comparer(tables, expected, routes, reads_bytes, clip_digests, chosen)
+    compare = Comparer(tables, expected, routes, reads_bytes, clip_digests, chosen, read_rows)
     frames = int(compare.compared_lengths.sum())
     with progress.stage("verify", frames * len(streams), "rows and camera frames") as stage:
         differences += _compare_pieces(compare, stage, spread, max_workers, stop)

@@ -7,8 +7,11 @@ A list has one dataset a line, and options that hold for it alone::
     lab/may/pick_03 --retime
     "a name with spaces" --name pick --to v2.1
 
-A path that is not absolute starts from the list's own folder. Of several lines that name a dataset
-the last one holds, so that a glob can come first and what is special after it.
+    ORG/NAME@v2.1 --push-repo-id OURS/{name}-v30
+
+A path that is not absolute starts from the list's own folder; a name on the Hub may be written
+``hf://datasets/ORG/NAME@REV``, too. Of several lines that name a dataset the last one holds, so
+that a glob can come first and what is special after it.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ import shlex
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,7 +34,9 @@ from typing import Any
 from leconvert.check import check_dataset
 from leconvert.errors import LeconvertError, UsageError
 from leconvert.findings import SOURCE_CATALOGUE, V3_CATALOGUE
-from leconvert.model import LayoutOptions
+from leconvert.hub.push import MAIN, PushOptions
+from leconvert.hub.search import HubGroup, datasets_of, glance_at
+from leconvert.model import OVERLAY, LayoutOptions
 from leconvert.packer import ProofOptions
 from leconvert.parallel import parallel_map
 from leconvert.repairs import RepairOptions
@@ -43,9 +49,13 @@ __all__ = [
     "DatasetOptions",
     "FleetDataset",
     "FoundDataset",
+    "HubName",
+    "Line",
     "Policy",
     "PolicyRule",
     "find_datasets",
+    "find_on_hub",
+    "fleet_datasets",
     "look_at_datasets",
     "read_list",
     "read_policy",
@@ -100,25 +110,72 @@ class DatasetOptions:
         )
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class HubName:
+    """A dataset on the Hub, as a user names it.
+
+    Attributes:
+        repo_id: ``ORG/NAME``.
+        revision: A tag, branch or commit; empty for the newest tag ``v2.x``, else ``main``.
+    """
+
+    repo_id: str
+    revision: str = ""
+
+    def __str__(self) -> str:
+        return f"hf://datasets/{self.repo_id}" + (f"@{self.revision}" if self.revision else "")
+
+    @classmethod
+    def parse(cls, text: str, *, bare: bool = True) -> HubName | None:
+        """Return what ``ORG/NAME``, or a URL of it, with or without ``@REV`` names, else None.
+
+        Args:
+            bare: Whether it may be no URL.
+        """
+        found = _HUB_PLACE.match(text)
+        if found is None or not (bare or text.startswith("hf://")):
+            return None
+        return cls(found[1], found[2] or "")
+
+
+_HUB_PLACE = re.compile(
+    r"(?:hf://datasets/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([^@\s]+))?\Z"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class FleetDataset:
     """One dataset of a fleet.
 
     Attributes:
         name: Its name in the fleet: the result's path below the folder of all results.
-        source: The dataset's folder.
-        target: Where its result goes.
+        source: The dataset's folder, or its name on the Hub.
+        target: Where its result goes; None where it goes to the Hub alone.
         options: How it is converted.
         cost_seconds: A guess at what that takes one worker, by which the longest come first.
         discard: A run of it that is given up; None for none.
+        push: Where on the Hub its result goes, and how; None for nowhere.
     """
 
     name: str
-    source: Path
-    target: Path
+    source: Path | HubName
+    target: Path | None
     options: DatasetOptions = DatasetOptions()
     cost_seconds: float = 0.0
     discard: str | None = None
+    push: PushOptions | None = None
+
+    @property
+    def needs_scratch(self) -> bool:
+        """Whether the source is fetched, or the result is only here to be pushed."""
+        return isinstance(self.source, HubName) or self.target is None
+
+    @property
+    def place(self) -> str:
+        """Where its result goes, for people."""
+        if self.target is not None or self.push is None:
+            return str(self.target)
+        return f"hf://datasets/{self.push.repo_id}"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -128,27 +185,40 @@ class FleetDataset:
 _COMMENT = re.compile(r"(?:^|\s)#")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
-ParseLine = Callable[[Sequence[str]], tuple[str, str | None, DatasetOptions]]
-"""Makes of a line's words the dataset, the name that the line gives it, and its options."""
-
 
 @dataclass(frozen=True, slots=True)
-class _Line:
-    number: int
+class Line:
+    """One line of a list.
+
+    Attributes:
+        place: A folder, a glob, or a name on the Hub.
+        name: The name that it gives the dataset; None for the usual one.
+        options: How the dataset is converted.
+        push: Where its result is pushed, and how; ``{name}`` in the repo stands for the last part
+            of the dataset's name, and no repo for the one that the dataset came from.
+        number: The line's number.
+    """
+
     place: str
-    name: str | None
-    options: DatasetOptions
+    name: str | None = None
+    options: DatasetOptions = DatasetOptions()
+    push: PushOptions | None = None
+    number: int = 0
+
+
+ParseLine = Callable[[Sequence[str]], Line]
+"""Makes a line of its words."""
 
 
 def read_list(
-    path: Path, output_dir: Path, parse: ParseLine, *, say: Callable[[str], None]
+    path: Path, output_dir: Path | None, parse: ParseLine, *, say: Callable[[str], None]
 ) -> list[FleetDataset]:
     """Read a list of datasets; nothing is looked at but the names of folders.
 
     Args:
         path: The list.
-        output_dir: The folder of all results.
-        parse: Makes a dataset, its name and its options of a line's words.
+        output_dir: The folder of all results; None where all of them go to the Hub alone.
+        parse: Makes a line of its words.
         say: Told of folders that a glob matches and that hold no dataset.
 
     Returns:
@@ -157,8 +227,19 @@ def read_list(
     Raises:
         UsageError: A line is wrong, a dataset is not there, or two results would meet.
     """
-    found: dict[Path, tuple[_Line, str]] = {}
-    for line in _lines(path, parse):
+    return fleet_datasets(_lines(path, parse), output_dir, path=path, say=say)
+
+
+def fleet_datasets(
+    lines: Iterable[Line],
+    output_dir: Path | None,
+    *,
+    path: Path = Path("the list"),
+    say: Callable[[str], None] = lambda _: None,
+) -> list[FleetDataset]:
+    """Return the datasets that lines name, as `read_list` does; ``path`` is their list's."""
+    found: dict[Path | HubName, tuple[Line, str]] = {}
+    for line in lines:
         sources, left_out = _expanded(path, line)
         if left_out:
             folders = count(left_out, "folder")
@@ -166,7 +247,8 @@ def read_list(
         if line.name is not None and len(sources) > 1:
             raise _bad_line(path, line.number, f"--name names one result, not {len(sources)}.")
         for source in sources:
-            name = line.name if line.name is not None else source.name
+            usual = source.repo_id if isinstance(source, HubName) else source.name
+            name = line.name if line.name is not None else usual
             found[source] = line, _checked_name(path, line.number, name)
     if not found:
         raise UsageError(
@@ -176,13 +258,81 @@ def read_list(
         )
     _refuse_collisions(path, found)
     datasets = [
-        FleetDataset(name, source, output_dir / name, line.options)
-        for source, (line, name) in found.items()
+        _dataset(path, line, name, source, output_dir) for source, (line, name) in found.items()
     ]
+    _refuse_meeting_pushes(path, datasets)
     return sorted(datasets, key=lambda dataset: dataset.name)
 
 
-def _lines(path: Path, parse: ParseLine) -> Iterator[_Line]:
+def _dataset(
+    path: Path, line: Line, name: str, source: Path | HubName, output_dir: Path | None
+) -> FleetDataset:
+    push = line.push
+    if isinstance(source, HubName) and line.options.layout.layout == OVERLAY:
+        raise _bad_line(
+            path,
+            line.number,
+            f"a fleet fetches {source}, and --layout overlay leaves the files where they are.",
+            f"Migrate it by itself, with `leconvert convert --repo-id {source.repo_id} --layout "
+            "overlay`; or give the line another --layout.",
+        )
+    if push is None and output_dir is None:
+        raise _bad_line(
+            path,
+            line.number,
+            f"it is not said where the result of {source} goes.",
+            "Pass --output-dir DIR, or push it: --push-repo-id ORG/{name}, or --push-to-hub for "
+            "where it came from.",
+        )
+    if push is not None:
+        repo_id = push.repo_id
+        if repo_id is None and isinstance(source, HubName) and line.options.layout.to == "v3.0":
+            repo_id = source.repo_id
+        if repo_id is None:
+            raise _bad_line(
+                path,
+                line.number,
+                f"it is not said where {source} is pushed to.",
+                "Pass --push-repo-id ORG/{name}; {name} stands for the last part of its name.",
+            )
+        repo_id = repo_id.replace("{name}", PurePosixPath(name).name)
+        if HubName.parse(repo_id) != HubName(repo_id):
+            raise _bad_line(
+                path, line.number, f"{repo_id!r} is no name of a repo.", "Names look like ORG/NAME."
+            )
+        push = replace(push, repo_id=repo_id)
+    target = None if output_dir is None else output_dir / name
+    return FleetDataset(name, source, target, line.options, push=push)
+
+
+def _refuse_meeting_pushes(path: Path, datasets: Sequence[FleetDataset]) -> None:
+    """Refuse two results in one repo, and one in the repo of another's source."""
+    owners: dict[tuple[str, str], FleetDataset] = {}
+    for dataset in datasets:
+        if isinstance(dataset.source, HubName):
+            owners[dataset.source.repo_id, ""] = dataset
+    for dataset in datasets:
+        if dataset.push is None:
+            continue
+        repo_id, branch = str(dataset.push.repo_id), dataset.push.branch
+        keys = [(repo_id, branch)] + [(repo_id, "")] * (branch == MAIN)
+        for key in keys:
+            other = owners.get(key, dataset)
+            if other.source != dataset.source and not (key[1] == "" and _is_repo_of(dataset, key)):
+                raise UsageError(
+                    f"{path}: {dataset.name} would be pushed to {repo_id}, which is that of "
+                    f"{other.name}.",
+                    path=str(path),
+                    next_step="Give one of them another repo with --push-repo-id.",
+                )
+        owners[repo_id, branch] = dataset
+
+
+def _is_repo_of(dataset: FleetDataset, key: tuple[str, str]) -> bool:
+    return isinstance(dataset.source, HubName) and dataset.source.repo_id == key[0]
+
+
+def _lines(path: Path, parse: ParseLine) -> Iterator[Line]:
     if path.is_dir():
         raise UsageError(
             f"{path} is a folder, not a list.",
@@ -207,10 +357,10 @@ def _lines(path: Path, parse: ParseLine) -> Iterator[_Line]:
         if not words:
             continue
         try:
-            place, name, options = parse(words)
+            line_of_words = parse(words)
         except UsageError as error:
             raise _bad_line(path, number, error.message, error.next_step) from error
-        yield _Line(number, place, name, options)
+        yield replace(line_of_words, number=number)
 
 
 def _without_comment(line: str) -> str:
@@ -224,14 +374,18 @@ def _without_comment(line: str) -> str:
     return line
 
 
-def _expanded(path: Path, line: _Line) -> tuple[list[Path], int]:
+def _expanded(path: Path, line: Line) -> tuple[list[Path | HubName], int]:
     """Return the datasets that a line names, and how many folders of a glob are none."""
     if _URL.match(line.place):
+        if (named := HubName.parse(line.place, bare=False)) is not None:
+            return [named], 0
         raise _bad_line(
             path,
             line.number,
-            f"{line.place} is a URL, and a fleet converts datasets of this machine.",
-            "Download it first, and write its folder.",
+            f"{line.place} is no folder, and no dataset on the Hub.",
+            "Datasets on the Hub are called ORG/NAME or ORG/NAME@REV; `leconvert fleet find` "
+            "lists those of a user, an organisation or a collection. Download those of other "
+            "stores first, and write their folders.",
         )
     pattern = os.path.join(path.parent, os.path.expanduser(line.place))  # noqa: PTH111, PTH118
     if os.path.lexists(pattern):
@@ -239,10 +393,16 @@ def _expanded(path: Path, line: _Line) -> tuple[list[Path], int]:
             raise _bad_line(path, line.number, f"{line.place} is not a folder.")
         return [Path(pattern).resolve()], 0
     if not glob.has_magic(line.place):
+        named = HubName.parse(line.place)
+        # Where the first part is a folder here, it is rather a slip in the name of a path.
+        if named is not None and not os.path.lexists(path.parent / line.place.split("/")[0]):
+            return [named], 0
         raise _bad_line(path, line.number, f"{line.place} does not exist.")
     folders = sorted(Path(match) for match in glob.glob(pattern, recursive=True))  # noqa: PTH207 - any path
     folders = [folder for folder in folders if folder.is_dir()]
-    datasets = [folder.resolve() for folder in folders if info_path(folder).is_file()]
+    datasets: list[Path | HubName] = [
+        folder.resolve() for folder in folders if info_path(folder).is_file()
+    ]
     if not datasets:
         raise _bad_line(path, line.number, f"{line.place} matches no dataset.")
     return datasets, len(folders) - len(datasets)
@@ -261,9 +421,9 @@ def _checked_name(path: Path, number: int, name: str) -> str:
     return str(PurePosixPath(*parts))
 
 
-def _refuse_collisions(path: Path, found: Mapping[Path, tuple[_Line, str]]) -> None:
+def _refuse_collisions(path: Path, found: Mapping[Path | HubName, tuple[Line, str]]) -> None:
     """Refuse two results at one place, and one inside another."""
-    owners: dict[str, tuple[Path, int]] = {}
+    owners: dict[str, tuple[Path | HubName, int]] = {}
     for source, (line, name) in found.items():
         if name in owners:
             other, number = owners[name]
@@ -276,7 +436,9 @@ def _refuse_collisions(path: Path, found: Mapping[Path, tuple[_Line, str]]) -> N
                 raise _meeting(path, owners[str(parent)], owner, said)
 
 
-def _meeting(path: Path, one: tuple[Path, int], other: tuple[Path, int], said: str) -> UsageError:
+def _meeting(
+    path: Path, one: tuple[Path | HubName, int], other: tuple[Path | HubName, int], said: str
+) -> UsageError:
     return UsageError(
         f"{path}: the results of two datasets would meet, {said}.",
         path=str(path),
@@ -436,8 +598,8 @@ class FoundDataset:
     """A dataset that was found.
 
     Attributes:
-        source: Its folder.
-        name: Its path below the folder that was searched.
+        source: Its folder, or its name on the Hub.
+        name: Its path below the folder that was searched; its name there.
         version: What it says that it is; None where it does not say.
         episodes: How many it says that it has; None likewise.
         size_bytes: Bytes of all its files.
@@ -448,7 +610,7 @@ class FoundDataset:
         is_scanned: Whether its files were looked at.
     """
 
-    source: Path
+    source: Path | HubName
     name: str
     version: str | None
     episodes: int | None
@@ -524,6 +686,32 @@ def _look_at(root: Path, source: Path, scan: bool) -> FoundDataset:
         warnings=dict(Counter(warnings)),
         remedies=tuple(dict.fromkeys(error.remedy for error in errors if error.remedy)),
     )
+
+
+_HUB_THREADS = 8
+
+
+def find_on_hub(group: HubGroup) -> Iterator[FoundDataset]:
+    """Look at the datasets of a user, an organisation or a collection, sorted by their names.
+
+    Their files are not fetched, so that nothing is said of what a scan would find.
+
+    Raises:
+        HubError: There is no such collection, or no answer.
+    """
+    names = datasets_of(group)
+    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="find") as pool:
+        for seen in pool.map(glance_at, names):
+            yield FoundDataset(
+                HubName(seen.repo_id),
+                seen.repo_id,
+                seen.version,
+                seen.episodes,
+                seen.size_bytes,
+                problem=seen.problem
+                or (None if seen.version else "no LeRobot dataset: its meta/info.json is missing"),
+                is_scanned=False,
+            )
 
 
 def _size_bytes(folder: Path) -> int:

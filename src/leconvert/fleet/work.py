@@ -6,9 +6,9 @@ by `leconvert.api.convert`, in a work dir of the dataset's own: it plans, works,
 a single conversion does. A worker that finds no dataset left joins a conversion that somebody else
 holds, by `leconvert.api.run_worker`, and takes batches of it. So planning is shared work too, a
 small dataset is one unit of work, and a large one is as many as it has batches. A worker joins a
-large one before it takes a small one where each of those who work on it would have more left than
-the small one costs: what is longest begins first and is shared first, since in the end one worker
-alone packs it.
+large one before it takes a small one where that has longer to go than the small one, and goes on to
+another that has longer still: what is longest begins first and is shared first, since in the end
+one worker alone packs it.
 
 Guaranteed: a result has the bytes of a single conversion with these options, since it is one. What
 is killed is taken over: the dataset's lease expires as a batch's does, and who takes it goes on
@@ -17,6 +17,11 @@ back beside its successor; both then work on the same run, whose leases and lock
 
 A dataset that cannot be converted is set aside, as a batch is that failed, and the others go on.
 Nothing is remembered of it but why: when the fleet runs again it is tried again.
+
+A dataset on the Hub is fetched by who holds it, to the scratch folder of its host, and other
+workers of that host alone can join (`leconvert.fleet.results`). While the Hub asks to wait, or
+fails, every worker waits (`leconvert.hub.pace`), and no dataset is set aside for it, unless the Hub
+answers otherwise and fails for this dataset again and again.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,15 +47,34 @@ from leconvert.engines.local import LocalEngine
 from leconvert.errors import (
     BusyError,
     FindingsError,
-    HubError,
+    HubAccessError,
+    HubUnavailableError,
     InterruptedRunError,
     LeconvertError,
     PlanMismatchError,
+    SourceChangedError,
     StorageError,
     UsageError,
     WorkDirError,
 )
-from leconvert.fleet.lists import DatasetOptions, FleetDataset, Policy
+from leconvert.fleet.lists import DatasetOptions, FleetDataset, HubName, Policy
+from leconvert.fleet.results import (
+    Host,
+    Made,
+    SourceState,
+    already_on_hub,
+    asked_of,
+    read_made,
+    source_state,
+    write_made,
+)
+from leconvert.hub.client import TOKEN_HELP, hub_access
+from leconvert.hub.fetch import HubRepo
+from leconvert.hub.pace import Pace
+from leconvert.hub.provenance import HubOrigin, facts_of
+from leconvert.hub.push import PushOptions, PushReport
+from leconvert.hub.scratch import ScratchOptions
+from leconvert.hub.search import read_info
 from leconvert.leasing import (
     Board,
     HeartbeatKeeper,
@@ -99,7 +123,7 @@ __all__ = [
 # The record of a fleet: its datasets, the longest first, and what may be done about findings.
 
 
-FLEET_VERSION = 1
+FLEET_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,13 +236,15 @@ def open_fleet(root: Path, *, allow_mixed_versions: bool = False, only_look: boo
 
 
 def _dataset(record: Mapping[str, Any]) -> FleetDataset:
+    source, target, push = record["source"], record["target"], record.get("push")
     return FleetDataset(
         record["name"],
-        Path(record["source"]),
-        Path(record["target"]),
+        HubName.parse(source, bare=False) or Path(source),
+        None if target is None else Path(target),
         DatasetOptions.from_record(record["options"]),
         record["cost_seconds"],
         record["discard"],
+        None if push is None else PushOptions(**push),
     )
 
 
@@ -227,14 +253,33 @@ def _lines(datasets: Sequence[FleetDataset]) -> bytes:
         {
             "name": dataset.name,
             "source": str(dataset.source),
-            "target": str(dataset.target),
+            "target": None if dataset.target is None else str(dataset.target),
             "cost_seconds": dataset.cost_seconds,
             "discard": dataset.discard,
             "options": dataset.options.as_record(),
+            "push": None if dataset.push is None else _given(dataset.push),
         }
         for dataset in datasets
     ]
     return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def _given(push: PushOptions) -> dict[str, Any]:
+    usual = asdict(PushOptions())
+    return {name: value for name, value in asdict(push).items() if value != usual[name]}
+
+
+def _same(one: Sequence[FleetDataset], other: Sequence[FleetDataset]) -> bool:
+    """Tell whether two fleets are of the same datasets; guesses at those on the Hub may differ."""
+
+    def compared(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
+        known = (
+            replace(dataset, cost_seconds=0.0) if isinstance(dataset.source, HubName) else dataset
+            for dataset in datasets
+        )
+        return sorted(known, key=lambda dataset: dataset.name)
+
+    return compared(one) == compared(other)
 
 
 @any_storage_errors()
@@ -250,21 +295,22 @@ def plan_fleet(
 
     A fleet all of whose datasets are settled is begun anew: what is finished is found finished by
     its own conversion, and what was set aside is tried again. Of each dataset no more is read than
-    ``info.json``, for a guess at how long it takes.
+    ``info.json``, for a guess at how long it takes; of those on the Hub by a request each.
+
+    Raises:
+        UsageError: Places would mix, or the work dir is that of a conversion.
+        HubAccessError: Something shall be pushed, and there is no token.
+        BusyError: Another process plans in this work dir.
     """
     root = Path(work_dir).resolve()
     folder = WorkDir(root)
     check_fleet_places(datasets, root)
-    ordered = sorted(
-        (_weighed(dataset) for dataset in datasets),
-        key=lambda dataset: (-dataset.cost_seconds, dataset.name),
-    )
+    _check_token(datasets)
+    known = [weighed(dataset) for dataset in datasets]
     if plan.restart:
-        ordered = [
-            replace(dataset, discard=_unfinished(folder.dataset(dataset.name)))
-            for dataset in ordered
+        known = [
+            replace(dataset, discard=_unfinished(folder.dataset(dataset.name))) for dataset in known
         ]
-    lines = _lines(ordered)
     with planner_lock(folder):
         if folder.current_run_id() is not None:
             if not folder.is_fleet():
@@ -277,10 +323,14 @@ def plan_fleet(
                 fleet = open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
                 board = fleet.board(LeaseOptions())
                 board.refresh()
-                same = (_lines(fleet.datasets), fleet.policy) == (lines, policy)
+                same = fleet.policy == policy and _same(fleet.datasets, known)
                 if same and not board.all_settled():
                     progress.say(f"Resuming fleet {fleet.run_id} in {root}")
                     return fleet
+        ordered = sorted(
+            _weighed_on_hub(known), key=lambda dataset: (-dataset.cost_seconds, dataset.name)
+        )
+        lines = _lines(ordered)
         run_id = new_run_id(datetime.now(UTC), os.urandom)
         paths = folder.run(run_id)
         with storage_errors(root):
@@ -298,9 +348,21 @@ def plan_fleet(
     return open_fleet(root, allow_mixed_versions=plan.allow_mixed_versions)
 
 
+def _check_token(datasets: Sequence[FleetDataset]) -> None:
+    pushed = next((dataset.push for dataset in datasets if dataset.push is not None), None)
+    if pushed is not None and hub_access().token is None:
+        raise HubAccessError(
+            f"A push to {pushed.repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
+        )
+
+
 def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None:
     """Refuse places that would mix sources, results and the work dir."""
-    owners = {dataset.source: f"the source {dataset.source}" for dataset in datasets}
+    owners = {
+        dataset.source: f"the source {dataset.source}"
+        for dataset in datasets
+        if isinstance(dataset.source, Path)
+    }
     for dataset in datasets:
         if dataset.target in owners:
             raise UsageError(
@@ -308,7 +370,11 @@ def check_fleet_places(datasets: Sequence[FleetDataset], work_dir: Path) -> None
                 path=str(dataset.target),
                 next_step="Choose another --output-dir.",
             )
-    owners |= {dataset.target: f"the result {dataset.target}" for dataset in datasets}
+    owners |= {
+        dataset.target: f"the result {dataset.target}"
+        for dataset in datasets
+        if dataset.target is not None
+    }
     owners[work_dir] = f"the work dir {work_dir}"
     for place, called in owners.items():
         for parent in place.parents:
@@ -340,11 +406,18 @@ _BYTES_A_PIXEL = {"video": 0.02, "image": 1.0}
 _BYTES_A_VALUE = 8
 
 
-def _weighed(dataset: FleetDataset) -> FleetDataset:
+def weighed(dataset: FleetDataset) -> FleetDataset:
     """Return a dataset with a guess at its cost by ``info.json``; the least where that is none."""
+    info: Any = None
+    if isinstance(dataset.source, Path):
+        with suppress(OSError, ValueError):
+            info = json.loads(info_path(dataset.source).read_bytes())
+    return replace(dataset, cost_seconds=cost_seconds(info))
+
+
+def cost_seconds(info: Any) -> float:
     seconds = _SECONDS_A_DATASET
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        info = json.loads(info_path(dataset.source).read_bytes())
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
         size_bytes, streams = 0.0, 1
         for feature in info["features"].values():
             values = 1
@@ -355,9 +428,31 @@ def _weighed(dataset: FleetDataset) -> FleetDataset:
             streams += feature["dtype"] == "video"
         seconds += float(info["total_frames"]) * size_bytes / _BYTES_A_SECOND
         seconds += float(info["total_episodes"]) * streams * _SECONDS_A_FILE
-    if not 0 <= seconds < float("inf"):
-        seconds = _SECONDS_A_DATASET
-    return replace(dataset, cost_seconds=round(seconds, 3))
+    return round(seconds, 3) if 0 <= seconds < float("inf") else _SECONDS_A_DATASET
+
+
+_HUB_THREADS = 8
+
+
+def _weighed_on_hub(datasets: Sequence[FleetDataset]) -> list[FleetDataset]:
+    """Return the datasets with a guess at those on the Hub; none is made once that fails."""
+    silent = threading.Event()
+
+    def weigh(dataset: FleetDataset) -> FleetDataset:
+        if not isinstance(dataset.source, HubName) or silent.is_set():
+            return dataset
+        try:
+            info = read_info(HubRepo(dataset.source.repo_id, dataset.source.revision or "main"))
+        except HubUnavailableError:
+            silent.set()
+        except LeconvertError:
+            pass  # who takes the dataset meets it too, and says so
+        else:
+            return replace(dataset, cost_seconds=cost_seconds(info))
+        return dataset
+
+    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="weigh") as pool:
+        return list(pool.map(weigh, datasets))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -373,16 +468,24 @@ class Converted:
         report: What its conversion did; None where there was no run of it any more.
         flags: The repairs that it was converted with.
         source_digest: The digest of the source's tables; empty where there was no run.
+        pushed: What its push did; None where there was none.
+        before: What its ``done`` record said when it was converted, where nothing changed since.
     """
 
     was_finished: bool
     report: ConversionReport | None
     flags: tuple[str, ...]
     source_digest: str = ""
+    pushed: PushReport | None = None
+    before: Mapping[str, Any] | None = None
 
     def as_fields(self) -> dict[str, Any]:
         """Return what the ``done`` record of the dataset keeps."""
         fields: dict[str, Any] = {"was_finished": self.was_finished, "flags": list(self.flags)}
+        if self.before is not None:
+            return {**self.before, **fields}
+        if self.pushed is not None:
+            fields["pushed"] = {"url": self.pushed.url, "commit": self.pushed.commit}
         if self.report is None:
             return fields
         found = Counter((finding.code, finding.severity) for finding in self.report.findings)
@@ -421,34 +524,111 @@ def convert_dataset(
     fleet: Fleet,
     dataset: FleetDataset,
     leases: LeaseOptions,
+    host: Host,
     *,
-    stop: threading.Event,
+    pause: Callable[[float], object] | None = None,
     progress: Progress = NO_PROGRESS,
     allow_mixed_versions: bool = False,
 ) -> Converted:
-    """Convert a dataset in a work dir of its own, or find that it is converted."""
-    options = dataset.options
+    """Convert a dataset, and push it where that is wanted, or find that nothing changed since.
+
+    ``pause`` waits between two looks for room in the host's scratch folder.
+    """
     folder = fleet.work_dir.dataset(dataset.name)
-    make_durably(dataset.target.parent)
+    state = source_state(dataset)
+    made = read_made(folder)
+    asked = asked_of(dataset, fleet.policy.always(dataset).flags(), fleet.policy.as_record())
+    changed = False
+    if made is not None and made.source == str(dataset.source) and made.options == asked:
+        is_as_made = made.target_is_as_made(dataset)
+        after = made.pushed["commit"] if made.pushed is not None else None
+        if state.digest in (made.source_state, after):
+            if is_as_made and made.push_is_as_made(dataset):
+                return Converted(True, None, tuple(made.fields["flags"]), before=made.fields)
+        else:
+            changed = is_as_made
+    if state.converted is not None and made is None and not dataset.options.proof.force_conversion:
+        assert isinstance(dataset.source, HubName)
+        if dataset.place == f"hf://datasets/{dataset.source.repo_id}":
+            return Converted(True, None, ())
+        raise already_on_hub(dataset)
+    if changed and not dataset.options.layout.append:
+        proof = replace(dataset.options.proof, force_conversion=True)
+        dataset = replace(dataset, options=replace(dataset.options, proof=proof))
+    with host.at_hand(dataset, state, pause=pause or host.stop.wait) as (here, origin):
+        done = _convert_at_hand(
+            fleet,
+            here,
+            host.folder(dataset),
+            leases,
+            origin,
+            stop=host.stop,
+            progress=progress,
+            allow_mixed_versions=allow_mixed_versions,
+        )
+        assert here.target is not None
+        if dataset.push is not None:
+            pushed = host.push(here.target, dataset, made)
+            done = replace(done, was_finished=False, pushed=pushed)
+    write_made(folder, _made(dataset, state, asked, done))
+    return done
+
+
+def _made(
+    dataset: FleetDataset, state: SourceState, asked: Mapping[str, Any], done: Converted
+) -> Made:
+    target, pushed = dataset.target, done.pushed
+    return Made(
+        source=str(dataset.source),
+        source_state=state.digest,
+        options=asked,
+        target=None if target is None else str(target),
+        target_state="" if target is None else facts_of(target),
+        pushed=None
+        if pushed is None or pushed.commit is None
+        else {"repo_id": pushed.repo_id, "commit": pushed.commit},
+        fields=done.as_fields(),
+    )
+
+
+def _convert_at_hand(
+    fleet: Fleet,
+    dataset: FleetDataset,
+    folder: WorkDir,
+    leases: LeaseOptions,
+    origin: HubOrigin | None,
+    *,
+    stop: threading.Event,
+    progress: Progress,
+    allow_mixed_versions: bool,
+) -> Converted:
+    """Convert a dataset whose source and result are folders, in a work dir of its own."""
+    options, source, target = dataset.options, dataset.source, dataset.target
+    assert isinstance(source, Path)
+    assert target is not None
+    make_durably(target.parent)
+    discards = False
 
     def attempt(repairs: RepairOptions) -> Converted:
         under_way = folder.current_run_id()
         if under_way is None and is_finished(dataset, repairs):
             return Converted(True, None, repairs.flags())
         report = convert(
-            dataset.source,
-            output=dataset.target,
+            source,
+            arrival=origin,
+            output=target,
             work_dir=folder.root,
             layout=options.layout,
             repairs=repairs,
             selection=options.selection,
             plan=PlanOptions(
-                restart=under_way is not None and under_way == dataset.discard,
+                restart=under_way is not None and (discards or under_way == dataset.discard),
                 allow_mixed_versions=allow_mixed_versions,
             ),
             workers=WorkerOptions(max_workers=1),
             leases=leases,
             proof=options.proof,
+            for_push=dataset.push is not None,
             stop=stop,
             progress=progress,
         )
@@ -460,11 +640,18 @@ def convert_dataset(
 
     repairs = fleet.policy.always(dataset)
     is_known = False
+    under_way_before = folder.current_run_id()
     while True:
         try:
             return attempt(repairs)
         except FindingsError as error:
             repairs = policy_repairs(fleet.policy, dataset, error, repairs)
+        except SourceChangedError:
+            # The source changed after an interrupted try was planned: its work is of no use. If it
+            # changes while it is converted, the next error stays.
+            if discards or under_way_before is None:
+                raise
+            discards = True
         except PlanMismatchError:
             # The run under way may have been planned with what the policy allowed for what was
             # found: only another scan tells.
@@ -480,8 +667,10 @@ def convert_dataset(
 def is_finished(dataset: FleetDataset, repairs: RepairOptions) -> bool:
     """Tell whether a result that no run knows of is what a conversion would make."""
     options = dataset.options
+    assert isinstance(dataset.source, Path)
     return (
         not options.proof.force_conversion
+        and dataset.target is not None
         and is_converted(dataset.target, options.layout.to)
         and is_result(dataset.target, dataset.source, options.layout, repairs, options.selection)
     )
@@ -496,11 +685,12 @@ def draft_dataset(
         FindingsError: Something is wrong that neither its options nor the policy are about.
     """
     options, repairs = dataset.options, policy.always(dataset)
+    assert isinstance(dataset.source, Path)
     while True:
         try:
             draft = draft_plan(
                 dataset.source,
-                dataset.target,
+                dataset.target or folder.root / "result",
                 folder.root,
                 options.layout,
                 repairs,
@@ -520,6 +710,9 @@ _LONGEST_NAP_SECONDS = 0.5
 _SHORTEST_NAP_SECONDS = 0.01
 _SECONDS_BETWEEN_CHECKS = 1.0
 _LOOK_SHARE = 20
+_LOOKS_A_SHARE = 8
+# How much weight what one worker does alone has beside the whole of a dataset; by simulation.
+_SERIAL_SHARE = 0.3
 # A dataset whose disk fails is tried so often by one worker before it is set aside.
 _MOST_TROUBLES = 3
 
@@ -547,8 +740,8 @@ class Others(Protocol):
     def free(self, dataset: FleetDataset) -> Free | None:
         """Return how much of a dataset is free; None where none is, or not yet."""
 
-    def join(self, dataset: FleetDataset) -> bool:
-        """Work on it while batches are free, and say whether there was one."""
+    def join(self, dataset: FleetDataset, max_batches: int) -> bool:
+        """Write so many batches of it while some are free, and say whether there was one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,10 +749,12 @@ class Free:
     """What is free of a dataset that somebody holds.
 
     Attributes:
-        share: The share of its batches that nobody claimed so far.
+        batches: Batches that nobody claimed so far.
+        share: The share of all that these are.
         workers: Batches that are in somebody's hands.
     """
 
+    batches: int
     share: float
     workers: int
 
@@ -575,6 +770,7 @@ class FleetWorker:
         stop: Set from outside to make it hand back its dataset and return.
         take: Converts a dataset that it holds.
         others: The conversions that others hold.
+        pace: How fast the Hub may be asked; None where nothing asks it.
         store: Its leases.
         reporter: Writes what it is doing for ``status``, or None.
         waiter: Waits for the event or so many seconds, and says whether the event is set.
@@ -590,6 +786,7 @@ class FleetWorker:
         take: Callable[[FleetDataset], Mapping[str, Any]],
         others: Others,
         store: LeaseStore,
+        pace: Pace | None = None,
         reporter: WorkerReporter | None = None,
         waiter: Callable[[threading.Event, float], bool] = threading.Event.wait,
         clock: Callable[[], float] = time.monotonic,
@@ -598,6 +795,7 @@ class FleetWorker:
         self._stop = stop
         self._take = take
         self._others = others
+        self._pace = pace
         self._board = Board(store, len(fleet.datasets))
         self._reporter = reporter
         self._waiter = waiter
@@ -660,6 +858,11 @@ class FleetWorker:
             self._next_check = now + _SECONDS_BETWEEN_CHECKS
             self._fleet.check_current()
 
+    def help_others(self) -> bool:
+        """Join a conversion that somebody else holds, while this worker waits with its own."""
+        self._board.refresh()
+        return self._join_any(0.0)
+
     def _join_longer(self) -> bool:
         """Join a conversion that is longer for each who works on it than the next dataset.
 
@@ -676,23 +879,35 @@ class FleetWorker:
         return joined
 
     def _join_any(self, least_seconds: float) -> bool:
-        """Join the first conversion of which each worker has more left than so much."""
+        """Join the conversion that has longest to go, if that is longer than so much.
+
+        How long is what each worker has left of it, and what one alone does in the end. Who joined
+        looks anew after an eighth of its share: by then a longer one may have been planned. So one
+        worker joins a dataset O(log batches) times, and looks through its batches as often.
+        """
+        found = []
         for number in self._board.open_ids():
             dataset = self._fleet.datasets[number]
-            if dataset.cost_seconds <= 2 * least_seconds:
+            if dataset.cost_seconds * (0.5 + _SERIAL_SHARE) <= least_seconds:
                 break  # the following ones are shorter, and somebody works on each
-            try:
+            with suppress(LeconvertError, OSError):  # its holder meets it too, and says so
                 free = self._others.free(dataset)
-                if free is None:
-                    continue
-                left = dataset.cost_seconds * free.share / (free.workers + 1)
-                if left > least_seconds and self._others.join(dataset):
+                if free is not None:
+                    each = free.share / (free.workers + 1)
+                    left = dataset.cost_seconds * (each + _SERIAL_SHARE)
+                    max_batches = max(1, free.batches // (_LOOKS_A_SHARE * (free.workers + 1)))
+                    found.append((left, -number, max_batches))
+        for left, number, max_batches in sorted(found, reverse=True):
+            if left <= least_seconds:
+                break
+            try:
+                if self._others.join(self._fleet.datasets[-number], max_batches):
                     self._joined += 1
                     return True
             except InterruptedRunError:
                 raise
             except (LeconvertError, OSError):
-                continue  # whoever holds the dataset meets it too, and says so
+                continue
         return False
 
     def _convert(self, lease: Lease) -> None:
@@ -701,6 +916,7 @@ class FleetWorker:
         if self._reporter is not None:
             self._reporter.update(batch_id=number)
         fields: Mapping[str, Any] = {}
+        before = self._told_by_hub()
         try:
             # That a lease is lost needs no hurry: who took it joined the same conversion.
             with HeartbeatKeeper(lease):
@@ -715,7 +931,19 @@ class FleetWorker:
             # Another worker is at it, such as one that was thought to be gone.
             self._hand_back(lease, error.message)
             self._waiter(self._stop, _LONGEST_NAP_SECONDS)
-        except (StorageError, HubError, OSError) as error:
+        except HubUnavailableError as error:
+            answers, limited = self._told_by_hub()
+            # A Hub that refuses everybody for now, or fails for everybody, says nothing of this
+            # dataset: it is tried again after the pause that all workers make.
+            self._troubles[number] += answers > before[0] and limited == before[1]
+            if self._pace is not None:
+                self._pace.failed(error.wait_seconds)
+            if self._troubles[number] >= _MOST_TROUBLES:
+                self._fail(lease, error)
+            else:
+                self._hand_back(lease, error.message)
+                self._waiter(self._stop, _LONGEST_NAP_SECONDS)
+        except (StorageError, OSError) as error:
             self._troubles[number] += 1
             if lacks_permission(error) or self._troubles[number] >= _MOST_TROUBLES:
                 self._fail(lease, _told(error))
@@ -735,6 +963,9 @@ class FleetWorker:
         if self._reporter is not None:
             done = int(fields.get("source_bytes", 0)), int(fields.get("frames", 0))
             self._reporter.update(batch_id=None, add_bytes=done[0], add_frames=done[1])
+
+    def _told_by_hub(self) -> tuple[int, int]:
+        return (self._pace.answers, self._pace.limited) if self._pace is not None else (0, -1)
 
     def _fail(self, lease: Lease, error: LeconvertError, told: str = "") -> None:
         self._set_aside += lease.fail(error, told)
@@ -762,24 +993,22 @@ class _Conversions:
 
     def __init__(
         self,
-        fleet: Fleet,
         leases: LeaseOptions,
-        stop: threading.Event,
+        host: Host,
         progress: Progress,
         *,
         allow_mixed_versions: bool,
     ) -> None:
-        self._fleet = fleet
         self._leases = leases
-        self._stop = stop
+        self._host = host
         self._progress = progress
         self._allow_mixed_versions = allow_mixed_versions
         self._batches: dict[str, int] = {}
 
     def free(self, dataset: FleetDataset) -> Free | None:
-        folder = self._fleet.work_dir.dataset(dataset.name)
+        folder = self._host.folder(dataset)
         run_id = folder.current_run_id()
-        if run_id is None:  # it is being planned
+        if run_id is None:  # it is being planned, or is on another host
             return None
         paths = folder.run(run_id)
         if run_id not in self._batches:
@@ -790,15 +1019,17 @@ class _Conversions:
         if num_claimed >= num_batches:
             return None
         in_hand = num_claimed - len(list_batches(paths.done_dir))
-        return Free(1 - num_claimed / num_batches, max(0, in_hand))
+        left = num_batches - num_claimed
+        return Free(left, left / num_batches, max(0, in_hand))
 
-    def join(self, dataset: FleetDataset) -> bool:
+    def join(self, dataset: FleetDataset, max_batches: int) -> bool:
         did = run_worker(
-            self._fleet.work_dir.dataset(dataset.name).root,
+            self._host.folder(dataset).root,
             leases=self._leases,
+            max_batches=max_batches,
             max_idle_seconds=0,
             allow_mixed_versions=self._allow_mixed_versions,
-            stop=self._stop,
+            stop=self._host.stop,
             progress=self._progress,
         )
         return did.batches_done + did.batches_lost + did.batches_failed > 0
@@ -837,36 +1068,65 @@ def work_on_fleet(
     work_dir: str | os.PathLike[str],
     *,
     leases: LeaseOptions = LeaseOptions(),
+    scratch: ScratchOptions = ScratchOptions(),
     max_idle_seconds: float | None = None,
     allow_mixed_versions: bool = False,
     stop: threading.Event | None = None,
 ) -> FleetSummary:
-    """Run one worker on a fleet until nothing is left for it; on any host, beside any number."""
-    fleet = open_fleet(Path(work_dir).resolve(), allow_mixed_versions=allow_mixed_versions)
-    stop = stop or threading.Event()
+    """Run one worker on a fleet until nothing is left for it; on any host, beside any number.
+
+    Args:
+        work_dir: The fleet's work dir.
+        leases: Lease time, and how long a failing disk is borne.
+        scratch: Where datasets of the Hub are fetched to, and what all workers of this host may
+            keep there; without a limit four fifths of what is free.
+        max_idle_seconds: Stop after waiting so long for something to do.
+        allow_mixed_versions: Work although library versions differ from the planner's.
+        stop: Set it from another thread to make the worker hand back and return.
+
+    Raises:
+        LeconvertError: One of its subclasses. What is wrong with a dataset sets that aside.
+    """
+    folder = WorkDir(Path(work_dir).resolve())
+    host = Host.of(folder, scratch, stop or threading.Event())
+    with host.pace.followed():
+        return _work(host, leases, max_idle_seconds, allow_mixed_versions)
+
+
+def _work(
+    host: Host, leases: LeaseOptions, max_idle_seconds: float | None, allow_mixed_versions: bool
+) -> FleetSummary:
+    fleet = open_fleet(host.work_dir.root, allow_mixed_versions=allow_mixed_versions)
     identity = WorkerIdentity.of_this_process()
     reporter = WorkerReporter(fleet.paths, fleet.run_id, identity, fs=fleet.fs)
     told = _ReportedBytes(reporter)
+
+    def pause(seconds: float) -> None:
+        if not worker.help_others():
+            host.stop.wait(seconds)
 
     def take(dataset: FleetDataset) -> Mapping[str, Any]:
         return convert_dataset(
             fleet,
             dataset,
             leases,
-            stop=stop,
+            host,
+            pause=pause,
             progress=told,
             allow_mixed_versions=allow_mixed_versions,
         ).as_fields()
 
-    return FleetWorker(
+    worker = FleetWorker(
         fleet,
         leases,
-        stop,
+        host.stop,
         take=take,
-        others=_Conversions(fleet, leases, stop, told, allow_mixed_versions=allow_mixed_versions),
+        others=_Conversions(leases, host, told, allow_mixed_versions=allow_mixed_versions),
+        pace=host.pace,
         store=fleet.store(leases, identity),
         reporter=reporter,
-    ).run(max_idle_seconds=max_idle_seconds)
+    )
+    return worker.run(max_idle_seconds=max_idle_seconds)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -885,6 +1145,7 @@ def convert_fleet(
     *,
     workers: WorkerOptions = WorkerOptions(),
     leases: LeaseOptions = LeaseOptions(),
+    scratch: ScratchOptions = ScratchOptions(),
     allow_mixed_versions: bool = False,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
@@ -912,13 +1173,17 @@ def convert_fleet(
     with progress.stage("fleet", left, "datasets") as stage:
         if in_threads or (workers.engine is None and number == 1 and not workers.orchestrate):
             return _work_in_threads(
-                fleet, number, leases, stop, stage, settled, allow_mixed_versions
+                fleet, number, leases, scratch, stop, stage, settled, allow_mixed_versions
             )
         return _watch_engine(
             fleet,
             workers.engine or LocalEngine(),
             number,
-            [*leases.as_arguments(), *(["--allow-mixed-versions"] * allow_mixed_versions)],
+            [
+                *leases.as_arguments(),
+                *scratch.arguments(),
+                *(["--allow-mixed-versions"] * allow_mixed_versions),
+            ],
             board,
             stop,
             stage,
@@ -936,27 +1201,27 @@ def _work_in_threads(
     fleet: Fleet,
     number: int,
     leases: LeaseOptions,
+    scratch: ScratchOptions,
     stop: threading.Event,
     stage: Stage,
     settled: int,
     allow_mixed_versions: bool,
 ) -> Sequence[str]:
     errors: list[BaseException] = []
+    host = Host.of(fleet.work_dir, scratch, stop)
 
     def work() -> None:
         try:
-            work_on_fleet(
-                fleet.work_dir.root,
-                leases=leases,
-                allow_mixed_versions=allow_mixed_versions,
-                stop=stop,
-            )
+            _work(host, leases, None, allow_mixed_versions)
         except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
             errors.append(error)
             stop.set()
 
     board = fleet.board(leases)
-    with ThreadPoolExecutor(number, thread_name_prefix="fleet") as pool:
+    with (
+        host.pace.followed(),
+        ThreadPoolExecutor(number, thread_name_prefix="fleet") as pool,
+    ):
         try:
             threads = [pool.submit(work) for _ in range(number)]
             while wait(threads, timeout=_WATCH_SECONDS).not_done:

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from leconvert.formats import v2, v3
 from leconvert.formats.dataset import Dataset, Episodes, Slices
-from leconvert.model import FileTable, IntArray, Source, camera_of, stream_of_camera
+from leconvert.model import DATA_STREAM, FileTable, IntArray, Source, camera_of, stream_of_camera
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.text import aligned, shown
 from leconvert.workdir.swap import is_converted
@@ -228,8 +229,36 @@ class SourceView:
         return self.repairs.quantiles or self.dataset.has_quantiles
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield what the source says of each episode, see `Dataset.lines`."""
-        return self._of_kept(self.dataset.lines())
+        """Yield what the source says of each episode, see `Dataset.lines`.
+
+        Of a trimmed one only those tasks are named that a row which stays has.
+        """
+        lines = self._of_kept(self.dataset.lines())
+        intervals = self.repairs.trimmed_episodes
+        if not intervals:
+            return lines
+        return (
+            self._trimmed(line, place, *intervals[episode]) if episode in intervals else line
+            for episode, place, line in zip(
+                self.index.tolist(), self.kept.tolist(), lines, strict=True
+            )
+        )
+
+    def _trimmed(self, line: dict[str, Any], place: int, begin: int, stop: int) -> dict[str, Any]:
+        slices = self._rows
+        first = int(slices.first[place])
+        with pq.ParquetFile(self.root / slices.path(place)) as file:
+            if "task_index" not in file.schema_arrow.names:
+                return line
+            column = file.read(["task_index"])["task_index"].slice(first + begin, stop - begin)
+        texts = dict(self.dataset.task_table)
+        there = {texts.get(index) for index in column.unique().to_pylist()}
+        # What the source's own table lacks is not added here.
+        return {**line, "tasks": [text for text in line["tasks"] if text in there] or line["tasks"]}
+
+    @cached_property
+    def _rows(self) -> Slices:
+        return self.dataset.slices(DATA_STREAM)
 
     def episode_stats(self) -> Iterator[Mapping[str, Any] | None]:
         """Yield what statistics the source has of each episode, see `Dataset.episode_stats`.

@@ -41,7 +41,7 @@ from leconvert.model import DATA_STREAM, FILES_PER_CHUNK, IntArray, camera_of, s
 from leconvert.repairs import NO_REPAIRS, SOURCE_VERSIONS, Repairs
 from leconvert.selection import EpisodeSelection
 from leconvert.text import count, shown
-from leconvert.workdir.swap import has_source_tables, old_dir
+from leconvert.workdir.swap import info_path, old_dir
 
 __all__ = [
     "DATA_PATH_TEMPLATE",
@@ -241,7 +241,7 @@ def read_info(root: Path) -> dict[str, Any]:
     path = root / INFO_PATH
     if not root.is_dir():
         old = old_dir(root)
-        if not os.path.lexists(root) and has_source_tables(old):
+        if not os.path.lexists(root) and info_path(old).is_file():
             raise UnreadableSourceError(
                 f"{root} is gone, and a dataset is kept as {old}: a conversion in place was "
                 "interrupted between two renames, or somebody moved it.",

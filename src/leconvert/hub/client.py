@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leconvert._version import __version__
 from leconvert.errors import (
@@ -35,6 +35,51 @@ def make_api(*, endpoint: str | None = None, token: str | bool | None = None) ->
     return HfApi(
         endpoint=endpoint, token=token, library_name="leconvert", library_version=__version__
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# Who is asked before each request, and told of each answer.
+
+
+class _Follows(Protocol):
+    def before(self) -> None: ...
+
+    def after(self, status: int, headers: Any) -> None: ...
+
+
+_followed: list[_Follows] = []
+
+
+@contextmanager
+def follow_pace(pace: _Follows) -> Iterator[None]:
+    """Let every request of this process follow a pace within the block."""
+    _followed.append(pace)
+    try:
+        yield
+    finally:
+        _followed.remove(pace)
+
+
+def attach_hooks() -> None:
+    """Let the client's session ask first; it makes a new one after some errors, and in a fork."""
+    if not _followed:
+        return
+    from huggingface_hub import get_session
+
+    hooks = get_session().event_hooks
+    for kind, hook in (("request", _before_request), ("response", _after_response)):
+        if hook not in hooks[kind]:
+            hooks[kind].append(hook)
+
+
+def _before_request(_: Any) -> None:
+    for pace in tuple(_followed):
+        pace.before()
+
+
+def _after_response(response: Any) -> None:
+    for pace in tuple(_followed):
+        pace.after(response.status_code, response.headers)
 
 
 @contextmanager
@@ -114,6 +159,7 @@ def hub_errors(repo_id: str, revision: str | None = None, *, sends: bool = False
     )
 
     again = _SEND_AGAIN if sends else _AGAIN
+    attach_hooks()
     try:
         yield
     except LeconvertError:

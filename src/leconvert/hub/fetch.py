@@ -66,6 +66,11 @@ class RemoteFile:
     digest: str = ""
 
     @property
+    def is_large(self) -> bool:
+        """Whether it is in large-file storage, where its digest names its content."""
+        return len(self.digest) == _SHA256_DIGITS
+
+    @property
     def charge_bytes(self) -> int:
         """What it takes on a disk of blocks of 4 KiB."""
         return -(-self.size_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
@@ -80,7 +85,7 @@ class RemoteFile:
                 return False
             if not self.digest:
                 return True
-            if len(self.digest) == _SHA256_DIGITS:
+            if self.is_large:
                 return hashlib.file_digest(file, "sha256").hexdigest() == self.digest
             digest = hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
             while chunk := file.read(_READ_BYTES):
@@ -474,18 +479,19 @@ def download_dataset(
     revision: str,
     target: Path,
     *,
+    listed: pa.Table | None = None,
     replaces: bool = False,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> Origin:
-    """Bring every file of a commit into a folder.
+    """Bring every file of a commit into a folder; ``listed`` has them, where that is known.
 
     It arrives in a hidden folder beside the target and gets the target's name when all of it is
     there, checked by hash. Interrupted, the same call goes on; files that another commit shares
     with what had arrived are kept, the others go. Files in the client's cache are copied.
     """
     stop = stop or threading.Event()
-    listed = read_all(repo.list_files())
+    listed = read_all(repo.list_files()) if listed is None else listed
     size_bytes = sum(listed.column("size_bytes").to_pylist())
     origin = Origin(repo.repo_id, revision, repo.commit)
     with incoming(target) as arriving:

@@ -49,6 +49,7 @@ class RepoState:
     head: str  # the commit that a push would add to; of ``main`` where the branch does not exist
     has_branch: bool  # whether the branch exists
     tag: str | None  # the commit that the tag of the result's version names; None without it.
+    tags: Mapping[str, str]  # the commit of every tag by its name
     pulls: Mapping[int, str]  # the head of every pull request by its number
     files: Mapping[str, RemoteFile]  # every file at ``head``
     # The dataset's info.json at ``head``; None where there is no dataset.
@@ -56,7 +57,7 @@ class RepoState:
     card: bytes | None  # the card at ``head`` as it is stored; None without one.
 
 
-NOTHING = RepoState("", False, None, {}, {}, None, None)  # a repo that does not exist yet
+NOTHING = RepoState("", False, None, {}, {}, {}, None, None)  # a repo that does not exist yet
 
 
 def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoState | None:
@@ -91,6 +92,7 @@ def read_repo_state(api: HfApi, repo_id: str, branch: str, tag: str) -> RepoStat
         head=head,
         has_branch=branch in heads,
         tag=tags.get(tag),
+        tags=tags,
         pulls=pulls,
         files=files,
         info=info,

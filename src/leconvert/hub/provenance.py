@@ -215,9 +215,17 @@ def decisive_options(planned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def note_result(
-    run: OpenedRun, kept: Path | None, *, for_push: bool, progress: Progress = NO_PROGRESS
+    run: OpenedRun,
+    kept: Path | None,
+    *,
+    for_push: bool,
+    digests: dict[str, str] | None = None,
+    progress: Progress = NO_PROGRESS,
 ) -> None:
     """Write the record of a result that a run has just put in its place.
+
+    Args:
+        digests: SHA-256 of files that need not be read, by path.
 
     All of the result is read, unless nothing from the Hub is in it and nobody wants to push it:
     then there is no record, and that of an earlier result in this place goes.
@@ -243,7 +251,7 @@ def note_result(
         manifest.sources[0].repairs if len(manifest.sources) == 1 else None,
         source=str(source) if source else manifest.outline or "",
         source_facts=facts_of(source) if source else "",
-        files=content_of(target, progress=progress),
+        files=content_of(target, digests, progress=progress),
         merged=tuple(each or Origin("", "", "") for each in merged),
     )
     write_provenance(target, known, run_id=manifest.run_id)

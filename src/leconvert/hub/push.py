@@ -1,5 +1,8 @@
 """Push a result to the Hub: contents first, then one commit, then the tag.
 
+**Before anything is replaced** the tag of the old dataset's version is set where there is none, so
+that readers who ask for that version go on finding it.
+
 **What readers meet**, whatever fails and whenever: all old; the branch new and the tag, which has
 the name of the result's version, old or missing; all new. Contents of large files go up first and
 nobody sees them. One commit, made only if its parent is still the branch's head, adds the new
@@ -9,6 +12,7 @@ and only then the tag is set.
 **What a rerun does.** Nothing about what was sent is kept on this side. Each try looks at the repo
 and does what is missing: files that the repo has are not sent, contents that the Hub has are not
 sent, a commit that was made is found by its files, and a missing tag is set before anything else.
+What the repo has under another name is copied there by the Hub: the new name has the same hash.
 The same look follows an answer that got lost, since then only the repo knows what was done.
 
 **What is sent.** What was proven, by content: a result that is not what the record beside it says
@@ -111,6 +115,8 @@ class PushOptions:
         force: Push whatever the repo holds, and the result as it is, whatever was proven of it.
         card: Write the dataset card.
         dry_run: Look and plan, and write nothing.
+        replaces: A commit of an earlier push that may be replaced whatever it holds, as long as
+            the branch is at it.
         threads: Large files that go up at a time.
         commit_operations: Operations a commit; above, a pull request of several is merged.
         commit_payload_bytes: Bytes a commit may carry itself.
@@ -124,9 +130,16 @@ class PushOptions:
     force: bool = False
     card: bool = True
     dry_run: bool = False
+    replaces: str | None = None
     threads: int = 5
     commit_operations: int = COMMIT_OPERATIONS
     commit_payload_bytes: int = COMMIT_PAYLOAD_BYTES
+
+    def __post_init__(self) -> None:
+        if self.create_pr and self.branch != MAIN:
+            raise UsageError(
+                "--create-pr and --branch exclude each other: pull requests are to main."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +157,7 @@ class PushReport:
         pull_request: The number of the pull request that holds it; None where none was needed.
         merged: Whether that was merged.
         tag: ``set``, ``moved``, ``kept``, or ``none`` in a pull request that is not merged.
-        added: Files of the result that the repo did not have.
+        added: Files of the result that the repo did not have, and that were sent.
         added_bytes: Their bytes.
         unchanged: Files of the result that it had.
         deleted: Files of the old dataset that went.
@@ -153,6 +166,8 @@ class PushReport:
         dry_run: Whether nothing was written.
         seconds: How long it took.
         version: The result's version, which the tag has the name of.
+        copied: Files of the result that the repo had under another name.
+        copied_bytes: Their bytes, which were not sent.
     """
 
     repo_id: str
@@ -174,6 +189,8 @@ class PushReport:
     dry_run: bool
     seconds: float
     version: str = TAGS[0]
+    copied: int = 0
+    copied_bytes: int = 0
 
     def as_record(self) -> dict[str, Any]:
         """Return a JSON-serialisable mapping."""
@@ -277,16 +294,27 @@ class Uploader:
         self,
         share: CommitShare,
         additions: Sequence[CommitOperationAdd],
+        copies: Mapping[str, str],
         card: str | None,
         *,
         revision: str,
         parent: str,
+        base: str,
         message: str,
     ) -> str:
-        """Commit, if the revision is still where it was seen, and return the commit."""
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+        """Commit, if the revision is still where it was seen, and return the commit.
+
+        Args:
+            copies: Where in the commit ``base`` the Hub has the content of files to add.
+        """
+        from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete
 
         operations: list[Any] = [*additions]
+        operations += [
+            CommitOperationCopy(copies[path], path, src_revision=base)
+            for path in share.add
+            if path in copies
+        ]
         operations += [CommitOperationDelete(path) for path in share.delete]
         if card is not None:
             operations.append(CommitOperationAdd(CARD_PATH, card.encode()))
@@ -345,10 +373,10 @@ class Uploader:
         with _pushing(self._repo_id, self._tag):
             self._api.delete_tag(**self._repo, tag=self._tag)
 
-    def create_tag(self, commit: str) -> None:
-        """Let the tag name a commit."""
+    def create_tag(self, commit: str, tag: str | None = None) -> None:
+        """Let the tag, or another one, name a commit."""
         with _pushing(self._repo_id, commit):
-            self._api.create_tag(**self._repo, tag=self._tag, revision=commit)
+            self._api.create_tag(**self._repo, tag=tag or self._tag, revision=commit)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -365,6 +393,7 @@ def push(
     options: PushOptions = PushOptions(),
     *,
     api: HfApi | None = None,
+    on_hub: Mapping[str, str] = {},
     pause: Callable[[float], None] = time.sleep,
     progress: Progress = NO_PROGRESS,
 ) -> PushReport:
@@ -377,6 +406,8 @@ def push(
         result: Its folder; only read.
         options: Where to, and how.
         api: A client; None for one with ``HF_ENDPOINT`` and the user's token.
+        on_hub: SHA-256 of files of the result whose content is on the Hub alone, by path: what is
+            here is never read, and never sent.
         pause: Waits so many seconds between tries.
         progress: Where to report.
 
@@ -392,8 +423,6 @@ def push(
         HubConflictError: The repo changed meanwhile, holds another dataset, or is public and must
             not be.
     """
-    if options.create_pr and options.branch != MAIN:
-        raise UsageError("--create-pr and --branch exclude each other: pull requests are to main.")
     repo_id = options.repo_id or _origin_of(result)
     info = checked_result(result, TAGS, progress=progress)
     api = api or make_api()
@@ -401,7 +430,7 @@ def push(
         raise HubAccessError(
             f"A push to {repo_id} needs a token, and there is none.", next_step=TOKEN_HELP
         )
-    job = _Push(api, result, repo_id, info, options, progress)
+    job = _Push(api, result, repo_id, info, options, on_hub, progress)
     started = time.monotonic()
     pauses = iter(_PAUSES_SECONDS)
     asked_seconds = 0.0
@@ -422,6 +451,16 @@ def push(
     if not options.dry_run:
         job.note_pushed()
     return report
+
+
+def push_stands(repo_id: str, commit: str, *, api: HfApi | None = None) -> bool:
+    """Tell whether a branch, a tag or a pull request of a repo names a commit that was pushed."""
+    with hub_errors(repo_id):
+        refs = (api or make_api()).list_repo_refs(
+            repo_id, repo_type=KIND, include_pull_requests=True
+        )
+    named = (*refs.branches, *refs.tags, *(refs.pull_requests or ()))
+    return any(ref.target_commit == commit for ref in named)
 
 
 def _origin_of(result: Path) -> str:
@@ -466,9 +505,11 @@ class _Push:
         repo_id: str,
         info: dict[str, Any],
         options: PushOptions,
+        on_hub: Mapping[str, str],
         progress: Progress,
     ) -> None:
         self._api = api
+        self._on_hub = on_hub
         self._result = result
         self._repo_id = repo_id
         self._info = info
@@ -484,7 +525,7 @@ class _Push:
             progress.say(line)
         self._sizes = published.sizes
         self._facts = {path: self._facts_of(path) for path in self._sizes}
-        self._digests: dict[str, str] = {}
+        self._digests: dict[str, str] = dict(on_hub)
         self._listed: dict[str, Mapping[str, RemoteFile]] = {}
         self._begun: PushReport | None = None
         self._uploader = Uploader(
@@ -509,6 +550,8 @@ class _Push:
             plan = self._plan(state.files, state)
             self._check(state, plan)  # somebody else may have made it, and filled it, meanwhile
         state = state or NOTHING
+        plan = self._plan(state.files, state)  # the check read what was to be hashed
+        self._check_sources(plan)
         card = self._card(state)
         report = self._report(state, plan, card, created=created)
         if self._begun is not None:
@@ -527,7 +570,7 @@ class _Push:
             return replace(report, commit=head, pull_request=number, commits=len(shares))
         if len(shares) > 1:
             return self._merge(state, card, replace(report, commits=len(shares)))
-        commit = self._commit(shares[0], card, options.branch, state.head)
+        commit = self._commit(shares[0], plan, card, options.branch, state.head, state)
         self._check_complete(commit)
         return replace(report, commit=commit, tag=self._set_tag(state, commit))
 
@@ -559,7 +602,34 @@ class _Push:
             )
         return state
 
+    def _keep_old_tag(self, state: RepoState) -> None:
+        """Let the tag of the version that is replaced name it, where there is no such tag."""
+        version = "" if state.info is None else version_of(state.info)
+        if not self._is_for_main or not version.startswith("v2.") or version in state.tags:
+            return
+        try:
+            self._uploader.create_tag(state.head, version)
+        except HubConflictError:
+            if find_tag(self._api, self._repo_id, version) is None:
+                raise
+            return  # somebody else made it, or an earlier try whose answer was lost
+        said = f"The tag {version} is set: it names {state.head[:12]}, which is replaced now."
+        self._progress.say(said)
+
     # --- deciding -----------------------------------------------------------------------------
+
+    def _check_sources(self, plan: PushPlan) -> None:
+        """Refuse to send what is only a stand-in here."""
+        gone = [path for path in plan.uploads() if path in self._on_hub]
+        if gone:
+            raise HubConflictError(
+                f"{self._repo_id} no longer has the content of {count(len(gone), 'file')}, which "
+                "were to stay there.",
+                path=gone[0],
+                next_step="Run the same command with --restart, which begins with what is there "
+                "now.",
+                details=gone[:20],
+            )
 
     def _check(self, state: RepoState, plan: PushPlan) -> None:
         """Refuse to send what was not proven, and to replace what it was not made of.
@@ -576,7 +646,7 @@ class _Push:
                 self._known = None
         if self._options.force:
             return
-        if plan.changes_dataset:
+        if plan.changes_dataset and not (state.head and state.head == self._options.replaces):
             Replacement(
                 self._api,
                 self._repo_id,
@@ -642,7 +712,7 @@ class _Push:
     def _plan(self, files: Mapping[str, RemoteFile], state: RepoState) -> PushPlan:
         same = same_as_remote(self._result, self._sizes, files, self._digests, self._progress)
         owned = None if state.info is None else Owned({**self._info, **state.info})
-        return plan_push(self._sizes, files, same, owned)
+        return plan_push(self._sizes, files, same, owned, self._digests, state.files)
 
     def _shares(self, plan: PushPlan) -> list[CommitShare]:
         return plan.commits(
@@ -687,26 +757,43 @@ class _Push:
 
     # --- acting -------------------------------------------------------------------------------
 
-    def _commit(self, share: CommitShare, card: str | None, revision: str, parent: str) -> str:
-        size = sum(self._sizes[path] for path in share.add)
-        with self._progress.stage("upload", size, "B") as stage:
-            additions = self._uploader.upload(share.add, self._sizes, revision, stage)
+    def _commit(
+        self,
+        share: CommitShare,
+        plan: PushPlan | None,
+        card: str | None,
+        revision: str,
+        parent: str,
+        state: RepoState,
+    ) -> str:
+        copies = {} if plan is None else plan.copies
+        sent = [path for path in share.add if path not in copies]
+        with self._progress.stage("upload", self._bytes_of(sent), "B") as stage:
+            additions = self._uploader.upload(sent, self._sizes, revision, stage)
         self._check_unchanged("Nothing of it was committed.")
+        if plan is not None and revision == MAIN:
+            self._keep_old_tag(state)
         return self._uploader.commit(
             share,
             additions,
+            copies,
             card,
             revision=revision,
             parent=parent,
+            base=state.head,
             message=f"LeRobot dataset {version_of(self._info)}",
         )
+
+    def _bytes_of(self, paths: Iterable[str]) -> int:
+        return sum(self._sizes[path] for path in paths)
 
     def _finish(self, state: RepoState, card: str | None, report: PushReport) -> PushReport:
         """Set the tag of a result that is there, then bring the card up to date."""
         tag = self._set_tag(state, state.head)
         commit = state.head
         if card is not None and not self._options.create_pr:
-            commit = self._commit(CommitShare((), ()), card, self._options.branch, state.head)
+            nothing, branch = CommitShare((), ()), self._options.branch
+            commit = self._commit(nothing, None, card, branch, state.head, state)
         return replace(report, commit=commit, tag=tag)
 
     def _fill_pull(self, state: RepoState, card: str | None) -> tuple[int, str]:
@@ -719,10 +806,11 @@ class _Push:
         revision = f"refs/pr/{number}"
         head = state.pulls.get(number, state.head)
         plan = self._plan(list_files(self._api, self._repo_id, head), state)
+        self._check_sources(plan)
         shares = self._shares(plan)
         for place, share in enumerate(shares if plan.changes_dataset else []):
             text = card if place == len(shares) - 1 else None
-            head = self._commit(share, text, revision, head)
+            head = self._commit(share, plan, text, revision, head, state)
         self._check_complete(revision)
         self._uploader.publish_pull(number)
         return number, head
@@ -742,6 +830,7 @@ class _Push:
                 next_step=f"Close pull request {number} on the Hub, look at what changed, and run "
                 "the same command again.",
             )
+        self._keep_old_tag(state)
         self._uploader.merge_pull(number)
         merged = self._look_again(MAIN)
         self._check_complete(merged.head)
@@ -841,8 +930,8 @@ class _Push:
             pull_request=None,
             merged=False,
             tag=tag,
-            added=len(plan.add),
-            added_bytes=plan.add_bytes,
+            added=len(plan.uploads()),
+            added_bytes=self._bytes_of(plan.uploads()),
             unchanged=len(plan.unchanged),
             deleted=plan.deleted_files,
             kept=plan.kept,
@@ -850,4 +939,6 @@ class _Push:
             dry_run=self._options.dry_run,
             seconds=0.0,
             version=self._tag,
+            copied=len(plan.copies),
+            copied_bytes=self._bytes_of(plan.copies),
         )

@@ -151,13 +151,18 @@ class PushPlan:
 
     # Files that are new or differ, in the order of their names; the card is not among them.
     add: tuple[str, ...]
-    add_bytes: int  # their bytes
     unchanged: tuple[str, ...]  # files that the repo has already
+    # Of those in ``add`` whose content the repo has under another name, that name.
+    copies: Mapping[str, str]
     # Files of the old dataset, and folders (they end in a slash) that hold nothing else.
     delete: tuple[str, ...]
     deleted_files: int  # the number of files that go by that
     # Files of the repo that are not the dataset's and stay; the card is not among them.
     kept: tuple[str, ...]
+
+    def uploads(self) -> tuple[str, ...]:
+        """Return the files whose content is sent."""
+        return tuple(path for path in self.add if path not in self.copies)
 
     @property
     def changes_dataset(self) -> bool:
@@ -176,17 +181,28 @@ def plan_push(
     remote: Mapping[str, RemoteFile],
     same: Collection[str],
     owned: Owned | None,
+    digests: Mapping[str, str] = {},
+    base: Mapping[str, RemoteFile] | None = None,
 ) -> PushPlan:
-    """Compare a result with what a repo holds."""
+    """Compare a result with what a repo holds.
+
+    Args:
+        digests: SHA-256 of local files by path, as far as it is known.
+        base: What the Hub may copy from; None for ``remote``.
+    """
     local = {path: size for path, size in local.items() if path != CARD_PATH}
     add = tuple(sorted(path for path in local if path not in same))
+    base = remote if base is None else base
+    there = {file.sha256: path for path, file in base.items() if file.sha256 is not None}
     unchanged = tuple(sorted(path for path in local if path in same))
     others = [path for path in remote if path not in local and path != CARD_PATH]
     gone = sorted(path for path in others if owned is not None and path in owned)
     return PushPlan(
         add=add,
-        add_bytes=sum(local[path] for path in add),
         unchanged=unchanged,
+        copies={
+            path: there[digests[path]] for path in add if path in digests and digests[path] in there
+        },
         delete=tuple(_by_folders(gone, remote, local)),
         deleted_files=len(gone),
         kept=tuple(sorted(set(others) - set(gone))),

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import getpass
+import hashlib
 import os
 import shutil
 import stat
@@ -29,7 +30,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from leconvert.errors import InterruptedRunError, SourceChangedError, StorageError, UsageError
+from leconvert.errors import (
+    BusyError,
+    InterruptedRunError,
+    SourceChangedError,
+    StorageError,
+    UsageError,
+)
 from leconvert.media.boxes import read_moov
 from leconvert.workdir.incoming import part_in
 from leconvert.workdir.storage_errors import storage_errors
@@ -112,7 +119,34 @@ class ScratchSlot:
         Yields:
             The bytes that were granted: a fair share of the limit, or what the largest file takes.
         """
-        while (granted := self._try(files)) is None:
+        charges = [file.charge_bytes for file in files]
+        at_least, at_most = max(charges), sum(charges)
+        if self._limit_bytes is not None and at_least > self._limit_bytes:
+            raise limit_too_small(self._limit_bytes, at_least)
+        with self.room(
+            at_least,
+            at_most,
+            prepare=lambda granted: self._keep_parts(files, granted),
+            should_stop=should_stop,
+            pause=pause,
+        ) as granted:
+            yield granted
+
+    @contextmanager
+    def room(
+        self,
+        at_least: int,
+        at_most: int,
+        *,
+        should_stop: Callable[[], bool],
+        pause: Callable[[float], object],
+        prepare: Callable[[int], None] = lambda _: None,
+    ) -> Iterator[int]:
+        """Reserve bytes for the block, at least so many, which must be within the limit.
+
+        ``prepare`` brings what is in the slot already within what was granted.
+        """
+        while (granted := self._try(at_least, at_most, prepare)) is None:
             if should_stop():
                 raise InterruptedRunError(
                     "Stopped while waiting for room in the scratch folder.",
@@ -128,16 +162,12 @@ class ScratchSlot:
             with suppress(OSError), _locked(self._root / "lock"):
                 self._note(_bytes_in(self.files_dir))
 
-    def _try(self, files: Sequence[RemoteFile]) -> int | None:
-        charges = [file.charge_bytes for file in files]
-        at_least, at_most = max(charges), sum(charges)
+    def _try(self, at_least: int, at_most: int, prepare: Callable[[int], None]) -> int | None:
         limit = self._limit_bytes
-        if limit is not None and at_least > limit:
-            raise limit_too_small(limit, at_least)
         with storage_errors(self._root), _locked(self._root / "lock"):
             granted = at_most if limit is None else self._share(limit, at_least, at_most)
             if granted is not None:
-                self._keep_parts(files, granted)
+                prepare(granted)
                 self._note(granted)
             return granted
 
@@ -214,23 +244,107 @@ def hold_slot(options: ScratchOptions, run_id: str) -> Iterator[ScratchSlot]:
         os.close(descriptor)
 
 
+@contextmanager
+def hold_folder(
+    options: ScratchOptions,
+    owner: str,
+    name: str,
+    size_bytes: int,
+    *,
+    should_stop: Callable[[], bool],
+    pause: Callable[[float], object],
+) -> Iterator[Path]:
+    """Hold the scratch folder of a name, in which so many bytes have room; waits for the room.
+
+    It is removed at the end. Where an error ends the block, what is in it stays for whoever holds
+    that name next on this host, and is removed where its room is needed.
+
+    Raises:
+        BusyError: Another process of this host, or another thread, holds it.
+        UsageError: The limit has not so much room.
+    """
+    limit = options.limit_bytes
+    if limit is not None and size_bytes > limit:
+        raise UsageError(
+            f"{name} needs {size_bytes:,} bytes of scratch, and the limit is {limit:,}.",
+            next_step=f"Pass --scratch-limit {size_bytes} or more, and a --scratch-dir that has "
+            "the room.",
+        )
+    root = options.place(owner)
+    with storage_errors(root), _locked(root / "lock"):
+        descriptor = _hold(folder := root / _slot_name(name))
+        if descriptor is None:
+            raise BusyError(
+                f"Another process of this host works on {name} in {folder}.",
+                path=str(folder),
+                next_step="Wait for it, or stop it; then run the same command again.",
+            )
+    slot = ScratchSlot(root, folder, limit)
+
+    def give_way(seconds: float) -> None:
+        # Who waits holds nothing: what an earlier holder left goes, or two would wait for ever.
+        shutil.rmtree(slot.files_dir, ignore_errors=True)
+        pause(seconds)
+
+    try:
+        with slot.room(size_bytes, size_bytes, should_stop=should_stop, pause=give_way):
+            slot.files_dir.mkdir(exist_ok=True)
+            yield slot.files_dir
+        with storage_errors(root), _locked(root / "lock"):
+            shutil.rmtree(folder)
+    finally:
+        _remove_if_last(root, folder)
+        os.close(descriptor)
+
+
+def folder_of(options: ScratchOptions, owner: str, name: str) -> Path:
+    """Return the folder that `hold_folder` holds; it need not be there."""
+    return options.place(owner) / _slot_name(name) / "files"
+
+
+def has_room(options: ScratchOptions, owner: str, size_bytes: int) -> bool:
+    """Tell whether so many bytes have room now, beside what others reserved."""
+    root, limit = options.place(owner), options.limit_bytes
+    if limit is None or not root.is_dir():
+        return True
+    with storage_errors(root), _locked(root / "lock"):
+        reserved = sum(_read_number(slot / "reserved") for slot in _slots(root) if _is_held(slot))
+    return not reserved or reserved + size_bytes <= limit
+
+
+def usual_limit(options: ScratchOptions, owner: str) -> int:
+    """Return four fifths of what a host has free for scratch, with what lies there already."""
+    root = options.place(owner)
+    there = next(folder for folder in (root, *root.parents) if folder.is_dir())
+    with storage_errors(there):
+        return (shutil.disk_usage(there).free + _bytes_in(root)) * 4 // 5
+
+
+def _slot_name(name: str) -> str:
+    return f"slot-{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}"
+
+
 def _take(root: Path) -> tuple[Path, int]:
     number = 0
-    while True:
-        folder = root / f"slot-{number}"
-        (folder / "files").mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (folder / "reserved").write_text("0")
-        except BlockingIOError:
-            os.close(descriptor)
-            number += 1
-            continue
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return folder, descriptor
+    while (descriptor := _hold(folder := root / f"slot-{number}")) is None:
+        number += 1
+    return folder, descriptor
+
+
+def _hold(folder: Path) -> int | None:
+    """Hold a slot, made if need be; None where another one holds it."""
+    (folder / "files").mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / "reserved").write_text("0")
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _remove_if_last(root: Path, mine: Path) -> None:

@@ -40,13 +40,14 @@ class Resolved:
 
 
 def resolve_revision(
-    repo_id: str, revision: str | None = None, *, endpoint: str | None = None
+    repo_id: str, revision: str | None = None, *, to: str = "v3.0", endpoint: str | None = None
 ) -> Resolved:
     """Find the commit that a revision names.
 
     Args:
         repo_id: ``ORG/NAME``.
         revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
+        to: The version to write; for v2.1 the newest ``v3.x`` tag comes before any ``v2.x``.
         endpoint: The Hub's address; None for the one that is configured.
 
     Raises:
@@ -58,9 +59,7 @@ def resolve_revision(
         with hub_errors(repo_id):
             refs = api.list_repo_refs(repo_id, repo_type="dataset")
         commits = {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
-        tags = _newest_first([ref.name for ref in refs.tags])
-        old = [tag for tag in tags if tag.startswith("v2.")]
-        revision = old[0] if old else _MAIN
+        revision = _default_revision([ref.name for ref in refs.tags], to)
         if revision in commits:
             return Resolved(HubRepo(repo_id, commits[revision], endpoint), revision)
     with hub_errors(repo_id, revision):
@@ -69,8 +68,15 @@ def resolve_revision(
         return Resolved(HubRepo(repo_id, info.sha, endpoint), revision)
 
 
-def find_v30(repo_id: str, *, endpoint: str | None = None) -> Resolved | None:
-    """Return the newest tag ``v3.x`` whose ``info.json`` says so, too; None where there is none.
+def find_converted(
+    repo_id: str, to: str = "v3.0", *, endpoint: str | None = None
+) -> Resolved | None:
+    """Return the newest tag whose ``info.json`` says what it says; None where there is none.
+
+    Args:
+        repo_id: ``ORG/NAME``.
+        to: What the tag begins with: ``v2.1``, or, for v3.0, ``v3.``.
+        endpoint: The Hub's address; None for the one that is configured.
 
     Raises:
         HubError: There is no such repo, or no answer.
@@ -78,13 +84,23 @@ def find_v30(repo_id: str, *, endpoint: str | None = None) -> Resolved | None:
     """
     with hub_errors(repo_id):
         refs = make_api(endpoint=endpoint).list_repo_refs(repo_id, repo_type="dataset")
+    wanted = to if to == "v2.1" else "v3."
     for tag in _newest_first([ref.name for ref in refs.tags]):
-        if tag.startswith("v3."):
+        if tag.startswith(wanted):
             found = resolve_revision(repo_id, tag, endpoint=endpoint)
             version = read_version(found.repo, Fetcher(found.repo))
-            if version is not None and version.startswith("v3."):
+            if version is not None and version.startswith(wanted):
                 return found
     return None
+
+
+def _default_revision(tags: list[str], to: str) -> str:
+    newest = _newest_first(tags)
+    for major in ("v2.",) if to.startswith("v3") else ("v3.", "v2."):
+        for tag in newest:
+            if tag.startswith(major):
+                return tag
+    return _MAIN
 
 
 def _newest_first(tags: list[str]) -> list[str]:
@@ -109,11 +125,14 @@ def read_version(repo: HubRepo, fetcher: Fetcher) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def check_convertible(found: Resolved, fetcher: Fetcher, *, also_v3: bool = False) -> None:
+def check_convertible(
+    found: Resolved, fetcher: Fetcher, *, also_v3: bool = False, is_whole: bool = True
+) -> None:
     """Refuse what is no v2.x dataset, before anything else is fetched.
 
     Args:
-        also_v3: Take v3.0 datasets, too.
+        also_v3: Take v3.0 datasets, too, as long as they are fetched whole.
+        is_whole: Whether all of it is fetched.
 
     Raises:
         SourceError: It is no dataset, or of another version.
@@ -129,7 +148,16 @@ def check_convertible(found: Resolved, fetcher: Fetcher, *, also_v3: bool = Fals
             next_step="Check the name, and give another revision if there is one.",
         )
     if also_v3 and version == "v3.0":
-        return
+        if is_whole:
+            return
+        raise SourceError(
+            f"{repo.repo_id} at {revision} is v3.0; only v2.x datasets are planned without "
+            "downloading them whole.",
+            path=repo.name,
+            next_step="Download it, `hf download --repo-type dataset "
+            f"{shlex.quote(repo.repo_id)} --revision {shlex.quote(revision)} --local-dir DIR`, "
+            "and give DIR.",
+        )
     if version.startswith("v3."):
         raise SourceError(
             f"{repo.repo_id} at {revision} is already {version}; there is nothing to convert.",
@@ -149,9 +177,6 @@ def check_convertible(found: Resolved, fetcher: Fetcher, *, also_v3: bool = Fals
 # What the client's cache holds of a dataset, for when the Hub is not to be asked.
 
 
-_V2_TAG = re.compile(r"v2\.(\d+)(?:\.(\d+))?\Z")
-
-
 def is_offline() -> bool:
     """Tell whether ``HF_HUB_OFFLINE`` forbids to ask the Hub."""
     from huggingface_hub import constants
@@ -159,7 +184,7 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
-def cached_snapshot(repo_id: str, revision: str | None) -> tuple[Path, Origin]:
+def cached_snapshot(repo_id: str, revision: str | None, to: str = "v3.0") -> tuple[Path, Origin]:
     """Return the folder of a revision in the client's cache, and which commit it is.
 
     Its files are links into the cache; whether all are there is not known without the Hub: the
@@ -169,12 +194,7 @@ def cached_snapshot(repo_id: str, revision: str | None) -> tuple[Path, Origin]:
 
     top = Path(constants.HF_HUB_CACHE) / f"datasets--{repo_id.replace('/', '--')}"
     if revision is None:
-        tags = sorted(
-            (tuple(int(number or 0) for number in found.groups()), path.name)
-            for path in (top / "refs").glob("v2.*")
-            if (found := _V2_TAG.match(path.name))
-        )
-        revision = tags[-1][1] if tags else "main"
+        revision = _default_revision([path.name for path in (top / "refs").glob("v*")], to)
     ref = top / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision
     folder = top / "snapshots" / commit
@@ -209,18 +229,20 @@ def already_converted(
     repo_id: str,
     place: Path,
     *,
+    to: str = "v3.0",
     endpoint: str | None = None,
     fetch: bool = True,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
 ) -> str | None:
-    """Say, in a line, that the Hub has the dataset in v3.x already; None where it has not.
+    """Say, in a line, that the Hub has the dataset in this version already; None where it has not.
 
     As LeRobot's script does, it then brings it to the place where the result would go.
 
     Args:
         repo_id: ``ORG/NAME``.
         place: Where the result would go; left alone if something is there.
+        to: The version.
         endpoint: The Hub's address; None for the one that is configured.
         fetch: Whether to download it.
         stop: Set it from another thread to stop.
@@ -236,7 +258,7 @@ def already_converted(
     """
     if is_offline():
         return None
-    found = find_v30(repo_id, endpoint=endpoint)
+    found = find_converted(repo_id, to, endpoint=endpoint)
     if found is None:
         return None
     said = f"{repo_id} is on the Hub in {found.revision} already"
@@ -252,6 +274,7 @@ def download(
     local: Path,
     *,
     anew: bool = False,
+    to: str = "v3.0",
     also_v3: bool = False,
     endpoint: str | None = None,
     stop: threading.Event | None = None,
@@ -261,11 +284,12 @@ def download(
 
     Args:
         repo_id: ``ORG/NAME``.
-        revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
+        revision: A tag, branch or commit; None for the one of `resolve_revision`.
         local: Where it is downloaded to; a dataset that is there is used, unless it is known to be
             of another repo, or of another commit than ``revision``.
         anew: Of what is there use only what the Hub has at this moment, and fetch the rest again;
             nothing may be there but what an earlier call brought.
+        to: The version to write.
         also_v3: Take v3.0 datasets, too.
         endpoint: The Hub's address; None for the one that is configured.
         stop: Set it from another thread to stop.
@@ -298,9 +322,9 @@ def download(
             "`leconvert convert` downloads to another one with --root.",
         )
     if is_offline():
-        folder, origin = cached_snapshot(repo_id, revision)
+        folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
-    found = resolve_revision(repo_id, revision, endpoint=endpoint)
+    found = resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
     check_convertible(found, Fetcher(found.repo), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.repo.commit[:12]})")
     if local.is_dir() and not anew:
@@ -328,8 +352,11 @@ def fetch_sparse(
     revision: str | None,
     work_dir: Path,
     *,
+    to: str = "v3.0",
+    also_v3: bool = False,
     endpoint: str | None = None,
     scratch_limit: int | None = None,
+    for_copies: bool = False,
     restart: bool = False,
     stop: threading.Event | None = None,
     progress: Progress = NO_PROGRESS,
@@ -341,10 +368,13 @@ def fetch_sparse(
 
     Args:
         repo_id: ``ORG/NAME``.
-        revision: A tag, branch or commit; None for the newest ``v2.x`` tag, else ``main``.
+        revision: A tag, branch or commit; None for the one of `resolve_revision`.
         work_dir: The folder that all hosts share; holds the snapshot.
+        to: The version to write.
+        also_v3: Whether there is something to do about a v3.0 dataset, which is refused.
         endpoint: The Hub's address; None for the one that is configured.
         scratch_limit: Bytes that workers may hold; None for any number.
+        for_copies: The Hub copies files that are kept as they are: fetch as little as can be.
         restart: Do not go on with a run that is under way.
         stop: Set it from another thread to stop.
         progress: Where to report.
@@ -364,16 +394,21 @@ def fetch_sparse(
     if made is not None:
         progress.say(f"Going on with {repo_id} at commit {made.origin.commit[:12]}")
     elif is_offline():
-        folder, origin = cached_snapshot(repo_id, revision)
+        folder, origin = cached_snapshot(repo_id, revision, to)
         return FetchedSource(folder, HubOrigin(origin))
     else:
-        found = resolve_revision(repo_id, revision, endpoint=endpoint)
+        found = resolve_revision(repo_id, revision, to=to, endpoint=endpoint)
         fetcher = Fetcher(found.repo, should_stop=stop.is_set)
-        check_convertible(found, fetcher)
+        check_convertible(found, fetcher, also_v3=also_v3, is_whole=False)
         progress.say(f"Planning {repo_id} at {found.revision} ({found.repo.commit[:12]})")
         with planner_lock(WorkDir(work_dir)):
             made = make_sparse_snapshot(
-                work_dir, found.repo, found.revision, fetcher, progress=progress
+                work_dir,
+                found.repo,
+                found.revision,
+                fetcher,
+                for_copies=for_copies,
+                progress=progress,
             )
     if scratch_limit is not None and scratch_limit < made.largest_bytes:
         raise limit_too_small(scratch_limit, made.largest_bytes)

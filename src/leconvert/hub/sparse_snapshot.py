@@ -1,6 +1,6 @@
 """Sparse snapshots: what a plan needs of a dataset on the Hub, in the work dir.
 
-    WORK/outlines/<commit>/
+    WORK/outlines/<commit>/   <commit>-copies for a migration, see below
       tree/                every file at its path, with its size; the scan and the packer read it
         meta/, README.md   whole, as is everything else that is no file of an episode
         data/, videos/     small files whole; of others the headers, the rest is a hole
@@ -19,6 +19,12 @@ when it is complete; after a crash those that are there are kept, and the others
 lock keeps two planners apart. The plan remembers size, time and inode of each file of the tree, as
 of any source, so that a tree that somebody touches is noticed.
 
+**A migration** moves no files: its result stands in ``result/`` beside the tree, and what the
+result takes over as it is are other names of the tree's files. A push lets the Hub copy these, by
+the hash that the listing has of each (`contents_on_hub`). So of files that are kept no byte is
+needed but what the scan reads: only tables are fetched whole where they are small, or where
+quantiles of all rows are to be computed; other large files are holes. Git blobs, which have no such
+hash, are fetched.
 """
 
 from __future__ import annotations
@@ -27,9 +33,9 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Buffer, Callable, Collection
+from collections.abc import Buffer, Callable, Collection, Iterable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import batched, islice
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,6 +49,7 @@ from leconvert.errors import (
     LeconvertError,
     SourceError,
 )
+from leconvert.formats import open_dataset
 from leconvert.formats.v2 import EPISODES_PATH, EpisodeLines, SourcePaths, load_info
 from leconvert.hub.fetch import (
     Fetcher,
@@ -75,8 +82,10 @@ from leconvert.workdir.storage_errors import storage_errors
 # (`leconvert.hub.sparse_snapshot` decides).
 
 
-# A request costs as much time as some tens of kilobytes.
+# A request costs as much time as some tens of kilobytes. Of clips, which datasets consist of, the
+# index is asked for by two requests of its size.
 _LEAST_BYTES = 64 * 1024
+_LEAST_BYTES_OF_A_CLIP = 4 * 1024
 # The length of the footer and the magic.
 _TRAILER_BYTES = 8
 
@@ -95,10 +104,12 @@ class SparseCopy:
         self._fetcher = fetcher
         self._descriptor = descriptor
         self._fetched: list[tuple[int, bytes]] = []
+        self._least_bytes = _LEAST_BYTES
         os.truncate(descriptor, file.size_bytes)
 
     def take_clip_index(self) -> None:
         """Bring what `leconvert.media.read_clip_index` reads."""
+        self._least_bytes = _LEAST_BYTES_OF_A_CLIP
         read_moov(
             self._descriptor,
             self._file.size_bytes,
@@ -148,8 +159,8 @@ class SparseCopy:
         else:
             start = position
             if position + count == self._file.size_bytes:  # an end is asked for backwards
-                start = max(0, min(position, self._file.size_bytes - _LEAST_BYTES))
-            stop = max(position + count, position + _LEAST_BYTES)
+                start = max(0, min(position, self._file.size_bytes - self._least_bytes))
+            stop = max(position + count, position + self._least_bytes)
             found = self._fetcher.read(self._file, start, stop)
             self._fetched.append((start, found))
             data = found[position - start : position - start + count]
@@ -206,7 +217,11 @@ _KIND, _VERSION = "outline", 1
 # worker's.
 _WHOLE_TABLE_BYTES = 1024**2
 _WHOLE_CLIP_BYTES = 256 * 1024
+# Of a file whose bytes nobody will need.
+_WHOLE_KEPT_BYTES = 2 * _LEAST_BYTES_OF_A_CLIP
+_COPIES = "-copies"
 _FILES_AT_A_TIME = 4096
+_BLOCK_BYTES = 512
 _EPISODE_FOLDERS = ("data/", "videos/")
 
 
@@ -231,6 +246,12 @@ class SparseSnapshot:
         """Return the files."""
         return Listing(self.folder / "listing.parquet")
 
+    @property
+    def fetched_bytes(self) -> int:
+        """What of the dataset is here, in blocks of the file system."""
+        found = (Path(folder, name) for folder, _, names in os.walk(self.tree) for name in names)
+        return sum(path.lstat().st_blocks for path in found) * _BLOCK_BYTES
+
 
 def open_sparse_snapshot(tree: Path) -> SparseSnapshot:
     """Open a finished outline by its tree, as a plan names it."""
@@ -252,10 +273,15 @@ def make_sparse_snapshot(
     revision: str,
     fetcher: Fetcher,
     *,
+    for_copies: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> SparseSnapshot:
-    """Return the outline of a commit; one that is there is used, one that is begun is finished."""
-    folder = WorkDir(work_dir).outlines_dir / repo.commit
+    """Return the outline of a commit; one that is there is used, one that is begun is finished.
+
+    Args:
+        for_copies: Make that of a migration.
+    """
+    folder = WorkDir(work_dir).outlines_dir / f"{repo.commit}{_COPIES if for_copies else ''}"
     tree = folder / "tree"
     if (folder / "outline.json").exists():
         return open_sparse_snapshot(tree)
@@ -263,7 +289,7 @@ def make_sparse_snapshot(
         for part in (tree, folder / "begun"):
             part.mkdir(parents=True, exist_ok=True)
         listed = read_all(repo.list_files())
-        writer = _Writer(folder, fetcher)
+        writer = _Writer(folder, fetcher, for_copies=for_copies)
         files = [file for file in files_of(listed) if file.path.startswith("meta/")]
         with progress.stage("outline", listed.num_rows, "files") as stage:
             writer.take_all(files, lambda _: False, stage.advance)
@@ -296,6 +322,7 @@ def _episode_files(tree: Path, writer: _Writer) -> Callable[[str], bool]:
         info = load_info(tree, guess_version=True)
         paths = SourcePaths(tree, info)
         writer.declared = info.features.keys()
+        writer.whole_tables = writer.for_copies and open_dataset(tree).has_quantiles
         lines = EpisodeLines(tree / EPISODES_PATH, validated=True)
         if len(lines):
             writer.first_table = paths.relative(DATA_STREAM, int(lines.episode_index.min()))
@@ -314,8 +341,10 @@ def _name(begun: Path, target: Path) -> None:
 class _Writer:
     """Makes files of the tree."""
 
-    def __init__(self, folder: Path, fetcher: Fetcher) -> None:
+    def __init__(self, folder: Path, fetcher: Fetcher, *, for_copies: bool) -> None:
         self._folder = folder
+        self.for_copies = for_copies
+        self.whole_tables = False
         self._fetcher = fetcher
         self._lock = threading.Lock()
         self._noted = folder / "begun" / "whole.txt"
@@ -345,16 +374,24 @@ class _Writer:
                 self.largest_bytes = max(self.largest_bytes, file.charge_bytes)
 
     def _make(self, file: RemoteFile, target: Path, *, of_an_episode: bool) -> None:
+        # What the Hub copies must have a hash that names its content.
+        is_blob = self.for_copies and not file.is_large
         if not of_an_episode:
-            # Of files below data/ and videos/ that belong to no episode only the name matters.
-            if file.path.startswith(_EPISODE_FOLDERS):
+            # Of files below data/ and videos/ that belong to no episode only the name matters, and
+            # of those that the Hub copies.
+            is_kept = self.for_copies and file.size_bytes > _WHOLE_TABLE_BYTES
+            is_kept &= not file.path.startswith("meta/")
+            if (is_kept and not is_blob) or file.path.startswith(_EPISODE_FOLDERS):
                 self._make_hole(file, target)
             else:
                 self._fetch_whole(file, target)
             return
         is_clip = file.path.endswith(".mp4")
-        limit = _WHOLE_CLIP_BYTES if is_clip else _WHOLE_TABLE_BYTES
-        if file.size_bytes <= limit or not self._make_sparse(file, target, is_clip=is_clip):
+        limit = _WHOLE_TABLE_BYTES
+        if is_clip:
+            limit = _WHOLE_KEPT_BYTES if self.for_copies else _WHOLE_CLIP_BYTES
+        whole = is_blob or file.size_bytes <= limit or (self.whole_tables and not is_clip)
+        if whole or not self._make_sparse(file, target, is_clip=is_clip):
             self._fetch_whole(file, target)
 
     def _fetch_whole(self, file: RemoteFile, target: Path) -> None:
@@ -406,3 +443,26 @@ class _Writer:
     def _temporary(self, file: RemoteFile) -> Path:
         """Return a name for a file that is not complete; the same one after a crash."""
         return self._folder / "begun" / hashlib.sha256(file.path.encode()).hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------
+# What of a migration's result is on the Hub already.
+
+
+def contents_on_hub(tree: Path, taken: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the SHA-256 of each file of a migration's result that the Hub has, by its path.
+
+    Here they may be holes; the hashes are those of the planned commit's listing.
+
+    Args:
+        tree: The snapshot's tree.
+        taken: The path of each file that is taken over as it is, in the result and in the tree.
+    """
+    listing = open_sparse_snapshot(tree).listing()
+    found: dict[str, str] = {}
+    for kept in batched(taken, _FILES_AT_A_TIME):
+        listed = listing.find([source for _, source in kept])
+        for (path, _), (file, _) in zip(kept, listed, strict=True):
+            if file.is_large:
+                found[path] = file.digest
+    return found

@@ -7,6 +7,7 @@ the same answers because a division by 2**20 is exact.
 
 from leconvert.layout.batches import cut_batches
 from leconvert.layout.files import (
+    check_layout_options,
     choose_block_align,
     count_out_of_reach,
     first_frames,
@@ -19,6 +20,7 @@ from leconvert.layout.together import roll_together
 __all__ = [
     "MISFIT_SAID",
     "changes_rows",
+    "check_layout_options",
     "choose_block_align",
     "count_out_of_reach",
     "cut_batches",

@@ -41,6 +41,8 @@ def cut_batches(
     layouts: Sequence[StreamLayout],
     episodes_per_batch: int | None,
     fit: Mapping[str, npt.NDArray[np.bool_]] = _NONE_FIT,
+    *,
+    first: int = 0,
 ) -> list[Batch]:
     """Cut the work into batches, the most expensive first.
 
@@ -49,12 +51,13 @@ def cut_batches(
         layouts: The output files.
         episodes_per_batch: Episodes a batch, None for a batch an output file.
         fit: Which slices of a stream are files that are kept, in layouts with a file an episode.
+        first: Position with which the work begins; in each stream a file begins there.
     """
     totals = _Totals(streams)
     if episodes_per_batch is None:
-        groups = _by_output_file(totals, layouts, fit)
+        groups = _by_output_file(totals, layouts, fit, first)
     elif episodes_per_batch > 0:
-        groups = _by_episode_range(totals, layouts, episodes_per_batch, fit)
+        groups = _by_episode_range(totals, layouts, episodes_per_batch, fit, first)
     else:
         raise UsageError(f"--episodes-per-batch must be positive, not {episodes_per_batch}.")
     costed = [(cost, group) for group, cost in groups]
@@ -98,9 +101,9 @@ def _running_sum(values: IntArray) -> IntArray:
     return np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
 
 
-def _files(layout: StreamLayout) -> Iterator[OutputFile]:
-    edges = layout.starts.tolist()
-    for number, (first, stop) in enumerate(pairwise(edges)):
+def _files(layout: StreamLayout, begin: int) -> Iterator[OutputFile]:
+    edges = layout.starts[begin:].tolist()
+    for number, (first, stop) in enumerate(pairwise(edges), begin):
         yield OutputFile(layout.stream, number, first, stop)
 
 
@@ -108,18 +111,20 @@ def _by_output_file(
     totals: _Totals,
     layouts: Sequence[StreamLayout],
     fit: Mapping[str, npt.NDArray[np.bool_]],
+    first: int,
 ) -> Iterator[tuple[tuple[Shard, ...], int]]:
     """Yield one file a batch, or neighbours of one stream up to a shared cost."""
-    whole_cost = sum(totals.cost(s.stream, 0, int(s.starts[-1])) for s in layouts)
+    whole_cost = sum(totals.cost(s.stream, first, int(s.starts[-1])) for s in layouts)
     shared_cost = min(
         max(whole_cost // _BATCHES_WANTED, _SMALLEST_BATCH_COST), _LARGEST_SHARED_BATCH_COST
     )
     for layout in layouts:
         pending: list[Shard] = []
         pending_cost = 0
-        costs = totals.costs(layout.stream, layout.starts)
-        kept = fit[layout.stream].tolist() if layout.stream in fit else repeat(False)
-        for file, cost, keep in zip(_files(layout), costs, kept, strict=False):
+        begin = int(np.searchsorted(layout.starts, first))
+        costs = totals.costs(layout.stream, layout.starts[begin:])
+        kept = fit[layout.stream][first:].tolist() if layout.stream in fit else repeat(False)
+        for file, cost, keep in zip(_files(layout, begin), costs, kept, strict=False):
             if pending and pending_cost + cost > shared_cost:
                 yield tuple(pending), pending_cost
                 pending, pending_cost = [], 0
@@ -134,10 +139,11 @@ def _by_episode_range(
     layouts: Sequence[StreamLayout],
     episodes_per_batch: int,
     fit: Mapping[str, npt.NDArray[np.bool_]],
+    begins: int,
 ) -> Iterator[tuple[tuple[Shard, ...], int]]:
     """Yield the slices of consecutive episodes over all streams."""
     num_episodes = int(layouts[0].starts[-1]) if layouts else 0
-    for first in range(0, num_episodes, episodes_per_batch):
+    for first in range(begins, num_episodes, episodes_per_batch):
         stop = min(first + episodes_per_batch, num_episodes)
         shards: list[Shard] = []
         for layout in layouts:

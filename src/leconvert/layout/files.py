@@ -24,6 +24,7 @@ from leconvert.model import (
 )
 
 __all__ = [
+    "check_layout_options",
     "choose_block_align",
     "count_out_of_reach",
     "first_frames",
@@ -42,7 +43,6 @@ _BLOCKS_WORTH_ALIGNING = 16
 
 def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayout]:
     """Return the output files of every stream, in the order of ``scan.streams``."""
-    _check(options)
     if options.layout == KEEPING_LAYOUTS[0] and scan.num_episodes > _MOST_FILES:
         raise UsageError(
             f"--layout {options.layout} makes a file for each of {scan.num_episodes:,} episodes, "
@@ -72,7 +72,12 @@ def layout_streams(scan: SourceScan, options: LayoutOptions) -> list[StreamLayou
     ]
 
 
-def _check(options: LayoutOptions) -> None:
+def check_layout_options(options: LayoutOptions) -> None:
+    """Refuse values that nobody can mean, before anything is read.
+
+    Raises:
+        UsageError: A value is out of range, or two do not go together.
+    """
     if options.to not in TARGET_VERSIONS:
         raise UsageError(f"--to takes {' or '.join(TARGET_VERSIONS)}, not {options.to!r}.")
     is_v21 = options.to == _ONE_FILE_AN_EPISODE

@@ -242,8 +242,9 @@ class Codec:
         self.picture = rgb_converter()
 
 
-# By sample entry; one lives as long as a decoder that uses it.
-Codecs = WeakValueDictionary[bytes, Codec]
+# By what the sample entry says but for bit rates, which differ from file to file; one lives as long
+# as a decoder that uses it.
+Codecs = WeakValueDictionary[str, Codec]
 
 
 class PyavDecoder:
@@ -265,12 +266,12 @@ class PyavDecoder:
         self._sample_of_rank = np.argsort(ranks)
         self._heads = np.flatnonzero(index.keyframes)
         self._head_ranks = self._heads if self._is_in_order else ranks[self._heads]
-        # The sample entry says all that a decoder must know before the first packet.
-        codec = None if codecs is None else codecs.get(index.sample_entry)
+        # It says all that a decoder must know before the first packet.
+        codec = None if codecs is None else codecs.get(index.config_key)
         if codec is None:
             codec = Codec(clip)
             if codecs is not None:
-                codecs[index.sample_entry] = codec
+                codecs[index.config_key] = codec
         self._codec = codec
         self._picture = _depth_codes if is_depth else codec.picture
         self._descriptor = os.open(clip.source.path, os.O_RDONLY | os.O_CLOEXEC)

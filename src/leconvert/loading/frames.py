@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice, zip_longest
+from random import Random
 from typing import NamedTuple
 
 import numpy as np
@@ -60,8 +62,10 @@ class FrameReader:
     """Decodes frames by episode and number.
 
     It guarantees that a frame is the one asked for: its place in the file is counted, and its time
-    checked, never guessed. It holds at most ``cache_size`` decoders, the longest unused of which is
-    closed first. But for `need` and `need_frames` it is for one thread.
+    checked, never guessed. It holds at most ``cache_size`` decoders. Where there are more files,
+    one of the half that was not used for longest is closed: a shuffled order asks for the files of
+    the pool in turn, and would always miss the one that was not used for longest. But for `need`
+    and `need_frames` it is for one thread.
 
     Args:
         meta: The dataset.
@@ -98,6 +102,7 @@ class FrameReader:
         self._opening: dict[_FileKey, threading.Lock] = {}
         self._lock = threading.Lock()
         self._decoders: OrderedDict[_FileKey, ClipDecoder] = OrderedDict()
+        self._random = Random(0)  # noqa: S311 (no secret)
         self._codecs = Codecs() if threads < 2 else None
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
@@ -114,6 +119,10 @@ class FrameReader:
 
         return sum(self._need(place, camera, spans) for camera in self._meta.episodes.cameras)
 
+    def file_of(self, place: int, camera: str) -> _FileKey:
+        """Return which file an episode's frames are in."""
+        return camera, int(self._meta.episodes.cameras[camera].file[place])
+
     def need_frames(self, place: int, camera: str, frames: IntArray) -> int:
         """Fetch what some frames of an episode are decoded from; from any thread."""
 
@@ -126,7 +135,7 @@ class FrameReader:
         if self._files.is_local:
             return 0
         files = self._meta.episodes.cameras[camera]
-        key = camera, int(files.file[place])
+        key = self.file_of(place, camera)
         with self._lock:
             self._users[key] = self._users.get(key, 0) + 1
             opening = self._opening.setdefault(key, threading.Lock())
@@ -207,11 +216,14 @@ class FrameReader:
         except UnreadableSourceError as error:
             return error
         self._decoders[group.key] = decoder
-        while len(self._decoders) > self._cache_size:
-            oldest, _ = self._decoders.popitem(last=False)
+        if len(self._decoders) > self._cache_size:
+            # Not one of those that are about to be used at the same time.
+            most = min(len(self._decoders) // 2, len(self._decoders) - max(1, self._threads))
+            chosen = next(islice(self._decoders, self._random.randrange(max(1, most)), None))
+            del self._decoders[chosen]
             self._counters.add("cache_evictions")
             if self._files.is_local:
-                self._clips.pop(oldest, None)
+                self._clips.pop(chosen, None)
         self._counters.put("cache_size", len(self._decoders))
         return decoder
 
@@ -328,9 +340,18 @@ class EpisodePool:
         if self._urgent is None:
             return
         needed = np.unique(places).tolist()
-        waiting = []
+        waiting: list[Future[None]] = []
+        # By file: who comes first opens it, and the others wait for that. So the first of each
+        # file begin first, or all threads would wait for one.
+        begins: dict[object, list[Callable[[], None]]] = {}
+
+        def begin(need: Callable[[], int]) -> None:
+            assert self._urgent is not None
+            waiting.append(self._urgent.submit(self._fetch, need))
+
         for place in needed:
-            self._bring_rows(place)
+            rows_file = self._row_reader.file_of(place)
+            begins.setdefault(rows_file, []).append(partial(self._bring_rows, place))
             coming = self._frames_coming.get(place)
             if coming is not None and coming.done():
                 coming.result()  # raises what went wrong
@@ -339,7 +360,12 @@ class EpisodePool:
             for camera, wanted in frames.items():
                 chosen = np.unique(wanted[samples])
                 need = partial(self._frame_reader.need_frames, place, camera, chosen)
-                waiting.append(self._urgent.submit(self._fetch, need))
+                file = self._frame_reader.file_of(place, camera)
+                begins.setdefault(file, []).append(partial(begin, need))
+        for turn in zip_longest(*begins.values()):
+            for start in turn:
+                if start is not None:
+                    start()
         for coming in waiting:
             coming.result()
         # Only now: it would take the bandwidth from what the batch waits for.

@@ -30,7 +30,7 @@ __all__ = ["StreamLoader"]
 
 
 _FORMAT = "leconvert.stream-state"
-_VERSION = 2
+_VERSION = 3
 # Samples that are compared to see whether the order is still computed as it was.
 _WITNESSES = 64
 _SAID_AS = {

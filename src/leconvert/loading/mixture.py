@@ -56,8 +56,9 @@ class MixedStream(SampleStream):
     It guarantees that
 
     - of any 1,000 samples in a row each dataset has its share to within 10;
-    - each dataset goes through its own epochs, in its own order (see `EpisodeStream`), one after
-      the other; in each every frame comes once, over all ranks and workers;
+    - each dataset goes through its own epochs, one after the other; in each every frame comes once,
+      over all ranks and workers. Its samples come in its own order (see `EpisodeStream`), but up to
+      256 of them earlier or later, at the ends of its epochs too;
     - there is one order over all ranks and workers; it follows from the seed, the weights, and the
       orders of the datasets, alone;
     - a sample is what the dataset's own stream gives, and ``dataset_index`` says which it is from;

@@ -51,10 +51,12 @@ __all__ = [
 _BLOCK_FRAMES = 2**14
 # What a random stream is for; each has its own, whatever the other draws.
 _EPISODES, _FRAMES, _MEMBERS = range(3)
-# A mixture repeats after so many samples; its shares are whole numbers of them.
+# Shares of a mixture are whole numbers of so many turns of a column, and then repeat.
 _CYCLE = 10_000
-# So many neighbours in a mixture change places.
-_NEIGHBOURS = 8
+# Turns of a row: ranks whose number divides it have episodes of their own.
+_COLUMNS = 64
+# From row to row; nearly the golden section of a cycle, and prime to it.
+_ROW_STEP = 6_181
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,16 +300,19 @@ class MixedOrder(Order):
     Each member goes through its own epochs, one behind the other and none cut short; an epoch of
     the mixture, of as many samples as the members have frames, is but a stretch of all this.
 
-    Whose turn it is repeats after 10,000 samples. In such a cycle a turn goes to the member that
-    is furthest behind its share, so that each is at most a sample or so away from it anywhere; then
-    each eight turns are shuffled. Else the turns of W ranks would fall in step with the shares:
-    of two equal ones each of two ranks would always have the same. So which member has a turn, and
-    its how manyth it is, are found in a table.
+    The turns are laid out in rows of 64. A member's turn in a column is its next one whose number
+    leaves the column's remainder by 64; so with W ranks, W a divisor of 64, a rank has every W-th
+    turn of each member, and with them few episodes but its own, as in the order of one dataset.
+    The price is that turns of a member come up to 256 turns before or after where they would be.
+
+    Which member has a turn follows from a grid of points that are spread evenly (a rank-1 lattice,
+    see Niederreiter 1992, chapter 5): each row and each column has every member's share to within
+    a turn or two anywhere, and a column exactly after 10,000 rows. All is found in a table.
 
     Args:
         orders: The members'.
         weights: What is taken of each, relative to the others.
-        seed: Selects the shuffling of turns.
+        seed: Selects where the grid begins.
 
     Attributes:
         shares: What is taken of each of 10,000 samples, shape (M,).
@@ -320,14 +325,18 @@ class MixedOrder(Order):
     ) -> None:
         self._orders = orders
         self.shares = _whole_shares(weights)
-        owners = _dealt_out(self.shares)
         random = _generator(seed, 0, _MEMBERS)
-        owners = random.permuted(owners.reshape(-1, _NEIGHBOURS), axis=1).reshape(-1)
-        self._owners = owners
-        self._turns = [np.flatnonzero(owners == member) for member in range(len(orders))]
-        self._turn_numbers = np.empty_like(owners)
-        for turns in self._turns:
-            self._turn_numbers[turns] = np.arange(len(turns))
+        columns = np.argsort(spread_order(_COLUMNS)) * _CYCLE // _COLUMNS
+        points = np.arange(_CYCLE) * _ROW_STEP + columns[:, None] + random.integers(_CYCLE)
+        line = np.repeat(np.arange(len(orders), dtype=np.int16), self.shares)
+        self._owners = line[points % _CYCLE]  # by column and row
+        # Where each member's turns are in each column: rows, those of the first member first.
+        rows = np.argsort(self._owners, axis=1, kind="stable")
+        self._heads = np.cumsum(self.shares) - self.shares
+        turns = np.empty((_COLUMNS, _CYCLE), np.int32)
+        np.put_along_axis(turns, rows, np.arange(_CYCLE, dtype=np.int32)[None], axis=1)
+        self._turns = turns - self._heads.astype(np.int32)[self._owners]
+        self._last_rows = rows.max(axis=0)
         counts = np.array([order.num_episodes for order in orders])
         self.first_episodes = np.cumsum(counts) - counts
         self.num_episodes = int(counts.sum())
@@ -336,17 +345,22 @@ class MixedOrder(Order):
     def at(self, epoch: int, numbers: IntArray) -> OrderBlock:
         """Return the samples of some numbers; see `Order.at`."""
         begin = epoch * self.num_frames
-        cycles, places = np.divmod(begin + numbers, _CYCLE)
-        owners = self._owners[places]
-        turns = cycles * self.shares[owners] + self._turn_numbers[places]
+        rows, columns = np.divmod(begin + numbers, _COLUMNS)
+        cycles, rows = np.divmod(rows, _CYCLE)
+        owners = self._owners[columns, rows]
+        turns = cycles * self.shares[owners] + self._turns[columns, rows]
+        turns = turns * _COLUMNS + columns
         episodes, frames, last_numbers = (np.empty_like(numbers) for _ in range(3))
         for member in np.unique(owners).tolist():
             mine = np.flatnonzero(owners == member)
+            mine = mine[np.argsort(turns[mine])]
             found = self._orders[member].at(0, turns[mine])
             episodes[mine] = self.first_episodes[member] + found.episodes
             frames[mine] = found.frames
-            cycles, rest = np.divmod(found.last_numbers, self.shares[member])
-            last_numbers[mine] = cycles * _CYCLE + self._turns[member][rest] - begin
+            # No turn up to the last one of an episode is behind the row that has it in any column.
+            cycles, rest = np.divmod(found.last_numbers // _COLUMNS, self.shares[member])
+            last_rows = cycles * _CYCLE + self._last_rows[self._heads[member] + rest]
+            last_numbers[mine] = (last_rows + 1) * _COLUMNS - 1 - begin
         return OrderBlock(episodes, frames, numbers, last_numbers)
 
 
@@ -365,18 +379,6 @@ def _whole_shares(weights: Sequence[float]) -> IntArray:
     rests = np.argsort(shares - exact, kind="stable")
     shares[rests[: _CYCLE - int(shares.sum())]] += 1
     return shares
-
-
-def _dealt_out(shares: IntArray) -> IntArray:
-    """Return whose turn each of a cycle is: that of who is furthest behind, of equals the first."""
-    owners = np.empty(_CYCLE, np.int64)
-    behind = np.zeros(len(shares), np.int64)  # in parts of a turn, so that it is exact
-    for turn in range(_CYCLE):
-        behind += shares
-        owner = int(behind.argmax())
-        behind[owner] -= _CYCLE
-        owners[turn] = owner
-    return owners
 
 
 def spread_order(size: int) -> IntArray:

@@ -11,6 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +47,13 @@ class EpisodeRows:
 
 
 class _DataFile:
-    """An open data file and where its row groups begin."""
+    """A data file, opened by the first that asks for its reader, and where its row groups begin."""
 
-    def __init__(self, source: OpenFile) -> None:
-        self.source = source
+    source: OpenFile
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
         self.users = 0
         self.lock = threading.Lock()
         self._reader: pq.ParquetFile | None = None
@@ -62,17 +66,20 @@ class _DataFile:
         return self._reader
 
     def _open(self) -> pq.ParquetFile:
-        source = self.source
+        source = self.source = self._files.open(self._path)
         size = source.size_bytes
-        try:
-            source.need([(max(0, size - _FOOTER_BYTES), size)])
-            with open(source.path, "rb") as file:  # noqa: PTH123 (a name, not a Path)
-                file.seek(max(0, size - _TRAILER_BYTES))
-                footer = int.from_bytes(file.read(4), "little") + _TRAILER_BYTES
-            source.need([(max(0, size - footer), size)])
-            reader = pq.ParquetFile(source.path)
-        except (OSError, pa.ArrowException) as error:
-            raise _unreadable(source.name, error) from error
+        with ExitStack() as undone:
+            undone.callback(source.close)  # who asks again opens it again
+            try:
+                source.need([(max(0, size - _FOOTER_BYTES), size)])
+                with open(source.path, "rb") as file:  # noqa: PTH123 (a name, not a Path)
+                    file.seek(max(0, size - _TRAILER_BYTES))
+                    footer = int.from_bytes(file.read(4), "little") + _TRAILER_BYTES
+                source.need([(max(0, size - footer), size)])
+                reader = pq.ParquetFile(source.path)
+            except (OSError, pa.ArrowException) as error:
+                raise _unreadable(source.name, error) from error
+            undone.pop_all()
         counts = [reader.metadata.row_group(n).num_rows for n in range(reader.num_row_groups)]
         self.starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
         return reader
@@ -113,7 +120,7 @@ class _DataFile:
     def close(self) -> None:
         if self._reader is not None:
             self._reader.close()
-        self.source.close()
+            self.source.close()
 
 
 class RowReader:
@@ -145,6 +152,10 @@ class RowReader:
         file.source.need(file.spans(self._groups(file, place)))
         return file.source.take_fetched_bytes()
 
+    def file_of(self, place: int) -> int:
+        """Return which data file an episode's rows are in."""
+        return int(self._meta.episodes.data_file[place])
+
     def release(self, place: int) -> None:
         """Say that an episode's rows will not be read again."""
         if self._files.is_local:
@@ -155,7 +166,7 @@ class RowReader:
             file.users -= 1
             is_unused = not file.users  # asked here: a thread may be about to fetch from it
             if is_unused:
-                del self._open[int(self._meta.episodes.data_file[place])]
+                del self._open[self.file_of(place)]
         if is_unused:
             file.close()
 
@@ -173,7 +184,7 @@ class RowReader:
             if whole:
                 table = reader.read_row_group(groups.start, use_threads=False)
             else:
-                number = int(self._meta.episodes.data_file[place])
+                number = self.file_of(place)
                 tables = [self._kept(number, group, reader) for group in groups]
                 joined = pa.concat_tables(tables)
                 table = joined.slice(first - int(file.starts[groups.start]), count)
@@ -184,12 +195,12 @@ class RowReader:
         return rows
 
     def _file(self, place: int, *, users: int = 0) -> _DataFile:
-        number = int(self._meta.episodes.data_file[place])
+        number = self.file_of(place)
         with self._lock:
             file = self._open.get(number)
             if file is None:
-                source = self._files.open(self._meta.episodes.data_paths[number])
-                file = self._open[number] = _DataFile(source)
+                path = self._meta.episodes.data_paths[number]
+                file = self._open[number] = _DataFile(self._files, path)
             file.users += users
             self._open.move_to_end(number)
             while self._files.is_local and len(self._open) > _OPEN_FILES:

@@ -11,7 +11,7 @@ its own generation's name, so that a predecessor that still lives finds its tree
 nothing. What a predecessor proved is proven again: a proof is good for the process that made it.
 """
 
-from leconvert.packer.assembly import check_all_done
+from leconvert.packer.assembly import check_all_done, taken_over
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
 from leconvert.packer.proof import facts_of_tree, remove_compared, rest_of_removal
 from leconvert.packer.run import NoResultError, finish_run, pack_run, swap_has_begun
@@ -28,4 +28,5 @@ __all__ = [
     "remove_compared",
     "rest_of_removal",
     "swap_has_begun",
+    "taken_over",
 ]

@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert import media, tables
+from leconvert.appending import other_files
 from leconvert.errors import BatchesFailedError, IncompleteError, WorkDirError
 from leconvert.formats import (
     PROVENANCE_PATH,
@@ -31,6 +33,7 @@ from leconvert.formats import (
 from leconvert.layout import first_frames
 from leconvert.leasing import BatchState, Board, read_done, read_failed, void_done
 from leconvert.model import DATA_STREAM, OutputFile, Shard, Source, camera_of
+from leconvert.source import files_along
 from leconvert.source.modality import extension_files, mended_extension
 from leconvert.workdir.fs import (
     forget_old_names,
@@ -182,7 +185,14 @@ def _episode_records(
 def _all_stats(
     run: OpenedRun, sources: Sources, stats_files: StatsFiles, pixels: _PixelCounts
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield each episode's statistics: copied, but for what was computed or left out."""
+    """Yield each episode's statistics: copied, but for what was computed or left out.
+
+    What an earlier conversion computed of episodes to which others are appended is copied, too.
+    """
+    kept, total = run.manifest.kept_episodes, run.manifest.num_episodes
+    former: Iterable[Mapping[str, Any]] = ()
+    if kept and stats_files:
+        former = v3.Dataset(run.manifest.target).episode_stats()
     copied = (
         # Where there is no table of statistics, the scan had them computed.
         (source.repairs, index, stats or {})
@@ -191,17 +201,23 @@ def _all_stats(
     )
     # In the plan's order: that of `stats_files` is who came first.
     computed = [
-        _computed_lines(run, stats_files[layout.stream])
+        chain(
+            ({"episode_index": position, "stats": {}} for position in range(kept)),
+            _computed_lines(run, stats_files[layout.stream]),
+        )
         for layout in run.manifest.streams
         if layout.stream in stats_files
     ]
     # Strict: a stream of computed statistics has a line for each episode, neither more nor fewer.
-    for position, (own, *found) in enumerate(zip(copied, *computed, strict=True)):
+    earlier = chain(former, repeat({}, total - (kept if former else 0)))
+    for position, (own, before, *found) in enumerate(zip(copied, earlier, *computed, strict=True)):
         repairs, index, stats = own
         if not repairs:
             yield stats
             continue
-        fresh: dict[str, Any] = {}
+        fresh = {
+            name: values for name, values in before.items() if repairs.computes_stats(name, index)
+        }
         for entry in found:
             assert entry["episode_index"] == position, "shards are read in order"
             fresh |= entry["stats"]
@@ -263,6 +279,27 @@ class Assembly:
         self._check_parts(file, shards)
         self._put(target, lambda partial: self._join(file, shards, partial))
 
+    def add_former(self) -> None:
+        """Give the files of the result to which episodes are appended a second name in the tree.
+
+        Its tables are not among them, nor are files that come from the source again.
+        """
+        manifest = self._run.manifest
+        if not manifest.kept_episodes:
+            return
+        target = Path(manifest.target)
+        streams = {layout.stream for layout in manifest.streams}
+        begin = {
+            layout.stream: int(np.searchsorted(layout.starts, manifest.kept_episodes))
+            for layout in manifest.streams
+        }
+        for stream in streams:
+            for number in range(begin[stream]):
+                path = self._path(stream, number)
+                link_into_tree(target / path, self._tree / path, tree=self._tree)
+        for path in other_files(target, along=files_along(manifest.sources)):
+            link_into_tree(target / path, self._tree / path, tree=self._tree)
+
     def add_copy(self, source: Source, relative: str) -> None:
         """Copy one file that comes along, without features that are left out if it names such."""
         target = self._tree / relative
@@ -270,7 +307,9 @@ class Assembly:
         mended = None
         if extension_files([relative], repairs):
             mended = mended_extension(root, relative, repairs)
-        if mended is None:
+        if mended is None and self._run.manifest.is_migration:
+            link_into_tree(root / relative, target, tree=self._tree)
+        elif mended is None:
             self._put(target, lambda partial: shutil.copyfile(root / relative, partial))
         else:
             self._put(target, lambda partial: partial.write_bytes(mended))
@@ -357,6 +396,21 @@ def _parts(
         for count in frames[shard.first - file.first : shard.stop - file.first]:
             yield path, first, count
             first += count
+
+
+def taken_over(run: OpenedRun) -> Iterator[tuple[str, str]]:
+    """Yield each file that a result has from its only source as it is: its path in both."""
+    (source,) = sources = open_sources(run.manifest.sources)
+    path = _target_of(run, sources).path
+    for batch in run.batches:
+        for shard in batch.shards:
+            if shard.keep:
+                scan, _ = run.scan.stream(shard.stream, shard.first, shard.stop)
+                (key,) = scan.files.key.tolist()
+                yield path(shard.stream, shard.number), source.dataset.relative(shard.stream, key)
+    for relative in files_along(run.manifest.sources):
+        if not extension_files([relative], source.repairs):
+            yield relative, relative
 
 
 # ------------------------------------------------------------------------------------------------

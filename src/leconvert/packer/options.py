@@ -12,9 +12,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from leconvert.appending import what_is_lost
 from leconvert.errors import TargetError, UsageError
 from leconvert.workdir.run import exchanged_place
-from leconvert.workdir.swap import check_target, codebase_version, is_converted, old_dir
+from leconvert.workdir.swap import (
+    check_target,
+    codebase_version,
+    is_converted,
+    old_dir,
+    removed_old_dir,
+)
 
 _DEPTHS = ("structure", "bytes", "none")
 
@@ -68,13 +75,24 @@ class ProofOptions:
                 f"--source {shlex.quote(str(source))} --bytes`, and remove the source by hand.",
             )
 
-    def check_target(self, source: Path, target: Path, to: str, layout: str = "") -> None:
+    def check_target(
+        self, source: Path, target: Path, to: str, layout: str = "", *, appends: bool = False
+    ) -> None:
         """Refuse a target that something stands in, before any work is done."""
         self.check_proof(source, target)
-        old = self.old_place(source, target, to, layout)
+        old = self.old_place(source, target, to, layout, appends=appends)
+        if (
+            appends
+            and old is not None
+            and old.is_dir()
+            and what_is_lost(target, old, along=None) is None
+        ):
+            old = removed_old_dir(target)  # what an earlier appending left, which goes
         check_target(exchanged_place(source, target, layout), old)
 
-    def old_place(self, source: Path, target: Path, to: str, layout: str = "") -> Path | None:
+    def old_place(
+        self, source: Path, target: Path, to: str, layout: str = "", *, appends: bool = False
+    ) -> Path | None:
         """Return where the tree at the target goes, None where the target must be free.
 
         Args:
@@ -82,7 +100,14 @@ class ProofOptions:
             target: Where the result goes.
             to: The version that is written.
             layout: The layout.
+            appends: Whether episodes are added to what is at the target.
         """
+        if appends and self.force_conversion:
+            raise UsageError(
+                "--append keeps the files of the result that is there, and --force-conversion "
+                "replaces them.",
+                next_step="Leave one of them out.",
+            )
         if source == target:
             return old_dir(exchanged_place(source, target, layout))
         if not os.path.lexists(target):
@@ -94,12 +119,13 @@ class ProofOptions:
                 path=str(target),
                 next_step="Choose another --output, or move it away.",
             )
-        if not self.force_conversion:
+        if not self.force_conversion and not appends:
             raise TargetError(
                 f"{target} already holds a {version} dataset.",
                 path=str(target),
-                next_step="Nothing needs to be done if it is this one; --force-conversion replaces "
-                f"it and keeps it as {old_dir(target)}.",
+                next_step="Nothing needs to be done if it is this one; --append adds the episodes "
+                "that its source has gained; --force-conversion replaces it and keeps it as "
+                f"{old_dir(target)}.",
             )
         return old_dir(target)
 

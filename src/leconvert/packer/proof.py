@@ -86,6 +86,7 @@ def prove_tree(
             depth=depth,
             progress=progress,
             clip_digests=clip_digests,
+            read_rows=run.manifest.kept_episodes,
             repairs=[source.repairs for source in run.manifest.sources],
             stop=stop,
         )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from leconvert.appending import former_episodes, not_as_planned, what_is_lost
 from leconvert.errors import (
     BatchesFailedError,
     IncompleteError,
@@ -23,9 +24,18 @@ from leconvert.leasing import Board, LeaseStore
 from leconvert.machine import Machine
 from leconvert.packer.assembly import Assembly, Collector, check_all_done
 from leconvert.packer.options import PackReport, ProofOptions, WorkerMonitor
-from leconvert.packer.proof import Proof, as_dataset, kept_source, prove_tree, remove_source
+from leconvert.packer.proof import (
+    Proof,
+    as_dataset,
+    facts_of_tree,
+    kept_source,
+    prove_tree,
+    remove_compared,
+    remove_source,
+)
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.source import (
+    FileFacts,
     check_source_unchanged,
     check_tables_unchanged,
     files_along,
@@ -47,6 +57,7 @@ from leconvert.workdir.swap import (
     marked_by,
     old_dir,
     recover_swap,
+    result_aside,
     superseded,
     swap_into_place,
 )
@@ -79,7 +90,9 @@ def pack_run(
         if finished is not None:
             return finished
         _check_not_converted(run)
-        options.check_target(source, target, manifest.to, manifest.layout)
+        appends = bool(manifest.kept_episodes)
+        options.check_target(source, target, manifest.to, manifest.layout, appends=appends)
+        former = _former_files(run)
         board = _board(run)
         if not wait or board.all_settled():
             check_all_done(run, board)
@@ -97,6 +110,10 @@ def pack_run(
                 with suppress(LeconvertError, OSError):
                     remove_new_tree(tree, manifest.run_id)
                 raise
+            if appends and (
+                lost := what_is_lost(tree, target, along=files_along(manifest.sources))
+            ):
+                raise not_as_planned(target, f"as its source is now, {lost}")
             proof = Proof()
             if options.depth != "none":
                 proof = prove_tree(
@@ -129,15 +146,14 @@ def pack_run(
 
         with target_lock(target, manifest.run_id, wait=silent):
             _check_not_converted(run)
+            if appends:
+                _remove_former(target, files_along(manifest.sources))
+            old = options.old_place(source, target, manifest.to, manifest.layout, appends=appends)
             swap_into_place(
-                SwapPlan(
-                    exchanged,
-                    tree,
-                    options.old_place(source, target, manifest.to, manifest.layout),
-                ),
+                SwapPlan(exchanged, tree, old),
                 journal,
                 before_exchange=check_once_more,
-                came_out=_planned_source_of(run),
+                came_out=_planned_tree_of(run, former),
             )
             return _finish(run, journal, options, proof, stop, progress)
 
@@ -227,7 +243,9 @@ def _prove_again(
             # Its removal began: what is left of it proves nothing.
             _check_alone(Path(run.manifest.target), progress)
             return Proof()
-        raise _result_is_of_another(error, in_place=place is not None, target=target) from error
+        aside = result_aside(target, run.manifest.to)
+        in_place = place is not None
+        raise _result_is_of_another(error, target, aside, in_place=in_place) from error
     depth = "bytes" if options.depth == "bytes" else "structure"
     return prove_tree(run, journal, target, place, depth, None, stop, progress)
 
@@ -248,14 +266,14 @@ def _check_alone(target: Path, progress: Progress) -> None:
 
 
 def _result_is_of_another(
-    error: SourceChangedError, *, in_place: bool, target: Path
+    error: SourceChangedError, target: Path, aside: Path, *, in_place: bool
 ) -> SourceChangedError:
     """Return the error for a source that changed after its result took its place."""
     place = error.path
     if in_place:
         there, kept = shlex.quote(str(target)), shlex.quote(str(place))
         helps = (
-            f"To convert its new state, put it back, `mv {there} {shlex.quote(f'{target}_v30')} && "
+            f"To convert its new state, put it back, `mv {there} {shlex.quote(str(aside))} && "
             f"mv {kept} {there}`, and convert again."
         )
     else:
@@ -306,14 +324,49 @@ def _check_not_converted(run: OpenedRun) -> None:
     )
 
 
-def _planned_source_of(run: OpenedRun) -> Callable[[Path], None]:
-    """Return what looks whether a tree that came out of the target is the planned source."""
+def _planned_tree_of(run: OpenedRun, former: Mapping[str, FileFacts]) -> Callable[[Path], None]:
+    """Return what looks whether a tree that came out of the target is the planned one.
+
+    Args:
+        former: The files of the result to which episodes are appended, as they were when the new
+            tree got them.
+    """
 
     def look(tree: Path) -> None:
         if run.manifest.in_place:
             check_tables_unchanged(run, tree)
+        if former and facts_of_tree(tree) != former:
+            raise not_as_planned(Path(run.manifest.target), "it was changed meanwhile")
 
     return look
+
+
+def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
+    """Return the files of the result to which episodes are appended; none where there is none."""
+    target, planned = Path(run.manifest.target), run.manifest.kept_episodes
+    if not planned:
+        return {}
+    files = facts_of_tree(target)
+    found = former_episodes(target)
+    if found != planned:
+        raise not_as_planned(target, f"it had {planned} episodes when planned, and {found} now")
+    return files
+
+
+def _remove_former(target: Path, along: Collection[str]) -> None:
+    """Remove what an earlier appending kept, if the dataset at the target holds all of it."""
+    old = old_dir(target)
+    if not old.is_dir():
+        return
+    reason = what_is_lost(target, old, along=along) or remove_compared(
+        target, old, lambda tree: what_is_lost(target, tree, along=along)
+    )
+    if reason is not None:
+        raise TargetError(
+            f"{old} exists already, and what {target} is now would be kept there: {reason}.",
+            path=str(old),
+            next_step=f"Check that you do not need {old}, then remove or rename it.",
+        )
 
 
 @contextmanager
@@ -345,6 +398,7 @@ def _assemble(
     along = files_along(run.manifest.sources)
     if run.manifest.is_overlay_in_place:  # what is not in `meta/` stays where it is
         along = {path: source for path, source in along.items() if path.startswith(f"{META}/")}
+    assembly.add_former()
     # Statistics that workers compute are there when the last of them is done.
     early = not board.all_settled() and not run.manifest.computed_stats
     if early:

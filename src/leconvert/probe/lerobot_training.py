@@ -6,6 +6,8 @@ of the same dataset, and the method of accelerate that takes a `DataLoader`, whi
 `StreamLoader` of one whose dataset is a stream: ranks share that out themselves. Everything else
 is LeRobot's: options, policies, processors, checkpoints.
 
+With ``also`` the stream is a `MixedStream` of LeRobot's dataset and others.
+
 Its checkpoints say the step, the batch size and the number of processes; where all ranks stood in
 the order follows from these, so ``--resume=true`` goes on with the sample that would have come
 next, with any number of ranks.
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from leconvert.errors import InstallationError, UsageError
-from leconvert.loading import EpisodeStream, StreamLoader
+from leconvert.loading import EpisodeStream, MixedStream, SampleStream, StreamLoader
 
 __all__ = ["train_with_lerobot"]
 
@@ -29,13 +31,24 @@ __all__ = ["train_with_lerobot"]
 _NEEDED = "lerobot[training]>=0.6.1"
 
 
-def train_with_lerobot(arguments: Sequence[str]) -> None:
+def train_with_lerobot(arguments: Sequence[str], *, also: Sequence[tuple[str, float]] = ()) -> None:
     """Run ``lerobot-train`` with its own arguments on an `EpisodeStream`.
+
+    Args:
+        arguments: LeRobot's.
+        also: Datasets to mix with LeRobot's, each with its share of the samples, between 0 and 1;
+            LeRobot's has the rest.
 
     Raises:
         InstallationError: LeRobot, or what its training needs, is not installed.
+        SourceError: The datasets cannot be mixed.
         UsageError: An argument asks for what a stream does not do.
     """
+    if any(share <= 0 for _, share in also) or sum(share for _, share in also) >= 1:
+        raise UsageError(
+            "The shares of --also must be above 0, and below 1 together: the dataset of "
+            "--dataset.root has the rest."
+        )
     try:
         program = importlib.import_module("lerobot.scripts.lerobot_train")
         factory = importlib.import_module("lerobot.datasets.factory")
@@ -45,7 +58,7 @@ def train_with_lerobot(arguments: Sequence[str]) -> None:
             f"LeRobot's training does not load: {error}.",
             next_step=f"pip install '{_NEEDED}'.",
         ) from error
-    run = _Run(program)
+    run = _Run(program, also)
     given, sys.argv = sys.argv, ["lerobot-train", *arguments, "--dataset.streaming=true"]
     try:
         with (
@@ -65,8 +78,9 @@ def train_with_lerobot(arguments: Sequence[str]) -> None:
 class _Run:
     """One training: what LeRobot asks for on the way."""
 
-    def __init__(self, program: Any) -> None:
+    def __init__(self, program: Any, also: Sequence[tuple[str, float]]) -> None:
         self._program = program
+        self._also = also
         self._make_datasets = program.make_train_eval_datasets
         self._config: Any = None
 
@@ -94,23 +108,31 @@ class _Run:
         return_uint8: bool = False,
         repo_type: str = "dataset",
         **_: Any,
-    ) -> EpisodeStream:
-        """Open what LeRobot would open with its streaming class."""
+    ) -> SampleStream:
+        """Open what LeRobot would open with its streaming class, and what is mixed with it."""
         from lerobot.utils.constants import HF_LEROBOT_HOME
 
         place = Path(root) if root is not None else Path(HF_LEROBOT_HOME) / repo_id
         is_local = root is not None or place.is_dir()
-        return EpisodeStream(
+        seed = self._config.seed or 0
+        options: dict[str, Any] = {
+            "delta_timestamps": delta_timestamps,
+            "image_transforms": image_transforms,
+            "tolerance_s": tolerance_s,
+            "return_uint8": return_uint8,
+        }
+        stream = EpisodeStream(
             place if is_local else f"hf://{repo_type}s/{repo_id}",
             revision=None if is_local or repo_type == "bucket" else revision,
             episodes=episodes,
-            delta_timestamps=delta_timestamps,
-            image_transforms=image_transforms,
-            tolerance_s=tolerance_s,
-            return_uint8=return_uint8,
-            seed=self._config.seed or 0,
+            seed=seed,
             repeat=True,
+            **options,
         )
+        if not self._also:
+            return stream
+        rest = 1 - sum(share for _, share in self._also)
+        return MixedStream([(stream, rest), *self._also], seed=seed, repeat=True, **options)
 
     def make_loader(self, loader: Any) -> StreamLoader:
         """Make the loader of a stream of what LeRobot would have torch's do."""
@@ -140,7 +162,7 @@ class _Run:
 
 def _preparing(run: _Run, prepare: Any) -> Any:
     def prepare_data_loader(accelerator: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(loader.dataset, EpisodeStream):
+        if isinstance(loader.dataset, SampleStream):
             return run.make_loader(loader)
         return prepare(accelerator, loader, *args, **kwargs)
 

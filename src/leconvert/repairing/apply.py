@@ -60,6 +60,7 @@ from leconvert.repairing.changes import (
     write_changes,
 )
 from leconvert.repairing.plan import RepairPlan, plan_repair
+from leconvert.repairs import SOURCE_VERSIONS
 from leconvert.text import amount
 from leconvert.workdir.fs import LOCAL, FileSystem, can_clone, make_folders_below, sync_tree
 from leconvert.workdir.locks import target_lock
@@ -238,7 +239,10 @@ def _planned(root: Path, retime: bool, progress: Progress) -> RepairPlan:
         raise SourceError(
             f"{root / v3.INFO_PATH} {said_version(version)}; v3.0 datasets are repaired.",
             path=str(root / v3.INFO_PATH),
-            next_step=version_help(version),
+            next_step=version_help(version)
+            if version not in SOURCE_VERSIONS
+            else f"Convert it, with the repairs as options: `leconvert convert "
+            f"{shlex.quote(str(root))}`.",
         )
     return plan_repair(DatasetCheck(root, raw, progress), retime=retime)
 

@@ -8,6 +8,7 @@ its frames; where they do not, as in trimmed files, they begin at ``from_timesta
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -584,16 +585,26 @@ class FileScanner(Scanner):
     def _check_steps(
         self, file: pq.ParquetFile, among: v3.RoutedFile, first: IntArray, notes: ObservationLog
     ) -> None:
-        """Look at the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset."""
-        times = floats(file.read(["timestamp"], use_threads=False).column(0).combine_chunks())
-        if times is None:
-            return  # that there are none is said
-        lengths = self._ranges.length[among.episodes].tolist()
-        for episode, begin, length in zip(
-            among.episodes.tolist(), first.tolist(), lengths, strict=True
-        ):
-            notes.episode = episode
-            steps_are_even(times[begin : begin + length], self._declared.fps, notes)
+        """Look at the distances of timestamps as LeRobot 0.3.3 does when it opens a dataset.
+
+        No more rows are held than an episode has, and those that are read at a time.
+        """
+        stop = first + self._ranges.length[among.episodes]
+        spans = deque(zip(among.episodes.tolist(), first.tolist(), stop.tolist(), strict=True))
+        held: FloatArray = np.zeros(0)  # times from row `begin` on
+        begin = 0
+        for batch in file.iter_batches(v3.ROWS_AT_A_TIME, columns=["timestamp"], use_threads=False):
+            times = floats(batch.column(0))
+            if times is None:
+                return  # that there are none is said
+            held = np.concatenate([held, times])
+            while spans and spans[0][2] <= begin + len(held):
+                notes.episode, *rows = spans.popleft()
+                steps_are_even(held[rows[0] - begin : rows[1] - begin], self._declared.fps, notes)
+            if not spans:
+                return
+            passed = min(max(0, spans[0][1] - begin), len(held))
+            held, begin = held[passed:], begin + passed
 
     # --- videos -----------------------------------------------------------------------------
 

@@ -129,11 +129,16 @@ def default_work_dir(target: Path) -> Path:
     return real.with_name(f".{real.name}.leconvert-work")
 
 
+def is_default_work_dir(folder: Path) -> bool:
+    """Tell whether a folder has the name of a work dir that nobody named."""
+    head, tail = default_work_dir(folder / "*").name.split("*")
+    return folder.name.startswith(head) and folder.name.endswith(tail)
+
+
 def targets_beside(dataset: Path) -> list[Path]:
     """Return the targets in a dataset's folder that have a default work dir there, sorted."""
     folder = dataset.parent
-    sample = default_work_dir(folder / "*").name
-    head, tail = sample.split("*")
+    head, tail = default_work_dir(folder / "*").name.split("*")
     with storage_errors(folder):
         names = LOCAL.list_names(folder) if folder.is_dir() else []
     found = [name for name in names if name.startswith(head) and name.endswith(tail)]
@@ -182,6 +187,11 @@ class WorkDir:
         """Outlines of sources on the Hub, one folder a commit."""
         return self.root / "outlines"
 
+    @staticmethod
+    def migrated(tree: Path) -> Path:
+        """Return where the result of a migration stands, given the tree of the outline."""
+        return tree.with_name("result")
+
     @property
     def planner_lock(self) -> Path:
         """The planner's lock: one host plans in a work dir."""
@@ -195,6 +205,16 @@ class WorkDir:
     def dataset(self, name: str) -> WorkDir:
         """Return the work dir of one dataset of a fleet."""
         return WorkDir(self.root / "datasets" / name)
+
+    @property
+    def fleet_result(self) -> Path:
+        """What a fleet made of the dataset whose work dir this is."""
+        return self.root / "result.json"
+
+    @property
+    def hub_pause(self) -> Path:
+        """Until when no worker of a fleet asks the Hub."""
+        return self.root / "hub-pause.json"
 
     def run(self, run_id: str) -> RunPaths:
         """Return the paths of a run."""

@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 
-MANIFEST_VERSION = 4
+MANIFEST_VERSION = 5
 # Of a shard: a part of an output file (0), all of it (1), or the source's file as it is (2).
 _KEPT = 2
 _ROWS_PER_GROUP = 16_384
@@ -108,12 +108,14 @@ class Manifest:
         streams: Output files of each stream.
         num_episodes: Episodes, E.
         num_frames: Frames of the dataset (rows of its data stream).
-        source_bytes: Bytes of all slices.
+        source_bytes: Bytes of all slices that batches are about.
         num_batches: Lines of ``batches.jsonl``.
         data_schema: Arrow schema of the data files, IPC-serialised.
         findings: What the scan found.
         outline: How the source is called, a URL with its commit, where the only source is an
             outline of it; None where the sources are the datasets.
+        kept_episodes: The first so many episodes are at the target already, in files that stay as
+            they are; no batch is about them.
     """
 
     run_id: str
@@ -131,6 +133,7 @@ class Manifest:
     data_schema: bytes
     findings: Sequence[Finding]
     outline: str | None = None
+    kept_episodes: int = 0
 
     @property
     def source(self) -> str:
@@ -156,6 +159,12 @@ class Manifest:
     def is_overlay_in_place(self) -> bool:
         """Whether the files of episodes stay where they are."""
         return self.in_place and self.layout == OVERLAY
+
+    @property
+    def is_migration(self) -> bool:
+        """Whether the result is for the Hub alone: what it takes over is a stand-in, as there."""
+        source, target = Path(self.source), Path(self.target)
+        return self.outline is not None and target == WorkDir.migrated(source)
 
     @property
     def computed_stats(self) -> frozenset[str]:
@@ -234,6 +243,7 @@ def write_plan(
         "data_schema": base64.b64encode(manifest.data_schema).decode("ascii"),
         "findings": [asdict(finding) for finding in manifest.findings],
         "outline": manifest.outline,
+        "kept_episodes": manifest.kept_episodes,
         "streams": [
             {"stream": layout.stream, "starts": layout.starts.tolist()}
             for layout in manifest.streams
@@ -303,6 +313,7 @@ def _manifest(run_id: str, fields: Mapping[str, Any]) -> Manifest:
         data_schema=base64.b64decode(fields["data_schema"]),
         findings=[Finding.from_record(entry) for entry in fields["findings"]],
         outline=fields.get("outline"),
+        kept_episodes=index(fields.get("kept_episodes", 0)),
     )
 
 

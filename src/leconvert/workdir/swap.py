@@ -389,10 +389,10 @@ def removed_old_dir(target: Path) -> Path:
     return old.with_name(f".{old.name}.leconvert-removed")
 
 
-def result_aside(target: Path) -> Path:
-    """Return where `swap_back` keeps the result that was at a target: ``<target>_v30``."""
+def result_aside(target: Path, version: str = "v3.0") -> Path:
+    """Return where an undo keeps the result that was at a target: ``<target>_v30`` or ``_v21``."""
     real = Path(os.path.realpath(target))
-    return real.with_name(f"{real.name}_v30")
+    return real.with_name(f"{real.name}_{version.replace('.', '')}")
 
 
 def overlaid_meta(root: Path) -> Path | None:
@@ -489,7 +489,8 @@ def check_target(target: Path, old: Path | None) -> None:
         raise refusal(
             old,
             f"{old} exists already, and the tree at {target} would be kept there",
-            f"Check that you do not need {old}, then remove or rename it.",
+            f"Rename it; or `leconvert clean --of {shlex.quote(str(target))} --old` removes it, if "
+            "every byte of it is proven to be in the dataset that stays.",
         )
 
 
@@ -693,27 +694,29 @@ def recover_marked(plan: SwapPlan, run_id: str, *, fs: FileSystem = LOCAL) -> Sw
 def swap_back(
     target: Path,
     *,
+    aside: Path,
     is_source: Callable[[Path], bool],
     check: Callable[[Path], None],
-    aside: Path | None = None,
+    run_id: str = "-",
     fs: FileSystem = LOCAL,
 ) -> None:
-    """Put the source kept at `old_dir` back at the target, and the result at `result_aside`.
+    """Put the source kept at `old_dir` back at the target, and the result that is there aside.
 
     The moves are those of a swap, and what comes next is decided by the same table: the source is
     the new tree. Both must have been compared by this process, under the target's lock. The same
     call ends what a crash leaves; nothing is deleted.
 
     Args:
+        aside: Where the result goes.
         is_source: Tells the source from any other tree, wherever it is.
         check: Called with the result once it has left the target; what it raises takes the moves
             back.
-        aside: Where the result goes instead of `result_aside`.
+        run_id: The mark that the result may carry.
     """
-    plan = SwapPlan(target, old_dir(target), aside or result_aside(target))
+    plan = SwapPlan(target, old_dir(target), aside)
     if not is_source(target) and is_listed(target, fs):  # nothing was moved yet
         check_target(target, plan.old)
-        check_no_other_swap(target, "-", fs=fs)
+        check_no_other_swap(target, run_id, fs=fs)
         sync_tree(plan.staging, files=False, fs=fs)
     _swap(plan, is_source, check, fs)
 
@@ -721,12 +724,12 @@ def swap_back(
 def take_back_undo(
     target: Path,
     *,
+    aside: Path,
     is_source: Callable[[Path], bool],
-    aside: Path | None = None,
     fs: FileSystem = LOCAL,
 ) -> None:
     """Put the result back at the target where `swap_back` was interrupted; else do nothing."""
-    plan = SwapPlan(target, old_dir(target), aside or result_aside(target))
+    plan = SwapPlan(target, old_dir(target), aside)
     seen = _look(plan, is_source, fs)
     if _came_out(plan, seen) is not None:
         _take_back(plan, seen, fs)
@@ -1012,6 +1015,8 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
         if (inner, outer) in {("target", "source"), ("source", "target")} and source == target:
             continue
         if (inner, outer) == ("source", "work dir") and outlined:
+            continue
+        if (inner, outer) == ("target", "work dir") and target == WorkDir.migrated(source):
             continue
         if places[inner].is_relative_to(places[outer]):
             raise UsageError(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.compare import rows
+from leconvert.compare import rows, same_bytes
 from leconvert.compare.rows import first_difference
 
 PATHS = ("one", "other")
@@ -79,3 +79,14 @@ def test_a_file_that_is_given_a_byte_at_a_time_is_read_whole(
     monkeypatch.setattr(os, "pread", lambda file, size, place: read(file, min(size, 1), place))
     assert first_difference(files[0], [(9, 6)], files[1], [(0, 6)], paths=PATHS) is None
     assert first_difference(files[0], [(2, 9)], files[1], [(7, 3), (11, 6)], paths=PATHS) == 7
+
+
+def test_an_answer_is_never_remembered(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    for path in (one, other):
+        path.write_bytes(b"abc")
+        os.utime(path, (1, 1))
+    assert same_bytes(one, other)
+    other.write_bytes(b"xyz")
+    os.utime(other, (1, 1))  # as a damaged block leaves sizes and times
+    assert not same_bytes(one, other)

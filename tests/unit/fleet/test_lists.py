@@ -12,6 +12,7 @@ from leconvert.errors import UsageError
 from leconvert.fleet import (
     DatasetOptions,
     FleetDataset,
+    Line,
     Policy,
     PolicyRule,
     check_fleet_places,
@@ -20,6 +21,7 @@ from leconvert.fleet import (
     read_list,
     read_policy,
 )
+from leconvert.hub.push import PushOptions
 from leconvert.model import LayoutOptions
 from leconvert.packer import ProofOptions
 from leconvert.repairs import RepairOptions
@@ -33,13 +35,20 @@ def dataset(folder: Path, version: str = "v2.1") -> Path:
     return folder
 
 
-def parse(words: Sequence[str]) -> tuple[str, str | None, DatasetOptions]:
+def parse(words: Sequence[str]) -> Line:
     """Read the few options that these tests write, as the command line reads all."""
     place, *left = words
     if "--bad" in left:
         raise UsageError("There is no option --bad.", next_step="Leave it out.")
     name = left[left.index("--name") + 1] if "--name" in left else None
-    return place, name, DatasetOptions(repairs=RepairOptions(retime="--retime" in left))
+    push = None
+    if "--push" in left:
+        push = PushOptions(repo_id=left[left.index("--push") + 1])
+    layout = LayoutOptions(
+        layout=left[left.index("--layout") + 1] if "--layout" in left else "reference"
+    )
+    repairs = RepairOptions(retime="--retime" in left)
+    return Line(place, name, DatasetOptions(layout=layout, repairs=repairs), push)
 
 
 def read(text: str, folder: Path) -> list[tuple[str, str, bool]]:
@@ -85,7 +94,14 @@ a/two --retime   # by wall clock
         ("a --name ../x", "line 1: '../x' cannot name a result."),
         ("a --name /x", "line 1: '/x' cannot name a result."),
         ("a --name .x", "line 1: '.x' cannot name a result."),
-        ("hf://datasets/org/name@v2.1", "line 1: hf://datasets/org/name@v2.1 is a URL"),
+        ("s3://bucket/name", "line 1: s3://bucket/name is no folder, and no dataset on the Hub."),
+        ("hf://org", "line 1: hf://org is no folder, and no dataset on the Hub."),
+        ("a/missing", "line 1: a/missing does not exist."),
+        ("org/a@v2.1 --name org/a\norg/a", "two datasets would meet, both named org/a."),
+        (
+            "org/a@v2.1 --layout overlay",
+            "a fleet fetches hf://datasets/org/a@v2.1, and --layout overlay leaves the files",
+        ),
         ("# nothing", "list.txt names no dataset."),
         ("a\nb --name a", "two datasets would meet, both named a."),
         ("a\nb --name a/b", "two datasets would meet, a/b lies inside a."),

@@ -175,7 +175,7 @@ def test_more_operations_than_a_commit_takes_go_through_a_pull_request(
 def test_a_tag_elsewhere_moves_and_one_on_the_same_files_stays(
     hub: StandIn, pushed: Push, small_source: Path, result: Path
 ) -> None:
-    repo = hub.add_repo(REPO, small_source, tags=("v3.0",))
+    repo = hub.add_repo(REPO, small_source, tags=("v2.1", "v3.0"))
     old = repo.tags["v3.0"]
     said = Said()
     report = pushed(result, progress=said)
@@ -196,6 +196,7 @@ def test_a_change_between_look_and_commit_is_a_conflict(
     hub: StandIn, pushed: Push, small_source: Path, result: Path
 ) -> None:
     repo = hub.add_repo(REPO, small_source)
+    first = repo.branches["main"]
     rule = Fault("none", path="/commit/", interfere=lambda: hub.add_commit(REPO, {"a.md": b"x"}))
     hub.break_requests(rule)
     with pytest.raises(HubConflictError, match="changed meanwhile") as caught:
@@ -203,8 +204,32 @@ def test_a_change_between_look_and_commit_is_a_conflict(
     assert caught.value.exit_code == 17
     assert "run the same command again" in str(caught.value.next_step)
     assert _at(hub) == _files(small_source) | {".gitattributes", "a.md"}
-    assert repo.tags == {}
+    assert repo.tags == {"v2.1": first}
     assert pushed(result).tag == "set"
+    assert repo.tags["v2.1"] == first, "a tag that is there stays"
+
+
+def test_the_old_dataset_has_its_tag_before_it_is_replaced(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    first = repo.branches["main"]
+    lost = Fault("drop_after", method="POST", path=f"/tag/{first}")
+    hub.break_requests(lost)
+    seen: list[dict[str, str]] = []
+    hub.watch = lambda r: seen.append(dict(repo.tags)) if "/commit/" in r.path else None
+    assert pushed(result).tag == "set"
+    assert seen == [{"v2.1": first}]
+    assert repo.tags == {"v2.1": first, "v3.0": repo.branches["main"]}
+    assert not [line for line in _writes(hub)[-1:] if first in line]
+
+
+def test_a_trial_branch_sets_no_tag(
+    hub: StandIn, pushed: Push, small_source: Path, result: Path
+) -> None:
+    repo = hub.add_repo(REPO, small_source)
+    pushed(result, branch="trial")
+    assert repo.tags == {}
 
 
 def test_of_two_pushes_at_once_the_slower_finds_the_others_and_says_so(
@@ -569,7 +594,7 @@ def test_a_tag_that_somebody_else_makes_in_between_is_a_conflict(
 def test_a_tag_that_somebody_moves_or_removes_during_the_upload_is_left_alone(
     hub: StandIn, pushed: Push, small_source: Path, result: Path, theirs: str | None, said: str
 ) -> None:
-    repo = hub.add_repo(REPO, small_source, tags=("v3.0",))
+    repo = hub.add_repo(REPO, small_source, tags=("v2.1", "v3.0"))
 
     def interfere() -> None:
         del repo.tags["v3.0"]

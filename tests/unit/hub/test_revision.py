@@ -9,7 +9,7 @@ from tests.hub import StandIn
 
 from leconvert.errors import HubError, SourceError
 from leconvert.hub.fetch import Fetcher, HubRepo
-from leconvert.hub.source import Resolved, check_convertible, find_v30, resolve_revision
+from leconvert.hub.source import Resolved, check_convertible, find_converted, resolve_revision
 
 REPO = "tester/arm"
 
@@ -46,12 +46,28 @@ def test_an_info_that_names_no_version_is_no_dataset(hub: StandIn, content: byte
         f"{REPO} at main is no LeRobot dataset: it has no meta/info.json that names a "
         "codebase_version."
     )
-    assert find_v30(REPO) is None, "a tag alone makes no v3.0 dataset"
+    assert find_converted(REPO) is None, "a tag alone makes no v3.0 dataset"
 
 
 def test_the_newest_v3_tag_that_holds_a_v3_dataset_is_found(hub: StandIn) -> None:
     repo = hub.add_repo(REPO, info_of("v2.1"), tags=("v2.1", "v3.1"))
     repo.tags["v3.0"] = hub.add_commit(REPO, info_of("v3.0"))
-    found = find_v30(REPO)
+    found = find_converted(REPO)
     assert found is not None
     assert (found.revision, found.repo.commit) == ("v3.0", repo.tags["v3.0"])
+
+
+def test_the_way_back_begins_with_the_newest_v3_tag(hub: StandIn) -> None:
+    hub.add_repo(REPO, info_of("v2.0"), tags=("v2.0",))
+    assert resolve_revision(REPO, to="v2.1").revision == "v2.0"
+    commit = hub.add_commit(REPO, info_of("v3.0"))
+    assert resolve_revision(REPO, to="v2.1").revision == "v2.0", "main is not named"
+    hub.repo(REPO).tags["v3.0"] = commit
+    found = resolve_revision(REPO, to="v2.1")
+    assert (found.revision, found.repo.commit) == ("v3.0", commit)
+    assert resolve_revision(REPO).revision == "v2.0"
+    assert find_converted(REPO, "v2.1") is None
+    hub.repo(REPO).tags["v2.1"] = hub.add_commit(REPO, info_of("v2.1"))
+    converted = find_converted(REPO, "v2.1")
+    assert converted is not None
+    assert converted.revision == "v2.1"

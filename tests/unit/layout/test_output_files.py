@@ -11,7 +11,13 @@ from layout_scans import source_of, stream_of
 
 from leconvert.errors import UsageError
 from leconvert.float32_tolerance import frames_out_of_reach
-from leconvert.layout import choose_block_align, count_out_of_reach, layout_streams, roll_over
+from leconvert.layout import (
+    check_layout_options,
+    choose_block_align,
+    count_out_of_reach,
+    layout_streams,
+    roll_over,
+)
 from leconvert.layout import files as layout_files
 from leconvert.model import LayoutOptions, StreamLayout
 
@@ -101,7 +107,7 @@ def test_an_option_that_makes_no_sense_is_refused_with_its_value(
     options: LayoutOptions, message: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
-        layout_streams(source_of([1], stream_of("data", [1])), options)
+        check_layout_options(options)
     assert refused.value.message == message
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from leconvert.loading.files import files_at
+from leconvert.errors import UnreadableSourceError
+from leconvert.loading.files import OpenFile, RemoteFile, files_at
 from leconvert.loading.metadata import load_meta
 from leconvert.loading.rows import RowReader
 
@@ -42,3 +43,32 @@ def test_a_file_stays_open_for_whoever_begins_to_fetch_while_another_lets_go(
     assert reader.read(0).arrays["frame_index"].tolist() == list(range(9))
     reader.release(0)
     assert not reader._open
+
+
+def test_a_file_that_cannot_be_opened_leaves_nothing_open(
+    in_memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = files_at(in_memory)
+    reader = RowReader(load_meta(files), files)
+    opened: list[OpenFile] = []
+    closed: list[OpenFile] = []
+    open_file, close = files.open, RemoteFile.close
+
+    def watched(path: str) -> OpenFile:
+        opened.append(open_file(path))
+        return opened[-1]
+
+    def fails(self: RemoteFile, *_: object) -> None:
+        raise UnreadableSourceError("the store fails")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open", watched)
+        patch.setattr(RemoteFile, "need", fails)
+        patch.setattr(RemoteFile, "close", lambda self: (closed.append(self), close(self)))
+        for _ in range(2):
+            with pytest.raises(UnreadableSourceError, match="the store fails"):
+                reader.need(0)
+    assert len(opened) == 2
+    assert closed == opened
+    reader.need(0)  # the store is back
+    assert reader.read(0).arrays["frame_index"].tolist() == list(range(9))

@@ -29,9 +29,10 @@ from leconvert.errors import (
     UnreadableSourceError,
     UsageError,
 )
-from leconvert.loading import EpisodeStream, StreamLoader, decoders
+from leconvert.loading import EpisodeStream, StreamLoader, decoders, frames
 from leconvert.loading import decoders as clips
 from leconvert.loading import decoders as pyav_decoder
+from leconvert.loading import files as remote_files
 from leconvert.loading.byte_cache import BLOCK_BYTES
 from leconvert.loading.decoders import open_clip
 from leconvert.loading.files import OpenFile
@@ -98,6 +99,26 @@ def test_a_remote_dataset_gives_the_same_batches(
         assert ours.keys() == theirs.keys()
         assert ours["task"] == theirs["task"]
         assert all(torch.equal(value, theirs[key]) for key, value in ours.items() if key != "task")
+
+
+def test_the_files_of_a_batch_are_opened_side_by_side(
+    in_memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = EpisodeStream(in_memory)
+    table = stream.meta.episodes
+    count = len(table.data_paths) + sum(len(camera.paths) for camera in table.cameras.values())
+    assert len(LENGTHS) * (1 + len(CAMERAS)) > count > 2
+    together = threading.Barrier(count)
+    opened = remote_files.RemoteFile.__init__
+
+    def open_with_all(self: Any, *args: Any) -> None:
+        opened(self, *args)
+        together.wait(30)  # for a thread that opens each of the others
+
+    monkeypatch.setattr(remote_files.RemoteFile, "__init__", open_with_all)
+    monkeypatch.setattr(frames, "_URGENT_THREADS", count)
+    (batch,) = stream.batches(FRAMES)
+    assert len(batch["index"]) == FRAMES
 
 
 def test_only_needed_bytes_are_fetched(tmp_path: Path) -> None:
@@ -525,6 +546,18 @@ def test_the_decoder_cache_is_bounded_and_evictions_are_counted(v30: Path) -> No
     files = sum(len(camera.paths) for camera in wide.meta.episodes.cameras.values())
     assert wide.facts().cache_misses == wide.facts().cache_size == files
     assert wide.facts().cache_evictions == 0
+
+
+def test_more_files_than_decoders_cost_what_is_missing_and_no_more(v30: Path) -> None:
+    # Files are asked for in turn, over and over.
+    stream = EpisodeStream(v30, repeat=True)
+    files = sum(len(camera.paths) for camera in stream.meta.episodes.cameras.values())
+    tight = EpisodeStream(v30, repeat=True, video_decoder_cache_size=files - 2)
+    for _ in islice(tight, 300):
+        pass
+    rate = tight.facts().hit_rate
+    assert rate is not None
+    assert rate > 0.5
 
 
 # --- processes ------------------------------------------------------------------------------------

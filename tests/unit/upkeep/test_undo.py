@@ -32,7 +32,7 @@ from leconvert.selection import EpisodeSelection
 from leconvert.upkeep import UndoReport, undo_conversion
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.records import default_work_dir
-from leconvert.workdir.swap import TREE_RECORD, is_converted, removed_old_dir
+from leconvert.workdir.swap import TREE_RECORD, codebase_version, is_converted, removed_old_dir
 
 MOST_POINTS = 60
 
@@ -116,17 +116,18 @@ def test_a_dry_run_compares_and_moves_nothing(converted: Path) -> None:
     assert snapshot(converted.parent) == before
 
 
-@pytest.fixture(params=["v2.1", "v3.0"])
+@pytest.fixture(params=["v2.1-v3.0", "v3.0-v3.0", "v3.0-v2.1", "v2.0-v2.1"])
 def told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Callable[[str], Path]:
     """Make a pair of small trees that compare as equal unless the source says ``damaged``.
 
-    The source is of v2.1, told by its files, or of v3.0 as the result is, told by a mark.
+    Their versions do not tell which of them is the source.
     """
+    versions = dict(zip(("source", "result"), request.param.split("-"), strict=True))
 
     def verify(result: Path, source: Path, **_: Any) -> VerificationReport:
-        assert is_converted(result)
+        assert codebase_version(result) == versions["result"]
         assert (result / "data").read_text() == "result"
         damaged = (source / "data").read_text() == "damaged"
         differences = (Difference("bytes", "data", "these", "others"),) if damaged else ()
@@ -135,12 +136,12 @@ def told_apart(
     def make(name: str) -> Path:
         target = tmp_path / name / "small"
         old = target.with_name("small_old")
-        for tree, version, held in ((target, "v3.0", "result"), (old, request.param, "source")):
+        for tree, held in ((target, "result"), (old, "source")):
             (tree / "meta").mkdir(parents=True)
-            (tree / "meta/info.json").write_text(json.dumps({"codebase_version": version}))
+            (tree / "meta/info.json").write_text(json.dumps({"codebase_version": versions[held]}))
             (tree / "data").write_text(held)
-        if request.param == "v2.1":
-            (old / "meta/episodes.jsonl").write_text("")
+            if versions[held] != "v3.0":
+                (tree / "meta/episodes.jsonl").write_text("")
         return target
 
     monkeypatch.setattr(upkeep, "verify_pair", verify)
@@ -169,7 +170,7 @@ def test_a_death_at_any_point_is_ended_by_the_same_command(
     for point in range(MOST_POINTS):
         target = told_apart(str(point))
         result, source = digest_of(target), digest_of(target.with_name("small_old"))
-        died = False
+        died, version = False, codebase_version(target)
         try:
             undo_conversion(target, fs=make_fs(point))
         except CrashError:
@@ -180,8 +181,9 @@ def test_a_death_at_any_point_is_ended_by_the_same_command(
             gaps += not target.exists()
             undo_conversion(target, fs=make_fs(None))
         assert digest_of(target) == source
-        assert digest_of(target.with_name("small_v30")) == result
-        assert names(target) == ["small", "small_v30"]
+        (aside,) = set(names(target)) - {"small"}
+        assert aside == {"v3.0": "small_v30", "v2.1": "small_v21"}[version]
+        assert digest_of(target.with_name(aside)) == result
         if not died:
             break
     else:
@@ -302,7 +304,21 @@ def test_another_v30_dataset_that_was_kept_is_not_put_back(converted: Path) -> N
 
 
 def test_a_source_that_was_never_converted_is_refused(source_copy: Path) -> None:
-    assert "is a v2.x dataset, and no conversion of it" in refused(source_copy)
+    assert "is a v2.x dataset, and no source of it" in refused(source_copy)
+
+
+def test_the_source_may_be_one_that_its_owner_alone_may_change(converted: Path) -> None:
+    """No file is made in it, nor removed."""
+    fs = ext4()
+    undo_conversion(converted, fs=fs)
+    moved = [name for name, _ in fs.operations].index("exchange")
+    changes = {"make_dir", "write_new", "remove_file", "replace"}
+    for place, done in (
+        (converted.with_name("small_old"), fs.operations[:moved]),
+        (converted, fs.operations[moved:]),
+    ):
+        assert done
+        assert not [path for name, path in done if name in changes and path.parent == place]
 
 
 def test_a_run_under_way_is_not_undone(converted: Path, tmp_path: Path) -> None:

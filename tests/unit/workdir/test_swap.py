@@ -498,7 +498,7 @@ def test_an_old_tree_that_exists_is_never_overwritten(tmp_path: Path, kind: str)
         old.symlink_to(tmp_path / "nowhere")
     with pytest.raises(TargetError, match="set_old exists already") as caught:
         place.packs(ext4())
-    assert "remove or rename" in str(caught.value.next_step)
+    assert "Rename it" in str(caught.value.next_step)
     assert content(place.target) == OLD
 
 

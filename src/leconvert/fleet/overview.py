@@ -11,14 +11,24 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from leconvert.errors import FindingsError, LeconvertError, StorageError, WorkDirError
-from leconvert.fleet.lists import FleetDataset, Policy
-from leconvert.fleet.work import Fleet, draft_dataset, is_finished, open_fleet
+from leconvert.fleet.lists import FleetDataset, HubName, Policy
+from leconvert.fleet.work import (
+    Fleet,
+    cost_seconds,
+    draft_dataset,
+    is_finished,
+    open_fleet,
+    weighed,
+)
+from leconvert.hub.pace import read_pause
+from leconvert.hub.search import glance_at
 from leconvert.leasing import list_batches, read_done, read_failed, read_workers
 from leconvert.parallel import parallel_map
 from leconvert.planner import free_bytes_of
@@ -85,6 +95,7 @@ class DatasetStatus:
         next_step: What helps.
         remedies: The flags that help with what was found.
         error: The class of the error that set it aside.
+        pushed: Where on the Hub its result is, with the commit; empty where it was not pushed.
     """
 
     name: str
@@ -108,6 +119,7 @@ class DatasetStatus:
     next_step: str | None = None
     remedies: Sequence[str] = ()
     error: str | None = None
+    pushed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +133,7 @@ class FleetStatus:
         bytes_per_second: What all workers together go through.
         seconds_left: Until the last dataset is settled, at this rate; None where nobody knows.
         workers: Workers that are not known to have ended.
+        hub_pause_seconds: For how long nobody asks the Hub, since it asked for it or failed.
     """
 
     run_id: str
@@ -129,6 +142,7 @@ class FleetStatus:
     bytes_per_second: float = 0.0
     seconds_left: float | None = None
     workers: int = 0
+    hub_pause_seconds: float = 0.0
 
     @property
     def counts(self) -> Mapping[DatasetState, int]:
@@ -211,6 +225,7 @@ class FleetObserver:
             bytes_per_second=round(rate, 1),
             seconds_left=self._seconds_left(rows, workers, worked_seconds),
             workers=workers,
+            hub_pause_seconds=round(read_pause(self._fleet.work_dir.hub_pause, time.time()), 1),
         )
 
     def _look_at_settled(
@@ -266,10 +281,12 @@ class FleetObserver:
 
 
 def _row(dataset: FleetDataset, state: DatasetState, **fields: Any) -> DatasetStatus:
-    return DatasetStatus(dataset.name, str(dataset.source), str(dataset.target), state, **fields)
+    return DatasetStatus(dataset.name, str(dataset.source), dataset.place, state, **fields)
 
 
 def _look_at_open(dataset: FleetDataset, folder: WorkDir) -> DatasetStatus:
+    if dataset.needs_scratch:  # its run is in the scratch folder of a host
+        return _row(dataset, DatasetState.WORKING)
     try:
         run_id = folder.current_run_id()
         if run_id is None:
@@ -310,6 +327,7 @@ def _done_row(dataset: FleetDataset, record: Mapping[str, Any]) -> DatasetStatus
         flags=tuple(record["flags"]),
         repairs=tuple(record.get("repairs", ())),
         findings=tuple(record.get("findings", ())),
+        pushed="@".join(record["pushed"].values()) if record.get("pushed") else "",
     )
 
 
@@ -356,7 +374,12 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
     """
     from leconvert.report import check_report_place, write_tables  # nobody else pays for it
 
-    places = [Path(place) for one in status.datasets for place in (one.source, one.target)]
+    places = [
+        Path(place)
+        for one in status.datasets
+        for place in (one.source, one.target)
+        if "://" not in place
+    ]
     for path in (page, csv_file):
         check_report_place(path, places)
     rows = [_csv_row(one) for one in status.datasets]
@@ -387,7 +410,7 @@ def write_fleet_report(status: FleetStatus, page: Path, csv_file: Path) -> None:
 _CSV_COLUMNS = (
     "name", "state", "source", "target", "version", "episodes", "frames", "files", "source_bytes",
     "seconds", "verified", "findings", "repairs", "flags", "source_digest", "error", "message",
-    "next_step",
+    "next_step", "pushed",
 )  # fmt: skip
 
 
@@ -396,7 +419,7 @@ def _csv_row(one: DatasetStatus) -> list[object]:
         one.name, one.state.value, one.source, one.target, one.version, one.episodes, one.frames,
         one.files, one.source_bytes, round(one.seconds, 3), one.verified, _said(one.findings),
         "; ".join(one.repairs), " ".join(one.flags), one.source_digest, one.error or "",
-        one.message, one.next_step or "",
+        one.message, one.next_step or "", one.pushed,
     ]  # fmt: skip
 
 
@@ -467,6 +490,8 @@ class PricedDataset:
         batches: Batches of work.
         source_bytes: Bytes of the source.
         new_bytes: Space that the result takes, by folder.
+        seconds: A guess at what it takes one worker, by which the longest come first.
+        is_scanned: Whether its files were looked at; those of a dataset on the Hub are not.
     """
 
     name: str
@@ -483,6 +508,8 @@ class PricedDataset:
     batches: int = 0
     source_bytes: int = 0
     new_bytes: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    is_scanned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,11 +536,15 @@ def price_fleet(
 ) -> FleetPrice:
     """Scan all datasets and reckon what their conversion comes to; writes nothing.
 
-    A result that is there is compared with its source by structure, as the conversion would.
+    A result that is there is compared with its source by structure, as the conversion would. Of a
+    dataset on the Hub ``meta/info.json`` and the listing are read alone.
     """
-    found = list(
-        parallel_map(_price, [(dataset, policy, WorkDir(work_dir)) for dataset in datasets])
-    )
+    here = [dataset for dataset in datasets if isinstance(dataset.source, Path)]
+    there = [dataset for dataset in datasets if isinstance(dataset.source, HubName)]
+    found = list(parallel_map(_price, [(dataset, policy, WorkDir(work_dir)) for dataset in here]))
+    with ThreadPoolExecutor(_HUB_THREADS, thread_name_prefix="price") as pool:
+        found += pool.map(_price_on_hub, there)
+    found.sort(key=lambda priced: priced.name)
     rooms: Counter[str] = Counter()
     folders: dict[int, str] = {}  # one of each file system
     for priced in found:
@@ -526,16 +557,57 @@ def _device(folder: str) -> int:
     return os.stat(folder).st_dev  # noqa: PTH116 - st_dev alone
 
 
+_HUB_THREADS = 8
+
+
+def _price_on_hub(dataset: FleetDataset) -> PricedDataset:
+    assert isinstance(dataset.source, HubName)
+    place = dataset.name, str(dataset.source), dataset.place
+    seen = glance_at(dataset.source.repo_id, dataset.source.revision or None)
+    version = seen.version or "no dataset"
+    if seen.problem is not None:
+        return PricedDataset(*place, stops_at=("HubError",), message=seen.problem)
+    if version.startswith("v3.") and not dataset.source.revision:
+        is_there = dataset.target is None and str(dataset.place) == str(dataset.source)
+        if is_there:
+            return PricedDataset(*place, is_finished=True, is_scanned=False)
+    if not version.startswith("v2."):
+        return PricedDataset(*place, stops_at=("SourceError",), message=f"It is {version}.")
+    rooms = {} if dataset.target is None else {_existing(dataset.target): seen.size_bytes}
+    return PricedDataset(
+        *place,
+        episodes=seen.episodes or 0,
+        frames=_whole(seen.info.get("total_frames")),
+        source_bytes=seen.size_bytes,
+        new_bytes=rooms,
+        seconds=cost_seconds(seen.info),
+        is_scanned=False,
+    )
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _existing(place: Path) -> str:
+    return str(next(folder for folder in place.parents if folder.is_dir()))
+
+
 def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedDataset:
-    place = dataset.name, str(dataset.source), str(dataset.target)
+    place = dataset.name, str(dataset.source), dataset.place
+    assert isinstance(dataset.source, Path)
     try:
+        always, layout = policy.always(dataset), dataset.options.layout
+        if layout.append and is_finished(dataset, always):  # then there is nothing to plan
+            return PricedDataset(*place, is_finished=True, flags=always.flags())
         repairs, plan = draft_dataset(dataset, policy, folder.dataset(dataset.name))
         flags = repairs.flags()
         if is_finished(dataset, repairs):
             return PricedDataset(*place, is_finished=True, flags=flags)
-        if os.path.lexists(dataset.target):
-            to = dataset.options.layout.to
-            dataset.options.proof.check_target(dataset.source, dataset.target, to)
+        if dataset.target is not None and os.path.lexists(dataset.target):
+            dataset.options.proof.check_target(
+                dataset.source, dataset.target, layout.to, appends=layout.append
+            )
     except FindingsError as error:
         wrong = [finding for finding in error.findings if finding["severity"] == "error"]
         return PricedDataset(
@@ -555,4 +627,5 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
         batches=plan.batches,
         source_bytes=plan.source_bytes,
         new_bytes={room.folder: room.bytes_needed for room in plan.space.rooms},
+        seconds=weighed(dataset).cost_seconds,
     )

@@ -1,0 +1,137 @@
+"""A fleet on the cluster: forty datasets, while a node, the controller and the command are lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from every_lab.errors import demand
+from every_lab.report import Row
+from every_lab.waiting import wait_until
+from nfs_lab.inside.tree_digest import tree_digest
+
+from leconvert.api import convert
+from leconvert.fleet import DatasetState, FleetStatus, fleet_status
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from slurm_lab.conversion import answers, engine_options, slow_program
+from slurm_lab.ground import Ground
+
+__all__ = ["fleet"]
+
+_DATASETS = 40
+_WORKERS = 6
+_SECONDS = 300.0
+_BATCH_SECONDS = 6.0
+_LARGE = "set-07"
+_SETTLED = {DatasetState.CONVERTED, DatasetState.FINISHED, DatasetState.SET_ASIDE}
+
+
+def fleet(ground: Ground) -> Iterator[Row]:
+    """A node loses its power; the controller, and then the command itself, are killed."""
+    expected = _make_datasets(ground)
+    listed = ground.folder / "fleet.txt"
+    listed.write_text(
+        "".join(f"fleet-in/{name}{_options(name)}\n" for name in expected),
+    )
+    words = [
+        *(sys.executable, "-m", "leconvert", "fleet", str(listed), "-o", "fleet-out"),
+        *("--work-dir", "fleet-work", "-q", "--lease-seconds", "4"),
+        *engine_options(slow_program(ground, _BATCH_SECONDS), nodes=3),
+    ]
+    with (ground.folder / "fleet.log").open("wb") as log:
+        command = subprocess.Popen(
+            words, cwd=ground.folder, env=ground.cluster.environment, stderr=log
+        )
+        try:
+            _wait_for_settled(ground, 4)
+            ground.cluster.crash_node("n1")
+            wait_until(lambda: "down" in _state_of(ground, "n1"), _SECONDS, "The loss of n1")
+            ground.cluster.restart_controller()
+            wait_until(lambda: answers(ground), 30, "The controller's return")
+            ground.cluster.boot_node("n1")
+            wait_until(lambda: _workers(ground) >= _WORKERS + 2, _SECONDS, "New workers for n1's")
+        finally:
+            command.kill()
+            command.wait()
+    left = _settled(_status(ground))
+    again = subprocess.run(
+        words, cwd=ground.folder, env=ground.cluster.environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    demand(
+        again.returncode == 0,
+        f"the same command again ended with {again.returncode}: {again.stderr}",
+    )
+    status = _status(ground)
+    demand(status.counts[DatasetState.SET_ASIDE] == 0, f"set aside: {status.set_aside}")
+    for name, digest in expected.items():
+        demand(
+            tree_digest(ground.folder / "fleet-out" / name) == digest,
+            f"{name} differs from a single conversion",
+        )
+    workers = _workers(ground)
+    batches = list((ground.folder / "fleet-work/datasets" / _LARGE).glob("runs/*/done/*.json"))
+    writers = {json.loads(path.read_bytes())["token"] for path in batches}
+    demand(len(writers) > 1, f"{_LARGE} was not shared: {writers}")
+    yield Row(
+        "fleet",
+        f"{_DATASETS} datasets, {_WORKERS} workers on 3 nodes; n1 loses its power, the controller "
+        f"is killed and restarted, then `leconvert fleet` itself is killed with {left} datasets "
+        "done and started again",
+        f"all {_DATASETS} results byte-identical to single conversions; {workers} workers came in "
+        f"all, {len(writers)} of them wrote the {len(batches)} batches of the largest dataset",
+    )
+
+
+def _make_datasets(ground: Ground) -> dict[str, str]:
+    """Make the datasets; return the digest of each one's conversion alone, by its name."""
+    digests = {}
+    (ground.folder / "fleet-alone").mkdir()
+    for number in range(_DATASETS):
+        name = f"set-{number:02d}"
+        cameras = [CameraSpec(key="observation.images.top", width=64, height=48)][: number % 3]
+        episodes = 30 if name == _LARGE else 2 + number % 5
+        spec = DatasetSpec(
+            episodes=episodes,
+            frames=[5 + episode % 7 for episode in range(episodes)],
+            cameras=cameras,
+            quantiles=number % 4 == 0,
+            codebase_version="v2.0" if number % 5 == 0 else "v2.1",
+            seed=number,
+        )
+        source, alone = ground.folder / "fleet-in" / name, ground.folder / "fleet-alone" / name
+        make_dataset(source, spec)
+        convert(source, output=alone)
+        digests[name] = tree_digest(alone)
+    return digests
+
+
+def _options(name: str) -> str:
+    return " --episodes-per-batch 1" if name == _LARGE else ""
+
+
+def _state_of(ground: Ground, node: str) -> str:
+    return ground.cluster.run("sinfo", "--noheader", f"--nodes={node}", "--format=%T")
+
+
+def _workers(ground: Ground) -> int:
+    return len(list((ground.folder / "fleet-work/runs").glob("*/workers/*.json")))
+
+
+def _status(ground: Ground) -> FleetStatus:
+    return fleet_status(ground.folder / "fleet-work")
+
+
+def _settled(status: FleetStatus) -> int:
+    return sum(one.state in _SETTLED for one in status.datasets)
+
+
+def _wait_for_settled(ground: Ground, count: int) -> None:
+    def settled() -> bool:
+        return (ground.folder / "fleet-work/current").exists() and (
+            _settled(_status(ground)) >= count
+        )
+
+    wait_until(settled, _SECONDS, f"Dataset {count} of the fleet")

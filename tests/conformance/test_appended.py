@@ -1,0 +1,70 @@
+"""LeRobot reads a result to which episodes were appended as it reads a fresh conversion."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conformance.test_resumed_recording import record_one_more
+
+from leconvert import LayoutOptions, RepairOptions, convert
+from leconvert.check import check_dataset
+from leconvert.errors import TargetError
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.upkeep import undo_conversion
+
+LENGTHS = [9, 6, 7, 5]
+QUANTILES = RepairOptions(quantiles=True)
+APPEND = LayoutOptions(append=True)
+
+
+def grown(source: Path, episodes: int) -> Path:
+    if source.exists():
+        shutil.rmtree(source)
+    spec = DatasetSpec(
+        episodes=episodes,
+        frames=LENGTHS[:episodes],
+        cameras=[CameraSpec(key=f"observation.images.{n}", width=32, height=32) for n in "ab"],
+        tasks=[f"Task {number}." for number in range(episodes)],
+    )
+    return make_dataset(source, spec)
+
+
+def frames_of(root: Path) -> list[dict[str, Any]]:
+    from lerobot.datasets import LeRobotDataset
+
+    dataset = LeRobotDataset("tester/appended", root=root, video_backend="pyav")
+    assert len(dataset) == dataset.meta.total_frames
+    return [dataset[index] for index in range(len(dataset))]
+
+
+def assert_equal(some: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    assert len(some) == len(others)
+    for frame, other in zip(some, others, strict=True):
+        assert frame.keys() == other.keys()
+        for key, value in frame.items():
+            same = other[key] == value
+            assert same if isinstance(value, str) else bool(same.all()), key
+
+
+def test_every_frame_is_that_of_a_fresh_conversion_and_recording_is_resumed(tmp_path: Path) -> None:
+    source, result = tmp_path / "source", tmp_path / "out"
+    convert(grown(source, 2), output=result, layout=APPEND, repairs=QUANTILES)
+    before = frames_of(result)
+    for episodes in (3, 4):
+        convert(grown(source, episodes), output=result, layout=APPEND, repairs=QUANTILES)
+    fresh = convert(source, output=tmp_path / "fresh", repairs=QUANTILES).output
+    after = frames_of(result)
+    assert_equal(after, frames_of(fresh))
+    assert_equal(after[: len(before)], before)
+    assert check_dataset(result).count("error") == 0
+
+    undo_conversion(result)
+    assert_equal(frames_of(result), after[: sum(LENGTHS[:3])])
+    record_one_more(result)
+    assert len(frames_of(result)) == sum(LENGTHS[:3]) + 6
+    # What was recorded into the result is not the source's: it stays, and nothing is added.
+    with pytest.raises(TargetError, match=r"4 episodes already|its episode 3 has 6 frames"):
+        convert(source, output=result, layout=APPEND, repairs=QUANTILES)

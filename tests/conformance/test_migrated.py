@@ -1,0 +1,58 @@
+"""A dataset that was made v3.0 on the Hub: LeRobot downloads it and loads each frame of the source.
+
+At the tag v2.1 readers find the old dataset as it was.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import comparison
+import pytest
+from comparison import V21Source
+from huggingface_hub import snapshot_download
+from tests.hub import WRITE_TOKEN, StandIn
+from tests.hub.fixtures import hub, lone_client, pauses
+from tests.trees import digest_of
+
+from leconvert.cli.main import main
+
+__all__ = ["hub", "lone_client", "pauses"]
+
+RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "data"
+REPO = "tester/arm"
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("cr5_5ep", "episode-files"),
+        ("cr5_5ep", "overlay"),
+        pytest.param("g1_inspire_12ep", "episode-files", marks=pytest.mark.slow),
+        pytest.param("g1_inspire_12ep", "overlay", marks=pytest.mark.slow),
+    ],
+)
+def test_lerobot_loads_each_frame_of_a_recording_that_never_moved(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, layout: str
+) -> None:
+    from lerobot.datasets import LeRobotDataset
+
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    source = RECORDINGS / name
+    repo = hub.add_repo(REPO, source)
+    size = sum(path.stat().st_size for path in source.rglob("*") if path.is_file())
+    assert main(["convert", "--repo-id", REPO, "--layout", layout, "--quiet"]) == 0
+    moved = sum(r.body_bytes + r.answer_bytes * (r.method != "HEAD") for r in hub.log)
+    assert moved < size / 4, "clips of this recording are small, and its tables are large"
+    assert len([*repo.history(repo.branches["main"])]) == 3
+
+    root = tmp_path / "downloaded"
+    opened = LeRobotDataset(REPO, root=root, revision="v3.0", video_backend="pyav")
+    assert len(opened) == sum(V21Source.open(source).lengths)
+    comparison.assert_every_frame_is_the_sources(root, V21Source.open(source), "pyav")
+    old = Path(
+        snapshot_download(REPO, repo_type="dataset", revision="v2.1", local_dir=tmp_path / "old")
+    )
+    for part in ("meta", "data", "videos"):
+        assert digest_of(old / part) == digest_of(source / part)

@@ -1,0 +1,134 @@
+"""A migration on the Hub that is cut off after every request, and goes on by the same command.
+
+Readers of ``main`` and of the tags meet these states in this order and no others: all old; the old
+dataset with its tag; the new one without a tag; the new one with its tag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.hub import WRITE_TOKEN, LoggedRequest, StandIn
+from tests.hub.fixtures import CutOff, cut_after, hub, lone_client, pauses
+
+from leconvert import LayoutOptions, convert
+from leconvert.cli.main import main
+from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+
+__all__ = ["hub", "lone_client", "pauses"]
+
+OLD, NEW = "old", "new"
+STATES = [(OLD, False, False), (OLD, True, False), (NEW, True, False), (NEW, True, True)]
+IN_CI = 6  # so-manieth request
+LAYOUTS = ["episode-files", "overlay"]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    camera = CameraSpec(noise_amplitude=90, target_clip_bytes=40_000)
+    return make_dataset(
+        tmp_path_factory.mktemp("source") / "set",
+        DatasetSpec(episodes=2, frames=(7, 4), cameras=(camera,)),
+    )
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """What a conversion in a folder makes, in each layout."""
+    folder = tmp_path_factory.mktemp("expected")
+    convert(source, output=folder / "set", layout=LayoutOptions(layout=LAYOUTS[0]))
+    overlaid = Path(shutil.copytree(source, folder / "overlaid"))
+    convert(overlaid, layout=LayoutOptions(layout=LAYOUTS[1]))
+    shutil.rmtree(overlaid / "meta_old")
+    return {
+        layout: {
+            path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in root.rglob("*")
+            if path.is_file()
+        }
+        for layout, root in zip(LAYOUTS, (folder / "set", overlaid), strict=True)
+    }
+
+
+class Scene:
+    """One repo, and everything that readers of it met."""
+
+    def __init__(self, hub: StandIn, name: str, source: Path, new: dict[str, str]) -> None:
+        self.repo = hub.add_repo(name, source)
+        self.first = self.repo.branches["main"]
+        self.met: list[tuple[str, bool, bool]] = []
+        self._new = new
+        hub.watch = self.look
+        self.look()
+
+    def look(self, _: LoggedRequest | None = None) -> None:
+        tags = self.repo.tags
+        main = self.repo.branches["main"]
+        assert tags.get("v2.1", self.first) == self.first
+        assert tags.get("v3.0", main) == main
+        if main != self.first:
+            assert dict(self._contents(main)) == self._new, "readers met half a dataset"
+        state = (OLD if main == self.first else NEW, "v2.1" in tags, "v3.0" in tags)
+        if not self.met or self.met[-1] != state:
+            self.met.append(state)
+
+    def _contents(self, commit: str) -> Iterator[tuple[str, str]]:
+        for path, entry in self.repo.tree(commit).items():
+            if path not in ("README.md", ".gitattributes"):
+                content = self.repo.content(entry)
+                assert content is not None
+                yield path, hashlib.sha256(content.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def migrated(
+    hub: StandIn,
+    source: Path,
+    expected: dict[str, dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[str, int | None], int]:
+    """Migrate, cut off after a request if one is named, then again; return the requests of all."""
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("leconvert.hub.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
+
+    def run(layout: str, number: int | None) -> int:
+        name = f"tester/arm{number or 0}"
+        scene = Scene(hub, name, source, expected[layout])
+        hub.log.clear()
+        command = ["convert", "--repo-id", name, "--layout", layout, "--quiet"]
+        if number is not None:
+            with cut_after(number), pytest.raises(CutOff):
+                main(command)
+        assert main(command) == 0
+        assert scene.met == STATES
+        assert not [r for r in hub.log if r.path.endswith(".mp4") and r.status != 206]
+        left = [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
+        assert not left, "nothing stays here"
+        return len(hub.log)
+
+    return run
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_migration_cut_off_after_a_request_is_completed_by_the_same_command(
+    migrated: Callable[[str, int | None], int], layout: str
+) -> None:
+    requests = migrated(layout, None)
+    # The two layouts share the work.
+    for number in range(1 + LAYOUTS.index(layout) * IN_CI // 2, requests, IN_CI):
+        migrated(layout, number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_migration_cut_off_after_any_request_is_completed_by_the_same_command(
+    migrated: Callable[[str, int | None], int], layout: str
+) -> None:
+    for number in range(1, migrated(layout, None)):
+        migrated(layout, number)

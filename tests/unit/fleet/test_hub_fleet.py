@@ -1,0 +1,323 @@
+"""Datasets of the Hub in a fleet: found, migrated one by one, passed over, and never hurried."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from huggingface_hub import HfApi
+from tests.hub import WRITE_TOKEN, Fault, StandIn
+
+from leconvert import fleet
+from leconvert.cli import main
+from leconvert.errors import HubAccessError, HubError, UsageError
+from leconvert.fleet import DatasetState, FleetStatus, HubName, Line
+from leconvert.hub.pace import Pace, read_pause
+from leconvert.hub.push import PushOptions
+from leconvert.hub.scratch import ScratchOptions
+from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
+from leconvert.worker_pool import WorkerOptions
+
+SPEC = DatasetSpec(episodes=2, frames=8, cameras=(CameraSpec(width=32, height=32),))
+GROWN = DatasetSpec(episodes=3, frames=8, cameras=(CameraSpec(width=32, height=32),))
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_dataset(tmp_path_factory.mktemp("fleet") / "small", SPEC)
+
+
+@pytest.fixture
+def repos(hub: StandIn, small: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """Two datasets of an organisation, one of somebody else, and what is no dataset."""
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    for name in ("tester/pick", "tester/place", "stranger/push"):
+        hub.add_repo(name, small, tags=("v2.1",))
+    hub.add_repo("tester/notes", {"README.md": b"# notes"})
+    hub.add_repo("stranger/secret", small, private=True)
+    return hub
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> ScratchOptions:
+    return ScratchOptions(tmp_path / "scratch", 1 << 30)
+
+
+def run(
+    tmp_path: Path, scratch: ScratchOptions, *datasets: str | Line, **more: object
+) -> FleetStatus:
+    options = {
+        "push": PushOptions(repo_id="tester/{name}-v30"),
+        "workers": WorkerOptions(max_workers=2),
+        **more,
+    }
+    return fleet.run(datasets, work_dir=tmp_path / "work", scratch=scratch, **options)  # type: ignore[arg-type]
+
+
+def states(status: FleetStatus) -> dict[str, str]:
+    return {one.name: one.state.value for one in status.datasets}
+
+
+def tags_of(hub: StandIn, repo_id: str) -> dict[str, str]:
+    refs = HfApi(endpoint=hub.endpoint, token=WRITE_TOKEN).list_repo_refs(
+        repo_id, repo_type="dataset"
+    )
+    return {ref.name: ref.target_commit for ref in refs.tags}
+
+
+def info_of(hub: StandIn, repo_id: str) -> dict[str, object]:
+    repo = hub.repo(repo_id)
+    content = repo.content(repo.tree(repo.branches["main"])["meta/info.json"])
+    assert content is not None
+    return dict(json.loads(content.read_bytes()))
+
+
+def test_an_organisation_and_a_collection_are_listed_without_their_files(
+    repos: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repos.add_repo(
+        "tester/done", {"meta/info.json": b'{"codebase_version": "v3.0"}'}, tags=("v3.0",)
+    )
+    repos.limits.page_size = 3  # listings come in pages
+    assert main(["fleet", "find", "hf://tester"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "tester/pick  # v2.1, 2 episodes, " in next(x for x in lines if x.startswith("tester/p"))
+    assert [line.split()[1] for line in lines if line.startswith("# tester")] == [
+        "tester/done",
+        "tester/notes",
+    ]
+    assert "#   is v3.0 already" in lines
+    assert lines[-1].startswith("# 4 datasets, ")
+    fetched = [request.path for request in repos.log if "/resolve/" in request.path]
+    assert all(path.endswith("/meta/info.json") for path in fetched)
+
+    repos.collections["lab/arms-1"] = [
+        ("model", "tester/pick"),
+        ("dataset", "stranger/push"),
+        ("dataset", "stranger/secret"),
+    ]
+    for address in ("hf://collections/lab/arms-1", "https://huggingface.co/collections/lab/arms-1"):
+        assert main(["fleet", "find", address, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)["datasets"]
+        assert [one["name"] for one in found] == ["stranger/push", "stranger/secret"]
+        assert "may not see it" in found[1]["problem"]
+    assert main(["fleet", "find", "hf://collections/lab/none"]) == HubError.exit_code
+    assert main(["fleet", "find", "s3://bucket"]) == UsageError.exit_code
+
+
+def test_repos_are_migrated_one_by_one_and_scratch_is_empty_afterwards(
+    repos: StandIn, tmp_path: Path, scratch: ScratchOptions, small: Path
+) -> None:
+    names = ["tester/pick", "stranger/push@v2.1", "stranger/secret", "tester/none", "tester/notes"]
+    done = run(tmp_path, scratch, *names)
+    assert states(done) == {
+        "tester/pick": "converted",
+        "stranger/push": "converted",
+        "stranger/secret": "set aside",
+        "tester/none": "set aside",
+        "tester/notes": "set aside",
+    }
+    said = {one.name: f"{one.message} {one.next_step}" for one in done.set_aside}
+    assert "is no dataset on the Hub, or this token may not see it" in said["stranger/secret"]
+    assert "no LeRobot dataset" in said["tester/notes"]
+    assert not list((tmp_path / "scratch").rglob("*"))
+    for name in ("pick", "push"):
+        info = info_of(repos, f"tester/{name}-v30")
+        assert (info["codebase_version"], info["total_episodes"]) == ("v3.0", 2)
+        main_commit = repos.repo(f"tester/{name}-v30").branches["main"]
+        assert tags_of(repos, f"tester/{name}-v30") == {"v3.0": main_commit}
+    (pick,) = (one for one in done.datasets if one.name == "tester/pick")
+    assert pick.pushed.endswith(f"tester/pick-v30@{repos.repo('tester/pick-v30').branches['main']}")
+    assert pick.episodes == 2
+
+    # Once more: what is unchanged costs questions about branches and tags alone.
+    before = len(repos.log)
+    again = run(tmp_path, scratch, *names[:2])
+    assert set(states(again).values()) == {"finished before"}
+    asked = Counter(request.path.rsplit("/", 1)[1] for request in repos.log[before:])
+    assert asked.keys() <= {"refs", "v2.1", "info.json"}
+
+    # A commit on the source: it alone is converted, and replaces what the fleet pushed before.
+    shutil.copytree(small, tmp_path / "grown")
+    edit_info(tmp_path / "grown", lambda info: info.update(robot_type="another"))
+    repos.add_commit("tester/pick", tmp_path / "grown")
+    repos.repo("tester/pick").tags["v2.1"] = repos.repo("tester/pick").branches["main"]
+    third = run(tmp_path, scratch, *names[:2])
+    assert states(third) == {"tester/pick": "converted", "stranger/push": "finished before"}
+    assert info_of(repos, "tester/pick-v30")["robot_type"] == "another"
+
+    # What somebody else made of the result since is not replaced.
+    repos.add_commit("tester/pick-v30", {"meta/tasks.txt": b"mine"})
+    info = {**info_of(repos, "tester/pick-v30"), "robot_type": "somebody's"}
+    repos.add_commit("tester/pick-v30", {"meta/info.json": json.dumps(info).encode()})
+    edit_info(tmp_path / "grown", lambda info: info.update(robot_type="a third"))
+    repos.add_commit("tester/pick", tmp_path / "grown")
+    repos.repo("tester/pick").tags["v2.1"] = repos.repo("tester/pick").branches["main"]
+    refused = run(tmp_path, scratch, *names[:1])
+    assert [one.error for one in refused.set_aside] == ["HubConflictError"]
+    assert info_of(repos, "tester/pick-v30")["robot_type"] == "somebody's"
+
+
+def test_repos_that_are_pushed_back_are_found_finished_with_and_without_records(
+    repos: StandIn, tmp_path: Path, scratch: ScratchOptions
+) -> None:
+    back = PushOptions(create=False)
+    assert states(run(tmp_path, scratch, "tester/pick", push=back)) == {"tester/pick": "converted"}
+    assert info_of(repos, "tester/pick")["codebase_version"] == "v3.0"
+    again = run(tmp_path, scratch, "tester/pick", push=back)
+    assert states(again) == {"tester/pick": "finished before"}
+    shutil.rmtree(tmp_path / "work")
+    again = run(tmp_path, scratch, "tester/pick", push=back)
+    assert states(again) == {"tester/pick": "finished before"}
+    # To another repo that is something else, which is said.
+    other = run(tmp_path, scratch, "tester/pick", output_dir=tmp_path / "out", push=None)
+    assert "on the Hub in v3.x already" in other.set_aside[0].message
+    named = run(tmp_path, scratch, "tester/pick@v2.1", output_dir=tmp_path / "out", push=None)
+    assert states(named) == {"tester/pick": "converted"}
+    info = json.loads((tmp_path / "out/tester/pick/meta/info.json").read_bytes())
+    assert info["codebase_version"] == "v3.0"
+    assert not list((tmp_path / "scratch").rglob("*"))
+
+
+def test_a_dataset_that_the_scratch_cannot_hold_is_set_aside_with_what_it_needs(
+    repos: StandIn, tmp_path: Path
+) -> None:
+    tiny = ScratchOptions(tmp_path / "scratch", 4096)
+    done = run(tmp_path, tiny, "tester/pick")
+    (aside,) = done.set_aside
+    assert aside.error == "UsageError"
+    assert "--scratch-limit" in (aside.next_step or "")
+    needed = int((aside.next_step or "").split("--scratch-limit ")[1].split()[0])
+    done = run(
+        tmp_path, ScratchOptions(tmp_path / "scratch", needed), "tester/pick", "tester/place"
+    )
+    assert set(states(done).values()) == {"converted"}
+
+
+def test_a_token_is_asked_for_and_meeting_pushes_are_refused_before_any_work(
+    repos: StandIn, tmp_path: Path, scratch: ScratchOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UsageError, match="which is that of"):
+        run(
+            tmp_path, scratch, "tester/pick", "tester/place", push=PushOptions(repo_id="tester/all")
+        )
+    over = Line("tester/pick", push=PushOptions(repo_id="tester/place"))
+    with pytest.raises(UsageError, match="which is that of"):
+        run(tmp_path, scratch, over, "tester/place")
+    with pytest.raises(UsageError, match="it is not said where"):
+        run(tmp_path, scratch, "tester/pick", push=None)
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(HubAccessError, match="needs a token"):
+        run(tmp_path, scratch, "tester/pick")
+    assert not (tmp_path / "work").exists()
+
+
+def test_scratch_stays_until_a_push_was_compared_and_is_gone_on_with(
+    repos: StandIn, tmp_path: Path, scratch: ScratchOptions
+) -> None:
+    repos.break_requests(Fault("status", path=r"/tag/", status=403))
+    done = run(tmp_path, scratch, "tester/pick")
+    assert [one.error for one in done.set_aside] == ["HubAccessError"]
+    assert list((tmp_path / "scratch").rglob("result/meta/info.json"))
+    before = len(repos.log)
+    again = run(tmp_path, scratch, "tester/pick")
+    assert states(again) == {"tester/pick": "converted"}
+    asked = [request.path for request in repos.log[before:]]
+    assert not [path for path in asked if path.endswith(".parquet") or "/commit/" in path]
+    assert tags_of(repos, "tester/pick-v30").keys() == {"v3.0"}
+    assert not list((tmp_path / "scratch").rglob("*"))
+
+
+# ------------------------------------------------------------------------------------------------
+# Rate limits and failures.
+
+
+def test_too_many_requests_slow_a_fleet_down_and_fail_nobody(
+    repos: StandIn, tmp_path: Path, scratch: ScratchOptions
+) -> None:
+    refusals = [
+        Fault("status", path=path, status=429, headers={"Retry-After": "1"}, times=times)
+        for path, times in ((r"/tree/", 1), (r"/resolve/.*parquet", 2), (r"/commit/", 1))
+    ]
+    repos.break_requests(*refusals)
+    done = run(tmp_path, scratch, "tester/pick", "tester/place", "stranger/push")
+    assert set(states(done).values()) == {"converted"}
+    assert all(fault.times == 0 for fault in refusals)
+    assert (tmp_path / "work/hub-pause.json").is_file()
+
+
+def test_a_failing_hub_fails_nobody_and_a_failing_repo_is_set_aside(
+    repos: StandIn, tmp_path: Path, scratch: ScratchOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leconvert.hub.pace._FIRST_FAILURE_SECONDS", 0.01)
+    monkeypatch.setattr("leconvert.hub.pace._LONGEST_FAILURE_SECONDS", 0.05)
+    alone = WorkerOptions(max_workers=1)
+    monkeypatch.setattr("leconvert.hub.fetch._FIRST_PAUSE_SECONDS", 0.001)
+    repos.break_requests(Fault("status", path="", status=503, times=40))
+    done = run(
+        tmp_path, scratch, "tester/pick", "tester/place", workers=WorkerOptions(max_workers=1)
+    )
+    assert set(states(done).values()) == {"converted"}
+    repos.break_requests(Fault("status", path=r"/stranger/push/tree/", status=500, times=None))
+    done = run(tmp_path, scratch, "stranger/push@v2.1", "tester/pick", workers=alone)
+    assert states(done) == {"stranger/push": "set aside", "tester/pick": "finished before"}
+    assert done.set_aside[0].error == "HubUnavailableError"
+
+
+class Clock:
+    """A clock that waiting turns."""
+
+    def __init__(self) -> None:
+        self.now = 1e9
+        self.waited: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, stop: threading.Event, seconds: float) -> bool:
+        self.waited.append(seconds)
+        self.now += seconds
+        return stop.is_set()
+
+
+def test_all_hosts_wait_before_they_ask_once_one_was_refused(tmp_path: Path) -> None:
+    path, clock = tmp_path / "pause.json", Clock()
+    one, other = (Pace(path, threading.Event(), clock=clock, wait=clock.wait) for _ in range(2))
+    other.before()
+    assert clock.waited == []
+    one.after(429, {"Retry-After": "120"})
+    one.after(429, {"Retry-After": "30"})  # a shorter one does not shorten it
+    other.before()
+    assert clock.waited == [120.0]
+    one.after(429, {"RateLimit": '"api";r=0;t=55'})
+    other.before()
+    one.after(429, {})
+    other.before()
+    assert clock.waited[1:] == [55.0, 60.0]
+    # Failures make pauses that grow until there is an answer, each process by itself.
+    for _ in range(6):
+        one.after(503, {})
+        other.before()
+    one.after(200, {})
+    one.after(500, {})
+    other.before()
+    assert clock.waited[3:] == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 2.0]
+    # A clock that goes wrong, or a record that is none, holds nobody for long.
+    one.after(429, {"Retry-After": "100000"})
+    assert read_pause(path, clock.now - 1e6) == 900.0
+    path.write_text("{")
+    assert read_pause(path, clock.now) == 0.0
+
+
+def test_names_on_the_hub_are_read_as_users_write_them() -> None:
+    assert HubName.parse("org/name") == HubName("org/name")
+    assert HubName.parse("hf://datasets/org/name@v2.1") == HubName("org/name", "v2.1")
+    assert str(HubName("org/name", "v2.1")) == "hf://datasets/org/name@v2.1"
+    assert HubName.parse("org/name", bare=False) is None
+    for text in ("name", "a/b/c", "/a/b", "hf://org", "./a/b"):
+        assert HubName.parse(text) is None
+    assert DatasetState.CONVERTED.value == "converted"
