@@ -273,8 +273,8 @@ def _dataset(
             path,
             line.number,
             f"a fleet fetches {source}, and --layout overlay leaves the files where they are.",
-            f"Migrate it by itself, with `leconvert convert --repo-id {source.repo_id} --layout "
-            "overlay`; or give the line another --layout.",
+            "Migrate it by itself, with `leconvert convert --repo-id "
+            f"{shlex.quote(source.repo_id)} --layout overlay`; or give the line another --layout.",
         )
     if push is None and output_dir is None:
         raise _bad_line(
