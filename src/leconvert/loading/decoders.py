@@ -44,7 +44,8 @@ _LARGE_SIZE = Struct(">Q")
 _MOST_BOXES = 4096
 # Fetched before anything is known of a remote file; most indices fit.
 _HEAD_BYTES = 64 * 1024
-# A decoder is fed on until a frame comes out: past the 16 that H.264 may hold back, and then some.
+# torchcodec feeds a decoder on until a frame comes out: past the 16 that H.264 may hold back, and
+# then some.
 _FED_BEYOND = 20
 # FFmpeg looks at the first packets of a file before it decodes any other.
 _FIRST_SAMPLES = 4
@@ -90,7 +91,7 @@ class Clip:
         close: npt.NDArray[np.bool_] = np.abs(seconds - ranks / fps) * fps < 0.5
         return right & close
 
-    def frame_spans(self, ranks: IntArray) -> list[tuple[int, int]]:
+    def frame_spans(self, ranks: IntArray, *, uses_pyav: bool) -> list[tuple[int, int]]:
         """Return the ranges of bytes that single frames are decoded from."""
         index = self.index
         if index is None:
@@ -105,7 +106,8 @@ class Clip:
             # A frame shown before its keyframe may also refer to the group before.
             groups -= (ranks < all_ranks[heads[groups]]) & (groups > 0)
             begins = heads[groups]
-        ends = np.minimum(samples + 1 + _FED_BEYOND, index.num_samples)
+        beyond = 0 if uses_pyav else _FED_BEYOND
+        ends = np.minimum(samples + 1 + beyond, index.num_samples)
         return [
             (start, start + length)
             for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)

@@ -127,7 +127,7 @@ class FrameReader:
         """Fetch what some frames of an episode are decoded from; from any thread."""
 
         def spans(clip: Clip, first: int) -> _Ranges:
-            return clip.frame_spans(first + frames)
+            return clip.frame_spans(first + frames, uses_pyav=self._uses_pyav(camera))
 
         return self._need(place, camera, spans)
 

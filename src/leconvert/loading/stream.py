@@ -500,6 +500,8 @@ class EpisodeStream(SampleStream):
         if self._workplace is not None and self._workplace.process == os.getpid():
             self._workplace.clear()
             return self._workplace
+        if not self._files.is_local:
+            self._files.connect(self.meta.episodes.data_paths[0])
         counters = self._counters.of_worker(worker)
         reader = FrameReader(
             self.meta,

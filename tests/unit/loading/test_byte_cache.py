@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +354,38 @@ def test_workers_and_jobs_fetch_each_byte_of_a_bucket_once(
     # The next job fetches the metadata alone.
     epoch(cache_dir=tmp_path)
     assert not [key for key in store.sent_bytes if "/meta/" not in key]
+
+
+def test_the_threads_of_a_process_share_one_client_of_the_store(
+    v30: Path, store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from aiobotocore.session import AioSession
+    from s3fs import S3FileSystem
+
+    made: list[str] = []
+    create = AioSession.create_client
+
+    def create_client(session: AioSession, name: str, **options: Any) -> Any:
+        made.append(name)
+        return create(session, name, **options)
+
+    monkeypatch.setattr(AioSession, "create_client", create_client)
+    S3FileSystem.clear_instance_cache()
+    url = store.upload(v30, "clients")
+    S3FileSystem.clear_instance_cache()
+    made.clear()
+    stream = EpisodeStream(url, cache_dir=tmp_path, video_fetch_workers=4)
+    assert len(list(StreamLoader(stream, batch_size=8))) == len(range(0, sum(LENGTHS), 8))
+    assert made == ["s3"]
+    # In a process of its own, as a worker is, the first batch asks with all threads at once.
+    made.clear()
+    arrived = pickle.loads(pickle.dumps(stream._files))
+    S3FileSystem.clear_instance_cache()
+    arrived.connect(stream.meta.episodes.data_paths[0])
+    with ThreadPoolExecutor(8) as threads:
+        for path in stream.meta.episodes.data_paths * 3:
+            threads.submit(arrived.open, path)
+    assert made == ["s3"]
 
 
 def test_datasets_of_the_hub_are_read_by_ranges(v30: Path, hub: StandIn, tmp_path: Path) -> None:
