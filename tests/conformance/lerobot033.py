@@ -4,6 +4,7 @@ It runs in an environment of its own (Python 3.10, lerobot 0.3.3), without lecon
 says where the dataset is and where each frame of it comes from. It prints what it found as JSON.
 """
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import av
 import numpy as np
 import pyarrow.parquet as pq
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
+from PIL import Image
 
 _FRAMES_AT_A_TIME = 32
 
@@ -59,6 +61,11 @@ def main(job):
             for name in job["columns"]:
                 wanted = np.asarray(rows.column(name)[at].as_py(), np.float32)
                 if not np.array_equal(np.asarray(row[name], np.float32), wanted, equal_nan=True):
+                    found["different"].append([position, at, name])
+            for name in job["images"]:
+                found["frames"] += 1
+                stored = Image.open(io.BytesIO(rows.column(name)[at].as_py()["bytes"]))
+                if not np.array_equal(as_bytes(row[name]), np.asarray(stored)):
                     found["different"].append([position, at, name])
             text = dataset.meta.tasks[int(row["task_index"])]
             if (int(row["episode_index"]), text) != (position, episode["tasks"][at]):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from reference import record_with_reference
 from tests.hub import WRITE_TOKEN, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
 
@@ -72,6 +73,7 @@ def loaded(
         "repo_id": REPO,
         "fps": float(dataset.fps),
         "cameras": [key for key, feature in declared.items() if feature["dtype"] == "video"],
+        "images": [key for key, feature in declared.items() if feature["dtype"] == "image"],
         "columns": [
             key
             for key, feature in declared.items()
@@ -94,7 +96,8 @@ def loaded(
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert found["frames"] == sum(e["length"] for e in episodes) * len(job["cameras"])
+    of_each_frame = len(job["cameras"]) + len(job["images"])
+    assert found["frames"] == sum(e["length"] for e in episodes) * of_each_frame
     assert found["rows"] == sum(episode["length"] for episode in episodes)
     return found
 
@@ -129,6 +132,16 @@ def test_the_way_back_from_v30_loads_and_every_frame_is_the_sources(tmp_path: Pa
     leconvert.convert(tmp_path / "v30", output=out, layout=V21, proof=proof)
     for origin in (source, tmp_path / "v30"):
         assert loaded(out, origin, tmp_path)["different"] == []
+
+
+@pytest.mark.parametrize("how", [{}, {"streaming_encoding": True}, {"use_videos": False}])
+def test_what_lerobot_061_recorded_loads_in_033(how: dict[str, Any], tmp_path: Path) -> None:
+    tasks = [["Pick up the cube." if n % 2 else "Put it down."] * n for n in (12, 7, 30, 9, 15)]
+    tasks[3][4:] = ["Wait."] * 5
+    source, out = record_with_reference(tmp_path / "recorded", tasks, **how), tmp_path / "out"
+    proof = ProofOptions(verify="bytes")
+    leconvert.convert(source, output=out, layout=V21, proof=proof)
+    assert loaded(out, source, tmp_path)["different"] == []
 
 
 def test_what_was_pushed_is_found_by_its_tag_and_every_frame_is_the_sources(
