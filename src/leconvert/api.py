@@ -68,6 +68,7 @@ from leconvert.selection import EpisodeSelection, FrameInterval, split_episodes
 from leconvert.source import scan_source
 from leconvert.text import count
 from leconvert.workdir.activity import record_invocation, record_probe
+from leconvert.workdir.fs import is_there
 from leconvert.workdir.identity import WorkerIdentity, process_is_gone
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import WorkDir, is_default_work_dir
@@ -924,7 +925,7 @@ def split(
             continue  # its run knows how far it is
         if not proof.force_conversion and is_result(part.output, source, layout, repairs, chosen):
             finished.add(part.name)
-        elif os.path.lexists(part.output):
+        elif is_there(part.output):
             proof.check_target(source, part.output, layout.to)
     if not dry_run:
         folder.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,11 @@ from leconvert.repairs import RepairOptions, Repairs
 from leconvert.selection import EpisodeSelection
 from leconvert.source import check_source_unchanged, scan_source
 from leconvert.text import amount, count, shown
-from leconvert.workdir.fs import CANNOT_LINK, can_clone
+from leconvert.workdir.fs import (
+    CANNOT_LINK,
+    can_clone,
+    is_there,
+)
 from leconvert.workdir.locks import planner_lock, remove_planner_lock
 from leconvert.workdir.records import WorkDir, new_run_id
 from leconvert.workdir.run import (
@@ -559,7 +563,7 @@ def draft_plan(
     scan = _scan(sources, layout.to, repairs, selection, arrival, progress)
     streams, kept = (
         layout_appended(scan, target, layout)
-        if layout.append and os.path.lexists(target)
+        if layout.append and is_there(target)
         else (layout_streams(scan, layout), 0)
     )
     keeps = layout.layout in KEEPING_LAYOUTS and layout.to == TARGET_VERSIONS[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -30,7 +29,11 @@ from leconvert.loading import content_mark
 from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress
 from leconvert.text import count, first_few
-from leconvert.workdir.fs import sync_file, write_durably
+from leconvert.workdir.fs import (
+    is_there,
+    sync_file,
+    write_durably,
+)
 from leconvert.workdir.incoming import Incoming, incoming, not_fetched_from
 from leconvert.workdir.records import encode_record, read_record
 from leconvert.workdir.secrets import without_credentials
@@ -242,7 +245,7 @@ def _listed(store: Store) -> dict[str, StoredFile]:
 
 def _check_fetched_from(url: str, target: Path) -> None:
     """Refuse a folder that was not fetched from a URL: somebody else may need it."""
-    if not os.path.lexists(target):
+    if not is_there(target):
         return
     found = read_notes(target)[0]
     if found != url or target.is_symlink():

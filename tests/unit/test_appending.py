@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -28,7 +30,13 @@ from leconvert.appending import what_is_lost
 from leconvert.check import check_dataset
 from leconvert.cli import main
 from leconvert.compare import verify_pair
-from leconvert.errors import LeconvertError, TargetError, UsageError, VerificationError
+from leconvert.errors import (
+    LeconvertError,
+    StorageError,
+    TargetError,
+    UsageError,
+    VerificationError,
+)
 from leconvert.formats import v3
 from leconvert.packer import pack_run
 from leconvert.planner import draft_plan, open_or_plan
@@ -512,3 +520,33 @@ def test_without_hard_links_old_files_are_copied(
     assert (result / DATA).stat().st_nlink == 1
     assert what_is_lost(result, result.with_name("out_old"), along=None) is None
     assert_is_result(result)
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        ("stat", "meta/info.json"),
+        ("lstat", ""),
+        ("listdir", "meta/episodes"),
+        ("listdir", "meta/episodes/chunk-000"),
+    ],
+)
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_disk_that_does_not_show_the_result_says_nothing_about_it(
+    result: Path, monkeypatch: pytest.MonkeyPatch, call: str, name: str, code: int
+) -> None:
+    """Neither that there is none, nor that another dataset stands there."""
+    before, broken, real = snapshot(result), str(result / name), getattr(os, call)
+
+    def failing(path: Any, *rest: Any, **named: Any) -> Any:
+        if os.fspath(path) == broken:
+            raise OSError(code, os.strerror(code), broken)
+        return real(path, *rest, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing)
+        with pytest.raises(StorageError, match=re.escape(broken)):
+            append(result)
+    assert snapshot(result) == before
+    append(result)
+    assert v3.EpisodesReader(result).num_rows == 4

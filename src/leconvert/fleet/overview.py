@@ -34,7 +34,10 @@ from leconvert.parallel import parallel_map
 from leconvert.planner import free_bytes_of
 from leconvert.status import Progressed, RateWindow
 from leconvert.text import amount, count
-from leconvert.workdir.fs import replace_record
+from leconvert.workdir.fs import (
+    is_there,
+    replace_record,
+)
 from leconvert.workdir.identity import process_is_gone
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import read_manifest
@@ -604,7 +607,7 @@ def _price(dataset: FleetDataset, policy: Policy, folder: WorkDir) -> PricedData
         flags = repairs.flags()
         if is_finished(dataset, repairs):
             return PricedDataset(*place, is_finished=True, flags=flags)
-        if dataset.target is not None and os.path.lexists(dataset.target):
+        if dataset.target is not None and is_there(dataset.target):
             dataset.options.proof.check_target(
                 dataset.source, dataset.target, layout.to, appends=layout.append
             )

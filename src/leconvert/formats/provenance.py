@@ -25,6 +25,7 @@ from leconvert.errors import UnreadableSourceError
 from leconvert.formats.sources import Sources, SourceView
 from leconvert.model import IntArray, Source
 from leconvert.repairs import Repairs
+from leconvert.workdir.fs import is_there
 
 __all__ = [
     "PROVENANCE_PATH",
@@ -156,7 +157,7 @@ def read_provenance(root: str | os.PathLike[str]) -> Provenance | None:
         UnreadableSourceError: It cannot be read, or makes no sense.
     """
     path = Path(root) / PROVENANCE_PATH
-    if not os.path.lexists(path):
+    if not is_there(path):
         return None
     try:
         with pq.ParquetFile(path) as file:

@@ -38,6 +38,7 @@ from leconvert.errors import (
 from leconvert.hub.client import asked_to_wait, hub_errors, make_api
 from leconvert.hub.provenance import NOTES, Origin, known_origin, write_origin
 from leconvert.progress import NO_PROGRESS, Progress, Stage
+from leconvert.workdir.fs import is_there
 from leconvert.workdir.incoming import Incoming, incoming
 from leconvert.workdir.storage_errors import storage_errors
 
@@ -495,7 +496,7 @@ def download_dataset(
     size_bytes = sum(listed.column("size_bytes").to_pylist())
     origin = Origin(repo.repo_id, revision, repo.commit)
     with incoming(target) as arriving:
-        if os.path.lexists(target):
+        if is_there(target):
             if not replaces:
                 raise TargetError(
                     f"{target} exists already and is not overwritten.", path=str(target)

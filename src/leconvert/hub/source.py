@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import threading
@@ -18,6 +17,7 @@ from leconvert.hub.provenance import HubOrigin, Origin, known_origin
 from leconvert.hub.scratch import limit_too_small
 from leconvert.hub.sparse_snapshot import SparseSnapshot, make_sparse_snapshot, open_sparse_snapshot
 from leconvert.progress import NO_PROGRESS, Progress
+from leconvert.workdir.fs import is_there
 from leconvert.workdir.incoming import not_fetched_from
 from leconvert.workdir.locks import planner_lock
 from leconvert.workdir.records import WorkDir
@@ -308,7 +308,7 @@ def download(
     """
     known = known_origin(local)
     if anew:
-        if os.path.lexists(local):
+        if is_there(local):
             check_same_repo(local, known, repo_id)
     elif local.is_dir() and any(local.iterdir()):
         if revision is None and known:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from leconvert.appending import what_is_lost
 from leconvert.errors import TargetError, UsageError
+from leconvert.workdir.fs import is_there
 from leconvert.workdir.run import exchanged_place
 from leconvert.workdir.swap import (
     check_target,
@@ -110,7 +110,7 @@ class ProofOptions:
             )
         if source == target:
             return old_dir(exchanged_place(source, target, layout))
-        if not os.path.lexists(target):
+        if not is_there(target):
             return None
         version = codebase_version(target)
         if not is_converted(target, to):

@@ -35,6 +35,7 @@ __all__ = [
     "devices_with_fleeting_inodes",
     "forget_old_names",
     "is_mount_point",
+    "is_there",
     "link_into_tree",
     "make_durably",
     "make_folders_below",
@@ -525,7 +526,21 @@ def remove_tree(path: Path, *, inside: Path | None = None) -> bool:
         except OSError as error:
             if error.errno not in {errno.ENOTEMPTY, errno.EBUSY, errno.EEXIST}:
                 raise
-    return not os.path.lexists(real)
+    return not is_there(real)
+
+
+def is_there(path: str | os.PathLike[str]) -> bool:
+    """Tell whether anything has this name, a link that leads nowhere too.
+
+    Raises:
+        StorageError: The disk does not say; `os.path.lexists` takes that for a no.
+    """
+    with storage_errors(os.fspath(path)):
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return True
 
 
 # ------------------------------------------------------------------------------------------------

@@ -45,10 +45,18 @@ from leconvert.errors import (
     UsageError,
     WorkDirError,
 )
-from leconvert.workdir.fs import CANNOT_FLAG, LOCAL, FileSystem, is_mount_point, sync_dir, sync_tree
+from leconvert.workdir.fs import (
+    CANNOT_FLAG,
+    LOCAL,
+    FileSystem,
+    is_mount_point,
+    is_there,
+    sync_dir,
+    sync_tree,
+)
 from leconvert.workdir.journal import Journal, PackStep
 from leconvert.workdir.records import WorkDir, default_work_dir, encode_record, read_record
-from leconvert.workdir.storage_errors import storage_errors
+from leconvert.workdir.storage_errors import raise_storage_trouble, storage_errors
 
 __all__ = [
     "META",
@@ -412,12 +420,17 @@ def kept_meta(root: Path) -> frozenset[str]:
 
 
 def codebase_version(root: Path) -> str | None:
-    """Return a dataset's ``codebase_version``, or None where there is no dataset to read."""
+    """Return a dataset's ``codebase_version``, or None where there is no dataset to read.
+
+    Raises:
+        StorageError: The disk fails, so that nobody knows.
+    """
     path = info_path(root)
     try:
         # To open a pipe would wait for whoever writes into it.
         version = json.loads(path.read_bytes()).get("codebase_version") if path.is_file() else None
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise_storage_trouble(error, path)  # a disk that fails tells nothing of what is on it
         return None
     return version if isinstance(version, str) else None
 
@@ -461,7 +474,7 @@ def check_target(target: Path, old: Path | None) -> None:
             "Make it writable, or choose another --output.",
         )
     if old is None:
-        if os.path.lexists(target):
+        if is_there(target):
             raise refusal(
                 target, f"{target} exists already", "Choose another --output, or move it away."
             )
@@ -469,7 +482,7 @@ def check_target(target: Path, old: Path | None) -> None:
     if not target.is_dir():
         raise refusal(
             target,
-            f"{target} is not a folder" if os.path.lexists(target) else f"{target} is gone",
+            f"{target} is not a folder" if is_there(target) else f"{target} is gone",
             "Give the dataset's own folder.",
         )
     if is_mount_point(target):
@@ -485,7 +498,7 @@ def check_target(target: Path, old: Path | None) -> None:
             "may rename (its sticky bit is set)",
             "Convert with --output to a folder of your own, or as the user that it belongs to.",
         )
-    if os.path.lexists(old):
+    if is_there(old):
         raise refusal(
             old,
             f"{old} exists already, and the tree at {target} would be kept there",
@@ -1024,7 +1037,7 @@ def check_places(source: Path, target: Path, work_dir: Path, *, outlined: bool =
                 path=str(places[inner]),
                 next_step="Choose folders side by side.",
             )
-    if os.path.lexists(work_dir) and not work_dir.is_dir():
+    if is_there(work_dir) and not work_dir.is_dir():
         raise StorageError(
             f"Cannot use {work_dir} as a work dir: it is not a folder.",
             path=str(work_dir),

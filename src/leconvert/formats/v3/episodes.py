@@ -26,6 +26,8 @@ from leconvert.findings import found
 from leconvert.formats.v3.info import EPISODES_DIR, episodes_path
 from leconvert.model import Finding, IntArray, camera_of
 from leconvert.tables.footers import open_parquet, row_group_rows, unreadable
+from leconvert.workdir.fs import LOCAL
+from leconvert.workdir.storage_errors import storage_errors
 
 __all__ = [
     "LOCATION_COLUMNS",
@@ -64,7 +66,8 @@ class EpisodesReader:
     """The rows of ``meta/episodes`` below a folder: all files in text order, rows in order.
 
     Nothing of them is kept. Files that do not go together show in the types of what is read. A file
-    that is missing or damaged raises `UnreadableSourceError` as soon as it is needed.
+    that is missing or damaged raises `UnreadableSourceError` as soon as it is needed, a folder that
+    cannot be listed `StorageError` at once.
 
     Args:
         root: A v3.0 dataset's folder.
@@ -76,10 +79,9 @@ class EpisodesReader:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = Path(root)
-        paths = sorted((self._root / EPISODES_DIR).glob("*/*.parquet"), key=str)
+        paths = _tables_below(self._root)
         self.is_there = bool(paths)
-        relative = [path.relative_to(self._root).as_posix() for path in paths]
-        self.paths = tuple(relative or [episodes_path(0)])
+        self.paths = tuple(paths or [episodes_path(0)])
         self._schemas: dict[str, pa.Schema] = {}
 
     @cached_property
@@ -154,6 +156,24 @@ class EpisodesReader:
             raise unreadable(self._root / path, error) from error
         finally:
             reader.close()
+
+
+def _tables_below(root: Path) -> list[str]:
+    """Return the files of the table. A glob passes over folders that the disk does not list."""
+    return sorted(
+        f"{EPISODES_DIR}/{chunk}/{name}"
+        for chunk in _names_in(root / EPISODES_DIR)
+        for name in _names_in(root / EPISODES_DIR / chunk)
+        if name.endswith(".parquet")
+    )
+
+
+def _names_in(folder: Path) -> list[str]:
+    with storage_errors(folder):
+        try:
+            return LOCAL.list_names(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
 
 def _leaves(reader: pq.ParquetReader, wanted: Callable[[str], bool]) -> list[int]:
