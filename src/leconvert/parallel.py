@@ -88,6 +88,8 @@ type Piece = tuple[Any, ...]
 # Another process costs the CPU time of its start, about a third of this.
 _SECONDS_WORTH_A_PROCESS = 0.7
 _PIECES_AHEAD = 4
+# One piece may take a fraction of a millisecond: it tells little, and is not worth a message.
+_SECONDS_MEASURED = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,29 +151,54 @@ def parallel_map[Done](
         work: What does a piece. Threads may share it, and it can be pickled.
         threads_here: For work that cannot be pickled, as in `spread_for`.
     """
+    latency: Latency | None = None
+    measured: list[Done] = []
     if spread is None:
         # The first piece costs more than others: what files share is learned there.
-        measured = list(weights or [1.0] * len(pieces))[1:]
+        costs = list(weights or [1.0] * len(pieces))[1:]
         for piece in pieces[:1]:
             yield work(*piece)
-        with Latency() as latency:
-            second = [work(*piece) for piece in pieces[1:2]]
-        yield from second
-        pieces = pieces[2:]
+        pieces, latency = pieces[1:], Latency()
+        with latency:
+            begun = time.perf_counter()
+            for piece in pieces:
+                measured.append(work(*piece))
+                if time.perf_counter() - begun > _SECONDS_MEASURED:
+                    break
+        yield from measured
+        pieces = pieces[len(measured) :]
         spread = spread_for(
             latency.cpu_seconds,
             latency.wall_seconds,
-            times_left=sum(measured[1:]) / max(measured[0], 1e-9) if pieces else 0.0,
+            times_left=sum(costs[len(measured) :]) / max(sum(costs[: len(measured)]), 1e-9),
             workers=workers,
             threads_here=threads_here,
         )
     if spread.threads > 1:
         yield from _in_threads(work, pieces, spread.threads)
     elif spread.processes:
-        yield from _ProcessPool(work, pieces).do(spread.processes)
+        size = 1 if latency is None else _pieces_at_a_time(latency, len(measured))
+        groups = [(pieces[at : at + size],) for at in range(0, len(pieces), size)]
+        for results in _ProcessPool(_Group(work), groups).do(spread.processes):
+            yield from results
     else:
         for piece in pieces:
             yield work(*piece)
+
+
+def _pieces_at_a_time(latency: Latency, measured: int) -> int:
+    """Return how many pieces to hand over at once, for which a process is asked and waited for."""
+    return max(1, int(measured * _SECONDS_MEASURED / max(latency.cpu_seconds, 1e-9)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group[Done]:
+    """Does several pieces one after the other; it can be pickled if what does one can."""
+
+    work: Callable[..., Done]
+
+    def __call__(self, pieces: Sequence[Piece]) -> list[Done]:
+        return [self.work(*piece) for piece in pieces]
 
 
 def _in_threads[Done](

@@ -1,6 +1,6 @@
-"""Output files as a whole, and what else lies in a result or is missing from it.
+"""What else lies in a result than files of episodes, or is missing from it.
 
-The header of a video and the footer of a table; what a proven result does not hold of its source,
+What a proven result does not hold of its source,
 before anybody removes that; tables of the dataset, and files that came along.
 """
 
@@ -9,26 +9,18 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from leconvert import media, tables
 from leconvert.compare.difference import Difference
-from leconvert.compare.kept import (
-    compare_kept_columns,
-    have_one_size,
-    is_kept_clip,
-    is_kept_table,
-)
 from leconvert.compare.metadata import Expected
 from leconvert.compare.result import ResultTables
-from leconvert.compare.rows import DataSchemas, compare_footer, naming
-from leconvert.compare.videos import SourceClips, compare_header
+from leconvert.compare.rows import naming
 from leconvert.dataset_files import GIT_FILES, files_below, names_to_keep
-from leconvert.errors import LeconvertError, UnreadableSourceError
+from leconvert.errors import LeconvertError
 from leconvert.formats import (
     PROVENANCE_PATH,
     Dataset,
@@ -37,8 +29,7 @@ from leconvert.formats import (
     open_dataset,
 )
 from leconvert.formats.v3 import REPAIRED_PATH, REPAIRS_PATH, read_json_object
-from leconvert.model import DATA_STREAM, TARGET_VERSIONS, IntArray
-from leconvert.parallel import parallel_map
+from leconvert.model import DATA_STREAM, TARGET_VERSIONS
 from leconvert.repairs import Repairs
 from leconvert.source.changes import extra_files
 from leconvert.source.modality import MODALITY_PATH, feature_of_entry, read_modality
@@ -47,72 +38,9 @@ from leconvert.workdir.storage_errors import raise_storage_trouble
 __all__ = [
     "CARD_BEGIN",
     "compare_other_files",
-    "compare_whole_files",
     "reason_to_keep",
+    "was_repaired",
 ]
-
-
-def compare_whole_files(
-    result: ResultTables,
-    expected: Expected,
-    file_numbers: Mapping[str, IntArray],
-    differing: Collection[str],
-) -> list[Difference]:
-    """Return where headers and footers are not what the files' episodes and the source demand.
-
-    It costs O(files): of a video its index is read and that of one clip, of a table two footers.
-    """
-    schemas, clips_of = DataSchemas(expected, result.target.list_entry), SourceClips()
-
-    def is_kept(stream: str, position: int, path: str) -> bool:
-        ours, theirs = str(result.root / path), expected.path(stream, position)
-        if stream == DATA_STREAM:
-            return is_kept_table(ours, theirs, expected.source_of(position).repairs)
-        try:
-            return have_one_size(ours, theirs) and is_kept_clip(media.read_clip_index(ours), theirs)
-        except UnreadableSourceError:
-            return False  # which is said elsewhere
-
-    def look(stream: str, first: int, stop: int) -> Iterator[Difference]:
-        path = result.target.path(stream, int(file_numbers[stream][first]))
-        lengths = expected.samples(stream, np.arange(first, stop)).tolist()
-        is_one = lengths == [int(expected.length[first])]
-        if is_one and path not in differing and is_kept(stream, first, path):
-            if stream == DATA_STREAM:
-                yield from compare_kept_columns(result.root, path, schemas, first)
-            return
-        if stream == DATA_STREAM:
-            begins = expected.begins[first:stop].tolist()
-            yield from compare_footer(
-                result.root, path, schemas, lengths, range(first, stop), begins
-            )
-        elif path not in differing:
-            clip = expected.path(stream, first)
-            yield from compare_header(
-                result.root,
-                path,
-                stream,
-                lengths,
-                clip,
-                expected.fps,
-                clips_of,
-                may_be_free=may_be_free,
-            )
-
-    # Where a repair put shorter tables of times the rest of their room is a box that means nothing.
-    may_be_free = was_repaired(result.root)
-    files = [
-        (stream, first, stop)
-        for stream, numbers in file_numbers.items()
-        for first, stop in pairwise(
-            [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        )
-    ]
-    found: list[Difference] = []
-    # Parsing holds Python's lock: where nothing waits, a second thread would only be in the way.
-    for more in parallel_map(lambda *file: list(look(*file)), files, threads_here=1):
-        found += more
-    return found
 
 
 def was_repaired(result: Path) -> bool:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from leconvert import media, tables
 from leconvert.arrow import int64_values
@@ -40,7 +39,6 @@ __all__ = [
     "compare_kept_clip",
     "compare_kept_columns",
     "compare_kept_table",
-    "have_one_size",
     "is_kept_clip",
     "is_kept_table",
 ]
@@ -55,7 +53,7 @@ def is_kept_table(result: str, source: str, repairs: Repairs) -> bool:
     try:
         if os.path.samefile(result, source):  # noqa: PTH121 - strings, for every file
             return True
-        if not have_one_size(result, source):
+        if not _have_one_size(result, source):
             return False
         with tables.OpenedTable(result) as ours, tables.OpenedTable(source) as theirs:
             return ours.footer() == theirs.footer()
@@ -63,10 +61,9 @@ def is_kept_table(result: str, source: str, repairs: Repairs) -> bool:
         return False  # what is wrong with either is said by whoever reads it
 
 
-def have_one_size(result: str, source: str) -> bool:
+def _have_one_size(result: str, source: str) -> bool:
     """Tell whether two files are equally long, without which neither is the other as it is.
 
-    It is asked before anything is parsed: of joined sources each index is that of all episodes.
     What cannot be asked is said by whoever reads the file.
     """
     with suppress(OSError):
@@ -80,7 +77,7 @@ def is_kept_clip(index: media.ClipIndex, source: str) -> bool:
         with suppress(OSError):
             if os.path.samefile(index.path, source):  # noqa: PTH121 - strings, for every file
                 return True
-        if not have_one_size(index.path, source):
+        if not _have_one_size(index.path, source):
             return False
         clip = media.read_clip_index(source)
     except UnreadableSourceError:
@@ -109,11 +106,13 @@ def compare_kept_table(
         "episode_index": np.full(span.length, span.position),
     }
     try:
-        with pq.ParquetFile(file) as rows:
-            there = [name for name in _NUMBERS if name in rows.schema_arrow.names]
-            found = rows.read(there, use_threads=False)
-            table = rows.read(use_threads=False) if rules.computes(span.episode) else None
-    except (OSError, pa.ArrowException) as error:
+        with closing(tables.open_parquet(file)) as rows:
+            places = {names[0]: leaf for leaf, names in enumerate(rows.column_paths)}
+            there = [name for name in _NUMBERS if name in places]
+            leaves = [places[name] for name in there]
+            found = rows.read_all(column_indices=leaves, use_threads=False)
+            table = rows.read_all(use_threads=False) if rules.computes(span.episode) else None
+    except (OSError, UnreadableSourceError, pa.ArrowException) as error:
         raise_storage_trouble(error, file)
         yield Difference("readable rows", path, "rows", str(error), span.episode, stream)
         return
@@ -140,10 +139,15 @@ def compare_kept_columns(
     """Yield where a kept data file has columns that are not those of the result."""
     found = tables.read_data_schema(root / path)
     wanted = schemas.of(position)
+    if schemas.had_right(found, wanted):
+        return
+    differences = list(schemas.unreadable(found, path))
     if not tables.holds_columns_of(found, wanted):
         ours, theirs = (str([f"{f.name}: {f.type}" for f in each]) for each in (found, wanted))
-        yield Difference("columns", path, theirs, ours, stream=DATA_STREAM)
-    yield from schemas.unreadable(found, path)
+        differences.insert(0, Difference("columns", path, theirs, ours, stream=DATA_STREAM))
+    if not differences:
+        schemas.note_right(found, wanted)
+    yield from differences
 
 
 def compare_kept_clip(

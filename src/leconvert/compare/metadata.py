@@ -747,28 +747,16 @@ def compare_info(
 
 
 def compare_cameras(
-    result: Path,
-    features: Mapping[str, Any],
-    routes: Routes,
-    path_of: Callable[[str, int], str],
-    fps: Fraction,
+    features: Mapping[str, Any], cameras: Mapping[str, Mapping[ClipFacts, int]], fps: Fraction
 ) -> Iterator[Difference]:
     """Compare what is declared of each camera with what the result's own files are.
 
-    A file whose header cannot be read is passed over here.
+    Args:
+        cameras: Of each stream in how many episodes pictures are what; nothing is said of files
+            whose header cannot be read.
     """
     for camera, feature in features.items():
-        if feature.get("dtype") != "video":
-            continue
-        stream = stream_of_camera(camera)
-        numbers = routes.file_number[stream]
-        clips: Counter[ClipFacts] = Counter()
-        for first, stop in file_runs(numbers) if len(numbers) else ():
-            path = result / path_of(stream, int(numbers[first]))
-            try:
-                clips[ClipFacts.of(media.read_clip_index(path))] += stop - first
-            except (UnreadableSourceError, OSError) as error:
-                raise_storage_trouble(error, path)
+        clips = cameras.get(stream_of_camera(camera))
         if not clips:
             continue
         usual = max(clips, key=clips.__getitem__)

@@ -6,6 +6,7 @@ import itertools
 import random
 import threading
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, fields
@@ -20,9 +21,10 @@ import pyarrow as pa
 from leconvert import media
 from leconvert.arrow import FloatArray
 from leconvert.compare.difference import Difference, VerificationReport
-from leconvert.compare.files import compare_other_files, compare_whole_files
+from leconvert.compare.files import compare_other_files, was_repaired
 from leconvert.compare.kept import (
     compare_kept_clip,
+    compare_kept_columns,
     compare_kept_table,
     is_kept_clip,
     is_kept_table,
@@ -38,9 +40,22 @@ from leconvert.compare.metadata import (
     unreadable_metadata,
 )
 from leconvert.compare.result import ResultTables, tables_of
-from leconvert.compare.rows import RowRules, RowSpan, SourceRows, compare_rows
-from leconvert.compare.videos import SourceClips, Span, check_video, compare_clips
-from leconvert.dataset_files import overlaid_pair, special_files
+from leconvert.compare.rows import (
+    DataSchemas,
+    RowRules,
+    RowSpan,
+    SourceRows,
+    compare_footer,
+    compare_rows,
+)
+from leconvert.compare.videos import (
+    SourceClips,
+    Span,
+    check_video,
+    compare_clips,
+    compare_header,
+)
+from leconvert.dataset_files import files_below, overlaid_pair, special_files
 from leconvert.errors import InterruptedRunError, SourceError, UnreadableSourceError, UsageError
 from leconvert.formats import (
     SourceRecord,
@@ -56,6 +71,7 @@ from leconvert.parallel import Spread, parallel_map
 from leconvert.progress import NO_PROGRESS, Progress, Stage
 from leconvert.repairs import NO_REPAIRS, Repairs
 from leconvert.source.changes import meta_digest
+from leconvert.source.file_checks import ClipFacts
 from leconvert.tables import StoredGroups
 from leconvert.workdir.storage_errors import any_storage_errors, raise_storage_trouble
 
@@ -91,6 +107,20 @@ class Piece(NamedTuple):
     file_stop: int
     first: int
     stop: int
+
+
+class Compared(NamedTuple):
+    """What was found in a piece.
+
+    Attributes:
+        differences: Of its episodes.
+        of_file: Of the header or footer of its file, where it begins one.
+        facts: What that file's pictures are, where it begins a video file.
+    """
+
+    differences: Sequence[Difference] = ()
+    of_file: Sequence[Difference] = ()
+    facts: ClipFacts | None = None
 
 
 def cut_pieces(routes: Routes, source_starts: Sequence[int] = ()) -> list[Piece]:
@@ -165,16 +195,23 @@ class Comparer:
     chosen: npt.NDArray[np.bool_] | None = None
     read_rows: int = 0
     _opened: _Opened = field(default_factory=_Opened, init=False, repr=False)
+    _schemas: DataSchemas = field(init=False, repr=False)
+    # Where a repair put shorter tables of times the rest of their room is a box that means nothing.
+    _may_be_free: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._schemas = DataSchemas(self.expected, self.tables.target.list_entry)
+        self._may_be_free = was_repaired(self.result)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not what it remembers, which is of this process.
         return Comparer, tuple(getattr(self, each.name) for each in fields(self) if each.init)
 
-    def __call__(self, *piece: Any) -> list[Difference]:
-        """Return what differs in a piece, given by the fields of a `Piece`."""
+    def __call__(self, *piece: Any) -> Compared:
+        """Return what is found in a piece, given by the fields of a `Piece`."""
         with any_storage_errors():
             try:
-                return list(self._compare(Piece(*piece)))
+                return self._compare(Piece(*piece))
             except UnreadableSourceError as error:
                 # The functions that read the source read the result as well.
                 if error.path is not None and Path(error.path).is_relative_to(self.result):
@@ -231,34 +268,74 @@ class Comparer:
         positions = np.arange(piece.first, piece.stop)
         return positions if self.chosen is None else positions[self.chosen[positions]]
 
-    def _compare(self, piece: Piece) -> Iterator[Difference]:
+    def _compare(self, piece: Piece) -> Compared:
         path = self.path_of(piece.stream, piece.first)
         positions = self._positions(piece)
         begins_file = piece.first == piece.file_first
         if not begins_file and not len(positions):
-            return
+            return Compared()
         try:
             file = self._opened.file(str(self.result / path), is_table=piece.stream == DATA_STREAM)
         except (UnreadableSourceError, OSError, pa.ArrowException) as error:
             raise_storage_trouble(error, self.result / path)
-            if begins_file:
-                is_table = piece.stream == DATA_STREAM
-                what, wanted = ("parquet", "a footer") if is_table else ("MP4", "an index")
-                yield Difference(f"readable {what}", path, wanted, str(error), None, piece.stream)
-            return
+            if not begins_file:
+                return Compared()
+            is_table = piece.stream == DATA_STREAM
+            what, wanted = ("parquet", "a footer") if is_table else ("MP4", "an index")
+            said = Difference(f"readable {what}", path, wanted, str(error), None, piece.stream)
+            return Compared([said])
+        lengths = self.expected.samples(
+            piece.stream, np.arange(piece.file_first, piece.file_stop)
+        ).tolist()
+        source = self.expected.path(piece.stream, piece.file_first)
+        is_one = lengths == [int(self.expected.length[piece.file_first])]
         if isinstance(file, StoredGroups):
-            yield from self._compare_table(piece, path, file, positions)
-        else:
-            yield from self._compare_video(piece, path, file, positions)
+            rules = self.row_rules(piece.first)
+            is_kept = is_one and is_kept_table(file.path, source, rules.repairs)
+            found = list(self._compare_table(piece, path, file, positions, rules, is_kept=is_kept))
+            if not begins_file:
+                return Compared(found)
+            if is_kept:
+                of_file = compare_kept_columns(self.result, path, self._schemas, piece.first)
+            else:
+                episodes = range(piece.file_first, piece.file_stop)
+                begins = self.expected.begins[piece.file_first : piece.file_stop].tolist()
+                of_file = compare_footer(
+                    self.result, path, self._schemas, lengths, episodes, begins
+                )
+            return Compared(found, list(of_file))
+        is_kept = is_one and is_kept_clip(file, source)
+        found = list(self._compare_video(piece, path, file, positions, lengths, is_kept=is_kept))
+        if not begins_file:
+            return Compared(found)
+        of_file = iter(())
+        if not is_kept and not found:
+            of_file = compare_header(
+                self.result,
+                path,
+                piece.stream,
+                file,
+                lengths,
+                source,
+                self.expected.fps,
+                self._opened.clips,
+                may_be_free=self._may_be_free,
+            )
+        return Compared(found, list(of_file), ClipFacts.of(file))
 
     def _compare_table(
-        self, piece: Piece, path: str, file: StoredGroups, positions: IntArray
+        self,
+        piece: Piece,
+        path: str,
+        file: StoredGroups,
+        positions: IntArray,
+        rules: RowRules,
+        *,
+        is_kept: bool,
     ) -> Iterator[Difference]:
         episodes = piece.file_stop - piece.file_first
-        source = self.expected.path(piece.stream, piece.file_first)
-        rules = self.row_rules(piece.first)
         read_rows = self.read_bytes or piece.first < self.read_rows
-        if episodes == 1 and is_kept_table(file.path, source, rules.repairs):
+        if is_kept:
             for span in self._row_spans(piece.file_first, positions):
                 yield from compare_kept_table(self.result, path, span, rules, read_bytes=read_rows)
             return
@@ -284,13 +361,18 @@ class Comparer:
         )
 
     def _compare_video(
-        self, piece: Piece, path: str, index: media.ClipIndex, positions: IntArray
+        self,
+        piece: Piece,
+        path: str,
+        index: media.ClipIndex,
+        positions: IntArray,
+        lengths: Sequence[int],
+        *,
+        is_kept: bool,
     ) -> Iterator[Difference]:
-        in_file = self.expected.samples(piece.stream, np.arange(piece.file_first, piece.file_stop))
+        in_file = np.array(lengths)
         frames, fps = int(in_file.sum()), self.expected.fps
         expected, stream = self.expected, piece.stream
-        is_one = len(in_file) == 1 and in_file[0] == expected.length[piece.first]
-        is_kept = bool(is_one) and is_kept_clip(index, expected.path(stream, piece.first))
         if piece.first == piece.file_first and not is_kept:
             yield from check_video(self.result, path, stream, index, frames, fps)
         if index.num_samples != frames:
@@ -337,8 +419,11 @@ def _seconds(
 # How long pieces will take, a guess that decides who shares them.
 
 
-# What an episode's slice costs besides its bytes, and how fast these are compared on both sides.
-_SECONDS_A_SLICE = 0.0003
+# What a file costs, and an episode's slice besides its bytes, and how fast these are compared on
+# both sides.
+_SECONDS_A_TABLE = 0.0007
+_SECONDS_A_VIDEO = 0.0002
+_SECONDS_A_SLICE = 0.00005
 _BYTES_A_SECOND = 1e9
 
 
@@ -354,8 +439,10 @@ def expected_seconds(compare: Comparer, pieces: Sequence[Piece]) -> list[float]:
                 sizes[path] = (compare.result / path).stat().st_size
         episodes = compare.num_compared(piece)
         share = episodes / (piece.file_stop - piece.file_first)
-        reading = sizes.get(path, 0) * share / _BYTES_A_SECOND
-        seconds.append(episodes * _SECONDS_A_SLICE + reading)
+        needed = episodes * _SECONDS_A_SLICE + sizes.get(path, 0) * share / _BYTES_A_SECOND
+        if piece.first == piece.file_first:
+            needed += _SECONDS_A_TABLE if piece.stream == DATA_STREAM else _SECONDS_A_VIDEO
+        seconds.append(needed)
     return seconds
 
 
@@ -558,13 +645,11 @@ def _verified(
             return VerificationReport(depth, [*differences, *unusable], 0, 0, 0, 0)
         differences += tables.compare_form()
         routes = tables.routes(streams)
-        differences += compare_cameras(
-            result, expected.features, routes, tables.target.path, expected.fps
-        )
         of_episodes = [*tables.compare_episodes(expected)]
     except (OSError, KeyError, ValueError, pa.ArrowException, SourceError) as error:
         differences.append(_held_against(result, error))
         return VerificationReport(depth, differences, 0, 0, 0, 0)
+    differences_of_info = len(differences)
     differences += compare_other_files(tables, expected, read_bytes=reads_bytes)
     differences += of_episodes
     if reads_bytes:
@@ -591,9 +676,11 @@ def _verified(
     compare = Comparer(tables, expected, routes, reads_bytes, clip_digests, chosen, read_rows)
     frames = int(compare.compared_lengths.sum())
     with progress.stage("verify", frames * len(streams), "rows and camera frames") as stage:
-        differences += _compare_pieces(compare, stage, spread, max_workers, stop)
-    differing = {difference.path for difference in differences}
-    differences += compare_whole_files(tables, expected, routes.file_number, differing)
+        found, cameras = _compare_pieces(compare, stage, spread, max_workers, stop)
+    differences += found
+    differences[differences_of_info:differences_of_info] = compare_cameras(
+        expected.features, cameras, expected.fps
+    )
     pictures = samples = 0
     if not differences:
         pictures, samples, differences = _look_closer(compare, sampling, progress, stop)
@@ -663,19 +750,32 @@ def _compare_pieces(
     spread: Spread | None,
     workers: int | None,
     stop: threading.Event | None,
-) -> list[Difference]:
-    """Compare every piece; return what differs, in order."""
-    differences: list[Difference] = []
+) -> tuple[list[Difference], Mapping[str, Counter[ClipFacts]]]:
+    """Compare every piece.
+
+    Returns:
+        What differs, in order, that of whole files last; and of each stream of a camera in how many
+        episodes its pictures are what.
+    """
+    found: list[Difference] = []
+    of_files: list[Difference] = []
+    cameras: dict[str, Counter[ClipFacts]] = {}
     pieces = cut_pieces(compare.routes, compare.expected.source_starts)
     weights = expected_seconds(compare, pieces)
     with closing(
         parallel_map(compare, pieces, spread, weights=weights, workers=workers)
     ) as compared:
-        for piece, found in zip(pieces, compared, strict=True):
-            differences += found
+        for piece, (differences, of_file, facts) in zip(pieces, compared, strict=True):
+            found += differences
+            of_files += of_file
+            if facts is not None:
+                episodes = piece.file_stop - piece.file_first
+                cameras.setdefault(piece.stream, Counter())[facts] += episodes
             stage.advance(compare.frames_of(piece))
             _check_stop(stop)
-    return differences
+    differing = {difference.path for difference in found}
+    found += (each for each in of_files if each.stream == DATA_STREAM or each.path not in differing)
+    return found, cameras
 
 
 def _look_closer(
@@ -741,12 +841,7 @@ def _held_against(result: Path, error: Exception, expected: str = "its tables") 
 
 
 def _left_over(result: Path, expected: set[str]) -> Iterator[Difference]:
-    found = {
-        path.relative_to(result).as_posix()
-        for folder in ("data", "videos")
-        for path in (result / folder).rglob("*")
-        if not path.is_dir()
-    }
+    found = {path for path, _ in files_below(result) if path.startswith(("data/", "videos/"))}
     for path in sorted(found - expected):
         yield Difference("file", path, "no such file", "a file that no episode names")
     for path in sorted(expected - found):

@@ -77,19 +77,38 @@ class DataSchemas:
         self._lock = threading.Lock()
         self._known: list[pa.Schema] = []
         self._is_complete = False
-        # Of the source's file that was read last: many episodes in a row may be in it.
-        self._last: tuple[str, pa.Schema] | None = None
+        # Of the source's file that was read last: many episodes in a row may be in it, and mostly
+        # the next file has the same columns.
+        self._last: tuple[str, pa.Schema, Repairs, pa.Schema] | None = None
+        self._kept: tuple[pa.Schema, pa.Schema] | None = None
 
     def of(self, position: int) -> pa.Schema:
         """Return the schema of a file that is made of one episode."""
         path, last = self._expected.path(DATA_STREAM, position), self._last
         if last is not None and last[0] == path:
-            return last[1]
-        repairs = self._expected.source_of(position).repairs
-        source = tables.repaired_schema(tables.read_data_schema(path), repairs)
-        given = _plain(tables.output_schema(source, self._features, list_entry=self._list_entry))
-        self._last = path, given
+            return last[3]
+        repairs, stored = self._expected.source_of(position).repairs, tables.read_data_schema(path)
+        if last is not None and last[2] is repairs and stored.equals(last[1], check_metadata=True):
+            given = last[3]
+        else:
+            source = tables.repaired_schema(stored, repairs)
+            given = tables.output_schema(source, self._features, list_entry=self._list_entry)
+            given = _plain(given)
+        self._last = path, stored, repairs, given
         return given
+
+    def had_right(self, found: pa.Schema, wanted: pa.Schema) -> bool:
+        """Tell whether a kept file has the columns of the last one in which they were right."""
+        last = self._kept
+        return (
+            last is not None
+            and last[1] is wanted
+            and bool(found.equals(last[0], check_metadata=True))
+        )
+
+    def note_right(self, found: pa.Schema, wanted: pa.Schema) -> None:
+        """Note the columns of a kept file in which nothing was wrong."""
+        self._kept = found, wanted
 
     def episodes(self, positions: Sequence[int]) -> list[int]:
         """Return the numbers of some episodes in the source."""

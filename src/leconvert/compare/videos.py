@@ -20,7 +20,6 @@ from leconvert.compare.difference import Difference
 from leconvert.compare.metadata import joinable
 from leconvert.compare.rows import first_difference, naming
 from leconvert.errors import UnreadableSourceError
-from leconvert.workdir.storage_errors import raise_storage_trouble
 
 __all__ = ["SourceClips", "Span", "check_video", "compare_clips", "compare_header"]
 
@@ -326,6 +325,7 @@ def compare_header(
     root: Path,
     path: str,
     stream: str,
+    index: media.ClipIndex,
     lengths: Sequence[int],
     first_clip: str,
     fps: Fraction,
@@ -341,11 +341,6 @@ def compare_header(
     Args:
         may_be_free: Allow boxes in it that hold nothing; all others must be the same.
     """
-    try:
-        index = media.read_clip_index(root / path)
-    except (UnreadableSourceError, OSError) as error:
-        raise_storage_trouble(error, root / path)
-        return
     begins: list[int] = []
     start = 0
     samples = media.FileSamples()

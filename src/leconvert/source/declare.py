@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from leconvert.arrow import innermost_type, is_list, is_number
+from leconvert.arrow import innermost_type, is_list, is_number, list_length
 from leconvert.errors import UnreadableSourceError
 from leconvert.formats.v2 import EpisodeTable
 from leconvert.model import DATA_STREAM
@@ -87,10 +85,11 @@ def _value_shape(values: pa.Array) -> tuple[int, ...]:
         raise ValueError("it has empty values")
     if not is_list(values.type):
         return ()
-    lengths = np.unique(pc.list_value_length(values).to_numpy(zero_copy_only=False))
-    if len(lengths) != 1 or not lengths[0]:
-        raise ValueError("its lists differ in length")
-    return (int(lengths[0]), *_value_shape(pc.list_flatten(values)))
+    try:
+        length = list_length(values)
+    except (ValueError, IndexError) as error:  # IndexError: there are no rows
+        raise ValueError("its lists differ in length") from error
+    return (length, *_value_shape(values.flatten()))
 
 
 def _image_shape(values: pa.Array) -> list[int]:

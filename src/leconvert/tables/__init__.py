@@ -7,6 +7,7 @@ images in rows are never decoded. Nothing is synced to disk: the caller does it.
 from leconvert.tables.footers import (
     DataFooter,
     OpenedTable,
+    open_parquet,
     read_data_footer,
     read_data_schema,
     read_schema_and_rows,
@@ -69,6 +70,7 @@ __all__ = [
     "holds_columns_of",
     "join_tables",
     "list_sizes",
+    "open_parquet",
     "output_schema",
     "read_by_lerobot",
     "read_columns",

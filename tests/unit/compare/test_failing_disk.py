@@ -94,9 +94,9 @@ def test_an_error_amid_packets_or_rows_names_the_file_of_the_result(
 ) -> None:
     compare = pair.Comparer._compare_table if name == DATA else pair.Comparer._compare_video
 
-    def late(self: Any, *args: Any) -> Any:
+    def late(self: Any, *args: Any, **options: Any) -> Any:
         failing_reads(monkeypatch, result / name)
-        return compare(self, *args)
+        return compare(self, *args, **options)
 
     monkeypatch.setattr(pair.Comparer, compare.__name__, late)
     error = refusal(result, small_source, depth="bytes")
