@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cache
 from struct import Struct
 from typing import Any, Literal, Protocol
-from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -244,9 +246,27 @@ class Codec:
         self.picture = rgb_converter()
 
 
-# By what the sample entry says but for bit rates, which differ from file to file; one lives as long
-# as a decoder that uses it.
-Codecs = WeakValueDictionary[str, Codec]
+class Codecs(threading.local):
+    """The decoders that each thread has open, by kind: at most so many of those used last.
+
+    A kind is what the sample entry says but for bit rates, which differ from file to file.
+    """
+
+    def __init__(self, most: int = 1) -> None:
+        self._most = most
+        self._open: OrderedDict[str, Codec] = OrderedDict()
+
+    def of(self, clip: Clip) -> Codec:
+        """Return this thread's decoder for a clip whose index is known, opened if need be."""
+        assert clip.index is not None
+        # It says all that a decoder must know before the first packet.
+        kind = clip.index.config_key
+        codec = self._open.get(kind) or Codec(clip)
+        self._open[kind] = codec
+        self._open.move_to_end(kind)
+        if len(self._open) > self._most:
+            self._open.popitem(last=False)
+        return codec
 
 
 class PyavDecoder:
@@ -260,6 +280,8 @@ class PyavDecoder:
         if clip.index is None:
             raise undecodable(clip, "its index cannot be read")
         self._clip = clip
+        self._is_depth = is_depth
+        self._codecs = codecs or Codecs()
         index = clip.index
         self._sizes, self._offsets = index.sizes, index.offsets
         # Where nothing is reordered a frame's rank is the number of its packet.
@@ -268,24 +290,15 @@ class PyavDecoder:
         self._sample_of_rank = np.argsort(ranks)
         self._heads = np.flatnonzero(index.keyframes)
         self._head_ranks = self._heads if self._is_in_order else ranks[self._heads]
-        # It says all that a decoder must know before the first packet.
-        codec = None if codecs is None else codecs.get(index.config_key)
-        if codec is None:
-            codec = Codec(clip)
-            if codecs is not None:
-                codecs[index.config_key] = codec
-        self._codec = codec
-        self._picture = _depth_codes if is_depth else codec.picture
         self._descriptor = os.open(clip.source.path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
 
     def decode(self, ranks: IntArray) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield frames, one at a time."""
         import av
 
+        codec = self._codecs.of(self._clip)
+        picture_of = _depth_codes if self._is_depth else codec.picture
         samples = ranks if self._is_in_order else self._sample_of_rank[ranks]
         groups = np.maximum(np.searchsorted(self._heads, samples, side="right") - 1, 0)
         # A frame shown before its keyframe may also refer to the group before.
@@ -296,10 +309,11 @@ class PyavDecoder:
             runs.setdefault(group, {})[sample] = number
         for group, place_of in runs.items():
             try:
-                for frame in self._decoded(int(self._heads[group]), max(place_of) + 1):
+                begin, stop = int(self._heads[group]), max(place_of) + 1
+                for frame in self._decoded(codec.context, begin, stop):
                     if frame.pts in place_of:
                         place = place_of.pop(frame.pts)
-                        picture = torch.from_numpy(self._picture(frame))
+                        picture = torch.from_numpy(picture_of(frame))
                         yield slice(place, place + 1), picture[None]
             except (av.error.FFmpegError, OSError, EOFError) as error:
                 raise undecodable(self._clip, str(error)) from error
@@ -307,11 +321,10 @@ class PyavDecoder:
                 missing = int(ranks[min(place_of.values())])
                 raise undecodable(self._clip, f"frame {missing} does not come out")
 
-    def _decoded(self, begin: int, stop: int) -> Iterator[Any]:
+    def _decoded(self, context: Any, begin: int, stop: int) -> Iterator[Any]:
         """Yield what decodes from a run of packets, the first of which is a keyframe."""
         import av
 
-        context = self._codec.context
         sizes, offsets = self._sizes[begin:stop].tolist(), self._offsets[begin:stop].tolist()
         context.flush_buffers()
         for sample, size, offset in zip(range(begin, stop), sizes, offsets, strict=True):

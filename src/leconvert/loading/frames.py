@@ -103,7 +103,7 @@ class FrameReader:
         self._lock = threading.Lock()
         self._decoders: OrderedDict[_FileKey, ClipDecoder] = OrderedDict()
         self._random = Random(0)  # noqa: S311 (no secret)
-        self._codecs = Codecs() if threads < 2 else None
+        self._codecs = Codecs(self._cache_size)
         self._pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
 
     def need(self, place: int) -> int:

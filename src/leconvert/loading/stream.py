@@ -50,7 +50,7 @@ __all__ = ["EpisodeStream", "Sample", "SampleStream", "UnreadableFrame", "Workpl
 
 Sample = dict[str, Any]
 
-# A decoder holds an open file, and FFmpeg's buffers where it cannot share them.
+# A decoder holds an open file, and torchcodec's FFmpeg's buffers too.
 _MOST_DECODERS, _MOST_SHARING_DECODERS = 128, 512
 _REMOTE_FETCH_WORKERS = 4
 # By default the pool holds so many episodes, or as many as fit, but not too few to mix. Numbers
@@ -278,7 +278,7 @@ class EpisodeStream(SampleStream):
         episode_pool_size: Episodes that are mixed, over all ranks; None for 256, or where the rows
             of so many would take more than 1 GiB for 128, 64 or 32.
         video_decoder_cache_size: Decoders that a worker keeps open; None for one a pooled episode
-            and camera, 512 at most, or 128 where several threads or torchcodec decode.
+            and camera, 512 at most, or 128 where torchcodec decodes.
         video_fetch_workers: Threads of a worker that fetch and decode; None for none where files
             are local and 4 elsewhere.
         video_backend: ``pyav``, ``torchcodec``, or ``auto`` for PyAV on the CPU and torchcodec on
@@ -387,8 +387,7 @@ class EpisodeStream(SampleStream):
         self.video_fetch_workers = video_fetch_workers
         if video_decoder_cache_size is None:
             cameras = max(1, len(self.meta.video_keys))
-            share = self._backend == "pyav" and video_fetch_workers < 2
-            most = _MOST_SHARING_DECODERS if share else _MOST_DECODERS
+            most = _MOST_SHARING_DECODERS if self._backend == "pyav" else _MOST_DECODERS
             video_decoder_cache_size = min(most, episode_pool_size * cameras)
         self.video_decoder_cache_size = video_decoder_cache_size
         self._counters = Counters(len(self.meta.camera_keys))
